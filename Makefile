@@ -8,8 +8,11 @@ RUN := $(BIN)/python -m
 # Each worker, and each process that a test starts, would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
+# The levels of tests, each a directory below tests/. `make test` runs all.
+LEVELS := unit golden paper property simulation chaos integration
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports unit bench wheel clean
+.PHONY: help demo test check lint types imports quick $(LEVELS) bench wheel clean
 help: ## what there is to run
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-8s%s\n", $$1, $$2}'
 
@@ -22,7 +25,7 @@ test: $(VENV)/installed-dev ## the whole test suite
 	$(BIN)/pytest -n 4 --dist loadgroup $(PYTEST_OPTIONS)
 
 check: $(VENV)/installed-dev ## everything that must hold before a commit
-	@$(MAKE) --no-print-directory --jobs 2 lint types imports unit  # mypy has one thread
+	@$(MAKE) --no-print-directory --jobs 2 lint types imports quick  # mypy has one thread
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -30,9 +33,13 @@ types: $(VENV)/installed-dev
 	$(BIN)/mypy
 imports: $(VENV)/installed-dev
 	$(BIN)/lint-imports --no-cache
-unit: $(VENV)/installed-dev
+quick: $(VENV)/installed-dev
 	$(BIN)/pytest -n 2 --dist loadgroup --hypothesis-profile quick -m "not integration and not spark and not planted" tests/unit \
 		tests/golden tests/property tests/paper tests/chaos tests/simulation tests/test_*.py
+
+unit: ## one level of tests, as are golden, paper, property, simulation, chaos and integration
+$(LEVELS): $(VENV)/installed-dev
+	$(BIN)/pytest -n 4 --dist loadgroup $(PYTEST_OPTIONS) tests/$@
 
 bench: $(VENV)/installed-dev ## a table of figures and ratios, measured in one run
 	$(RUN) benchmarks.run

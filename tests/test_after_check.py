@@ -8,7 +8,7 @@ from tests.support.repeated import CHECKED, LEFT_OUT, TESTS, is_repeated, is_rep
 
 
 def test_the_directories_and_marks_are_those_of_make_check() -> None:
-    recipe = re.search(r"^unit:.*\n((?:\t.*\n)+)", (TESTS.parent / "Makefile").read_text(), re.M)
+    recipe = re.search(r"^quick:.*\n((?:\t.*\n)+)", (TESTS.parent / "Makefile").read_text(), re.M)
     assert recipe is not None
     assert re.findall(r"tests/(\w+)(?=[ \n])", recipe[1]) == [*CHECKED]
     assert "tests/test_*.py" in recipe[1]

@@ -13,6 +13,7 @@ used is not kept: the next start plans it again
 
 import json
 import os
+import secrets
 import shutil
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,29 @@ from quorumlog.addresses import address_text, host_and_port
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.ports import free_ports
 from quorumlog.cluster.roles import BROKER
-from quorumlog.cluster.secret import make_secret, secret_file
+
+SECRET_FILE: Final = "control.secret"  # noqa: S105 - the name of a file
+_SECRET_BYTES: Final = 32
+
+
+def make_secret(directory: Path) -> None:
+    """Write a new secret into the cluster's directory, unless it has one. Raises OSError."""
+    path = directory / SECRET_FILE
+    if path.exists():
+        return
+    unfinished = directory / f"{SECRET_FILE}.tmp"
+    unfinished.unlink(missing_ok=True)
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(secrets.token_urlsafe(_SECRET_BYTES) + "\n")
+    unfinished.replace(path)
+
+
+def secret_file(directory: Path) -> Path | None:
+    """Return the absolute path of the cluster's secret; None if the cluster has none."""
+    path = (directory / SECRET_FILE).resolve()
+    return path if path.exists() else None
+
 
 CLUSTER_FILE: Final = "cluster.json"
 METADATA_LOG: Final = "__cluster_metadata-0"  # in each node's log directory

@@ -42,8 +42,7 @@ class Coordinators:
             settings=config.broker,
             verifier=self.transactions.verifier,
             on_fatal=on_fatal,
-            coordinator=substitutes.coordinator,
-            shard=substitutes.coordinator_shard,
+            rules=substitutes.group_rules,
         )
         replicas.add_leadership_listener(self.groups)
         replicas.add_leadership_listener(self.transactions)

@@ -12,6 +12,7 @@ import gc
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -26,7 +27,6 @@ from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.lock import AlreadyRunning, hold
 from quorumlog.node.node import Node
-from quorumlog.node.open_files import raise_open_files_limit
 from quorumlog.node.parent import Parent
 from quorumlog.node.progress import note_end, progress_file, report
 from quorumlog.node.room import Room, StartEnded
@@ -35,6 +35,7 @@ from quorumlog.storage.errors import DiskExhausted, StorageError, lacks_room
 from quorumlog.storage.io.checkpoints import LOCK_FILE
 from quorumlog.tasks import Tasks, log_failure
 
+MACOS_LIMIT: Final = 10_240  # its OPEN_MAX: it refuses higher soft limits, whatever the hard limit
 EXIT_OK: Final = 0
 EXIT_CANNOT_RUN: Final = 1
 EXIT_CONFIG: Final = 64
@@ -269,3 +270,28 @@ async def _report_ready(node: Node, ready_fd: int | None) -> None:
             os.close(ready_fd)
         except OSError as error:  # the starter does not wait any more: the node serves all the same
             _logger.warning("no process reads that the node is ready: %s", error.strerror)
+
+
+def raise_open_files_limit() -> int:
+    """Raise this process's soft limit of open files to the hard limit; return the new limit.
+
+    Systems set the soft limit low (1024, macOS 256) for programs that use `select`. If the limit
+    cannot be raised, that is logged.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in (hard, MACOS_LIMIT):
+        if not _is_more(wanted, soft):
+            break
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:
+            _logger.warning("open files: %d, and not more (%d): %s", soft, wanted, error)
+        else:
+            return wanted
+    return soft
+
+
+def _is_more(wanted: int, soft: int) -> bool:
+    if soft == resource.RLIM_INFINITY:
+        return False
+    return wanted == resource.RLIM_INFINITY or wanted > soft

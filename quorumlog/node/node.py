@@ -10,10 +10,14 @@ Started in this order, stopped in reverse:
 
 import asyncio
 import logging
-from collections.abc import Collection
+import re
+import stat
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
+
+from aiohttp import web
 
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
@@ -23,14 +27,15 @@ from quorumlog.node.errors import StartFailed
 from quorumlog.node.listeners import listen
 from quorumlog.node.node_broker import NodeBroker
 from quorumlog.node.room import Room, StartEnded
-from quorumlog.node.routes import add_routes
-from quorumlog.node.secret import read_secret
 from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
 
+_SECRET: Final = re.compile(r"[!-~]{16,1024}")  # valid in an HTTP header
+_READABLE_BY_OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
+_SETTING: Final = "control.shared.secret.file"
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -212,3 +217,55 @@ def _open_quorum(
         raise
     except StorageError as error:
         raise StartFailed(str(error)) from error
+
+
+def read_secret(path: Path | None) -> str | None:
+    """Return the secret in the file, without surrounding blanks; None if no file is set.
+
+    Raises StartFailed, without the content of the file.
+    """
+    if path is None:
+        return None
+    try:
+        text = path.read_text(encoding="ascii").strip()
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise StartFailed(f"{_SETTING}={path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        text, mode = "", 0
+    if _SECRET.fullmatch(text) is None:
+        raise StartFailed(
+            f"{_SETTING}={path}: "
+            "the file must hold 16 to 1024 printable ASCII characters, no blanks"
+        )
+    if mode & _READABLE_BY_OTHERS:
+        _logger.warning("%s=%s: other users can read the secret; chmod 600 it", _SETTING, path)
+    return text
+
+
+def add_routes(
+    app: web.Application, *, is_ready: Callable[[], bool], describe: Callable[[], dict[str, Any]]
+) -> None:
+    """Add these routes to those of the quorum's RPCs."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        """Return 200 as long as the process works."""
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        """Return 200 once the node is ready: its broker is unfenced, or its quorum has a leader."""
+        if is_ready():
+            return web.Response(text="ready\n")
+        return web.Response(text="not ready\n", status=503)
+
+    async def status(_: web.Request) -> web.Response:
+        """Return this node's view of the cluster."""
+        return web.json_response(describe())
+
+    app.add_routes(
+        [
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+            web.get("/api/v1/status", status),
+        ]
+    )

@@ -3,10 +3,8 @@
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
-from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
@@ -32,7 +30,7 @@ class Substitutes:
     new_surroundings: makes the surroundings of replicas, from the fields of Surroundings.
     bind: binds a listener, from its setting's name and its address. Raises StartFailed.
     quorum: the parts of the metadata quorum and of its controller.
-    coordinator, coordinator_shard: the classes of a group coordinator and its shards.
+    group_rules: the rules of every group coordinator.
     transaction_rules: the rules of every transaction coordinator.
     boot_id_file: has the id of this boot of the machine.
 
@@ -47,7 +45,6 @@ class Substitutes:
     new_surroundings: Callable[..., Surroundings] = Surroundings
     bind: Callable[[str, Address], socket.socket] = bind
     quorum: QuorumParts = REAL_PARTS
-    coordinator: type[GroupCoordinator] = GroupCoordinator
-    coordinator_shard: type[CoordinatorShard[Any]] = CoordinatorShard
+    group_rules: GroupRules = GROUP_RULES
     transaction_rules: TransactionRules = SOUND
     boot_id_file: TextFile = BOOT_ID_FILE

@@ -129,7 +129,7 @@ def test_every_anomaly_has_a_history_in_which_it_is_alone() -> None:
 
 
 def test_the_documentation_has_a_row_for_every_anomaly() -> None:
-    text = (Path(__file__).parents[2] / "docs/verification.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/verification-anomalies.md").read_text()
     rows = re.findall(r"^\| ([\w-]+) \|", text.partition("## The anomalies")[2], re.MULTILINE)
     known = [one.name for one in kafka_log.ANOMALIES]
     assert [name for name in rows if name in known] == known

@@ -319,7 +319,7 @@ def test_lines_may_end_as_on_windows_begin_with_a_mark_and_lie_apart(tmp_path: P
 
 
 def test_the_history_of_the_docs_is_valid(tmp_path: Path) -> None:
-    docs = (Path(__file__).parents[2] / "docs/verification.md").read_text()
+    docs = (Path(__file__).parents[2] / "docs/verification-history.md").read_text()
     start = docs.index('{"quorumlog_history"')
     file = tmp_path / "history.jsonl"
     file.write_text(docs[start : docs.index("```", start)])

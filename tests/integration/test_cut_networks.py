@@ -134,7 +134,7 @@ def test_the_forwarders_end_with_the_run_that_was_killed(tmp_path: Path) -> None
 from quorumlog.chaos.faults.links import Link
 from quorumlog.chaos.network import link_proxy
 from quorumlog.chaos.network.link_proxy import LinkProxy
-from quorumlog.chaos.network.route import Route
+from quorumlog.chaos.network.links import Route
 route = Route(link=Link("1", "2", "kafka"), listen="127.0.0.1:{port}", target="127.0.0.1:1")
 with LinkProxy([route]) as proxy:
     print(proxy.pid, flush=True)

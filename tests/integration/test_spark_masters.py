@@ -10,7 +10,7 @@ from quorumlog.chaos.spark import SparkUnavailable
 from quorumlog.chaos.verify import verify_history
 from tests.support.chaos.hand_made_histories import rows_of
 from tests.support.chaos.random_histories import good, lose
-from tests.support.spark.standalone import master, other_network, submit, worker
+from tests.support.spark.standalone import SHORT_LIVED, master, other_network, submit, worker
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.xdist_group("spark-masters")]
 
@@ -42,7 +42,11 @@ def test_a_worker_in_another_network_reaches_the_driver(history: Path, tmp_path:
         master(tmp_path, ours) as url,
         worker(url, tmp_path, theirs, inside),
     ):
-        conf = {"spark.pyspark.python": sys.executable, "spark.executor.memory": "512m"}
+        conf = {
+            "spark.pyspark.python": sys.executable,
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": SHORT_LIVED,
+        }
         verdict = verify_history(f"file://{history}", master=url, spark_conf=conf)
     assert (verdict.engine, verdict.valid) == ("spark", False)
     assert [result.name for result in verdict.results][:1] == ["lost-write"]

@@ -28,7 +28,7 @@ from quorumlog.metadata_quorum.image.features import (
     NEWEST_LEVEL,
 )
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage, PartitionImage
-from quorumlog.metadata_quorum.image.partition_check import check_partition
+from quorumlog.metadata_quorum.image.replay import check_partition
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, PartitionIndex, TopicId
 from tests.support.metadata_quorum.controller_steps import ALL, SCHEDULES, TROUBLES, WRITERS

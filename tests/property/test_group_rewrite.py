@@ -7,9 +7,11 @@ A replica may have any log start that its leader had before. What must hold:
   c. The log holds few records more than are live, once nothing is under way.
 """
 
+from dataclasses import replace
+
 import pytest
 
-from quorumlog.broker.groups.core import events, rewrite
+from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.records import Key, LogRecord
 from quorumlog.broker.groups.core.requests import (
@@ -17,6 +19,7 @@ from quorumlog.broker.groups.core.requests import (
     CommittedOffset,
 )
 from quorumlog.broker.groups.core.rewrite import Rewrite
+from quorumlog.broker.groups.core.rules import GROUP_RULES
 from quorumlog.invariants import InvariantViolation
 from tests.support.groups.rewritten_log import (
     LIMITS,
@@ -160,7 +163,7 @@ class GivesUpOnKeysThatAreUnderWay(Rewrite):
 def test_the_test_above_finds_a_planted_bug(
     mutant: type[Rewrite], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quorumlog.broker.groups.core.replayed_groups.Rewrite", mutant)
-    assert rewrite.Rewrite is Rewrite
+    rules = replace(GROUP_RULES, rewrite=mutant)
+    monkeypatch.setattr("tests.support.groups.rewritten_log.GROUP_RULES", rules)
     with pytest.raises((Loss, InvariantViolation)):
         run_all()

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.pending_offsets import PendingOffset, PendingOffsets
 from quorumlog.broker.groups.core.records import Key, OffsetRecord
+from quorumlog.broker.groups.core.replay import Replay
 from quorumlog.broker.groups.core.rewrite import Rewrite
 from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffsets
 from quorumlog.invariants import InvariantViolation
@@ -69,13 +69,11 @@ def _left_by_tombstones(self: PendingOffsets, record: OffsetRecord) -> None:
         NOTE_PLAIN(self, record)
 
 
-def _not_replayed(self: GroupCoordinator, header: BatchHeader, records: Sequence[Record]) -> None:
+def _not_replayed(self: Replay, header: BatchHeader, records: Sequence[Record]) -> None:
     pass
 
 
-def _replayed_as_plain(
-    self: GroupCoordinator, header: BatchHeader, records: Sequence[Record]
-) -> None:
+def _replayed_as_plain(self: Replay, header: BatchHeader, records: Sequence[Record]) -> None:
     for record in () if header.is_control else records:
         self.replay_encoded(record.key or b"", record.value)
 
@@ -125,10 +123,10 @@ MUTANTS: dict[str, tuple[type, str, Callable[..., object]]] = {
         PendingOffsets, "note_plain", _left_by_tombstones,
     ),
     "a coordinator that takes over forgets open transactions": (
-        GroupCoordinator, "replay_transactional", _not_replayed,
+        Replay, "replay_transactional", _not_replayed,
     ),
     "a coordinator that takes over takes pending offsets for committed ones": (
-        GroupCoordinator, "replay_transactional", _replayed_as_plain,
+        Replay, "replay_transactional", _replayed_as_plain,
     ),
     "a marker changes nothing": (CommittedState, "end_transaction", _marked_in_memory_only),
     "a commit is written although its transaction has ended meanwhile (KAFKA-14884)": (

@@ -23,7 +23,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from quorumlog.broker.groups.core.consumer import classic_members, conversion
 from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
-from quorumlog.broker.groups.core.consumer_side import ConsumerSide
+from quorumlog.broker.groups.core.consumer_groups import ConsumerGroups
 from quorumlog.broker.groups.core.requests import Join, JoinResult, SyncResult
 from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.client.core.group_protocol import decode_assignment, encode_assignment
@@ -275,7 +275,7 @@ class MixedGroup(RuleBasedStateMachine):
             self.groups.check_replayed()
             loaded = self.groups.reloaded().coordinator
             assert loaded.committed == self.groups.coordinator.committed, "b"
-            both = loaded.groups.keys() & loaded.consumer_side.coordinator.groups.keys()
+            both = loaded.groups.keys() & loaded.consumer_groups.coordinator.groups.keys()
             assert not both, "a group has one protocol"
 
     def teardown(self) -> None:
@@ -302,7 +302,7 @@ def test_the_promises_hold_under_any_schedule() -> None:
 # --- Planted bugs ---
 
 Patch = Callable[[pytest.MonkeyPatch], None]
-REPLACE = ConsumerSide._replace
+REPLACE = ConsumerGroups._replace
 
 
 def _a_join_says_that_it_has_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -316,7 +316,7 @@ def _a_classic_member_is_never_told_to_join(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_group_is_not_deleted_in_its_former_form(patch: pytest.MonkeyPatch) -> None:
-    def replace(self: ConsumerSide, group_id: str, records: Any, replaced: Any) -> None:
+    def replace(self: ConsumerGroups, group_id: str, records: Any, replaced: Any) -> None:
         kept = tuple(
             record
             for record in records
@@ -324,7 +324,7 @@ def _a_group_is_not_deleted_in_its_former_form(patch: pytest.MonkeyPatch) -> Non
         )
         REPLACE(self, group_id, kept or records, replaced)
 
-    patch.setattr(ConsumerSide, "_replace", replace)
+    patch.setattr(ConsumerGroups, "_replace", replace)
 
 
 def _what_members_have_is_lost_on_the_way(patch: pytest.MonkeyPatch) -> None:

@@ -135,12 +135,16 @@ def test_frames_carry_header_and_message(api_key: int) -> None:
 
 
 def test_an_unknown_version_is_refused_with_the_header() -> None:
-    for api_key, version in ((18, 99), (0, 2), (0, -1), (7, 0), (-5, 0), (32_000, 1)):
+    names = {18: "ApiVersions", 0: "Produce", 17: "SaslHandshake", 78: "ShareFetch"}
+    unknown = (18, 99), (0, 2), (0, -1), (17, 0), (78, 1), (7, 0), (-5, 0), (32_000, 1)
+    for api_key, version in unknown:
         frame = api_key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True)
         frame += (77).to_bytes(4) + b"\0\2me" + b"what a future version holds"
         with pytest.raises(UnsupportedVersion) as refused:
             decode_request(frame)
         assert refused.value.header == RequestHeader(api_key, version, 77, "me")
+        name = names.get(api_key, f"API key {api_key}")
+        assert str(refused.value) == f"{name} v{version} is not supported"
 
 
 def test_a_refused_api_versions_request_is_read_in_version_0() -> None:

@@ -45,14 +45,14 @@ def _describe(context: BrokerContext, group_id: str) -> DescribedGroup:
     coordinator = context.groups.coordinator(group_id)
     if isinstance(coordinator, ErrorCode):
         return DescribedGroup(group_id=group_id, error_code=coordinator)
-    side = coordinator.consumer_side
-    group = side.coordinator.committed_group(group_id)
+    consumer_groups = coordinator.consumer_groups
+    group = consumer_groups.coordinator.committed_group(group_id)
     if group is None:
         is_classic = group_id in coordinator.groups
         text = "is not a consumer group" if is_classic else "is not there"
         return _refused(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} {text}")
-    assignor_name = side.coordinator.targets.assignor_name(group)
-    return _described(describe(group, assignor_name, side.topics.names))
+    assignor_name = consumer_groups.coordinator.targets.assignor_name(group)
+    return _described(describe(group, assignor_name, consumer_groups.topics.names))
 
 
 def _refused(group_id: str, error_code: ErrorCode, message: str) -> DescribedGroup:

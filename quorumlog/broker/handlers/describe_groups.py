@@ -41,7 +41,7 @@ def _describe(context: BrokerContext, group_id: str, knows_not_found: bool) -> D
     group = coordinator.groups.get(group_id)
     if group is not None:
         return _described(group)
-    is_consumer_group = coordinator.consumer_side.owns(group_id)
+    is_consumer_group = coordinator.consumer_groups.owns(group_id)
     if (
         not is_consumer_group and group_id in coordinator.committed.offsets
     ):  # only offsets, of a consumer outside of any group

@@ -29,7 +29,7 @@ def handle(
             continue
         groups += _consumer_groups(coordinator, request)
         for group_id in coordinator.known_groups():
-            if coordinator.consumer_side.owns(group_id):
+            if coordinator.consumer_groups.owns(group_id):
                 continue
             listed = _listed(coordinator, group_id)
             has_state = not states or listed.group_state.lower() in states
@@ -42,7 +42,7 @@ def _consumer_groups(
     coordinator: GroupCoordinator, request: ListGroupsRequest
 ) -> list[ListedGroup]:
     found = list_groups(
-        coordinator.consumer_side.coordinator.groups.values(),
+        coordinator.consumer_groups.coordinator.groups.values(),
         states=request.states_filter,
         types=request.types_filter,
     )

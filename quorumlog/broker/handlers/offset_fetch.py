@@ -96,8 +96,9 @@ def _refusal(context: BrokerContext, group: OffsetFetchRequestGroup) -> ErrorCod
     coordinator = context.groups.coordinator(group.group_id)
     if isinstance(coordinator, ErrorCode):
         return coordinator
-    side = coordinator.consumer_side
-    return side.fetch_refusal(group.group_id, group.member_id, group.member_epoch)
+    return coordinator.consumer_groups.fetch_refusal(
+        group.group_id, group.member_id, group.member_epoch
+    )
 
 
 def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from quorumlog.chaos.faults.links import EFFECTS, Effect, Link, LinkRule
-from quorumlog.chaos.network.route import Route
+from quorumlog.chaos.network.links import Route
 
 _EFFECTS: Final[Mapping[str, type[Effect]]] = {effect.__name__: effect for effect in EFFECTS}
 

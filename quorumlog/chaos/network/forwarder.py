@@ -15,7 +15,7 @@ from quorumlog.addresses import host_and_port
 from quorumlog.chaos.network.direction import Direction
 from quorumlog.chaos.network.exchange import Exchange
 from quorumlog.chaos.network.link_state import LinkState
-from quorumlog.chaos.network.route import Route
+from quorumlog.chaos.network.links import Route
 from quorumlog.chaos.network.splitters import Message
 from quorumlog.cluster.ports import family_of
 from quorumlog.tasks import Tasks

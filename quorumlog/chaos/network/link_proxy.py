@@ -14,8 +14,7 @@ from typing import Any, Final, Self
 
 from quorumlog.chaos.faults.links import LinkRule
 from quorumlog.chaos.network.commands import plain_routes, plain_rule
-from quorumlog.chaos.network.links import LinksFailed
-from quorumlog.chaos.network.route import Route
+from quorumlog.chaos.network.links import LinksFailed, Route
 
 ANSWER_TIMEOUT_S: Final = 30.0
 _END_TIMEOUT_S: Final = 5.0

@@ -1,8 +1,19 @@
 """The interface of every network of a run: it imposes rules on the links between parties."""
 
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from quorumlog.chaos.faults.links import LinkRule
+from quorumlog.chaos.faults.links import Link, LinkRule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """The address where a link's source connects, and the target's address. `host:port` each."""
+
+    link: Link  # its plane is `kafka` or `control`
+    listen: str
+    target: str
+
 
 NetworkKind = Literal["proxy", "netns"]
 """Forwarders between the nodes, or namespaces of the kernel."""

@@ -8,7 +8,7 @@ from typing import Final
 from quorumlog.chaos.faults.links import Link, LinkRule, Reset
 from quorumlog.chaos.network.forwarder import Forwarder, Target
 from quorumlog.chaos.network.link_state import LinkState
-from quorumlog.chaos.network.route import Route
+from quorumlog.chaos.network.links import Route
 from quorumlog.tasks import Tasks
 
 _StateKey = tuple[str, str, str]  # source, destination, plane

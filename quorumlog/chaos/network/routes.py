@@ -5,7 +5,7 @@ from typing import Final
 
 from quorumlog.addresses import address_text, host_and_port
 from quorumlog.chaos.faults.links import CLIENTS, Link, Plane
-from quorumlog.chaos.network.route import Route
+from quorumlog.chaos.network.links import Route
 from quorumlog.cluster.layout import NodeSpec
 from quorumlog.cluster.ports import free_ports
 

@@ -14,7 +14,6 @@ from random import Random
 from typing import Any, Final, cast
 
 from quorumlog.chaos.faults.links import Plane
-from quorumlog.chaos.node_simulation.cpu import Starved
 from quorumlog.chaos.node_simulation.damage import damage, put_back
 from quorumlog.chaos.node_simulation.disk_faults import DiskFaults
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
@@ -38,6 +37,34 @@ from quorumlog.node.room import Room, StartEnded
 from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.errors import StorageError, lacks_room
 from quorumlog.storage.io.disk import Disk
+
+PERIOD_S: Final = 0.06
+
+
+class Starved:
+    """A process that runs `share_percent` of each period, until it ends or `feed` is called."""
+
+    def __init__(self, loop: SimulatedLoop, process: Process, share_percent: int) -> None:
+        self._loop: Final = loop
+        self._process: Final = process
+        self._with_s: Final = PERIOD_S * share_percent / 100
+        self._is_fed = False
+        self._take_cpu()
+
+    def feed(self) -> None:
+        """Let the process run at any time again, from its next turn on."""
+        self._is_fed = True
+
+    def _take_cpu(self) -> None:
+        if self._process.is_alive and not self._is_fed:
+            self._process.lacks_cpu = True
+            self._loop.in_kernel(PERIOD_S - self._with_s, self._give_cpu)
+
+    def _give_cpu(self) -> None:
+        self._process.lacks_cpu = False
+        self._loop.wake(self._process)
+        self._loop.in_kernel(self._with_s, self._take_cpu)
+
 
 LOG_DIR: Final = "/data"
 WALL_OFFSET_NS_MAX: Final = 2_000_000_000

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.pending_offsets import PendingOffset
+from quorumlog.broker.groups.core.rules import GROUP_RULES
 from quorumlog.broker.partitions.core.open_transactions import OpenTransactions
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.transactions.core.ending import Ending
@@ -20,8 +20,8 @@ from quorumlog.wire.codec.messages.fetch import FetchResponse
 
 
 def _with(broken: type[Any]) -> Substitutes:
-    if issubclass(broken, GroupCoordinator):
-        return Substitutes(coordinator=broken)
+    if issubclass(broken, CommittedState):
+        return Substitutes(group_rules=replace(GROUP_RULES, committed_state=broken))
     if issubclass(broken, Ending):
         return Substitutes(transaction_rules=replace(SOUND, ending=broken))
     if issubclass(broken, ProducerStates):
@@ -65,13 +65,7 @@ class _CommitsWhatIsAborted(Ending):
 
 
 @TRANSACTIONS.breaks("a group keeps the offsets of a transaction that is aborted")
-class _KeepsOffsetsOfTheAborted(GroupCoordinator):
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.committed.__class__ = _KeepsAll
-
-
-class _KeepsAll(CommittedState):
+class _KeepsOffsetsOfTheAborted(CommittedState):
     def end_transaction(self, producer_id: int, *, commits: bool) -> list[PendingOffset]:
         del commits
         return super().end_transaction(producer_id, commits=True)

@@ -13,7 +13,7 @@ from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROL
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES
 from quorumlog.chaos.simulation.worlds.groups.consumer.mixed_mutants import MIXED_MUTANTS
 from quorumlog.chaos.simulation.worlds.groups.consumer.mutants import CONSUMER_MUTANTS
-from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS, ShardParts
+from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS
 from quorumlog.chaos.simulation.worlds.groups.transaction_mutants import TRANSACTION_MUTANTS
 from quorumlog.chaos.simulation.worlds.log_mutants import LOG_MUTANTS
 from quorumlog.chaos.simulation.worlds.logs.damage_mutants import DAMAGE_MUTANTS
@@ -62,7 +62,7 @@ def world_mutants() -> Iterator[NodeMutant]:
         {name: Substitutes(quorum=QuorumParts(quorum=made)) for name, made in BROKEN_CORES.items()},
     )
     for mutants in (GROUP_MUTANTS, TRANSACTION_MUTANTS, CONSUMER_MUTANTS, MIXED_MUTANTS):
-        made_of = {name: _with_coordinator(parts) for name, parts in mutants.made.items()}
+        made_of = {name: Substitutes(group_rules=made) for name, made in mutants.made.items()}
         yield from node_mutants("groups", mutants.rules, made_of)
     yield from _of_storage()
 
@@ -93,7 +93,3 @@ def _with_transactions(made: BrokenTransactions) -> Substitutes:
         partition_rules=made.brokers.partition,
         new_logs=_logs_of(made.brokers.storage),
     )
-
-
-def _with_coordinator(made: ShardParts) -> Substitutes:
-    return Substitutes(coordinator_shard=made.shard, coordinator=made.coordinator)

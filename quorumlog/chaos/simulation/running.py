@@ -18,12 +18,12 @@ from quorumlog.wire.codec.errors import CorruptBatch
 DEFAULT_WORLD: Final = "quorum"
 _NOISY_LOGGERS: Final = ("quorumlog.storage", "quorumlog.broker", "quorumlog.metadata_quorum")
 _OF_LOGS: Final = (StorageError, OSError, OffsetOutOfRange, UnexpectedOffset, CorruptBatch)
-"""What ends a process: a log that is not what the process before it, or a leader, relied on."""
+"""The errors that end a process: its log contradicts its predecessor or a leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """What came of one run. `simulated_ms` includes the calm at the end.
+    """The outcome of one run. `simulated_ms` includes the calm at the end.
 
     `trace`: if a rule broke, the last steps before, for a person; the broken one is the last.
     """

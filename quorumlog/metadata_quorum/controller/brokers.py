@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Final
 
 from quorumlog.invariants import require
-from quorumlog.metadata_quorum.controller.directory_claims import directory_problem
 from quorumlog.metadata_quorum.controller.min_insync_replicas import SERVER_NAME, of_cluster
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
@@ -21,11 +20,38 @@ from quorumlog.metadata_quorum.controller_client import (
     RegistrationReply,
 )
 from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE, level_problem
-from quorumlog.metadata_quorum.image.model import BrokerImage
+from quorumlog.metadata_quorum.image.model import LOST, BrokerImage
 from quorumlog.metadata_quorum.image.records import RegisterBroker
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
+
+UNASSIGNED: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
+MIGRATING: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+RESERVED: Final = frozenset({UNASSIGNED, LOST, MIGRATING})
+"""Ids that stand for no directory. Where Kafka's records have UNASSIGNED, ours have no id."""
+
+
+def directories_of(broker: BrokerImage | BrokerRegistration) -> frozenset[str]:
+    """Return the ids of a broker's usable directories, with that of its metadata log."""
+    named = {*broker.log_dirs, broker.directory_id}
+    return frozenset(one for one in named if one is not None)
+
+
+def directory_problem(brokers: Collection[BrokerImage], request: BrokerRegistration) -> str | None:
+    """Return the problem with the directories of a registration, or None."""
+    claimed = directories_of(request)
+    if claimed & RESERVED or len({*request.log_dirs}) < len(request.log_dirs):
+        return f"Broker {request.broker_id} names a reserved log directory, or one twice"
+    for other in brokers:
+        shared = sorted(claimed & directories_of(other))
+        if shared and other.broker_id != request.broker_id:
+            return (
+                f"Log directory {shared[0]} is that of broker {other.broker_id}: "
+                "a copy needs an id of its own in its meta.properties"
+            )
+    return None
+
 
 SILENT_SHARE: Final = 3
 """A broker without a sign for a third of its session is silent: heartbeats come more often."""

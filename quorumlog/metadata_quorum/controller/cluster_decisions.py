@@ -17,20 +17,48 @@ from quorumlog.metadata_quorum.cluster_changes import (
     parts_of,
 )
 from quorumlog.metadata_quorum.controller.acls import decide_acl_creation, decide_acl_deletion
+from quorumlog.metadata_quorum.controller.brokers import broker_epoch_error
 from quorumlog.metadata_quorum.controller.features import decide_feature_levels, level_for
 from quorumlog.metadata_quorum.controller.group_configs import decide_group_configs
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
-from quorumlog.metadata_quorum.controller.producer_ids import decide_producer_ids
 from quorumlog.metadata_quorum.controller.quotas import decide_quotas
-from quorumlog.metadata_quorum.controller.requests import AllocateProducerIds, Decision
+from quorumlog.metadata_quorum.controller.requests import (
+    AllocateProducerIds,
+    Decision,
+    ProducerIdsReply,
+)
 from quorumlog.metadata_quorum.controller.scram import decide_credentials
 from quorumlog.metadata_quorum.controller.unregistering import decide_unregistration
+from quorumlog.metadata_quorum.controller_client import ProducerIdBlock
 from quorumlog.metadata_quorum.image.features import LEVEL_OF_ACCESS, LEVEL_OF_GROUP_CONFIGS
-from quorumlog.metadata_quorum.image.records import MetadataRecord
+from quorumlog.metadata_quorum.image.records import MetadataRecord, ProducerIds
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.settings.groups import group_limits
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
+
+BLOCK_IDS: Final = 1000
+
+
+def decide_producer_ids(
+    cluster: ClusterReplay, request: AllocateProducerIds
+) -> Decision[ProducerIdsReply]:
+    """Reserve the next block. Refuse a stale broker epoch: the process may have been replaced."""
+    error_code = broker_epoch_error(cluster, request.broker_id, request.broker_epoch)
+    if error_code is not ErrorCode.NONE:
+        return Decision(response=ProducerIdsReply(error_code=error_code))
+    first = cluster.next_producer_id
+    record = ProducerIds(
+        broker_id=request.broker_id,
+        broker_epoch=request.broker_epoch,
+        next_producer_id=first + BLOCK_IDS,
+    )
+    block = ProducerIdBlock(first=first, count=BLOCK_IDS)
+    return Decision(
+        response=ProducerIdsReply(error_code=ErrorCode.NONE, block=block), records=(record,)
+    )
+
 
 NOT_ENFORCED: Final = "stored and described, but not enforced"
 

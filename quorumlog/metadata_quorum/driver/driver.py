@@ -28,6 +28,7 @@ from quorumlog.metadata_quorum.driver.seams import (
     Answer,
     Ask,
     BrokerProcessDied,
+    Clock,
     Fact,
     NotController,
     Responded,
@@ -38,16 +39,45 @@ from quorumlog.metadata_quorum.driver.seams import (
 )
 from quorumlog.metadata_quorum.driver.snapshot_transfer import SnapshotTransfer
 from quorumlog.metadata_quorum.driver.snapshotting import Snapshotting
-from quorumlog.metadata_quorum.driver.stalls import Stalls
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.errors import DiskExhausted
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
+STALL_MS: Final = 1000  # a wait of this length is logged
+QUIET_MS: Final = 10_000  # between two lines
+_logger: Final = logging.getLogger(__name__)
+
+
+class Stalls:
+    """The waits of one driver. It logs long ones, with one line in QUIET_MS at most."""
+
+    def __init__(self, clock: Clock, node_id: BrokerId) -> None:
+        self._clock: Final = clock
+        self._node_id: Final = node_id
+        self._quiet_until_ms = 0
+        self._left_out = 0
+
+    def ended(self, began_ms: int, reason: str) -> int:
+        """Handle the end of a wait; return how long it took, in ms."""
+        now_ms = self._clock.now_ms()
+        took_ms = max(now_ms - began_ms, 0)
+        if took_ms < STALL_MS:
+            return took_ms
+        if now_ms < self._quiet_until_ms:
+            self._left_out += 1
+            return took_ms
+        others = f", and {self._left_out} more times since the last line" * (self._left_out > 0)
+        _logger.warning(
+            "node %d waited %.1f s for %s%s", self._node_id, took_ms / 1000, reason, others
+        )
+        self._quiet_until_ms, self._left_out = now_ms + QUIET_MS, 0
+        return took_ms
+
+
 INBOX_FACTS_MAX: Final = 10_000  # then requests are refused
 CHECKPOINT_MS: Final = 5000  # Kafka: replica.high.watermark.checkpoint.interval.ms
-_logger: Final = logging.getLogger(__name__)
 
 
 class Driver:

@@ -14,7 +14,6 @@ from typing import Final, assert_never
 from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.access import AccessReplay
-from quorumlog.metadata_quorum.image.config_replay import ConfigReplay
 from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE, first_level
 from quorumlog.metadata_quorum.image.model import (
     BrokerImage,
@@ -24,7 +23,6 @@ from quorumlog.metadata_quorum.image.model import (
     TopicImage,
 )
 from quorumlog.metadata_quorum.image.partition_change import changed
-from quorumlog.metadata_quorum.image.partition_check import check_partition
 from quorumlog.metadata_quorum.image.partitions_by_broker import PartitionsByBroker
 from quorumlog.metadata_quorum.image.records import (
     BROKER_RESOURCE,
@@ -32,9 +30,11 @@ from quorumlog.metadata_quorum.image.records import (
     TOPIC_RESOURCE,
     AccessRecord,
     ClusterRecord,
+    Config,
     MetadataRecord,
 )
 from quorumlog.wire.codec.identifiers import (
+    NO_LEADER,
     BrokerId,
     Epoch,
     Offset,
@@ -42,6 +42,35 @@ from quorumlog.wire.codec.identifiers import (
     TopicId,
     TopicPartition,
 )
+
+
+class ConfigReplay:
+    """The configurations of one kind of resource, by name; only resources with entries."""
+
+    def __init__(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        self.values: Final = dict(configs)
+        self._frozen = configs
+        self._changed: Final[set[str]] = set()
+
+    def apply(self, record: Config) -> None:
+        """Set or delete one entry."""
+        configs = dict(self.values.get(record.resource_name, {}))
+        if record.value is None:
+            configs.pop(record.name, None)
+        else:
+            configs[record.name] = record.value
+        self.values[record.resource_name] = configs
+        if not configs:
+            del self.values[record.resource_name]
+        self._changed.add(record.resource_name)
+
+    def freeze(self) -> tuple[frozenset[str], Mapping[str, Mapping[str, str]]]:
+        """Return the names changed since the last call, and the current configurations."""
+        changed = frozenset(self._changed)
+        if changed:
+            self._frozen = dict(self.values)
+            self._changed.clear()
+        return changed, self._frozen
 
 
 @dataclass(slots=True, kw_only=True)
@@ -389,3 +418,33 @@ def _index_of(image: ClusterImage) -> PartitionsByBroker:
         for index, partition in enumerate(topic.partitions):
             built.note(topic.topic_id, PartitionIndex(index), None, partition)
     return built
+
+
+def check_partition(partition: PartitionImage) -> None:
+    """Raise InvariantViolation if isr, elr and the leader do not fit the replicas."""
+    isr, replicas = {*partition.isr}, {*partition.replicas}
+    if (
+        isr <= replicas
+        and (partition.leader_id in isr or partition.leader_id == NO_LEADER)
+        and not (partition.elr or partition.adding_replicas or partition.removing_replicas)
+        and partition.last_known_leader == NO_LEADER
+        and not partition.last_known_elr
+    ):
+        return  # the common case
+    elr = {*partition.elr}
+    require(isr | elr <= replicas and not isr & elr, "2: isr and elr are apart, within replicas")
+    require(partition.leader_id in {-1, *isr}, "2: the leader is in isr")
+    adding, removing = {*partition.adding_replicas}, {*partition.removing_replicas}
+    is_apart = adding <= replicas and removing < replicas and not adding & removing
+    is_led = partition.leader_id != NO_LEADER
+    is_last = partition.last_known_leader in {NO_LEADER, *replicas}
+    require(
+        is_last and (not is_led or partition.last_known_leader == NO_LEADER),
+        "2: the last known leader is a replica of a partition without a leader",
+    )
+    last_known_elr = {*partition.last_known_elr}
+    require(
+        last_known_elr <= replicas and not last_known_elr & (isr | elr),
+        "2: the last known elr is apart from isr and elr, within replicas",
+    )
+    require(is_apart, "2: added and removed replicas are apart, within replicas; one stays")

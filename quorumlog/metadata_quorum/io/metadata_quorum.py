@@ -8,11 +8,13 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
 from quorumlog.chance import random_bytes
+from quorumlog.clock import wall_clock_ms
 from quorumlog.metadata_quorum.controller.requests import DescribeQuorum
 from quorumlog.metadata_quorum.core.events import PeerProcessDied
 from quorumlog.metadata_quorum.core.messages import (
@@ -32,8 +34,6 @@ from quorumlog.metadata_quorum.driver.seams import (
 )
 from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
 from quorumlog.metadata_quorum.io.address_book import AddressBook
-from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
-from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
 from quorumlog.metadata_quorum.io.founding import found
 from quorumlog.metadata_quorum.io.leader_client import Askable, LeaderClient, LeaderWatch
 from quorumlog.metadata_quorum.io.outgoing import Outgoing
@@ -55,9 +55,56 @@ from quorumlog.metadata_quorum.log.election_store import FILE_NAME, Election, El
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.storage.io.disk import Disk
-from quorumlog.tasks import Tasks, log_failure
+from quorumlog.tasks import OnError, Tasks, log_failure
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
+
+
+class EventLoopClock:
+    """Use it in a running loop."""
+
+    @staticmethod
+    def now_ms() -> int:
+        """Return the loop's monotonic time, rounded down."""
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    @staticmethod
+    def wall_ms() -> int:
+        """Return the time since 1970."""
+        return wall_clock_ms()
+
+    @staticmethod
+    def call_at(time_ms: int, action: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call `action` 1 ms late, so that `now_ms` has reached `time_ms` for certain."""
+        return asyncio.get_running_loop().call_at((time_ms + 1) / 1000, action)
+
+
+# A flush of the log, a write that must not wait for it, the write of a snapshot, the check of a
+# snapshot, and a read for a follower's snapshot fetch.
+THREADS: Final = 5
+
+T = TypeVar("T")
+
+
+class DiskThreads:
+    """An `Executor` of a few threads. `on_error` is called for work that raises. `close` it."""
+
+    def __init__(self, on_error: OnError) -> None:
+        self._tasks: Final = Tasks(on_error)
+        self._pool: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="quorum-disk")
+
+    def run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Run `work` in a thread, then call `done` with its result in the event loop."""
+        self._tasks.start(self._run(work, done))
+
+    async def _run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        done(await asyncio.get_running_loop().run_in_executor(self._pool, work))
+
+    async def close(self) -> None:
+        """Wait until all work in progress has ended: only then may files be closed."""
+        await self._tasks.join()
+        self._pool.shutdown(wait=False)
+
 
 RESIGN_TIMEOUT_S: Final = 1.0
 LEADER_WAIT_S: Final = 60.0  # the longest wait between two checks; a change ends it

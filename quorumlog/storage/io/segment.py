@@ -20,13 +20,46 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import NotInMemory
 from quorumlog.storage.io.append_handles import AppendFile
 from quorumlog.storage.io.batch_reader import BatchReader
-from quorumlog.storage.io.batch_scan import DAMAGED, BrokenSegment, extend_index, require_whole
-from quorumlog.storage.io.cached_reads import cached_pread
+from quorumlog.storage.io.batch_scan import (
+    DAMAGED,
+    BrokenSegment,
+    Pread,
+    extend_index,
+    require_whole,
+)
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.read_handles import ReadableFile
 from quorumlog.storage.io.segment_files import INDEX_SUFFIXES, SegmentFiles
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader
+
+CHUNK_BYTES: Final = 1 << 20  # held in memory at once by the reading thread
+
+
+def cached_pread(file: ReadableFile, elsewhere: Pread, ahead: int) -> Pread:
+    """Return a `pread` of `file` that never waits; `elsewhere` reads it in another thread.
+
+    `ahead`: number of bytes behind the requested bytes that the other thread also reads.
+    """
+
+    def pread(size: int, position: int) -> bytes | bytearray:
+        data = file.pread_cached(size, position)
+        if data is None:
+            raise NotInMemory(partial(_bring_in, elsewhere, position, position + size + ahead))
+        return data
+
+    return pread
+
+
+def _bring_in(pread: Pread, start: int, end: int) -> Callable[[], None]:
+    while start < end and pread(min(CHUNK_BYTES, end - start), start):
+        start += CHUNK_BYTES
+    return _nothing
+
+
+def _nothing() -> None:
+    pass
+
 
 RECOVERY_CHUNK_BYTES: Final = 1 << 20
 _logger: Final = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from quorumlog.wire.codec.decoder import DECODING_ERRORS, Decode, decode_message
 from quorumlog.wire.codec.encoder import encode_message
 from quorumlog.wire.codec.errors import MalformedFrame, UnencodableMessage
 from quorumlog.wire.codec.message import Buffer, Request, Response
-from quorumlog.wire.codec.messages import APIS
+from quorumlog.wire.codec.messages import APIS, UNUSED_APIS
 from quorumlog.wire.codec.varint import skip_tagged_fields
 
 __all__ = [
@@ -52,7 +52,7 @@ class RequestHeader(NamedTuple):
     def label(self) -> str:
         """The API and its version, for log messages: "DescribeQuorum v2"."""
         api = APIS.get(self.api_key)
-        name = f"API key {self.api_key}" if api is None else api.name
+        name = UNUSED_APIS.get(self.api_key, f"API key {self.api_key}") if api is None else api.name
         return f"{name} v{self.api_version}"
 
 

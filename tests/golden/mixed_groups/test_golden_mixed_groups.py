@@ -126,7 +126,7 @@ class Story:
             members = ",".join(classic.members)
             where = f"{classic.state.value} generation={classic.generation_id}"
             return f"= classic {where} {members}".strip()
-        group = self.coordinator.consumer_side.coordinator.groups.get("g")
+        group = self.coordinator.consumer_groups.coordinator.groups.get("g")
         if group is None:
             return "= no group"
         members = " ".join(

@@ -34,6 +34,7 @@ from quorumlog.broker.groups.core.requests import (
     TransactionalRequest,
 )
 from quorumlog.broker.groups.core.rewrite import RewriteLimits
+from quorumlog.broker.groups.core.rules import GROUP_RULES
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_PRODUCER_ID, Offset, TopicPartition
@@ -107,7 +108,7 @@ class World:
         self.commit_up_to(len(self.history))
         self.writes: deque[Written] = deque()
         self.asked.clear()
-        self.coordinator = GroupCoordinator(SETTINGS, LIMITS)
+        self.coordinator = GroupCoordinator(SETTINGS, LIMITS, rules=GROUP_RULES)
         for log_offset, entry in enumerate(self.history[start:], start):
             replay(self.coordinator, log_offset, entry)
         if self.coordinator.committed != self.truth:

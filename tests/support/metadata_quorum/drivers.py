@@ -19,7 +19,7 @@ from quorumlog.metadata_quorum.driver.patience import attempt
 from quorumlog.metadata_quorum.driver.seams import Seams, Stopped, Transport
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord
-from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
+from quorumlog.metadata_quorum.io.metadata_quorum import EventLoopClock
 from quorumlog.metadata_quorum.io.peers import Peers
 from quorumlog.metadata_quorum.io.rpc_client import RpcFailed
 from quorumlog.metadata_quorum.log.election_store import ElectionStore

@@ -16,6 +16,7 @@ from quorumlog.chaos.spark.java import find_java, make_java_home
 from quorumlog.cluster.ports import free_ports
 
 START_TIMEOUT_S = 120
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of JVMs that end before they are warm
 SPARK_HOME = Path(pyspark.__file__).parent
 
 
@@ -25,7 +26,13 @@ def environment(log: Path) -> dict[str, str]:
         log.with_suffix(".home"), find_java(), log=log, pid_file=log.with_suffix(".pid")
     )
     without = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    return {**without, "JAVA_HOME": str(home), "SPARK_HOME": str(SPARK_HOME)}
+    return {
+        **without,
+        "JAVA_HOME": str(home),
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
+        "SPARK_LAUNCHER_OPTS": SHORT_LIVED,
+    }
 
 
 @contextmanager
@@ -110,7 +117,10 @@ def other_network() -> Iterator[tuple[list[str], str, str]]:
 def submit(master_url: str, arguments: Sequence[str], directory: Path) -> str:
     """Run a script by spark-submit; return what it prints."""
     done = subprocess.run(
-        [SPARK_HOME / "bin" / "spark-submit", "--master", master_url, *arguments],
+        [
+            *(SPARK_HOME / "bin" / "spark-submit", "--master", master_url),
+            *("--driver-java-options", SHORT_LIVED, *arguments),
+        ],
         env={**environment(directory / "submit.log"), "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,

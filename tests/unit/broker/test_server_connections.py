@@ -65,6 +65,7 @@ async def test_a_newer_api_versions_is_answered_in_version_0(tmp_path: Path) -> 
 
 GARBAGE = {
     "an unknown API": struct.pack(">ihhih", 10, 999, 0, 1, -1),
+    "an API of Kafka that is not served": struct.pack(">ihhih", 10, 78, 1, 1, -1),
     "an unknown version": struct.pack(">ihhih", 10, METADATA, 99, 1, -1),
     "a version that is not served": struct.pack(">ihhih", 10, 0, 2, 1, -1),
     "a negative size": struct.pack(">i", -5),

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.handlers.registry import HANDLERS
-from quorumlog.wire.codec.schemas import APIS
+from quorumlog.wire.codec.messages import APIS, UNUSED_APIS
 
 PAGE = Path(__file__).parents[3] / "docs/protocol-support.md"
-HEAD = """# Which of Kafka's APIs are answered
+HEAD = """# Supported APIs of Kafka
 
 Printed from `quorumlog/broker/handlers/registry.py`. A broker advertises exactly these in
 ApiVersions, with the [features](decisions/0030-features-name-what-works.md) that are in force; a
@@ -22,12 +22,12 @@ switches compression off when a broker does not advertise the old versions (KAFK
 ApiVersions of an unknown version is answered in version 0 with UNSUPPORTED_VERSION and this table
 (KIP-511). Telemetry (71, 72) is not advertised, so clients send none.
 
-Clients ask AddPartitionsToTxn up to version 3; later ones, and WriteTxnMarkers, are between
+Clients send AddPartitionsToTxn up to version 3; later ones, and WriteTxnMarkers, are between
 brokers. ConsumerGroupHeartbeat and ConsumerGroupDescribe are refused with UNSUPPORTED_VERSION while
 `group.version` is 0, ShareGroupHeartbeat always: there are no share groups
 ([decision 31](decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md)).
 
-## What is not answered
+## Unsupported APIs
 
 Brokers of Apache Kafka 4 answer these as well; here a request of one of them closes its connection:
 
@@ -45,9 +45,10 @@ def page() -> str:
         if handler.advertised_min_version != handler.min_version:
             answered += f" (advertised from {handler.advertised_min_version})"
         rows.append(f"| {key} | {APIS[key].name} | {answered} |")
+    names = {key: api.name for key, api in APIS.items()} | UNUSED_APIS
     absent = [
-        f"{api.name} ({key})"
-        for key, api in sorted(APIS.items())
+        f"{name} ({key})"
+        for key, name in sorted(names.items())
         if key not in HANDLERS and key not in BETWEEN_SERVERS
     ]
     listed = textwrap.fill(", ".join(absent) + ".", 100, break_long_words=False)

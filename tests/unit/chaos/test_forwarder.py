@@ -24,8 +24,8 @@ from quorumlog.chaos.faults.links import (
 )
 from quorumlog.chaos.network.direction import QUEUE_MAX_BYTES
 from quorumlog.chaos.network.forwarder import PortInUse
+from quorumlog.chaos.network.links import Route
 from quorumlog.chaos.network.network import Network
-from quorumlog.chaos.network.route import Route
 from quorumlog.cluster.ports import free_ports
 from quorumlog.tasks import Tasks
 from tests.support.waiting import until

@@ -2,10 +2,15 @@
 
 from collections.abc import Sequence
 
-from quorumlog.client.core.accumulator import EPOCH_MAX, NEVER_MS, Accumulator, BatchAnswer
+from quorumlog.client.core.accumulator import (
+    EPOCH_MAX,
+    NEVER_MS,
+    Accumulator,
+    BatchAnswer,
+    Requests,
+)
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity
 from quorumlog.client.core.leaders import Leader
-from quorumlog.client.core.requests import Requests
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.cluster import ClusterError, layout
-from quorumlog.cluster.secret import SECRET_FILE, make_secret, secret_file
+from quorumlog.cluster.layout import SECRET_FILE, make_secret, secret_file
 
 SPEC = layout.plan([("broker", "controller")], host="127.0.0.1", port=9092, config={})
 

@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
+from quorumlog.metadata_quorum.controller.brokers import UNASSIGNED
 from quorumlog.metadata_quorum.controller.controller import Controller
-from quorumlog.metadata_quorum.controller.directory_claims import UNASSIGNED
 from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import RegistrationReply

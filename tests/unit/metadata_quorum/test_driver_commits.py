@@ -29,8 +29,8 @@ from quorumlog.metadata_quorum.driver.remembered_answers import (
 )
 from quorumlog.metadata_quorum.driver.seams import NotController
 from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds
-from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
 from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
+from quorumlog.metadata_quorum.io.metadata_quorum import EventLoopClock
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 from tests.support.metadata_quorum.drivers import Network, Voter, ask, until

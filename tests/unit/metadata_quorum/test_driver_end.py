@@ -14,8 +14,7 @@ from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import Request
 from quorumlog.metadata_quorum.driver.driver import INBOX_FACTS_MAX, Driver
 from quorumlog.metadata_quorum.driver.seams import NotController, Seams, Stopped
-from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
-from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
+from quorumlog.metadata_quorum.io.metadata_quorum import DiskThreads, EventLoopClock
 from quorumlog.metadata_quorum.log.election_store import Election
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.errors import StorageError

@@ -14,7 +14,7 @@ from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import SnapshotId, VoteResponse
 from quorumlog.metadata_quorum.driver.patience import PatientExecutor
 from quorumlog.metadata_quorum.driver.seams import NotController, Stopped
-from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
+from quorumlog.metadata_quorum.io.metadata_quorum import EventLoopClock
 from quorumlog.metadata_quorum.log import metadata_log
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog

@@ -18,7 +18,7 @@ from quorumlog.metadata_quorum.core.roles import (
 )
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.core.timeouts import WRITE_MS_MAX, Timeouts
-from quorumlog.metadata_quorum.driver.stalls import QUIET_MS, Stalls
+from quorumlog.metadata_quorum.driver.driver import QUIET_MS, Stalls
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.drivers import Network
 from tests.support.metadata_quorum.quorums import (

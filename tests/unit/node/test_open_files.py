@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from quorumlog.node.open_files import MACOS_LIMIT, raise_open_files_limit
+from quorumlog.node.main import MACOS_LIMIT, raise_open_files_limit
 
 PROGRAM = """
 import resource
-from quorumlog.node.open_files import raise_open_files_limit
+from quorumlog.node.main import raise_open_files_limit
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
 assert raise_open_files_limit() == hard

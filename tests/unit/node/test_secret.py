@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.node.errors import StartFailed
-from quorumlog.node.secret import read_secret
+from quorumlog.node.node import read_secret
 
 
 def test_without_a_file_there_is_no_secret() -> None:

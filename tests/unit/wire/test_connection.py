@@ -12,6 +12,7 @@ from quorumlog.wire.codec.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
+from quorumlog.wire.codec.messages.end_txn import EndTxnRequest
 from quorumlog.wire.codec.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -20,7 +21,6 @@ from quorumlog.wire.codec.messages.fetch import (
 )
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from quorumlog.wire.codec.messages.metadata import MetadataRequest
-from quorumlog.wire.codec.messages.vote import VoteRequest
 from quorumlog.wire.codec.schemas import RequestHeader, encode_response
 from quorumlog.wire.io import connection as connection_module
 from quorumlog.wire.io.connection import (
@@ -172,7 +172,7 @@ async def test_an_answer_to_nothing_closes_the_connection() -> None:
 async def test_what_cannot_be_sent_is_not_and_the_connection_lives() -> None:
     async with connected() as (broker, connection):
         with pytest.raises(UnsupportedVersion):
-            await connection.send(VoteRequest())
+            await connection.send(EndTxnRequest())
         with pytest.raises(UnsupportedVersion):
             await connection.send(HeartbeatRequest(), version=99)
         with pytest.raises(UnencodableMessage):

@@ -51,5 +51,7 @@ Resignation. Drop the coordinator; NOT_COORDINATOR makes members look up the nex
 
 The states of a group and their legal changes are the table `states.TRANSITIONS`. Groups of the
 consumer protocol (KIP-848) have a coordinator of their own, in the package `consumer`, which writes
-to the same log through `ConsumerSide`.
+to the same log through `ConsumerGroups`.
+
+The rules are the classes of `rules.GroupRules`; the coordinator makes one object of each.
 """

@@ -8,7 +8,6 @@ Sources: KIP-62 (sessions), KIP-345 (static members); joining.py, rebalance.py.
 
 from quorumlog.broker.groups.core.group import Group, Member
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
-from quorumlog.broker.groups.core.joining import Joining
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import GroupRecord
 from quorumlog.broker.groups.core.requests import (
@@ -21,17 +20,14 @@ from quorumlog.broker.groups.core.requests import (
     SyncResult,
 )
 from quorumlog.broker.groups.core.states import GroupState
-from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 
 class ClassicProtocol:
     """The classic protocol. Its only state is the outbox; each method gets the group to change."""
 
-    def __init__(self, settings: BrokerSettings, outbox: GroupOutbox) -> None:
-        self._outbox = outbox
-        self._rebalance = Rebalance(settings, outbox)
-        self.joining = Joining(settings, outbox, self._rebalance)
+    def __init__(self, outbox: GroupOutbox, rebalance: Rebalance) -> None:
+        self._outbox, self._rebalance = outbox, rebalance
 
     def handle_sync(self, group: Group, now_ms: int, request_id: int, sync: Sync) -> None:
         """Write the leader's assignment; answer each member with its part once it is committed."""

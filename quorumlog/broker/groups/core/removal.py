@@ -6,7 +6,7 @@ group. In a group with members, expiry deletes only offsets of topics to which n
 (KIP-211).
 """
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Iterable, Set
 from typing import Final
 
 from quorumlog.broker.groups.core.group import Group
@@ -94,18 +94,16 @@ class OffsetRemoval:
     def expire_unsubscribed(
         self,
         group_id: str,
-        before_ms: int,
+        old: Iterable[TopicPartition],
+        topics: frozenset[str] | None,
         under_way: Set[Key],
-        subscribed: Callable[[], frozenset[str] | None],
     ) -> None:
         """Delete old offsets of a group with members, in topics to which no member subscribes.
 
-        Offsets age from their commit. `under_way`: keys of records being written: the log may have
-        a newer commit of such a key before the tombstone. `subscribed` is called if any offset is
-        old; if it returns ANY_TOPIC (unknown subscriptions), all offsets stay.
+        `old`: the partitions with an old offset. `topics`: those that members may read; if they are
+        ANY_TOPIC (unknown subscriptions), all offsets stay. `under_way`: keys of records being
+        written: the log may have a newer commit of such a key before the tombstone.
         """
-        old = self._committed.committed_before(group_id, before_ms)
-        topics = subscribed() if old else ANY_TOPIC
         if topics is ANY_TOPIC:
             return
         unstable = self._transactional.unstable(group_id)

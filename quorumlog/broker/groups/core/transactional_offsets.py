@@ -10,13 +10,14 @@ Sources: KIP-98; KIP-447 (members, stable offsets); KIP-890 (verification).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, assert_never
 
 from quorumlog.broker.groups.core import events
+from quorumlog.broker.groups.core.classic_groups import ClassicGroups
 from quorumlog.broker.groups.core.commits import decide_commit, is_group_name, stranger_refusal
+from quorumlog.broker.groups.core.consumer_groups import ConsumerGroups
 from quorumlog.broker.groups.core.effects import VerifyTransaction
-from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import OffsetRecord, decode
@@ -64,15 +65,16 @@ class TransactionalOffsets:
         committed: CommittedState,
         rewrite: Rewrite,
         *,
-        refusal: Callable[[CommitTransactionalOffsets], ErrorCode],
+        classic: ClassicGroups,
+        consumer: ConsumerGroups,
     ) -> None:
-        """`refusal` returns why the group refuses a commit, or NONE."""
         self._settings: Final = settings
         self._outbox: Final = outbox
         self._committed: Final = committed
         self._pending: Final = committed.pending
         self._rewrite: Final = rewrite
-        self._refusal: Final = refusal
+        self._classic: Final = classic
+        self._consumer: Final = consumer
         self._verifying: Final[dict[int, dict[str, int]]] = {}  # producer -> group -> request id
         self._begun: Final[dict[int, int]] = {}  # producer -> epoch of its open transaction here
         self._under_way: Final[dict[str, Counter[TopicPartition]]] = {}
@@ -105,11 +107,15 @@ class TransactionalOffsets:
         """Return the partitions in which the group has offsets, committed or pending."""
         return {*self._committed.offsets.get(group_id, ()), *self.unstable(group_id)}
 
-    def member_refusal(self, group: Group | None, request: CommitTransactionalOffsets) -> ErrorCode:
-        """Return why a classic group refuses the commit's member, or NONE.
+    def _refusal(self, request: CommitTransactionalOffsets) -> ErrorCode:
+        """Return why the group refuses the commit's member, or NONE.
 
         A producer may send no member. As in Kafka, a commit is accepted during a rebalance.
         """
+        refusal = self._consumer.transactional_refusal(request)
+        if refusal is not None:
+            return refusal
+        group = self._classic.groups.get(request.group_id)
         if group is None:
             has_offsets = bool(self.partitions(request.group_id))
             return stranger_refusal(request.generation_id, has_offsets=has_offsets)

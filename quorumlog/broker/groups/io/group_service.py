@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
 from quorumlog.broker.coordination.core.effects import OwnEffect
 from quorumlog.broker.coordination.driver.shard_driver import CoordinatorLog
 from quorumlog.broker.coordination.io.event_loop_shards import EventLoopShards
@@ -19,6 +18,7 @@ from quorumlog.broker.groups.core.consumer.topics import MatchJob, TopicDescript
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.effects import MakeTarget, MatchTopics, VerifyTransaction
 from quorumlog.broker.groups.core.requests import CompleteTransaction, GroupRequest
+from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.groups.io.job_thread import JobThread
 from quorumlog.broker.groups.io.topic_expressions import topic_matcher
 from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
@@ -45,24 +45,23 @@ class GroupService:
         verifier: TransactionVerifier,
         wall_ms: Callable[[], int] = wall_clock_ms,
         on_fatal: Callable[[InvariantViolation], None],
-        coordinator: type[GroupCoordinator] = GroupCoordinator,
-        shard: type[CoordinatorShard[GroupCoordinator]] = CoordinatorShard,
+        rules: GroupRules = GROUP_RULES,
     ) -> None:
-        """Start without partitions. Mutants replace `coordinator` or `shard`."""
+        """Start without partitions."""
         self._settings, self._verifier = settings, verifier
         self._topics: Final = Topics(topic_matcher())
         self._targets: Final = JobThread("group-targets", on_fatal)
         self._expressions: Final = JobThread("group-expressions", on_fatal)
-        self._shards: Final = EventLoopShards(
+        self._shards: Final[EventLoopShards[GroupCoordinator]] = EventLoopShards(
             OFFSETS_TOPIC,
             partitions=settings.offsets_topic_num_partitions,
             replicas=replicas,
-            new_coordinator=partial(coordinator, settings, topics=self._topics),
+            new_coordinator=partial(GroupCoordinator, settings, topics=self._topics, rules=rules),
             load_buffer_bytes=settings.offsets_load_buffer_size,
             on_fatal=on_fatal,
             perform_own=self._perform_own,
             wall_ms=wall_ms,
-            shard=shard,
+            shard=rules.shard,
         )
         self.partition_of: Final = self._shards.partition_of
         self.coordinator: Final = self._shards.coordinator

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.broker.transactions.core.adding import Adding
+from quorumlog.broker.transactions.core.deadlines import Expiry
 from quorumlog.broker.transactions.core.ending import Ending
-from quorumlog.broker.transactions.core.expiry import Expiry
 from quorumlog.broker.transactions.core.initialization import Initialization
 from quorumlog.broker.transactions.core.markers import Markers
 

@@ -17,14 +17,14 @@ WRITES: Final = frozenset({"append", "truncate", "fsync", "fsync_dir", "rename",
 
 
 class PowerLost(StorageError):
-    """The machine has lost its power: nothing of what was under way comes to its end."""
+    """The machine has lost its power: its unfinished operations never complete."""
 
 
 class Process(Protocol):
-    """What runs on a machine. It is an object for ever; `boot` begins a new life of it."""
+    """The process of a machine. The object stays for ever; `boot` begins a new life of it."""
 
     def boot(self) -> None:
-        """Start from what is on the disk, with nothing in memory. Raises StorageError."""
+        """Start from the files on the disk, with empty memory. Raises StorageError."""
 
     def stopped(self, *, loses_power: bool) -> None:
         """Note that the process ended at once; its peers may see closed connections."""
@@ -36,7 +36,7 @@ class Process(Protocol):
 class Machine:
     """A machine. `process` is set once, before the run.
 
-    Invariant: an action of `later` runs only in the life of the process that asked for it.
+    Invariant: an action of `later` runs only in the life of the process that scheduled it.
     """
 
     def __init__(self, node_id: int, seed: int, timeline: Timeline, trace: Trace) -> None:
@@ -103,7 +103,7 @@ class Machine:
     def stop(self, down_us: int, *, loses_power: bool) -> None:
         """End the process at once and start it again later.
 
-        With the power, what was not fsynced goes, too.
+        A power loss takes all unfsynced changes, too.
         """
         if not self.is_up:
             return

@@ -14,11 +14,11 @@ class Mutants(Generic[T]):
     """The mutants of a world, in order of their definition.
 
     A mutant is a class that replaces a rule. `breaks` adds it; its name is that of the class, in
-    lower case. `made`: what the world is built of, by name. `rules`: the sentence that is broken.
+    lower case. `made`: the parts of the world, by name. `rules`: the broken rules.
     """
 
     def __init__(self, make: Callable[..., T]) -> None:
-        """`make` gets the classes of a mutant, and returns what the world is built of."""
+        """`make` gets the classes of a mutant, and returns the parts of the world."""
         self.made: Final[dict[str, T]] = {}
         self.rules: Final[dict[str, str]] = {}
         self._make: Final = make

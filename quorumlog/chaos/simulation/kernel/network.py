@@ -1,7 +1,7 @@
 """Links between nodes: delay, loss, duplication, reordering, and cuts in one or both directions.
 
 Each directed link has its own generator and draws the same number of times for every message, so
-that what happens on one link does not change the others.
+that events on one link do not change the others.
 """
 
 from collections import Counter

@@ -12,7 +12,7 @@ DrawOptions = Callable[[Rng, int], tuple[int, dict[str, Option]]]
 
 
 class Options:
-    """What a schedule says beside its faults."""
+    """The options of a schedule, beside its faults."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._options: Final = schedule.options

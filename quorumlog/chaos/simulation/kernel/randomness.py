@@ -4,7 +4,7 @@ from random import Random
 from typing import TypeAlias
 
 Rng: TypeAlias = Random
-"""What worlds draw from: they import no generator of their own."""
+"""The random numbers of worlds, which import no generator of their own."""
 
 
 def seeded(concern: str, seed: int) -> Random:

@@ -1,4 +1,4 @@
-"""How a simulated world says that a rule does not hold."""
+"""Violations: a rule of a simulated world does not hold."""
 
 
 class Violation(Exception):
@@ -6,6 +6,6 @@ class Violation(Exception):
 
 
 def check(holds: bool, rule: str) -> None:
-    """Raise Violation unless the rule holds. `rule` is "name: what was seen"."""
+    """Raise Violation unless the rule holds. `rule` is "name: observation"."""
     if not holds:
         raise Violation(rule)

@@ -21,12 +21,12 @@ _CALM_FSYNC_US: Final = 500
 
 
 class Environment:
-    """What surrounds the processes of a world: time, network, machines, trace."""
+    """The environment of the processes of a world: time, network, machines, trace."""
 
     def __init__(
         self, seed: int, node_ids: tuple[int, ...], *, others_on_network: tuple[int, ...] = ()
     ) -> None:
-        """`others_on_network`: ids of what has links, but no machine that could fail."""
+        """`others_on_network`: ids of parties with links, but without a machine that could fail."""
         self.seed: Final = seed
         self.timeline: Final = Timeline()
         self.trace: Final = Trace()
@@ -59,7 +59,7 @@ class World(Protocol):
 
     @property
     def environment(self) -> Environment:
-        """Return what surrounds the processes."""
+        """Return the environment of the processes."""
 
     @property
     def left_down_max(self) -> int:
@@ -72,16 +72,16 @@ class World(Protocol):
         """Return the nodes that have a role of a schedule just now, perhaps none."""
 
     def may_lose_power(self, machine: Machine) -> bool:
-        """Tell whether the rules still hold if this machine loses what was not flushed."""
+        """Return whether the rules still hold if this machine loses its unflushed changes."""
 
     def inflict(self, action: Action, machine: Machine) -> None:
-        """Perform a fault that the kernel does not know on a machine that runs."""
+        """Perform a fault of the world itself on a running machine."""
 
     def calm_down(self) -> None:
         """Take note that no fault comes any more."""
 
     def has_settled(self) -> bool:
-        """Tell whether all is as it must be in the end. Called now and then in the calm."""
+        """Return whether the world has settled. Called now and then in the calm."""
 
     def describe(self) -> str:
         """Return the state of the world for the report that it does not settle."""

@@ -1,4 +1,4 @@
-"""What a simulated file holds: what was written, what is durable, and what a power loss leaves."""
+"""The content of a simulated file: written, durable, and after a power loss."""
 
 from random import Random
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ Change = bytes | int | Overwrite  # appended bytes, or the size the file was cut
 
 
 class SimContent:
-    """What a file holds. `changes` lead from `durable` to `written`."""
+    """The content of a file. `changes` lead from `durable` to `written`."""
 
     def __init__(self, inode: int) -> None:
         self.inode: Final = inode
@@ -49,16 +49,16 @@ class SimContent:
         self.changes.clear()
 
     def lose_pages(self) -> None:
-        """Forget what was to be written, not that it was written: an fsync has failed."""
+        """Drop the unsynced changes, but keep them visible to reads: an fsync has failed."""
         self.has_lost_pages = True
         self.changes = [
             bytes(len(change)) if isinstance(change, bytes) else change
             for change in self.changes
-            if not isinstance(change, Overwrite)  # the disk keeps what it has there
+            if not isinstance(change, Overwrite)  # the disk keeps its own bytes there
         ]
 
     def forget_pages(self, *, keeps_size: bool = True) -> None:
-        """Let reads see what the disk has, and will have, or has now if it loses the size, too."""
+        """Let reads see the bytes of the disk: with the unsynced sizes, or without."""
         self.has_lost_pages = False
         if keeps_size:
             self.fsync()
@@ -75,7 +75,7 @@ class SimContent:
             if isinstance(torn, bytes) and torn and rng.random() < 0.5:
                 self.durable += _torn(torn, rng)
             elif isinstance(torn, Overwrite) and rng.random() < 0.5:
-                part = _torn(torn.data, rng)  # what it lacks is as before, or zeros, or garbage
+                part = _torn(torn.data, rng)  # missing bytes: the old ones, zeros, or garbage
                 _apply(self.durable, Overwrite(torn.position, part))
         self.written = bytearray(self.durable)
         self.changes.clear()

@@ -1,8 +1,8 @@
-"""A disk in memory that loses what was not fsynced.
+"""A disk in memory that loses unfsynced changes.
 
-A file has what was written (seen by reads) and what is durable (seen after a power loss); so has
-the list of names of a directory. `crash` keeps, of each, the durable state and a random beginning
-of the changes since. `kill` is a process's death: the system still writes everything.
+A file has a written content (seen by reads) and a durable content (seen after a power loss); so
+has the list of names of a directory. `crash` keeps, of each, the durable state and a random
+beginning of the later changes. `kill` is a process's death: the system still writes everything.
 
 The model, on the harsh side of POSIX:
   - An fsync of a file makes its content and size durable, not its name: `fsync_dir` does.
@@ -11,8 +11,8 @@ The model, on the harsh side of POSIX:
     A file system without a journal keeps no order of names: `keeps_order_of_names`.
   - A failed fsync drops the unsynced pages: reads still see them, the disk never will (zeros),
     and a later fsync succeeds without them ("fsyncgate").
-  - What is not fsynced when a pool closes its handle may be lost without an error, and with the
-    pages, so that reads see zeros: `loses_write_back` says when.
+  - Unfsynced changes may be lost without an error when a pool closes their handle, and with the
+    pages, so that reads see zeros: `loses_write_back` decides when.
 Directories themselves are durable when made or removed; a rename of one is durable with the names
 of its parent, or with the next directory that is made or removed there.
 """
@@ -31,9 +31,9 @@ from quorumlog.storage.io.append_handles import AppendFile, AppendHandles
 
 ROOT: Final = "/"
 APPEND_HANDLES_MAX: Final = 2  # so few that logs lose theirs all the time
-NameChange = tuple[str, SimContent | None]  # a name, and what it stands for from then on
+NameChange = tuple[str, SimContent | None]  # a name, and its content from then on
 DirectoryCopy = Mapping[str, Mapping[str, bytes]]  # directory below the copied one -> its files
-OnOperation = Callable[[str, str], None]  # (operation, path); raises what the disk shall answer
+OnOperation = Callable[[str, str], None]  # (operation, path); raises the error of the disk
 
 
 class SimLock:
@@ -81,18 +81,18 @@ class SimDisk:
         self._locks.clear()
 
     def begin(self, operation: str, path: str) -> None:
-        """Let the faults have their say."""
+        """Let the faults fail the operation."""
         if self.on_operation is not None:
             self.on_operation(operation, path)
 
     def bytes_free(self) -> int:
-        """Count what still fits on the disk."""
+        """Return the number of bytes that still fit on the disk."""
         if self.capacity_bytes is None:
             return 1 << 62
         return max(0, self.capacity_bytes - self.bytes_used())
 
     def bytes_used(self) -> int:
-        """Count what all files hold."""
+        """Return the size of all files in bytes."""
         return sum(
             len(content.written) for names in self._names.values() for content in names.values()
         )
@@ -212,7 +212,7 @@ class SimDisk:
     # --- faults ---
 
     def empty(self, path: str) -> None:
-        """Replace what is mounted at `path` by an empty disk. No process may use it."""
+        """Replace the disk mounted at `path` by an empty one. No process may use it."""
         for name in [one for one in self._names if one == path or one.startswith(f"{path}/")]:
             self._forget_directory(name)
             self._moves.pop(name, None)
@@ -227,7 +227,7 @@ class SimDisk:
         }
 
     def put_back(self, path: str, copy: DirectoryCopy) -> None:
-        """Replace what is at `path` by an earlier copy: new files. No process may use it."""
+        """Replace the files at `path` by an earlier copy: new files. No process may use them."""
         self.empty(path)
         for below, files in copy.items():
             contents = {}
@@ -239,12 +239,12 @@ class SimDisk:
             self._name_changes[path + below] = []
 
     def kill(self) -> None:
-        """Let the process die: its handles and locks are gone, what it wrote is not."""
+        """End the process: its handles and locks are gone, its written bytes stay."""
         self.generation += 1
         self._locks.clear()
 
     def crash(self, rng: Random) -> None:
-        """Lose power: keep what is durable, and of the rest what `rng` says."""
+        """Lose power: keep the durable content, and of the rest a part drawn by `rng`."""
         self.kill()
         self._undo_moves(rng)
         self._lose_directories(rng)
@@ -262,14 +262,14 @@ class SimDisk:
                 names[name].crash(rng)
 
     def lose_handles(self, is_meant: Callable[[str], bool]) -> None:
-        """Let a pool close its handles; what is not fsynced behind those that are meant is lost."""
+        """Let a pool close its handles; the unfsynced changes of the chosen handles are lost."""
         before, self.loses_write_back = self.loses_write_back, is_meant
         while self._append_handles.close_oldest():
             pass
         self.loses_write_back = before
 
     def evict_lost_pages(self, rng: Random) -> None:
-        """Let reads see what the disk has where an fsync failed: zeros, or an earlier end."""
+        """Let reads see the bytes of the disk where an fsync failed: zeros, or an earlier end."""
         for directory in sorted(self._names):
             for _, content in sorted(self._names[directory].items()):
                 if content.has_lost_pages:
@@ -303,7 +303,7 @@ class SimDisk:
                 yield f"{directory}/{name}", bytes(content.written)
 
     def durable_bytes(self, path: str) -> bytes | None:
-        """Return what a power loss could not take; None if the name itself is not durable."""
+        """Return the content that survives any power loss; None if the name is not durable."""
         directory, name = _split(path)
         content = self._durable_names.get(directory, {}).get(name)
         return None if content is None else bytes(content.durable)
@@ -334,7 +334,7 @@ class SimDisk:
     def _undo_moves(self, rng: Random) -> None:
         """Take back, in each parent, all renames of directories but a random beginning."""
         moves, self._moves = self._moves, {}
-        for parent in sorted(moves, reverse=True):  # what is in a directory before itself
+        for parent in sorted(moves, reverse=True):  # its content before the directory itself
             lost = moves[parent][rng.randint(0, len(moves[parent])) :]
             prefix = parent.rstrip("/")
             for old, new in reversed(lost):

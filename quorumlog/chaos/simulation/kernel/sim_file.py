@@ -69,7 +69,7 @@ class SimFile:
 class LetGoFile(SimFile):
     """A handle that a pool may close before its changes are fsynced.
 
-    The system writes them later. If that fails (`loses_write_back`), no handle is told.
+    The system writes them later. If that fails (`loses_write_back`), no handle reports it.
     """
 
     def size(self) -> int:

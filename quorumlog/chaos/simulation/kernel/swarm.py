@@ -28,9 +28,9 @@ _INSTANTANEOUS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hunt:
-    """What the faults of a world aim at.
+    """The targets of the faults of a world.
 
-    role: what half of the seeds aim at, most of the time.
+    role: the target of half of the seeds, most of the time.
     files: parts of the names of files whose writes are interrupted; "" is any file.
     every_ms: the mean time between two faults of a kind, drawn from [first, last).
     """
@@ -76,7 +76,7 @@ def draw_actions(
 def _conditions(
     rng: Random, kind: type[Fault], node_ids: Sequence[int]
 ) -> Iterator[tuple[Fault, Target]]:
-    """Yield what holds for the whole run: how the network, the disks and the clocks are."""
+    """Yield the faults of the whole run: of the network, the disks and the clocks."""
     if kind is traffic.Loss:
         yield traffic.Loss(ppm=rng.randrange(1_000, 250_000)), ALL
     elif kind is traffic.Duplication:

@@ -1,4 +1,4 @@
-"""One heap and one clock: what happens when, in integer microseconds.
+"""One heap and one clock: the future events of a run, in integer microseconds.
 
 Nothing here depends on the order of a set, an address or a hash: equal pushes give equal runs.
 """
@@ -14,7 +14,7 @@ EVENTS_AT_ONE_INSTANT_MAX: Final = 20_000
 
 
 class Timeline:
-    """What is to happen, in order of time; what is due at the same time, in order of `push`."""
+    """The future events in order of time; those of the same time in order of `push`."""
 
     def __init__(self) -> None:
         self.now_us = 0
@@ -28,7 +28,7 @@ class Timeline:
         heapq.heappush(self._heap, (self.now_us + after_us, self._pushed, action, arguments))
 
     def run(self) -> None:
-        """Run until nothing is left to happen.
+        """Run until no event is left.
 
         Raises what an action raises, and Violation if the events of one instant do not end: the
         processes then keep each other, or themselves, busy for ever.

@@ -1,4 +1,4 @@
-"""What happened in a run: all of it as a digest, and its end for a person to read."""
+"""The events of a run: all of them as a digest, and the last ones for a person to read."""
 
 import hashlib
 from collections import deque
@@ -50,11 +50,11 @@ class Trace:
         self._steps.append(_Line(next(self._numbers), now_us, str(node_id), render, arguments))
 
     def happened(self, now_us: int, whom: str, what: str) -> None:
-        """Note what no core has decided: a fault, a start. Not part of the digest."""
+        """Record an event that no core has decided: a fault, a start. Not part of the digest."""
         self._faults.append(_Line(next(self._numbers), now_us, whom, str, (what,)))
 
     def lines(self) -> tuple[str, ...]:
-        """Return the last lines: the time in ms, the node, what happened there."""
+        """Return the last lines: the time in ms, the node, the event there."""
         lines = merge(self._faults, self._steps, key=lambda line: line.number)
         return tuple(
             f"{line.now_us / 1000:10.3f} {line.whom}: {line.render(*line.arguments)}"

@@ -1,9 +1,10 @@
-"""The worlds with brokers: replication alone, and what coordinators do with replicated logs."""
+"""The worlds with brokers: replication alone, and coordinators on replicated logs."""
 
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+from quorumlog.broker.groups.core.rules import GROUP_RULES
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.simulation.kernel.run import World
 from quorumlog.chaos.simulation.kernel.swarm import Hunt
@@ -30,7 +31,6 @@ from quorumlog.chaos.simulation.worlds.groups.consumer_group import (
 from quorumlog.chaos.simulation.worlds.groups.transaction_mutants import (
     ALL_MADE,
     ALL_RULES,
-    shards_of,
 )
 from quorumlog.chaos.simulation.worlds.transactions.broken import BrokenTransactions
 from quorumlog.chaos.simulation.worlds.transactions.mutants import (
@@ -50,13 +50,13 @@ def _build_brokers(
 
 
 def _build_groups(schedule: Schedule, mutant: str | None) -> World:
-    parts = shards_of() if mutant is None else ALL_MADE[mutant]
-    return BrokersWorld(schedule, ConsumerGroup(schedule, parts.new_shard))
+    rules = GROUP_RULES if mutant is None else ALL_MADE[mutant]
+    return BrokersWorld(schedule, ConsumerGroup(schedule, rules))
 
 
 def _build_consumer_groups(schedule: Schedule, mutant: str | None) -> World:
-    parts = shards_of() if mutant is None else _CONSUMER_GROUPS_MADE[mutant]
-    return BrokersWorld(schedule, ConsumerProtocolGroup(schedule, parts.new_shard))
+    rules = GROUP_RULES if mutant is None else _CONSUMER_GROUPS_MADE[mutant]
+    return BrokersWorld(schedule, ConsumerProtocolGroup(schedule, rules))
 
 
 def _build_transactions(schedule: Schedule, mutant: str | None) -> World:

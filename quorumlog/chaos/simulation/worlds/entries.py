@@ -16,7 +16,7 @@ from quorumlog.wire.codec.records import (
 from quorumlog.wire.codec.transaction_markers import marker_of
 
 CONTROL: Final = b"LeaderChange"
-VOTERS: Final = b"Voters "  # and what the record says
+VOTERS: Final = b"Voters "  # and the value of the record
 COMMITS: Final = b"Commit "  # and the value of the marker
 ABORTS: Final = b"Abort "
 _LEADER_CHANGE_KEY: Final = b"\0\0\0\2"
@@ -86,7 +86,7 @@ def entries_on_disk(disk: SimDisk, directory: str) -> list[Entry]:
 
 
 def _content(header: BatchHeader, record: Record) -> bytes:
-    """Return the value, also of a marker; a LeaderChange is told by its epoch alone."""
+    """Return the value, also of a marker; only its epoch identifies a LeaderChange."""
     marker = marker_of(header, [record]) if header.is_control else None
     if marker is not None:
         return (COMMITS if marker.commits else ABORTS) + (record.value or b"")
@@ -94,7 +94,7 @@ def _content(header: BatchHeader, record: Record) -> bytes:
 
 
 def content_of(key: bytes | None, value: bytes) -> bytes:
-    """Return what an entry shows of a record."""
+    """Return the content of the entry of a record."""
     if key == _LEADER_CHANGE_KEY:
         return CONTROL
     return VOTERS + value if key == _VOTERS_KEY else value

@@ -96,7 +96,7 @@ class _TakesNoLimitForZero(Retention):
 
 
 class _Start(Retention):
-    """Changes what the rule is given."""
+    """Changes the arguments of the rule."""
 
     def start_after(
         self, segments: Sequence[SegmentFacts], limits: RetentionLimits, **offsets: int
@@ -233,7 +233,7 @@ class _FindsDeletedRecords(Log):
         return TimeLookup(self._segments, Offset(0))
 
 
-# --- what compaction keeps ---
+# --- the records that compaction keeps ---
 
 
 @LOG_MUTANTS.breaks("compaction drops the newest record of a key")

@@ -1,7 +1,7 @@
 """Logs, and disks under them, that break one rule each: the worlds and whole nodes must find them.
 
-A broken disk stands for code that forgets to flush, to cut or to delete: it does nothing where the
-real one is asked to. Everything else it hands on.
+A broken disk stands for code that forgets to flush, to cut or to delete: it skips this one
+operation of the real disk, and passes on all others.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def _unchanged(disk: Disk) -> Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """What a process stores things by. `disk` is given the disk of the machine."""
+    """The storage of a process. `disk` gets the disk of the machine."""
 
     log: type[Log] = Log
     directory: type[LogDirectory] = LogDirectory
@@ -56,7 +56,7 @@ STORAGE_MUTANTS: Final = Mutants(_storage)
 
 
 class HandsOn:
-    """What stands before a disk, or before one of its files."""
+    """A wrapper of a disk, or of one of its files."""
 
     def __init__(self, real: Any) -> None:
         self._real: Final = real
@@ -69,7 +69,7 @@ class OtherFiles(HandsOn):
     """Puts something before the files that are opened to be changed."""
 
     def other(self, path: str, file: Any) -> Any:
-        """Return what stands before `file`, or the file."""
+        """Return the wrapper of `file`, or the file."""
         raise NotImplementedError
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:  # noqa: D102 - see Disk
@@ -87,13 +87,13 @@ class _FileNotFlushed(HandsOn):
 
 
 class NotFlushed(OtherFiles):
-    """Claims that some files are durable. `is_meant` tells which, by path."""
+    """Claims that some files are durable. `is_meant` selects them by path."""
 
     _renamed_in = ""
 
     @staticmethod
     def is_meant(path: str) -> bool:
-        """Tell whether the file is one of them."""
+        """Return whether the file is one of them."""
         raise NotImplementedError
 
     def other(self, path: str, file: Any) -> Any:  # noqa: D102 - see OtherFiles

@@ -15,12 +15,12 @@ from quorumlog.chaos.simulation.kernel.swarm import Hunt, draw_actions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldKind:
-    """What can be simulated.
+    """A kind of world.
 
     nodes: the least and the greatest number of nodes.
     mutants: name -> the rule that it breaks.
     options: draws the options of a run.
-    hunt: what the drawn faults aim at.
+    hunt: the targets of the drawn faults.
     build: makes the world of a schedule, with one rule broken if a mutant is named.
     """
 

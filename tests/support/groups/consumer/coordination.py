@@ -188,7 +188,7 @@ class ConsumerCoordination(DrivenShard[GroupCoordinator]):
 
     @property
     def consumer(self) -> ConsumerGroupCoordinator:
-        return self.coordinator.consumer_side.coordinator
+        return self.coordinator.consumer_groups.coordinator
 
     @property
     def group(self) -> ConsumerGroup:

@@ -2,16 +2,18 @@
 
 import asyncio
 import struct
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import GroupRecord, OffsetRecord, StoredGroup
 from quorumlog.broker.groups.core.requests import CommittedOffset
-from quorumlog.broker.groups.core.rewrite import RewriteLimits
+from quorumlog.broker.groups.core.rewrite import Rewrite, RewriteLimits
+from quorumlog.broker.groups.core.rules import GROUP_RULES
 from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import Record, encode_batch
@@ -21,10 +23,16 @@ from tests.support.groups.memory_log import WHERE, MemoryLog, World
 LIMITS = RewriteLimits(records_min=30)
 
 
+class EarlyRewrite(Rewrite):
+    def __init__(
+        self, committed: CommittedState, outbox: GroupOutbox, _limits: RewriteLimits
+    ) -> None:
+        super().__init__(committed, outbox, LIMITS)
+
+
 @pytest.fixture(autouse=True)
 def early_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
-    coordinator: Any = partial(GroupCoordinator, rewrite_limits=LIMITS)
-    service = partial(GroupService, coordinator=coordinator)
+    service = partial(GroupService, rules=replace(GROUP_RULES, rewrite=EarlyRewrite))
     monkeypatch.setattr("tests.support.groups.memory_log.GroupService", service)
 
 

@@ -3,7 +3,7 @@
 The contract of the `GroupCoordinator` (`groups/core/__init__.py`) holds for a
 `ConsumerGroupCoordinator`, too, with these differences.
 
-Drivers. `ConsumerSide` (`groups/core/consumer_side.py`), which writes to the log of a
+Drivers. `ConsumerGroups` (`groups/core/consumer_groups.py`), which writes to the log of a
 `GroupCoordinator` that has classic groups, too; tests.
 
 Topics. The driver changes the `Topics` that it gave to the coordinator, then feeds `TopicsChanged`.

@@ -18,6 +18,7 @@ from quorumlog.broker.groups.core.consumer.conversion import (
 )
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
 from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
+from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.consumer.records import ClassicMemberMetadata
 from quorumlog.broker.groups.core.consumer.requests import RequestRefused
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
@@ -74,9 +75,7 @@ class ClassicMembers:
     def finish_join(self, changes: Changes, join: Join, member_id: str) -> JoinResult:
         """Reconcile a member that has joined; return the response."""
         group = changes.group
-        owned = self._subscription(join).owned_partitions
-        has = by_id(((one.topic, one.partitions) for one in owned), self._topics)
-        self._heartbeats.reconcile(changes, member_id, has)
+        self._heartbeats.reconcile(changes, member_id, self._owned(join))
         return JoinResult(
             error_code=ErrorCode.NONE,
             member_id=member_id,
@@ -84,6 +83,11 @@ class ClassicMembers:
             protocol_type=CONSUMER,
             protocol_name=join.protocols[0][0],
         )
+
+    def _owned(self, join: Join) -> Partitions:
+        """Return the partitions that a member reports to own when it joins."""
+        owned = self._subscription(join).owned_partitions
+        return by_id(((one.topic, one.partitions) for one in owned), self._topics)
 
     def _subscription(self, join: Join) -> ConsumerProtocolSubscription:
         try:

@@ -14,7 +14,6 @@ from quorumlog.broker.groups.core.consumer import events, targets
 from quorumlog.broker.groups.core.consumer.admission import check_fields
 from quorumlog.broker.groups.core.consumer.awaited_targets import AwaitedTargets, WaitingRequest
 from quorumlog.broker.groups.core.consumer.changes import Changes
-from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
 from quorumlog.broker.groups.core.consumer.committed import CommittedGroups
 from quorumlog.broker.groups.core.consumer.effects import (
     AnswerRequest,
@@ -23,8 +22,7 @@ from quorumlog.broker.groups.core.consumer.effects import (
     MakeTarget,
 )
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
-from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
-from quorumlog.broker.groups.core.consumer.member_deadlines import MemberDeadlines
+from quorumlog.broker.groups.core.consumer.heartbeats import Admitted
 from quorumlog.broker.groups.core.consumer.records import RecordKey, RecordKind
 from quorumlog.broker.groups.core.consumer.requests import (
     ClassicRequest,
@@ -33,9 +31,9 @@ from quorumlog.broker.groups.core.consumer.requests import (
     ConsumerHeartbeat,
     RequestRefused,
 )
+from quorumlog.broker.groups.core.consumer.rules import CONSUMER_GROUP_RULES, ConsumerGroupRules
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings, GroupTimes
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
-from quorumlog.broker.groups.core.consumer.targets import Targets
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.consumer.writes import GroupWrites, PendingAnswer, WriteBatch
 from quorumlog.broker.groups.core.requests import (
@@ -64,17 +62,20 @@ class ConsumerGroupCoordinator:
         settings: ConsumerGroupSettings,
         topics: Topics,
         committed: CommittedGroups | None = None,
+        rules: ConsumerGroupRules = CONSUMER_GROUP_RULES,
     ) -> None:
         """Serve no group yet. Records are applied to `committed` once they are committed."""
         self.committed: Final = CommittedGroups() if committed is None else committed
         self.groups: Final[dict[str, ConsumerGroup]] = {}
         self._settings: Final = settings
         times = GroupTimes(settings, topics.group_configs)
-        self._heartbeats: Final = Heartbeats(settings, topics, times)
-        self.targets: Final = Targets(settings, topics)
+        self._heartbeats: Final = rules.heartbeats(
+            settings, topics, times, rules.membership(topics)
+        )
+        self.targets: Final = rules.targets(settings, topics)
         self._awaited: Final = AwaitedTargets(self.targets)
-        self._classic: Final = ClassicMembers(settings, topics, self._heartbeats)
-        self._deadlines: Final = MemberDeadlines(times)
+        self._classic: Final = rules.classic_members(settings, topics, self._heartbeats)
+        self._deadlines: Final = rules.member_deadlines(times)
         self._writes: Final[dict[str, GroupWrites]] = {}
         self._group_of_write: Final[dict[int, str]] = {}
         self._last_write_id = 0
@@ -88,7 +89,7 @@ class ConsumerGroupCoordinator:
         for group_id in sorted(self.committed.values):
             self.rebuild(group_id, now_ms)
 
-    # --- Groups that change their protocol (`ConsumerSide`) ---
+    # --- Groups that change their protocol (`ConsumerGroups`) ---
 
     def is_writing(self, group_id: str) -> bool:
         """Whether records of the group are being written, or its target is being computed."""

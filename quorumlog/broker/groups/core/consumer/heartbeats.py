@@ -45,11 +45,17 @@ class Admitted:
 class Heartbeats:
     """Serves heartbeats. Its only state is the topics; methods add records to `changes`."""
 
-    def __init__(self, settings: ConsumerGroupSettings, topics: Topics, times: GroupTimes) -> None:
+    def __init__(
+        self,
+        settings: ConsumerGroupSettings,
+        topics: Topics,
+        times: GroupTimes,
+        membership: Membership,
+    ) -> None:
         self._settings: Final = settings
         self._topics: Final = topics
         self._times: Final = times
-        self.membership: Final = Membership(topics)
+        self.membership: Final = membership
 
     def begin(
         self, changes: Changes, now_ms: int, request: ConsumerHeartbeat

@@ -3,7 +3,7 @@
 Sources: KIP-848; KIP-1101 (the hash of the topics in the record of the epoch).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import replace
 from typing import Final
 
@@ -93,13 +93,16 @@ class Membership:
         group = changes.group
         are_known = self._resolve(changes, now_ms)
         names = group.all_names()
-        metadata_hash = self._topics.metadata_hash(names)
+        metadata_hash = self._metadata_hash(names)
         if begins_epoch or metadata_hash != group.metadata_hash:
             value = GroupValue(epoch=group.group_epoch + 1, metadata_hash=metadata_hash)
             changes.write(RecordKind.GROUP, value)
         if group.has_partition_metadata:
             changes.write(RecordKind.PARTITION_METADATA, None)
         group.subscribed_names, group.is_metadata_due = names, not are_known
+
+    def _metadata_hash(self, names: Set[str]) -> int:
+        return self._topics.metadata_hash(names)
 
     def _resolve(self, changes: Changes, now_ms: int) -> bool:
         """Update the topics of the regular expressions; return whether all are up to date."""

@@ -13,6 +13,7 @@ class ConsumerGroupSettings:
     """Limits and intervals of groups of the consumer protocol.
 
     `assignors`: their names; the first is the default, for groups whose members name no assignor.
+    `classic_max_size`: the most members of a consumer group that becomes a classic group.
     `migration_policy`: whether groups may change their protocol while they have members.
     `limits`: the bounds of the settings of single groups, by the names of the bounds.
     """
@@ -20,6 +21,7 @@ class ConsumerGroupSettings:
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5000
     max_size: int = (1 << 31) - 1
+    classic_max_size: int = (1 << 31) - 1
     assignors: tuple[str, ...] = ("uniform", "range")
     migration_policy: str = "bidirectional"
     limits: Mapping[str, int] = field(default_factory=lambda: group_limits(BrokerSettings()))
@@ -41,6 +43,7 @@ def consumer_group_settings(settings: BrokerSettings) -> ConsumerGroupSettings:
         session_timeout_ms=settings.group_consumer_session_timeout_ms,
         heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
         max_size=settings.group_consumer_max_size,
+        classic_max_size=settings.group_max_size,
         assignors=tuple(settings.group_consumer_assignors.split(",")),
         migration_policy=settings.group_consumer_migration_policy,
         limits=group_limits(settings),

@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
@@ -11,7 +12,7 @@ from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_of
 from quorumlog.chaos.simulation.worlds.groups.consumer.topics import KnownTopics
-from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, NewShard
+from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost
 from quorumlog.chaos.simulation.worlds.groups.member import Member
 from quorumlog.chaos.simulation.worlds.groups.member_process import GROUP_ID
 from quorumlog.chaos.simulation.worlds.groups.oracle import GroupOracle
@@ -51,10 +52,10 @@ class ConsumerGroup:
     topic = OFFSETS_TOPIC
     volatile: str | None = None
 
-    def __init__(self, schedule: Schedule, new_shard: NewShard) -> None:
+    def __init__(self, schedule: Schedule, rules: GroupRules = GROUP_RULES) -> None:
         self._options: Final = Options(schedule)
         self._seed: Final = schedule.seed
-        self._new_shard: Final = new_shard
+        self._rules: Final = rules
         first = self._options.number("nodes") + 1
         self.machine_ids = tuple(range(first, first + self._options.number("members")))
         self._brokers: BrokersWorld
@@ -80,7 +81,7 @@ class ConsumerGroup:
         plain_members = options.number("members") - options.number("transactional_members")
         for node_id, node in brokers.nodes.items():
             verify = self._transactions.verify
-            host = CoordinatorHost(node, at, self._new_shard, verify, KnownTopics())
+            host = CoordinatorHost(node, at, self._rules, verify, KnownTopics())
             cluster.hosts[node_id] = host
             node.coordinators.append(host)
         members = []

@@ -7,7 +7,6 @@ from typing import Any, Final, NamedTuple
 from quorumlog.broker.coordination.core import effects
 from quorumlog.broker.coordination.core.coordinator import CoordinatorRequest
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
-from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.effects import MakeTarget, VerifyTransaction
 from quorumlog.broker.groups.core.events import (
@@ -19,6 +18,8 @@ from quorumlog.broker.groups.core.requests import (
     CommittedOffset,
     CommitTransactionalOffsets,
 )
+from quorumlog.broker.groups.core.rules import GroupRules
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 from quorumlog.chaos.simulation.worlds.brokers.shard_host import Answer, ShardHost
 from quorumlog.chaos.simulation.worlds.groups.consumer.topics import KnownTopics
@@ -28,12 +29,17 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, TopicPartition
 
 TARGET_US: Final = 30_000  # how long the thread takes that makes a large target
 
+SESSION_MS: Final = 1_200  # of members of the consumer protocol
+SETTINGS: Final = BrokerSettings(
+    group_min_session_timeout_ms=100,
+    group_initial_rebalance_delay_ms=200,
+    group_consumer_session_timeout_ms=SESSION_MS,
+)
+
 GroupShard = CoordinatorShard[GroupCoordinator]
 Verify = Callable[[CommitTransactionalOffsets, Callable[[ErrorCode], None]], None]
 """Asks the transaction coordinator, and is answered later."""
 Offsets = Mapping[TopicPartition, CommittedOffset | None]
-NewShard = Callable[[int, Topics], GroupShard]
-"""Makes a shard that begins to load: `(now_ms, topics)`."""
 
 
 class Load(NamedTuple):
@@ -58,7 +64,7 @@ class CoordinatorHost:
         self,
         node: BrokerNode,
         at: TopicPartition,
-        new_shard: NewShard,
+        rules: GroupRules,
         verify: Verify,
         topics: KnownTopics,
     ) -> None:
@@ -67,7 +73,7 @@ class CoordinatorHost:
         self._at: Final = at
         self._verify: Final = verify
         self._node: Final = node
-        self._new_shard: Final = new_shard
+        self._rules: Final = rules
         self._host: Final = ShardHost(node, at, self._new_load, self._perform)
         self._load = Load(0, 0)
         self.forget()
@@ -138,7 +144,7 @@ class CoordinatorHost:
         if isinstance(coordinator, ErrorCode):
             answer(coordinator)
             return
-        refusal = coordinator.consumer_side.fetch_refusal(group_id, member_id, member_epoch)
+        refusal = coordinator.consumer_groups.fetch_refusal(group_id, member_id, member_epoch)
         if refusal is not ErrorCode.NONE:
             answer(refusal)
         elif coordinator.transactional.unstable(group_id):
@@ -152,7 +158,10 @@ class CoordinatorHost:
         return self._host.coordinator_at(self._at)
 
     def _new_load(self) -> GroupShard:
-        return self._new_shard(self.now_ms(), self.topics.topics)
+        coordinator = partial(
+            GroupCoordinator, SETTINGS, topics=self.topics.topics, rules=self._rules
+        )
+        return self._rules.shard(coordinator, self.now_ms())
 
     def _perform(self, _at: TopicPartition, effect: effects.OwnEffect) -> None:
         match effect:

@@ -12,7 +12,6 @@ from quorumlog.chaos.simulation.worlds.groups.coordinator_host import Coordinato
 
 GROUP_ID: Final = "group"
 REBALANCE_MS: Final = 1_500
-SESSION_MS: Final = 1_200  # of members of the consumer protocol
 HEARTBEAT_US: Final = 250_000
 REQUEST_TIMEOUT_US: Final = 600_000
 JOIN_TIMEOUT_US: Final = 2_500_000

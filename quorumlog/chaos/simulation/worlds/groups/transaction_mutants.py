@@ -1,40 +1,33 @@
-"""Coordinators that break one rule of offsets in transactions each: the world must find them."""
+"""Rules of offsets in transactions that are broken: the world must find them."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.pending_offsets import PendingOffset
+from quorumlog.broker.groups.core.replay import Replay
 from quorumlog.broker.groups.core.requests import CommitTransactionalOffsets, CompleteTransaction
+from quorumlog.broker.groups.core.rules import GROUP_RULES
 from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffsets
-from quorumlog.chaos.simulation.kernel.mutants import Mutants
-from quorumlog.chaos.simulation.worlds.groups.mutants import (
-    GROUP_MUTANTS,
-    BrokenParts,
-    shards_of,
-)
+from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
+from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import BatchHeader, Record
 
-__all__ = ["ALL_MADE", "ALL_RULES", "TRANSACTION_MUTANTS", "shards_of"]
-
-TRANSACTION_MUTANTS: Final = Mutants(shards_of)
+TRANSACTION_MUTANTS: Final = Mutants(partial(with_broken, GROUP_RULES))
 
 
-class _AlwaysStable(TransactionalOffsets):
+@TRANSACTION_MUTANTS.breaks("an offset that a transaction may change is shown as stable (KIP-447)")
+class _ShowsUnstableOffsets(TransactionalOffsets):
     def unstable(self, group_id: str) -> frozenset[TopicPartition]:
         del group_id
         return frozenset()
 
 
-@TRANSACTION_MUTANTS.breaks("an offset that a transaction may change is shown as stable (KIP-447)")
-class _ShowsUnstableOffsets(BrokenParts):
-    part_classes = (_AlwaysStable,)
-
-
-class _NeverAsks(TransactionalOffsets):
+@TRANSACTION_MUTANTS.breaks("no transaction is verified (KIP-890)")
+class _VerifiesNothing(TransactionalOffsets):
     def _handle_commit(
         self, now_ms: int, request_id: int, request: CommitTransactionalOffsets
     ) -> None:
@@ -42,36 +35,28 @@ class _NeverAsks(TransactionalOffsets):
         super()._handle_commit(now_ms, request_id, request)
 
 
-@TRANSACTION_MUTANTS.breaks("no transaction is verified (KIP-890)")
-class _VerifiesNothing(BrokenParts):
-    part_classes = (_NeverAsks,)
-
-
 @TRANSACTION_MUTANTS.breaks("a coordinator that takes over forgets the transactions that are open")
-class _ForgetsOpenTransactions(GroupCoordinator):
+class _ForgetsOpenTransactions(Replay):
     def replay_transactional(self, header: BatchHeader, records: Sequence[Record]) -> None:
         pass
 
 
 @TRANSACTION_MUTANTS.breaks("a coordinator that takes over counts what is pending")
-class _LoadsPendingAsCommitted(GroupCoordinator):
+class _LoadsPendingAsCommitted(Replay):
     def replay_transactional(self, header: BatchHeader, records: Sequence[Record]) -> None:
         for record in () if header.is_control else records:
             self.replay_encoded(record.key or b"", record.value)
 
 
-class _CommitsAll(CommittedState):
+@TRANSACTION_MUTANTS.breaks("the offsets of an aborted transaction count")
+class _CountsWhatIsAborted(CommittedState):
     def end_transaction(self, producer_id: int, *, commits: bool) -> list[PendingOffset]:
         del commits
         return super().end_transaction(producer_id, commits=True)
 
 
-@TRANSACTION_MUTANTS.breaks("the offsets of an aborted transaction count")
-class _CountsWhatIsAborted(BrokenParts):
-    part_classes = (_CommitsAll,)
-
-
-class _RepliesEarly(TransactionalOffsets):
+@TRANSACTION_MUTANTS.breaks("a marker is acknowledged before its offsets count (KAFKA-17507)")
+class _AcknowledgesMarkersEarly(TransactionalOffsets):
     def _handle_complete(self, request_id: int, request: CompleteTransaction) -> None:
         self._begun.pop(request.marker.producer_id, None)
         self._outbox.reply(request_id, ErrorCode.NONE)
@@ -82,19 +67,10 @@ class _RepliesEarly(TransactionalOffsets):
         )
 
 
-@TRANSACTION_MUTANTS.breaks("a marker is acknowledged before its offsets count (KAFKA-17507)")
-class _AcknowledgesMarkersEarly(BrokenParts):
-    part_classes = (_RepliesEarly,)
-
-
-class _Idle(CommittedState):
+@TRANSACTION_MUTANTS.breaks("a marker ends a transaction, and its offsets do not count")
+class _CountsNothing(CommittedState):
     def end_transaction(self, producer_id: int, *, commits: bool) -> list[PendingOffset]:
         return self.pending.end(producer_id, commits=commits)
-
-
-@TRANSACTION_MUTANTS.breaks("a marker ends a transaction, and its offsets do not count")
-class _CountsNothing(BrokenParts):
-    part_classes = (_Idle,)
 
 
 ALL_RULES: Final = GROUP_MUTANTS.rules | TRANSACTION_MUTANTS.rules

@@ -1,1 +1,1 @@
-"""A world of logs alone: what retention, deletion of records and compaction leave of them."""
+"""A world of logs alone: retention, deletion of records and compaction shorten them."""

@@ -1,8 +1,8 @@
-"""What the system and people do to the files of a log, and how a person repairs them.
+"""Damage by the system or a person to the files of a log, and its repair by a person.
 
 Power is lost again and again before the first flush (docs/decisions, 115). A segment is gone after
-a clean stop (116). The system loses what was written to a file, and with it
-the error, while nothing has the file open (107).
+a clean stop (116). The system loses bytes that were written to a file, and the
+error with them, while the file is not open (107).
 """
 
 from collections.abc import Iterator
@@ -54,11 +54,11 @@ class Damage:
                 disk.fsync_dir(self._directory)
 
     def lose_handles(self) -> None:
-        """Lose what is not fsynced of the segments; no later fsync tells of it."""
+        """Lose the unfsynced bytes of the segments; no later fsync reports it."""
         self._machine.disk.lose_handles(lambda path: path.endswith(".log"))
 
     def repair(self, error: StorageError) -> None:
-        """Do what the error says: restore the file that is gone, or say whose records those are.
+        """Follow the error message: restore the missing file, or name the topic of the records.
 
         A person may be late: the node starts once more before.
         """

@@ -1,4 +1,4 @@
-"""Logs that take damage for what is meant to be: see damage.py."""
+"""Logs that take damage for an intended state: see damage.py."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -44,7 +44,7 @@ Slices = Iterator[CleanedSegment | None]
 
 
 class LogNode:
-    """A Process. `oracle` knows what its log must hold."""
+    """A Process. `oracle` has the expected content of its log."""
 
     def __init__(
         self, machine: Machine, environment: Environment, storage: Storage, options: Options
@@ -135,7 +135,7 @@ class LogNode:
             self._damage.lose_power_soon(10 * self._step_us)
 
     def stopped(self, *, loses_power: bool) -> None:
-        """Note whether what was not flushed may be gone."""
+        """Note whether unflushed records may be gone."""
         self._has_lost_power |= loses_power
 
     def resumed(self) -> None:
@@ -214,7 +214,7 @@ class LogNode:
         self.oracle.flushed(int(self.log.flush()))
 
     def _lose_handles(self) -> None:
-        """Lose what was written and not flushed; the flush must notice it."""
+        """Lose the written, unflushed bytes; the flush must notice it."""
         if self._has_damage:
             self._damage.lose_handles()
         self._flush()
@@ -234,7 +234,7 @@ class LogNode:
     def _lead(self) -> None:
         self._epoch += 1
 
-    # --- what the next start goes by ---
+    # --- the files that the next start reads ---
 
     def _write_checkpoints(self) -> None:
         checkpoints = self._logs.checkpoints
@@ -273,7 +273,7 @@ class LogNode:
         if self._has_damage:
             self._damage.maybe_take_segment(may_have_gaps=self._is_compacted)
 
-    # --- what makes it shorter ---
+    # --- shortening ---
 
     def _retain(self) -> None:
         log, end, wall_ms = self.log, int(self.log.log_end_offset), self._wall_ms()
@@ -352,7 +352,7 @@ class LogNode:
         self._logs.checkpoints.write_cleaned()
         self.oracle.pass_ended(self.log, end_offset)
 
-    # --- what is seen of it ---
+    # --- reading ---
 
     def _look(self) -> None:
         seen = self.oracle.look(self.log)

@@ -1,4 +1,4 @@
-"""The transactions of a simulated process: what it appends, and what it knows of its producers."""
+"""The transactions of a simulated process: its appends, and the state of its producers."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -36,7 +36,7 @@ class LogTransactions:
     def keep(self, log: Log, last_of: Mapping[int, int]) -> None:
         """Write a snapshot of the producers. Raises StorageError.
 
-        Without transactions, of the last offset of each, as the model knows it.
+        Without transactions, of the last offset of each, as in the model.
         """
         if self.are_there:
             producer_loading.work_to_keep(log, self._producers, log.log_end_offset)()
@@ -65,7 +65,7 @@ class LogTransactions:
             self._model.note(TransactionBatch(marker.producer_id, end - 1, end, marker.commits))
 
     def decided_end(self, log: Log, high_watermark: int) -> int:
-        """Return what a replica gives its cleaner as the last stable offset."""
+        """Return the last stable offset that a replica passes to its cleaner."""
         transactions = self._producers.transactions
         transactions.committed_to(high_watermark)
         return transactions.decided_end(log.log_start_offset, high_watermark)

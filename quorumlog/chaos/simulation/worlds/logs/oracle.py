@@ -1,7 +1,7 @@
-"""What one log must hold: a model of every record, and the rules that it must keep.
+"""The expected content of one log: a model of every record, and the rules of the log.
 
-The model knows records and offsets, and no segment. It is told what the owner of the log does, and
-compares it with what can be read.
+The model has records and offsets, and no segments. The owner of the log reports each of its
+operations; the model compares them with the records that can be read.
 """
 
 from bisect import bisect_left, bisect_right
@@ -40,7 +40,7 @@ class Written(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a reader finds: records by offset, and the last offset of each producer."""
+    """The view of a reader: records by offset, and the last offset of each producer."""
 
     records: dict[int, Said]
     last_of: dict[int, int]
@@ -72,7 +72,7 @@ class LogOracle:
         self._newest_end = 0
         self._last_of: Final[dict[int, int]] = {}  # the last offset of each producer
 
-    # --- what the owner does ---
+    # --- operations of the owner ---
 
     def appending(self, said: Sequence[Said], size: int) -> None:
         """Take note of a batch that may be in the log from now on."""
@@ -86,11 +86,11 @@ class LogOracle:
         self.batches.append(Written(base_offset, len(self.records), size))
 
     def flushed(self, offset: int) -> None:
-        """Take note of what survives a loss of power."""
+        """Note the records that survive a loss of power."""
         self._flushed = max(self._flushed, offset)
 
     def commit(self, offset: int) -> None:
-        """Take note of what must not be cut or cleaned away."""
+        """Note the records that must not be cut or cleaned away."""
         self.committed = max(self.committed, offset)
 
     def batch_ends(self, first: int, last: int) -> list[int]:
@@ -99,7 +99,7 @@ class LogOracle:
         return [first, *(end for end in ends if first < end <= last)]
 
     def cutting(self, offset: int) -> None:
-        """Take note that what is from `offset` on may be gone."""
+        """Note that records from `offset` on may be gone."""
         check(offset >= self.committed, f"committed-kept: cut at {offset} of {self.committed}")
         whole = (one.base_offset for one in self.batches if one.next_offset > offset)
         self._flushed = min(self._flushed, next(whole, offset))
@@ -119,13 +119,13 @@ class LogOracle:
 
     @property
     def was_flushed(self) -> bool:
-        """Whether any record was flushed: then a start knows whose log it is."""
+        """Whether any record was flushed: then a start can identify the topic of the log."""
         return self._flushed > 0
 
     def recovered(self, log: Log, *, has_lost_power: bool, on_disk: int = 0) -> None:
-        """Compare a log with what the process before has left.
+        """Compare a log with the records that the previous process has left.
 
-        on_disk: with how many records the disk begins, if the log was never flushed.
+        on_disk: the number of records at the beginning of the disk, if the log was never flushed.
         """
         end, start = int(log.log_end_offset), int(log.log_start_offset)
         least = self._flushed if has_lost_power else len(self.records)
@@ -178,7 +178,7 @@ class LogOracle:
     # --- compaction ---
 
     def pass_began(self, end_offset: int, active_base_offset: int, wall_ms: int) -> None:
-        """Take note of what may be cleaned: what is decided, old enough, and not active."""
+        """Note the records that may be cleaned: decided, old enough, and not active."""
         may_end = min(self.transactions.decided_end(self.committed), active_base_offset)
         for offset in range(self._cleanable_end, may_end) if self._min_lag_ms else ():
             if wall_ms - self.records[offset].timestamp_ms < self._min_lag_ms:
@@ -223,7 +223,7 @@ class LogOracle:
         self._newest_end = max(self._newest_end, self._cleanable_end)
         return self._newest
 
-    # --- what a reader sees ---
+    # --- the view of a reader ---
 
     def look(self, log: Log) -> Seen:
         """Read all of the log and compare it with the model."""
@@ -277,7 +277,7 @@ class LogOracle:
                 check(known == (epoch, offset), f"epochs: {epoch} ends at {offset}, not {known}")
 
     def check_lookup(self, log: Log, seen: Seen, timestamp_ms: int) -> None:
-        """Compare a lookup by time with what a reader sees."""
+        """Compare a lookup by time with the view of a reader."""
         since = [
             (offset, record.timestamp_ms)
             for offset, record in seen.records.items()

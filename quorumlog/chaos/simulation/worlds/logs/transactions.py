@@ -1,6 +1,6 @@
 """A model of the transactions in one log: which of them are open, committed or aborted.
 
-It knows only the batches that the owner of the log has appended, and where the log was cut.
+Its input is the batches that the owner of the log has appended, and the cuts of the log.
 """
 
 from collections.abc import Collection

@@ -1,6 +1,6 @@
 """Logs alone, one on each machine: retention, deletion of records, compaction, and crashes.
 
-No log knows another, and no message is sent: what is simulated is what one replica does by itself.
+The logs are independent, and no message is sent: the work of one replica alone is simulated.
 """
 
 from typing import Final
@@ -66,7 +66,7 @@ class LogsWorld:
         return [*self.nodes]
 
     def may_lose_power(self, machine: Machine) -> bool:  # noqa: ARG002 - see World
-        """Allow it always: only what was flushed counts as committed."""
+        """Allow it always: only flushed records count as committed."""
         return True
 
     def inflict(self, action: Action, machine: Machine) -> None:

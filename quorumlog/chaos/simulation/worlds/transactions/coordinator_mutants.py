@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from quorumlog.broker.transactions.core.adding import Adding
-from quorumlog.broker.transactions.core.expiry import Expiry
+from quorumlog.broker.transactions.core.deadlines import Expiry
 from quorumlog.broker.transactions.core.held import Addition
 from quorumlog.broker.transactions.core.initialization import Initialization
 from quorumlog.broker.transactions.core.requests import (

@@ -1,4 +1,4 @@
-"""What one simulated broker does for transactions: coordinates them, and asks other brokers to.
+"""The transaction coordinator of one simulated broker, and its requests to other brokers.
 
 It does what `TransactionService`, `MarkerSender` and the handler of WriteTxnMarkers do in a real
 broker. Leaders and coordinators are found by the broker's own image.

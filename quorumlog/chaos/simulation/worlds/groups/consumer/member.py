@@ -35,6 +35,7 @@ from quorumlog.chaos.simulation.worlds.groups.consumer.speaking import (
 )
 from quorumlog.chaos.simulation.worlds.groups.consumer.topics import TopicCatalogue
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import (
+    SESSION_MS,
     CoordinatorHost,
     Offsets,
 )
@@ -43,7 +44,6 @@ from quorumlog.chaos.simulation.worlds.groups.member_process import (
     GROUP_ID,
     HEARTBEAT_US,
     REQUEST_TIMEOUT_US,
-    SESSION_MS,
     MemberProcess,
 )
 from quorumlog.chaos.simulation.worlds.groups.oracle import Position

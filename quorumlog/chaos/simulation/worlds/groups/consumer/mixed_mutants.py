@@ -1,7 +1,8 @@
-"""Coordinators that break a rule of offsets in consumer groups, or of classic members there."""
+"""Rules that are broken: of offsets in consumer groups, and of classic members there."""
 
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
@@ -21,7 +22,7 @@ from quorumlog.broker.groups.core.consumer.requests import (
     RequestRefused,
 )
 from quorumlog.broker.groups.core.consumer.states import MemberState
-from quorumlog.broker.groups.core.consumer_side import ConsumerSide, Replaced
+from quorumlog.broker.groups.core.consumer_groups import ConsumerGroups, Replaced
 from quorumlog.broker.groups.core.group import Group, Member
 from quorumlog.broker.groups.core.joining import Joining
 from quorumlog.broker.groups.core.rebalance import Rebalance
@@ -34,17 +35,17 @@ from quorumlog.broker.groups.core.requests import (
     Sync,
     SyncResult,
 )
-from quorumlog.chaos.simulation.kernel.mutants import Mutants
-from quorumlog.chaos.simulation.worlds.groups.mutants import BrokenParts, shards_of
+from quorumlog.broker.groups.core.rules import GROUP_RULES
+from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
 from quorumlog.wire.codec.error_codes import ErrorCode
 
-MIXED_MUTANTS: Final = Mutants(shards_of)
+MIXED_MUTANTS: Final = Mutants(partial(with_broken, GROUP_RULES))
 
 
 # --- Offsets ---
 
 
-class _AnyCommit(ConsumerSide):
+class _AnyCommit(ConsumerGroups):
     refused: frozenset[ErrorCode]
 
     def commit_refusal(self, request: CommitOffsets) -> ErrorCode | None:
@@ -52,84 +53,51 @@ class _AnyCommit(ConsumerSide):
         return ErrorCode.NONE if refusal in self.refused else refusal
 
 
-class _AnyEpochCommits(_AnyCommit):
+@MIXED_MUTANTS.breaks("a member of a consumer group commits at an epoch that is over")
+class _TakesCommitsOfAnyEpoch(_AnyCommit):
     refused = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION})
 
 
-@MIXED_MUTANTS.breaks("a member of a consumer group commits at an epoch that is over")
-class _TakesCommitsOfAnyEpoch(BrokenParts):
-    part_classes = (_AnyEpochCommits,)
-
-
-class _AnyoneCommits(_AnyCommit):
-    refused = frozenset({ErrorCode.UNKNOWN_MEMBER_ID})
-
-
 @MIXED_MUTANTS.breaks("a member that was removed from a consumer group commits")
-class _TakesCommitsOfTheRemoved(BrokenParts):
-    part_classes = (_AnyoneCommits,)
-
-
-class _AnyTransaction(ConsumerSide):
-    def transactional_refusal(self, request: CommitTransactionalOffsets) -> ErrorCode | None:
-        refusal = super().transactional_refusal(request)
-        return None if refusal is None else ErrorCode.NONE
+class _TakesCommitsOfTheRemoved(_AnyCommit):
+    refused = frozenset({ErrorCode.UNKNOWN_MEMBER_ID})
 
 
 @MIXED_MUTANTS.breaks(
     "a transaction commits offsets for a member that was removed, or at an old epoch"
 )
-class _TakesAnyTransaction(BrokenParts):
-    part_classes = (_AnyTransaction,)
+class _TakesAnyTransaction(ConsumerGroups):
+    def transactional_refusal(self, request: CommitTransactionalOffsets) -> ErrorCode | None:
+        refusal = super().transactional_refusal(request)
+        return None if refusal is None else ErrorCode.NONE
 
 
 # --- Classic members ---
 
 
-class _Deaf(Heartbeats):
-    def reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
-        del reported
-        super().reconcile(changes, member_id, NO_PARTITIONS)
-
-
-class _JoinsWithNothing(ClassicMembers):
-    def finish_join(self, changes: Changes, join: Any, member_id: str) -> Any:
-        heartbeats: Any = self._heartbeats
-        kept, heartbeats.__class__ = type(heartbeats), _Deaf
-        try:
-            return super().finish_join(changes, join, member_id)
-        finally:
-            heartbeats.__class__ = kept
-
-
 @MIXED_MUTANTS.breaks("what a classic member says that it has when it joins is ignored")
-class _IgnoresWhatIsOwned(BrokenParts):
-    part_classes = (_JoinsWithNothing,)
+class _IgnoresWhatIsOwned(ClassicMembers):
+    def _owned(self, join: Join) -> Partitions:
+        super()._owned(join)
+        return NO_PARTITIONS
 
 
-class _NeverInvites(ClassicMembers):
+@MIXED_MUTANTS.breaks("a classic member is never told to join again")
+class _InvitesNobody(ClassicMembers):
     def heartbeat(self, changes: Changes, now_ms: int, heartbeat: Heartbeat) -> ErrorCode:
         super().heartbeat(changes, now_ms, heartbeat)
         return ErrorCode.NONE
 
 
-@MIXED_MUTANTS.breaks("a classic member is never told to join again")
-class _InvitesNobody(BrokenParts):
-    part_classes = (_NeverInvites,)
-
-
-class _NeverSyncs(ClassicMembers):
+@MIXED_MUTANTS.breaks("no sync of a classic member is answered")
+class _AnswersNoSync(ClassicMembers):
     def sync(self, group: ConsumerGroup, sync: Sync) -> SyncResult:
         super().sync(group, sync)
         raise RequestRefused(ErrorCode.REBALANCE_IN_PROGRESS, "a mutant")
 
 
-@MIXED_MUTANTS.breaks("no sync of a classic member is answered")
-class _AnswersNoSync(BrokenParts):
-    part_classes = (_NeverSyncs,)
-
-
-class _SeesNoProtocol(Heartbeats):
+@MIXED_MUTANTS.breaks("a classic static member keeps its successor of the consumer protocol out")
+class _KeepsTheSuccessorOut(Heartbeats):
     def begin(
         self, changes: Changes, now_ms: int, request: ConsumerHeartbeat
     ) -> HeartbeatResult | Admitted:
@@ -140,12 +108,8 @@ class _SeesNoProtocol(Heartbeats):
         return super().begin(changes, now_ms, request)
 
 
-@MIXED_MUTANTS.breaks("a classic static member keeps its successor of the consumer protocol out")
-class _KeepsTheSuccessorOut(BrokenParts):
-    part_classes = (_SeesNoProtocol,)
-
-
-class _Hasty(Rebalance):
+@MIXED_MUTANTS.breaks("a generation of a classic group waits for no static member")
+class _WaitsForNoStaticMember(Rebalance):
     def maybe_complete(self, group: Group, now_ms: int) -> None:
         awaited = [one for one in group.members.values() if one.awaiting_join is None]
         is_begun = group.initial_delay_left_ms is None and len(awaited) < len(group.members)
@@ -155,34 +119,22 @@ class _Hasty(Rebalance):
             super().maybe_complete(group, now_ms)
 
 
-@MIXED_MUTANTS.breaks("a generation of a classic group waits for no static member")
-class _WaitsForNoStaticMember(BrokenParts):
-    part_classes = (_Hasty,)
-
-
-class _NeverMindsTopics(Joining):
+@MIXED_MUTANTS.breaks("a static member comes back for other topics without a rebalance")
+class _AssignsNoNewTopics(Joining):
     def _wants_the_same(self, group: Group, member: Member, join: Join) -> bool:
         del member
         return group.select_protocol(join) == group.protocol_name
 
 
-@MIXED_MUTANTS.breaks("a static member comes back for other topics without a rebalance")
-class _AssignsNoNewTopics(BrokenParts):
-    part_classes = (_NeverMindsTopics,)
-
-
-class _Forgetful(Joining):
+@MIXED_MUTANTS.breaks("a static member that comes back need not join to give up what it had")
+class _WaitsForTheReturned(Joining):
     def _must_give_up(self, group: Group, member: Member) -> bool:
         del group, member
         return False
 
 
-@MIXED_MUTANTS.breaks("a static member that comes back need not join to give up what it had")
-class _WaitsForTheReturned(BrokenParts):
-    part_classes = (_Forgetful,)
-
-
-class _TwoForms(ConsumerSide):
+@MIXED_MUTANTS.breaks("a group that changes its protocol is not deleted in its former form")
+class _KeepsTheFormerForm(ConsumerGroups):
     def _replace(self, group_id: str, records: tuple[LogRecord, ...], replaced: Replaced) -> None:
         kept = tuple(
             record
@@ -192,19 +144,10 @@ class _TwoForms(ConsumerSide):
         super()._replace(group_id, kept or records, replaced)
 
 
-@MIXED_MUTANTS.breaks("a group that changes its protocol is not deleted in its former form")
-class _KeepsTheFormerForm(BrokenParts):
-    part_classes = (_TwoForms,)
-
-
-class _Stable(ConsumerSide):
+@MIXED_MUTANTS.breaks("what a classic member has to give up is free when its group is upgraded")
+class _FreesTheUnrevoked(ConsumerGroups):
     def _as_consumer_group(self, group: Group) -> tuple[LogRecord, ...]:
         return tuple(map(_stable, super()._as_consumer_group(group)))
-
-
-@MIXED_MUTANTS.breaks("what a classic member has to give up is free when its group is upgraded")
-class _FreesTheUnrevoked(BrokenParts):
-    part_classes = (_Stable,)
 
 
 def _stable(record: LogRecord) -> LogRecord:
@@ -216,24 +159,16 @@ def _stable(record: LogRecord) -> LogRecord:
             return record
 
 
-class _EmptyHanded(ConsumerSide):
+@MIXED_MUTANTS.breaks("what members have is lost when their group changes its protocol")
+class _LosesAssignmentsOnTheWay(ConsumerGroups):
     def _as_consumer_group(self, group: Group) -> tuple[LogRecord, ...]:
         return tuple(map(_emptied, super()._as_consumer_group(group)))
 
 
-@MIXED_MUTANTS.breaks("what members have is lost when their group changes its protocol")
-class _LosesAssignmentsOnTheWay(BrokenParts):
-    part_classes = (_EmptyHanded,)
-
-
-class _FromTheBeginning(ConsumerSide):
+@MIXED_MUTANTS.breaks("the epochs of a group begin again when it changes its protocol")
+class _BeginsEpochsAnew(ConsumerGroups):
     def _as_consumer_group(self, group: Group) -> tuple[LogRecord, ...]:
         return tuple(map(_begun_anew, super()._as_consumer_group(group)))
-
-
-@MIXED_MUTANTS.breaks("the epochs of a group begin again when it changes its protocol")
-class _BeginsEpochsAnew(BrokenParts):
-    part_classes = (_FromTheBeginning,)
 
 
 def _begun_anew(record: LogRecord) -> LogRecord:

@@ -1,7 +1,8 @@
-"""Coordinators that break one rule of consumer groups each: the world must find them."""
+"""Rules of consumer groups that are broken, one in each class: the world must find them."""
 
 from collections.abc import Iterable, Set
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from quorumlog.broker.groups.core.consumer.changes import Changes
@@ -15,41 +16,33 @@ from quorumlog.broker.groups.core.consumer.reconciliation import CurrentAssignme
 from quorumlog.broker.groups.core.consumer.records import RecordKind
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, HeartbeatResult
 from quorumlog.broker.groups.core.consumer.targets import TargetJob, Targets
-from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.consumer.writes import GroupWrites, PendingAnswer
-from quorumlog.chaos.simulation.kernel.mutants import Mutants
-from quorumlog.chaos.simulation.worlds.groups.mutants import BrokenParts, shards_of
+from quorumlog.broker.groups.core.rules import GROUP_RULES
+from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
 
-CONSUMER_MUTANTS: Final = Mutants(shards_of)
+CONSUMER_MUTANTS: Final = Mutants(partial(with_broken, GROUP_RULES))
 
 
 # --- Partitions that change hands ---
 
 
-class _HearsSilence(Heartbeats):
+@CONSUMER_MUTANTS.breaks(
+    "a heartbeat that does not say what the member has acknowledges a revocation"
+)
+class _SilenceAcknowledges(Heartbeats):
     def reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
         super().reconcile(changes, member_id, reported or NO_PARTITIONS)
 
 
-@CONSUMER_MUTANTS.breaks(
-    "a heartbeat that does not say what the member has acknowledges a revocation"
-)
-class _SilenceAcknowledges(BrokenParts):
-    part_classes = (_HearsSilence,)
-
-
-class _HearsNothing(Heartbeats):
+@CONSUMER_MUTANTS.breaks("a partition is given away before its owner has said that it gave it up")
+class _RevokesUnasked(Heartbeats):
     def reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
         del reported
         super().reconcile(changes, member_id, NO_PARTITIONS)
 
 
-@CONSUMER_MUTANTS.breaks("a partition is given away before its owner has said that it gave it up")
-class _RevokesUnasked(BrokenParts):
-    part_classes = (_HearsNothing,)
-
-
-class _TakesTheReport(Heartbeats):
+@CONSUMER_MUTANTS.breaks("a member is given whatever it reports")
+class _TakesWhatIsReported(Heartbeats):
     def next_assignment(
         self, group: ConsumerGroup, member_id: str, reported: Partitions | None
     ) -> CurrentAssignment:
@@ -62,12 +55,8 @@ class _TakesTheReport(Heartbeats):
         return replace(after, assigned=after.assigned | reported, assigned_at=assigned_at)
 
 
-@CONSUMER_MUTANTS.breaks("a member is given whatever it reports")
-class _TakesWhatIsReported(BrokenParts):
-    part_classes = (_TakesTheReport,)
-
-
-class _AnyEpoch(Heartbeats):
+@CONSUMER_MUTANTS.breaks("a heartbeat of an old epoch is served")
+class _BelievesAnyEpoch(Heartbeats):
     def begin(
         self, changes: Changes, now_ms: int, request: ConsumerHeartbeat
     ) -> HeartbeatResult | Admitted:
@@ -77,12 +66,8 @@ class _AnyEpoch(Heartbeats):
         return super().begin(changes, now_ms, request)
 
 
-@CONSUMER_MUTANTS.breaks("a heartbeat of an old epoch is served")
-class _BelievesAnyEpoch(BrokenParts):
-    part_classes = (_AnyEpoch,)
-
-
-class _AssignsTwice(Targets):
+@CONSUMER_MUTANTS.breaks("two members have the same partition in a target")
+class _AssignsToTwo(Targets):
     def job(self, group: ConsumerGroup) -> TargetJob:
         job = super().job(group)
 
@@ -94,12 +79,8 @@ class _AssignsTwice(Targets):
         return replace(job, assign=assign)
 
 
-@CONSUMER_MUTANTS.breaks("two members have the same partition in a target")
-class _AssignsToTwo(BrokenParts):
-    part_classes = (_AssignsTwice,)
-
-
-class _TellsOnce(Heartbeats):
+@CONSUMER_MUTANTS.breaks("a member whose answer was lost is not told its assignment again")
+class _TellsNothingAgain(Heartbeats):
     def _answer(
         self,
         group: ConsumerGroup,
@@ -112,50 +93,34 @@ class _TellsOnce(Heartbeats):
         return answer if is_new else replace(answer, assignment=None)
 
 
-@CONSUMER_MUTANTS.breaks("a member whose answer was lost is not told its assignment again")
-class _TellsNothingAgain(BrokenParts):
-    part_classes = (_TellsOnce,)
-
-
 # --- Writes ---
 
 
-class _Hasty(ConsumerGroupCoordinator):
+@CONSUMER_MUTANTS.breaks("a heartbeat is answered before its records are committed")
+class _AnswersBeforeTheCommit(ConsumerGroupCoordinator):
     def _enqueue(self, changes: Changes, answer: PendingAnswer | None) -> None:
         if answer is not None:
             self._reply(answer.request_id, answer.result)
         super()._enqueue(changes, None)
 
 
-@CONSUMER_MUTANTS.breaks("a heartbeat is answered before its records are committed")
-class _AnswersBeforeTheCommit(BrokenParts):
-    part_classes = (_Hasty,)
-
-
-class _KeepsAll(ConsumerGroupCoordinator):
+@CONSUMER_MUTANTS.breaks("what could not be written is not taken back")
+class _KeepsWhatWasRefused(ConsumerGroupCoordinator):
     def rebuild(self, group_id: str, now_ms: int) -> None:
         if group_id not in self.groups:
             super().rebuild(group_id, now_ms)
 
 
-@CONSUMER_MUTANTS.breaks("what could not be written is not taken back")
-class _KeepsWhatWasRefused(BrokenParts):
-    part_classes = (_KeepsAll,)
-
-
-class _Forgetful(ConsumerGroupCoordinator):
+@CONSUMER_MUTANTS.breaks("what is decided while a write is under way is not written")
+class _DropsWhatWaits(ConsumerGroupCoordinator):
     def _write_on(self, group_id: str, writes: GroupWrites) -> None:
         if writes.under_way is not None and writes.waiting:
             writes.waiting[-1].records.clear()
         super()._write_on(group_id, writes)
 
 
-@CONSUMER_MUTANTS.breaks("what is decided while a write is under way is not written")
-class _DropsWhatWaits(BrokenParts):
-    part_classes = (_Forgetful,)
-
-
-class _NoTargets(Targets):
+@CONSUMER_MUTANTS.breaks("the target is not in the log")
+class _WritesNoTarget(Targets):
     def write(self, changes: Changes, job: TargetJob, target: Any) -> None:
         super().write(changes, job, target)
         changes.records[:] = [
@@ -165,96 +130,59 @@ class _NoTargets(Targets):
         ]
 
 
-@CONSUMER_MUTANTS.breaks("the target is not in the log")
-class _WritesNoTarget(BrokenParts):
-    part_classes = (_NoTargets,)
-
-
 # --- Time ---
 
 
-class _NoSessionAtFirst(ConsumerGroupCoordinator):
+@CONSUMER_MUTANTS.breaks("a coordinator that takes over gives members no session to find it")
+class _GivesNoSession(ConsumerGroupCoordinator):
     def rebuild(self, group_id: str, now_ms: int) -> None:
         super().rebuild(group_id, now_ms - self._settings.session_timeout_ms + 1)
 
 
-@CONSUMER_MUTANTS.breaks("a coordinator that takes over gives members no session to find it")
-class _GivesNoSession(BrokenParts):
-    part_classes = (_NoSessionAtFirst,)
-
-
-class _Timeless(ConsumerGroupCoordinator):
+@CONSUMER_MUTANTS.breaks("a member that is silent is never removed")
+class _EndsNoSession(ConsumerGroupCoordinator):
     @property
     def next_deadline_ms(self) -> int:
         return NEVER_MS
 
 
-@CONSUMER_MUTANTS.breaks("a member that is silent is never removed")
-class _EndsNoSession(BrokenParts):
-    part_classes = (_Timeless,)
-
-
-class _EndlessRebalances(MemberDeadlines):
+@CONSUMER_MUTANTS.breaks("a member that gives nothing up is never removed")
+class _EndsNoRebalance(MemberDeadlines):
     def begin_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         pass
 
 
-@CONSUMER_MUTANTS.breaks("a member that gives nothing up is never removed")
-class _EndsNoRebalance(BrokenParts):
-    part_classes = (_EndlessRebalances,)
-
-
-class _ShortRebalances(MemberDeadlines):
+@CONSUMER_MUTANTS.breaks("a member is removed before its rebalance timeout is over")
+class _EndsRebalancesAtOnce(MemberDeadlines):
     def begin_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         timeout_ms = group.members[member_id].metadata.rebalance_timeout_ms
         super().begin_rebalance(group, member_id, now_ms - timeout_ms + 10)
 
 
-@CONSUMER_MUTANTS.breaks("a member is removed before its rebalance timeout is over")
-class _EndsRebalancesAtOnce(BrokenParts):
-    part_classes = (_ShortRebalances,)
-
-
 # --- Members and topics ---
 
 
-class _Blind(ConsumerGroupCoordinator):
+@CONSUMER_MUTANTS.breaks("a group does not look at topics that have changed")
+class _LooksAtNoTopics(ConsumerGroupCoordinator):
     def _handle_topics_changed(self, names: Set[str]) -> None:
         pass
 
 
-@CONSUMER_MUTANTS.breaks("a group does not look at topics that have changed")
-class _LooksAtNoTopics(BrokenParts):
-    part_classes = (_Blind,)
-
-
-class _Sizeless(Topics):
-    def metadata_hash(self, names: Iterable[str]) -> int:
-        return sum(map(len, {*names} & self.by_name.keys()))
-
-
 @CONSUMER_MUTANTS.breaks("the partitions that a topic grows by are not assigned")
-class _SeesNoGrowth(BrokenParts):
-    part_classes = (_Sizeless,)
+class _SeesNoGrowth(Membership):
+    def _metadata_hash(self, names: Set[str]) -> int:
+        return sum(map(len, names & self._topics.by_name.keys()))
 
 
-class _QuietDepartures(Membership):
+@CONSUMER_MUTANTS.breaks("the partitions of a member that leaves get no new owner")
+class _LeavesBeginNoEpoch(Membership):
     def remove(self, changes: Changes, member_ids: Iterable[str], now_ms: int) -> None:
         del now_ms
         for member_id in member_ids:
             self._erase(changes, member_id)
 
 
-@CONSUMER_MUTANTS.breaks("the partitions of a member that leaves get no new owner")
-class _LeavesBeginNoEpoch(BrokenParts):
-    part_classes = (_QuietDepartures,)
-
-
-class _NoPlaces(Membership):
+@CONSUMER_MUTANTS.breaks("a static member that leaves for a while loses its place")
+class _KeepsNoPlaces(Membership):
     def leave_for_a_while(self, changes: Changes, member: ConsumerMember) -> None:
         self.remove(changes, (member.member_id,), 0)
-
-
-@CONSUMER_MUTANTS.breaks("a static member that leaves for a while loses its place")
-class _KeepsNoPlaces(BrokenParts):
-    part_classes = (_NoPlaces,)

@@ -9,6 +9,7 @@ from typing import Final
 
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS, Partitions
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
@@ -20,7 +21,7 @@ from quorumlog.chaos.simulation.worlds.groups.consumer.member import GroupMember
 from quorumlog.chaos.simulation.worlds.groups.consumer.member_options import MemberOptions
 from quorumlog.chaos.simulation.worlds.groups.consumer.oracle import ConsumerOracle
 from quorumlog.chaos.simulation.worlds.groups.consumer.topics import KnownTopics, TopicCatalogue
-from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, NewShard
+from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost
 from quorumlog.chaos.simulation.worlds.groups.member_process import GROUP_ID
 from quorumlog.chaos.simulation.worlds.groups.transactions import TransactionCoordinator
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
@@ -57,10 +58,10 @@ class ConsumerProtocolGroup:
     topic = OFFSETS_TOPIC
     volatile: str | None = None
 
-    def __init__(self, schedule: Schedule, new_shard: NewShard) -> None:
+    def __init__(self, schedule: Schedule, rules: GroupRules = GROUP_RULES) -> None:
         self._options: Final = Options(schedule)
         self._seed: Final = schedule.seed
-        self._new_shard: Final = new_shard
+        self._rules: Final = rules
         first = self._options.number("nodes") + 1
         self.machine_ids = tuple(range(first, first + self._options.number("members")))
         self._cluster: Cluster
@@ -85,7 +86,7 @@ class ConsumerProtocolGroup:
         )
         for node_id, node in brokers.nodes.items():
             verify, topics = self._transactions.verify, KnownTopics(catalogue)
-            host = CoordinatorHost(node, at, self._new_shard, verify, topics)
+            host = CoordinatorHost(node, at, self._rules, verify, topics)
             self._cluster.hosts[node_id] = host
             node.coordinators.append(host)
         log = GroupLog(lambda: brokers.oracle.committed[at], catalogue.names)
