@@ -24,7 +24,7 @@ from quorumlog.broker.partitions.core.data_path import (
 )
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
-from quorumlog.broker.partitions.io.appends import Appends
+from quorumlog.broker.partitions.io.appends import TimedAppends
 from quorumlog.broker.partitions.io.checkpoints import Checkpoints
 from quorumlog.broker.partitions.io.descriptions import Descriptions
 from quorumlog.broker.partitions.io.disk_threads import (
@@ -123,7 +123,7 @@ class Replicas:
         )
         self._telling: Final = Telling(self._replicas, told=self._told)
         self.drivers: Final = self._replicas.drivers  # read them, do not feed them
-        self.appends: Final = Appends(self._replicas, wall_ms=wall_ms)
+        self.appends: Final = TimedAppends(self._replicas, wall_ms=wall_ms)
         self.fetches: Final = self._new_fetches(partition_rules)
         self.response_memory: Final = self.fetches.memory
         self.fetch_sessions: Final = self.fetches.sessions

@@ -11,8 +11,9 @@ from quorumlog.broker.partitions.core.admission import (
     is_zstd_too_early,
 )
 from quorumlog.broker.partitions.core.data_path import ProduceResult
-from quorumlog.broker.partitions.io.appends import WITHOUT_TRANSACTIONAL_ID
-from quorumlog.broker.partitions.io.verified_appends import ClientTransaction
+from quorumlog.broker.partitions.io.appends import verification_by
+from quorumlog.broker.partitions.log.appends import WITHOUT_TRANSACTIONAL_ID
+from quorumlog.broker.partitions.log.verified_appends import ClientTransaction
 from quorumlog.broker.responses.leader_hints import leader_hints
 from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -115,7 +116,7 @@ def _transaction(context: BrokerContext, version: int, transactional_id: str) ->
     is_asked = adds or context.settings.transaction_partition_verification_enable
     return ClientTransaction(
         transactional_id=transactional_id,
-        verifier=context.verifier if is_asked else None,
+        verify=verification_by(context.verifier) if is_asked else None,
         adds=adds,
         knows_abortable=version >= ABORTABLE_SINCE,
     )

@@ -3,8 +3,9 @@
 import asyncio
 
 from quorumlog.broker.partitions.core.data_path import ProduceResult
-from quorumlog.broker.partitions.io.verified_appends import ClientTransaction
+from quorumlog.broker.partitions.io.appends import verification_by
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.partitions.log.verified_appends import ClientTransaction
 from quorumlog.broker.replicas import Replicas
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.storage.core.settings import LogSettings
@@ -50,7 +51,8 @@ def begin_append(
 ) -> asyncio.Future[ProduceResult]:
     """Append as a client with a transactional id does; without a verifier nobody is asked."""
     future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
-    transaction = ClientTransaction("shop", verifier, adds=adds, knows_abortable=True)
+    verify = None if verifier is None else verification_by(verifier)
+    transaction = ClientTransaction("shop", verify, adds=adds, knows_abortable=True)
     replicas.appends.append(
         AT,
         memoryview(bytearray(records)),

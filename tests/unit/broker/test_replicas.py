@@ -10,8 +10,7 @@ import pytest
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import FetchedPartition, ProduceResult
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
-from quorumlog.broker.partitions.io import appends
-from quorumlog.broker.partitions.log import producer_loading
+from quorumlog.broker.partitions.log import appends, producer_loading
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.errors import StorageError

@@ -19,6 +19,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceDone,
     ProduceResult,
 )
+from quorumlog.broker.partitions.log.appends import NO_TIMEOUT_MS
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
@@ -26,8 +27,6 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 R = TypeVar("R")
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
-
-NO_TIMEOUT_MS: Final = 2_147_483_647  # the outcome is needed, however long it takes
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -145,7 +144,7 @@ class ShardDriver(Generic[CoordinatorT]):
                     self._topic_partition,
                     records,
                     acks=ACKS_ALL,
-                    timeout_ms=NO_TIMEOUT_MS,
+                    timeout_ms=NO_TIMEOUT_MS,  # the outcome is needed, however long it takes
                     done=partial(soon, self._append_ended, append_id),
                 )
             case effects.AppendMarker(append_id=append_id, marker=marker):

@@ -1,266 +1,49 @@
-"""Produces: checks and appends batches; with acks=all they wait for the high watermark.
+"""Appends on the event loop: the timer of the waiting produces, the Futures of verifications."""
 
-With `log.flush.acks`, acks=1 waits until the batch is on the leader's disk.
-
-All steps up to the append happen within the call, so the caller's buffer is free after it.
-While a log is swapped for its copy in another log directory, or a coordinator verifies a
-transaction, a batch waits as a copy.
-"""
-
-from collections.abc import Callable
-from functools import partial
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from quorumlog.broker.deadline_timer import DeadlineTimer
-from quorumlog.broker.partitions.core.admission import NO_TIMESTAMP, Admission, admit
-from quorumlog.broker.partitions.core.data_path import (
-    ACKS_ALL,
-    ACKS_LEADER,
-    ProduceDone,
-    ProduceResult,
-)
-from quorumlog.broker.partitions.core.purgatory import ProduceQueue, deadline_of
-from quorumlog.broker.partitions.core.verification import Guard
-from quorumlog.broker.partitions.io.verified_appends import (
-    AdmittedBatch,
-    ClientTransaction,
-    VerifiedAppends,
-)
-from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
+from quorumlog.broker.partitions.log.appends import Appends
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.broker.partitions.log.verified_appends import Verify
 from quorumlog.clock import monotonic_ms
-from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Offset, TopicPartition
-from quorumlog.wire.codec.message import Buffer
-from quorumlog.wire.codec.records import BatchHeader, read_header
-from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
-
-# DEVIATION: Kafka lets any number of batches wait, for their clients' timeouts: up to 24 days.
-# docs/decisions/0020-what-a-client-may-leave-waiting.md
-WAITING_MAX: Final = 100_000  # of this broker, for replicas or for the disk
-NO_TIMEOUT_MS: Final = 2_147_483_647  # for markers, which must be written
-TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait already"
-
-_MarkerAt = tuple[TransactionMarker, int]  # and the time
-_NOT_REFUSED: Final = ProduceResult(ErrorCode.NONE)
-WITHOUT_TRANSACTIONAL_ID: Final = ProduceResult(
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    error_message="transactional records in a request without a transactional id",
-)
+from quorumlog.wire.codec.identifiers import TopicPartition
 
 
-class Appends:
-    """All produces of this broker, and the markers of transactions."""
+class TimedAppends(Appends):
+    """All produces of this broker, by the clock of the event loop."""
 
     def __init__(self, replicas: ReplicaSet, *, wall_ms: Callable[[], int]) -> None:
-        self._replicas: Final = replicas
-        self._drivers: Final = replicas.drivers
-        self._wall_ms: Final = wall_ms
-        self._deadlines: Final = replicas.deadlines
-        self._timer: Final = DeadlineTimer(self._deadlines, self._expire)
-        self._verified: Final = VerifiedAppends(self._drivers, self._append_verified)
-        self._last_marker: tuple[_MarkerAt, tuple[bytes, BatchHeader]] | None = None
-
-    def append(
-        self,
-        topic_partition: TopicPartition,
-        records: Buffer,
-        *,
-        acks: int,
-        timeout_ms: int,
-        done: ProduceDone,
-        transaction: ClientTransaction | None = None,
-    ) -> None:
-        """Append one batch as the leader; call `done` with the outcome, now or later.
-
-        `transaction`: the transaction of the client's request, if it has one.
-        """
-        driver = self._drivers.get(topic_partition)
-        if driver is None:
-            done(ProduceResult(self._replicas.error_for_missing(topic_partition)))
-            return
-        if driver.is_exchanging:
-            kept = bytes(records)  # the receive buffer may be reused
-            again = partial(self.append, topic_partition, kept, acks=acks, timeout_ms=timeout_ms)
-            driver.hold(partial(again, done=done, transaction=transaction))
-            return
-        refusal = self._refusal(driver, acks)
-        if refusal is not None:
-            done(refusal)
-            return
-        limits = self._replicas.limits_of(topic_partition.topic)
-        admission = admit(records, limits, self._wall_ms(), topic_partition)
-        header = admission.header
-        if header is None:
-            done(_refused(admission, driver))
-            return
-        batch = AdmittedBatch(
-            topic_partition, admission.records, header, acks, timeout_ms, done, transaction
-        )
-        if limits.is_internal:  # a coordinator's batch
-            error_code = driver.producers.check_epoch(header)
-            self._append(driver, batch, ProduceResult(error_code))
-        elif header.producer_id < 0:  # not transactional: `admit` has checked that
-            self._append(driver, batch)
-        elif header.is_transactional and transaction is None:
-            done(WITHOUT_TRANSACTIONAL_ID)
-        elif not self._verified.take(batch):
-            self._append_checked(driver, batch, None)
-
-    def append_marker(
-        self,
-        topic_partition: TopicPartition,
-        marker: TransactionMarker,
-        *,
-        done: ProduceDone,
-        transaction_version: int = 0,
-    ) -> None:
-        """Append the marker of a producer's transaction in a partition, as the leader.
-
-        Call `done` when the marker is committed, however long that takes, or with an error:
-        INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
-        """
-        driver = self._drivers.get(topic_partition)
-        if driver is None:
-            done(ProduceResult(self._replicas.error_for_missing(topic_partition)))
-            return
-        if driver.is_exchanging:
-            again = partial(self.append_marker, topic_partition, marker, done=done)
-            driver.hold(partial(again, transaction_version=transaction_version))
-            return
-        error_code = driver.partition.serving.append_refusal(ACKS_ALL)
-        if error_code is ErrorCode.NONE:
-            error_code = driver.producers.check_marker(marker, transaction_version)
-        encoded, header = self._encoded(marker)
-        batch = AdmittedBatch(topic_partition, encoded, header, ACKS_ALL, NO_TIMEOUT_MS, done)
-        self._append(driver, batch, ProduceResult(error_code), marker)
-
-    def _encoded(self, marker: TransactionMarker) -> tuple[bytes, BatchHeader]:
-        """Return the batch of a marker, cached: the partitions of a request usually share it."""
-        as_of = marker, self._wall_ms()
-        if self._last_marker is None or self._last_marker[0] != as_of:
-            encoded = encode_marker(*as_of)
-            self._last_marker = as_of, (encoded, read_header(encoded))
-        return self._last_marker[1]
-
-    def _refusal(self, driver: PartitionDriver, acks: int) -> ProduceResult | None:
-        refusal = driver.partition.serving.append_refusal(acks)
-        if refusal is not ErrorCode.NONE:
-            return ProduceResult(refusal)
-        may_wait = acks == ACKS_ALL or (acks and driver.partition.state.acks_after_flush)
-        if may_wait and len(self._deadlines) >= WAITING_MAX:
-            return ProduceResult(ErrorCode.REQUEST_TIMED_OUT, error_message=TOO_MANY_WAIT)
-        return None
-
-    def _append_verified(self, batch: AdmittedBatch, guard: Guard | None) -> None:
-        """Append a batch that has waited: the partition may have changed meanwhile."""
-        driver = self._drivers.get(batch.at)
-        if driver is None:
-            batch.done(ProduceResult(self._replicas.error_for_missing(batch.at)))
-            return
-        refusal = self._refusal(driver, batch.acks)
-        if refusal is not None:
-            batch.done(refusal)
-        else:
-            self._append_checked(driver, batch, guard)
-
-    def _append_checked(
-        self, driver: PartitionDriver, batch: AdmittedBatch, guard: Guard | None
-    ) -> None:
-        """Append a producer's batch, unless it is a duplicate or fails the producer checks."""
-        header, transaction = batch.header, batch.transaction
-        error_code, stored = driver.producers.check(header)
-        if stored is not None:
-            # It waits like the first attempt, whose batch may not be committed yet.
-            # DEVIATION: Kafka remembers the time of the first attempt's append.
-            # docs/decisions/0084-a-leader-stamps-the-time-of-an-append-as-it-admits-it.md
-            self._wait(driver, batch, stored.base_offset, stored.last_offset + 1, NO_TIMESTAMP)
-            return
-        if error_code is ErrorCode.NONE:
-            is_asked = transaction is not None and transaction.verifier is not None
-            error_code = driver.producers.check_transaction(header, guard, is_asked=is_asked)
-        self._append(driver, batch, ProduceResult(error_code))
-
-    def _append(
-        self,
-        driver: PartitionDriver,
-        batch: AdmittedBatch,
-        refusal: ProduceResult = _NOT_REFUSED,
-        marker: TransactionMarker | None = None,
-    ) -> None:
-        if refusal.error_code is not ErrorCode.NONE:
-            batch.done(refusal)
-            return
-        header = batch.header
-        try:
-            info = driver.append_as_leader(
-                batch.records,
-                header,
-                now_ms=monotonic_ms(),
-                wall_ms=self._wall_ms(),
-                marker=marker,
-            )
-        except StorageError as error:
-            driver.maybe_fail(error)  # with a full disk it stays: space may be freed
-            failed = ProduceResult(ErrorCode.KAFKA_STORAGE_ERROR, error_message=str(error))
-            batch.done(failed)
-            return
-        append_time_ms = info.max_timestamp if header.has_log_append_time else NO_TIMESTAMP
-        self._wait(driver, batch, info.first_offset, info.last_offset + 1, append_time_ms)
-
-    def _wait(
-        self,
-        driver: PartitionDriver,
-        batch: AdmittedBatch,
-        base_offset: int,
-        next_offset: int,
-        append_time_ms: int,
-    ) -> None:
-        """Answer a batch in the log at [base_offset, next_offset), now or once committed."""
-        start = driver.partition.state.log_start_offset
-        result = ProduceResult(ErrorCode.NONE, base_offset, append_time_ms, start)
-        queue = self._queue(driver, Offset(next_offset), batch.acks)
-        if queue is None:
-            outcome = _outcome(driver, batch.acks)
-            batch.done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
-            return
-        deadline_ms = deadline_of(
-            monotonic_ms(),
-            batch.timeout_ms,
-            lacks_disk_alone=batch.acks == ACKS_LEADER
-            or driver.partition.serving.is_sole_replica(),
-        )
-        if queue.add(deadline_ms, next_offset, result, batch.done):
-            self._timer.arm(deadline_ms)
-
-    def _queue(
-        self, driver: PartitionDriver, next_offset: Offset, acks: int
-    ) -> ProduceQueue | None:
-        """Return the queue in which a produce waits; None: its outcome is decided."""
-        state = driver.partition.state
-        if acks == ACKS_ALL:
-            return driver.waiting.commits if state.high_watermark < next_offset else None
-        must_wait = acks == ACKS_LEADER and state.counted_offset < next_offset
-        return driver.waiting.flushes if must_wait else None
+        self._timer: Final = DeadlineTimer(replicas.deadlines, self.expire)
+        super().__init__(replicas, now_ms=monotonic_ms, wall_ms=wall_ms, arm=self._timer.arm)
 
     def stop(self) -> None:
         """Stop the timer."""
         self._timer.stop()
 
-    def _expire(self, now_ms: int) -> None:
-        for wait in self._deadlines.expire(now_ms):
-            wait.done(ProduceResult(ErrorCode.REQUEST_TIMED_OUT))
 
+def verification_by(verifier: TransactionVerifier) -> Verify:
+    """Return the `Verify` that awaits a verifier's Future."""
 
-def _outcome(driver: PartitionDriver, acks: int) -> ErrorCode:
-    return driver.partition.serving.commit_outcome() if acks == ACKS_ALL else ErrorCode.NONE
+    def verify(
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        at: TopicPartition,
+        *,
+        adds: bool,
+        answered: Callable[[ErrorCode | None], None],
+    ) -> None:
+        def done(outcomes: asyncio.Future[Mapping[TopicPartition, ErrorCode]]) -> None:
+            is_known = not outcomes.cancelled() and outcomes.exception() is None
+            answered(outcomes.result()[at] if is_known else None)
 
+        verifier.verify(
+            transactional_id, producer_id, producer_epoch, [at], adds=adds
+        ).add_done_callback(done)
 
-def _refused(admission: Admission, driver: PartitionDriver) -> ProduceResult:
-    return ProduceResult(
-        admission.error_code,
-        log_start_offset=driver.partition.state.log_start_offset,
-        error_message=admission.reason,
-        record_errors=admission.record_errors,
-    )
+    return verify

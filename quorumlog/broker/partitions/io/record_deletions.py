@@ -12,7 +12,7 @@ from quorumlog.broker.partitions.core.deletions import (
     policy_refusal,
 )
 from quorumlog.broker.partitions.core.purgatory import deadline_of
-from quorumlog.broker.partitions.io.appends import WAITING_MAX
+from quorumlog.broker.partitions.log.appends import WAITING_MAX
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
 from quorumlog.storage.errors import StorageError

@@ -11,10 +11,11 @@ from functools import partial
 from typing import Final, Protocol
 
 from quorumlog.broker.partitions.core.data_path import (
+    ACKS_ALL,
     LeadershipListener,
     ProduceDone,
-    ProduceResult,
 )
+from quorumlog.broker.partitions.log.appends import Appends
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
@@ -22,7 +23,6 @@ from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.run import Environment
-from quorumlog.chaos.simulation.worlds.brokers.appending import append
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import ControllerNode
 from quorumlog.chaos.simulation.worlds.brokers.controller_requests import ControllerRequests
 from quorumlog.chaos.simulation.worlds.brokers.disk_queue import (
@@ -95,6 +95,7 @@ class BrokerNode:
         self.machine: Final = machine
         self.node_id: Final = BrokerId(machine.node_id)
         self.replicas: ReplicaSet
+        self.appends: Appends
         self.broker_epoch = -1
         self.coordinators: list[Coordinators] = []  # set once, before the run
         self._environment: Final = environment
@@ -163,6 +164,13 @@ class BrokerNode:
             new_flusher=self._rules.flusher,
         )
         self.replicas.connect(around)
+        now_ms = self.machine.now_ms
+        self.appends = Appends(
+            self.replicas,
+            now_ms=now_ms,
+            wall_ms=now_ms,
+            arm=lambda _: None,  # each tick expires the produces that are due
+        )
         self._register()
         self._every(TICK_US, self._tick)
         self._every(HEARTBEAT_US, self._send_heartbeat)
@@ -350,8 +358,7 @@ class BrokerNode:
         for driver in self.replicas.drivers.values():
             driver.note_tick(now_ms)
             driver.producers.expire(now_ms, PRODUCER_EXPIRATION_MS)
-        for wait in self.replicas.deadlines.expire(now_ms):
-            wait.done(ProduceResult(ErrorCode.REQUEST_TIMED_OUT))
+        self.appends.expire(now_ms)
 
     def _checkpoint(self) -> None:
         drivers, checkpoints = self.replicas.drivers, self._logs.checkpoints
@@ -390,9 +397,8 @@ class BrokerNode:
         done: ProduceDone,
         timeout_ms: int = PRODUCE_TIMEOUT_MS,
     ) -> None:
-        """Append one batch with acks=all; `done` is told now, or when the outcome is known."""
-        now_ms = self.machine.now_ms()
-        append(self.replicas, at, batch, done, now_ms=now_ms, timeout_ms=timeout_ms)
+        """Append one batch with acks=all; `done` gets the outcome, now or later."""
+        self.appends.append(at, batch, acks=ACKS_ALL, timeout_ms=timeout_ms, done=done)
 
 
 def _render(

@@ -10,15 +10,13 @@ from quorumlog.broker.coordination.driver.shard_driver import ShardDependencies
 from quorumlog.broker.coordination.driver.shard_set import ShardSet
 from quorumlog.broker.partitions.core.data_path import LocalRead, ProduceDone
 from quorumlog.broker.partitions.log.local_reads import LocalReads
-from quorumlog.chaos.simulation.worlds.brokers.appending import append
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
-from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 LOAD_BYTES: Final = 400  # little, so that a load takes several reads
-NO_TIMEOUT_MS: Final = 2_147_483_647
 
 Answer = Callable[[Any], None]
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
@@ -82,15 +80,9 @@ class _NodeLog:
         self._node: Final = node
 
     def append(
-        self,
-        at: TopicPartition,
-        records: Buffer,
-        *,
-        acks: int,  # noqa: ARG002 - a shard needs acks=all, as nodes append
-        timeout_ms: int,
-        done: ProduceDone,
+        self, at: TopicPartition, records: Buffer, *, acks: int, timeout_ms: int, done: ProduceDone
     ) -> None:
-        self._node.produce(at, bytes(records), done, timeout_ms)
+        self._node.appends.append(at, records, acks=acks, timeout_ms=timeout_ms, done=done)
 
     def append_marker(
         self,
@@ -100,16 +92,8 @@ class _NodeLog:
         done: ProduceDone,
         transaction_version: int = 0,
     ) -> None:
-        now_ms = self._node.machine.now_ms()
-        append(
-            self._node.replicas,
-            at,
-            encode_marker(marker, now_ms),
-            done,
-            now_ms=now_ms,
-            timeout_ms=NO_TIMEOUT_MS,
-            marker=marker,
-            transaction_version=transaction_version,
+        self._node.appends.append_marker(
+            at, marker, done=done, transaction_version=transaction_version
         )
 
     def read_local(

@@ -10,7 +10,6 @@ from quorumlog.chaos.simulation.worlds.transactions.instances import Transaction
 from quorumlog.chaos.simulation.worlds.transactions.messages import Party
 from quorumlog.chaos.simulation.worlds.transactions.oracle import TransactionOracle
 from quorumlog.chaos.simulation.worlds.transactions.partition_batches import encoded_batch
-from quorumlog.chaos.simulation.worlds.transactions.verified_appends import ClientBatch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -46,13 +45,8 @@ class Carelessness:
         name = f"careless {transaction.tag}" if is_added else f"{transaction.tag}:careless"
         value = name.encode()
         now_ms = self._party.machine.now_ms()
-        batch = ClientBatch(
-            at=at,
-            records=encoded_batch(
-                [value], transaction.producer, sequence, now_ms, is_transactional=not is_added
-            ),
-            transactional_id=transaction.instance.transactional_id,
-            adds=False,
+        batch = encoded_batch(
+            [value], transaction.producer, sequence, now_ms, is_transactional=not is_added
         )
 
         def heard(result: ProduceResult | None) -> None:
@@ -61,4 +55,13 @@ class Carelessness:
             answered(result)
 
         leader = self._cluster.leader_of(at, self._rng)
-        self._cluster.produce(self._party, leader, batch, heard, may_come_late=False)
+        self._cluster.produce(
+            self._party,
+            leader,
+            at,
+            batch,
+            heard,
+            transactional_id=transaction.instance.transactional_id,
+            adds=False,
+            may_come_late=False,
+        )

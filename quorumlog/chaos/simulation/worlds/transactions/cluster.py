@@ -13,7 +13,6 @@ from quorumlog.chaos.simulation.worlds.transactions.transaction_broker import (
     STATE,
     TransactionBroker,
 )
-from quorumlog.chaos.simulation.worlds.transactions.verified_appends import ClientBatch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -100,16 +99,19 @@ class Cluster:
         self,
         source: Party,
         leader: TransactionBroker | None,
-        batch: ClientBatch,
+        at: TopicPartition,
+        records: bytes,
         answered: Answer,
         *,
+        transactional_id: str,
+        adds: bool,
         may_come_late: bool = True,
     ) -> None:
         """Send a batch; `answered` gets its ProduceResult."""
 
         def handle(reply: Answer) -> None:
             if leader is not None:
-                leader.appends.append(batch, reply)
+                leader.produce(at, records, reply, transactional_id=transactional_id, adds=adds)
 
         target = None if leader is None else leader.node
         self._messages.ask(source, target, handle, answered, may_come_late=may_come_late)

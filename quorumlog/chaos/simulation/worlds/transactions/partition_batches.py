@@ -10,7 +10,6 @@ from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.worlds.transactions.cluster import Cluster
 from quorumlog.chaos.simulation.worlds.transactions.messages import Party
-from quorumlog.chaos.simulation.worlds.transactions.verified_appends import ClientBatch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
@@ -74,15 +73,17 @@ class PartitionBatches:
             writing.ended(self.at)
             return
         now_ms = writing.party.machine.now_ms()
-        encoded = encoded_batch(self._left[0], writing.producer, self.next_sequence, now_ms)
-        batch = ClientBatch(
-            at=self.at,
-            records=encoded,
+        batch = encoded_batch(self._left[0], writing.producer, self.next_sequence, now_ms)
+        leader = writing.cluster.leader_of(self.at, writing.rng)
+        writing.cluster.produce(
+            writing.party,
+            leader,
+            self.at,
+            batch,
+            self._answered,
             transactional_id=writing.transactional_id,
             adds=writing.adds,
         )
-        leader = writing.cluster.leader_of(self.at, writing.rng)
-        writing.cluster.produce(writing.party, leader, batch, self._answered)
 
     def _answered(self, result: ProduceResult | None) -> None:
         if self._writing.is_over():

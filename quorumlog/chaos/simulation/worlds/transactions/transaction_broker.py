@@ -1,7 +1,7 @@
 """The transaction coordinator of one simulated broker, and its requests to other brokers.
 
-It does what `TransactionService`, `MarkerSender` and the handler of WriteTxnMarkers do in a real
-broker. Leaders and coordinators are found by the broker's own image.
+It does what `TransactionService`, `CoordinatorVerifier`, `MarkerSender` and the handler of
+WriteTxnMarkers do in a real broker. Leaders and coordinators are found by the broker's own image.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -10,29 +10,43 @@ from typing import Any, Final
 
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
 from quorumlog.broker.coordination.core.effects import OwnEffect
-from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.broker.partitions.core.data_path import ACKS_ALL, ProduceDone, ProduceResult
+from quorumlog.broker.partitions.log.verified_appends import ClientTransaction
 from quorumlog.broker.transactions.core import events
 from quorumlog.broker.transactions.core.coordinator import TransactionCoordinator
 from quorumlog.broker.transactions.core.effects import AllocateProducerId, SendMarkers
-from quorumlog.broker.transactions.core.requests import AddPartitions, Request
+from quorumlog.broker.transactions.core.requests import (
+    AddPartitions,
+    ProducerIdAndEpoch,
+    Request,
+)
 from quorumlog.chaos.simulation.kernel.network import Network
-from quorumlog.chaos.simulation.worlds.brokers.appending import append
-from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
+from quorumlog.chaos.simulation.worlds.brokers.broker_node import PRODUCE_TIMEOUT_MS, BrokerNode
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import CONTROLLER_ID
-from quorumlog.chaos.simulation.worlds.brokers.shard_host import NO_TIMEOUT_MS, Answer, ShardHost
+from quorumlog.chaos.simulation.worlds.brokers.shard_host import Answer, ShardHost
 from quorumlog.chaos.simulation.worlds.transactions.messages import Messages
-from quorumlog.chaos.simulation.worlds.transactions.verified_appends import VerifiedAppends
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 from quorumlog.wire.codec.topic_names import TRANSACTIONS_TOPIC
-from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 STATE: Final = TopicPartition(TRANSACTIONS_TOPIC, 0)
 """Where all transactional ids live."""
 
 TransactionShard = CoordinatorShard[TransactionCoordinator]
 NO_ID_US: Final = 500_000  # until a broker gives up getting a producer id
+VERIFY_AGAIN_US: Final = 20_000
+VERIFIED_AGAIN_MAX: Final = 5
+VERIFYING_VERSION: Final = 5  # of AddPartitionsToTxn, between brokers
+UNKNOWN: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # the coordinator's metadata are behind ours
+    }
+)
 
 
 class TransactionBroker:
@@ -62,12 +76,10 @@ class TransactionBroker:
         self._marker_timeout_us: Final = marker_timeout_us
         self._places: Final = places
         self.hosted: Final = ShardHost(node, STATE, self._new_shard, self._perform)
-        self.appends: Final = VerifiedAppends(node, self._ask_coordinator)
 
     def forget(self) -> None:
         """Forget all: the process starts anew."""
         self.hosted.forget()
-        self.appends.forget()
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load the transactional ids, if it is their partition."""
@@ -92,6 +104,72 @@ class TransactionBroker:
         """Return the leader as this broker knows it."""
         partition = self.node.replicas.image.partition(at)
         return None if partition is None else self._brokers.get(partition.leader_id)
+
+    # --- Batches of producers ---
+
+    def produce(
+        self,
+        at: TopicPartition,
+        records: bytes,
+        done: ProduceDone,
+        *,
+        transactional_id: str,
+        adds: bool,
+    ) -> None:
+        """Append a batch as the leader. `adds`: the coordinator adds the partition (KIP-890)."""
+        transaction = ClientTransaction(
+            transactional_id, self._verify, adds=adds, knows_abortable=True
+        )
+        self.node.appends.append(
+            at,
+            records,
+            acks=ACKS_ALL,
+            timeout_ms=PRODUCE_TIMEOUT_MS,
+            done=done,
+            transaction=transaction,
+        )
+
+    def _verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        at: TopicPartition,
+        *,
+        adds: bool,
+        answered: Callable[[ErrorCode | None], None],
+    ) -> None:
+        question = AddPartitions(
+            transactional_id=transactional_id,
+            api_version=VERIFYING_VERSION,
+            producer=ProducerIdAndEpoch(producer_id, producer_epoch),
+            partitions=frozenset({at}),
+            verify_only=not adds,
+        )
+        self._ask_until_known(question, at, answered, VERIFIED_AGAIN_MAX)
+
+    def _ask_until_known(
+        self,
+        question: AddPartitions,
+        at: TopicPartition,
+        answered: Callable[[ErrorCode | None], None],
+        again: int,
+    ) -> None:
+        """Ask; to add, wait a little for the markers of the producer's last transaction."""
+
+        def received(result: Any) -> None:
+            code = None if result is None else result.partitions[at]
+            is_concurrent = code is ErrorCode.CONCURRENT_TRANSACTIONS
+            if is_concurrent and not question.verify_only and again:
+                asked = self._ask_until_known, question, at, answered, again - 1
+                self.hosted.soon(*asked, after_us=VERIFY_AGAIN_US)
+            elif code in UNKNOWN or (is_concurrent and question.verify_only):
+                answered(None)
+            else:
+                is_fenced = code is ErrorCode.PRODUCER_FENCED
+                answered(ErrorCode.INVALID_PRODUCER_EPOCH if is_fenced else code)
+
+        self._ask_coordinator(question, received)
 
     # --- Asking a coordinator ---
 
@@ -209,14 +287,6 @@ class TransactionBroker:
         marker = TransactionMarker(
             *markers.producer, markers.coordinator_epoch, commits=markers.commit
         )
-        now_ms = self.node.machine.now_ms()
-        append(
-            self.node.replicas,
-            at,
-            encode_marker(marker, now_ms),
-            done,
-            now_ms=now_ms,
-            timeout_ms=NO_TIMEOUT_MS,
-            marker=marker,
-            transaction_version=markers.transaction_version,
+        self.node.appends.append_marker(
+            at, marker, done=done, transaction_version=markers.transaction_version
         )

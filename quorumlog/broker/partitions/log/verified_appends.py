@@ -4,15 +4,13 @@ A producer's later batches for the same partition wait behind them, in order. Ea
 a copy of its records. The checks that follow: `core/producer_state.py`, `core/verification.py`.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResult
 from quorumlog.broker.partitions.core.verification import Guard, error_for_producer
-from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.invariants import some
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -25,15 +23,35 @@ UNVERIFIED_BYTES_MAX: Final = 64 << 20
 TOO_MUCH_WAITS: Final = f"not appended: {UNVERIFIED_BYTES_MAX} bytes wait for their coordinators"
 
 
+class Verify(Protocol):
+    """Sends a verification request to the coordinator of a transactional id."""
+
+    def __call__(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        at: TopicPartition,
+        *,
+        adds: bool,
+        answered: Callable[[ErrorCode | None], None],
+    ) -> None:
+        """Call `answered` once, after the call: NONE if `at` is in the open transaction.
+
+        With `adds` the coordinator adds the partition first. Otherwise an error that producers
+        support; None if the outcome is unknown.
+        """
+
+
 class ClientTransaction(NamedTuple):
     """The transaction of a Produce request.
 
-    `verifier`: None if the transaction is not verified. `adds`: the coordinator adds missing
+    `verify`: None if the transaction is not verified. `adds`: the coordinator adds missing
     partitions. `knows_abortable`: the client supports TRANSACTION_ABORTABLE (Produce 11).
     """
 
     transactional_id: str
-    verifier: TransactionVerifier | None
+    verify: Verify | None
     adds: bool
     knows_abortable: bool
 
@@ -69,11 +87,11 @@ class VerifiedAppends:
         self._queues: Final[dict[_Key, deque[AdmittedBatch]]] = {}
         self._bytes = 0
 
-    def take(self, batch: AdmittedBatch) -> bool:
-        """Queue a batch for verification if it needs one; False: append it now."""
+    def maybe_hold(self, batch: AdmittedBatch) -> bool:
+        """Queue a batch behind a verification if it needs one; False: append it now."""
         key = batch.at, batch.header.producer_id
         queue = self._queues.get(key)
-        if queue is None and not self._must_ask(batch):
+        if queue is None and not self._must_verify(batch):
             return False
         size = len(batch.records)
         if self._bytes + size > UNVERIFIED_BYTES_MAX:
@@ -86,41 +104,38 @@ class VerifiedAppends:
             queue.append(kept)
         else:
             self._queues[key] = deque([kept])
-            self._ask(key, kept)
+            self._verify(key, kept)
         return True
 
-    def _must_ask(self, batch: AdmittedBatch) -> bool:
+    def _must_verify(self, batch: AdmittedBatch) -> bool:
         driver, transaction = self._drivers.get(batch.at), batch.transaction
-        is_asked = transaction is not None and transaction.verifier is not None
+        is_asked = transaction is not None and transaction.verify is not None
         return is_asked and driver is not None and driver.producers.must_verify(batch.header)
 
-    def _ask(self, key: _Key, batch: AdmittedBatch) -> None:
+    def _verify(self, key: _Key, batch: AdmittedBatch) -> None:
         driver, header = self._drivers[batch.at], batch.header
         transaction = some(batch.transaction, "a batch that is verified is of a transaction")
-        verifier = some(transaction.verifier, "somebody can be asked")
+        verify = some(transaction.verify, "its coordinator can be asked")
         guard = driver.producers.guards.take(
             header.producer_id, header.producer_epoch, header.base_sequence, adds=transaction.adds
         )
-        asked = verifier.verify(
+        verify(
             transaction.transactional_id,
             header.producer_id,
             header.producer_epoch,
-            [batch.at],
+            batch.at,
             adds=transaction.adds,
+            answered=partial(self._answered, key, guard),
         )
-        asked.add_done_callback(partial(self._answered, key, guard))
 
-    def _answered(
-        self, key: _Key, guard: Guard, asked: asyncio.Future[Mapping[TopicPartition, ErrorCode]]
-    ) -> None:
+    def _answered(self, key: _Key, guard: Guard, outcome: ErrorCode | None) -> None:
         driver = self._drivers.get(key[0])
         if driver is not None and driver.is_exchanging:
-            driver.hold(partial(self._answered, key, guard, asked))
+            driver.hold(partial(self._answered, key, guard, outcome))
             return
-        is_known = not asked.cancelled() and asked.exception() is None
-        error_code = asked.result()[key[0]] if is_known else ErrorCode.NOT_ENOUGH_REPLICAS
-        if error_code is ErrorCode.NONE and self._must_ask_again(self._queues[key][0], guard):
-            self._ask(key, self._queues[key][0])
+        error_code = ErrorCode.NOT_ENOUGH_REPLICAS if outcome is None else outcome
+        if error_code is ErrorCode.NONE and self._must_verify_again(self._queues[key][0], guard):
+            self._verify(key, self._queues[key][0])
             return
         batch = self._pop(key)
         if error_code is ErrorCode.NONE:
@@ -131,9 +146,9 @@ class VerifiedAppends:
             told = error_for_producer(error_code, knows_abortable=knows_abortable)
             reason = f"the transaction is not verified: {error_code.name}"
             batch.done(ProduceResult(told, error_message=reason))
-        self._go_on(key)
+        self._resume(key)
 
-    def _must_ask_again(self, batch: AdmittedBatch, guard: Guard) -> bool:
+    def _must_verify_again(self, batch: AdmittedBatch, guard: Guard) -> bool:
         """Whether a marker has released the guard, so that the batch must be verified again.
 
         A client of transaction.version 2 begins a transaction while the markers of its last
@@ -143,13 +158,13 @@ class VerifiedAppends:
         if driver is None or transaction is None or not transaction.adds:
             return False
         is_old = not driver.producers.guards.counts(batch.header.producer_id, guard)
-        return is_old and self._must_ask(batch)
+        return is_old and self._must_verify(batch)
 
-    def _go_on(self, key: _Key) -> None:
+    def _resume(self, key: _Key) -> None:
         queue = self._queues[key]
         while queue:
-            if self._must_ask(queue[0]):
-                self._ask(key, queue[0])
+            if self._must_verify(queue[0]):
+                self._verify(key, queue[0])
                 return
             self._append(self._pop(key), None)
         del self._queues[key]
