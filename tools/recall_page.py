@@ -9,16 +9,16 @@ from tools.recall_real import REAL_OPTIONS, read_real, real_command, sound_runs
 from tools.recall_runs import simulated_command, subjects_of
 
 _HEAD: Final = """\
-# Recall: the planted bugs, and what finds them
+# Recall: the planted bugs, and the checks that find them
 
 A check that has never failed proves nothing. Each mutant below breaks one rule of the product and
-does not check itself: what clients saw, or the oracle of a simulation, must tell. For each mutant
-the tables name the cheapest simulated run that finds it. Such a run is a function of its seed.
-`seeds` is how many were tried, from 0 on, up to the one that tells.
+does not check itself: the clients' history, or the oracle of a simulation, must show it. For each
+mutant the tables name the cheapest simulated run that finds it. Such a run is a function of its
+seed. `seeds` is the number of seeds tried, from 0 on, including the one that finds the mutant.
 
 ```
-python -m tools.recall_table                    # go on with what is not found yet; write this page
-python -m tools.recall_table --check            # run each of the stated runs again, and the product
+python -m tools.recall_table                    # search for mutants not found yet; write this page
+python -m tools.recall_table --check            # rerun each of these runs, and the product
 python -m tools.recall_table --mutants cuts_too_much --subjects nodes
 python -m tools.recall_table --only real        # on real processes: 3 runs of each
 ```
@@ -27,10 +27,10 @@ python -m tools.recall_table --only real        # on real processes: 3 runs of e
 _REAL_HEAD: Final = """
 ## On real processes
 
-A run on real processes is not a function of its seed: the table says in how many runs, with the
-seeds 1 to 3, the verdict was invalid, and by which anomaly.
+A run on real processes is not a function of its seed: the table shows how many runs, with the
+seeds 1 to 3, had the verdict invalid, and the anomalies.
 
-| mutant | found | told by | the run |
+| mutant | found | anomalies | the run |
 |---|---|---|---|"""
 
 
@@ -44,7 +44,7 @@ def page(recall: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     for kind in kinds:
         lines += ["", f"## {kind.capitalize()}", ""]
         lines += [
-            "| mutant | the rule that it breaks | told by | seeds | the run |",
+            "| mutant | the rule that it breaks | found by | seeds | the run |",
             "|---|---|---|---|---|",
         ]
         lines += [

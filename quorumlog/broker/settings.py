@@ -35,10 +35,10 @@ class LifecycleSettings:
     """The settings of registration and heartbeats."""
 
     broker_heartbeat_interval_ms: int = integer(
-        2000, "How often a broker tells the controller that it lives."
+        2000, "Interval between a broker's heartbeats to the controller."
     )
     initial_broker_registration_timeout_ms: int = integer(
-        60_000, "When a broker gives up that cannot register at its start."
+        60_000, "Time after which a broker that cannot register stops."
     )
 
 
@@ -49,7 +49,7 @@ class BrokerSettings:
     num_partitions: int = row(NUM_PARTITIONS)
     default_replication_factor: int = row(DEFAULT_REPLICATION_FACTOR)
     auto_create_topics_enable: bool = flag(
-        True, "Whether a topic is made when a client asks for it to write to it."
+        True, "Whether a metadata request with auto-creation creates a missing topic."
     )
     delete_topic_enable: bool = flag(True, "Whether clients may delete topics.")
 
@@ -61,21 +61,21 @@ class BrokerSettings:
     log_message_timestamp_type: str = behind(TopicConfig.message_timestamp_type)
     producer_id_expiration_ms: int = row(PRODUCER_ID_EXPIRATION)
     producer_id_expiration_check_interval_ms: int = integer(
-        600_000, "How often silent producers are looked for."
+        600_000, "Interval between checks for expired producers."
     )
 
     transaction_partition_verification_enable: bool = flag(
         True,
-        "Whether a leader asks the coordinator before it begins a transaction of a client that has "
-        "added the partition itself (KIP-890). Others are added by the leader, whatever this says.",
+        "Whether a leader verifies with the coordinator that a client added the partition to its "
+        "transaction (KIP-890). Leaders add partitions for newer clients, with either value.",
     )
 
     # Durability.
     # DEVIATION: not in Kafka. docs/decisions/0094-an-acknowledgement-may-wait-for-the-disk.md
     log_flush_acks: bool = flag(
         False,
-        "Whether replicas count, and producers are answered, only when records are on the disk: "
-        "then no acknowledged record is lost if all nodes lose power at once. Not in Kafka.",
+        "Whether a record counts as replicated, and is acknowledged, only when it is flushed: then "
+        "no acknowledged record is lost if all nodes lose power at once. Not in Kafka.",
     )
 
     # Retention.
@@ -87,101 +87,95 @@ class BrokerSettings:
     log_cleaner_min_compaction_lag_ms: int = behind(TopicConfig.min_compaction_lag_ms)
     log_retention_ms: int = behind(TopicConfig.retention_ms)
     log_retention_bytes: int = behind(TopicConfig.retention_bytes)
-    log_retention_check_interval_ms: int = long(
-        300_000, "How often segments are looked for that are too old or too many."
-    )
+    log_retention_check_interval_ms: int = long(300_000, "Interval between retention checks.")
 
     # Fetch.
-    fetch_max_bytes: int = integer(57_671_680, "The most bytes of one answer to a consumer.")
+    fetch_max_bytes: int = integer(57_671_680, "Maximum bytes of one fetch response to a consumer.")
     max_incremental_fetch_session_cache_slots: int = integer(
-        1000, "How many fetch sessions (KIP-227) are kept.", least=0
+        1000, "Maximum number of fetch sessions (KIP-227).", least=0
     )
     replica_selector_class: str = row(
         ServerSetting(
             kind=choice("", LEADER_SELECTOR, RACK_SELECTOR),
             default="",
-            documentation="Which replica a consumer is told to read from (KIP-392): one in its "
-            "own rack with RackAwareReplicaSelector, else the leader.",
+            documentation="The replica that a leader chooses for a consumer's fetches (KIP-392): "
+            "one in the consumer's rack with RackAwareReplicaSelector, else the leader.",
         )
     )
 
     # Replication.
     replica_lag_time_max_ms: int = long(
-        30_000, "How long a follower may be behind before it leaves the in-sync replicas."
+        30_000, "Maximum time that a follower lags before it leaves the ISR."
     )
     replica_fetch_wait_max_ms: int = integer(
-        500, "How long a leader may let a follower's fetch wait for records.", least=0
+        500, "Maximum time that a follower's fetch waits for records.", least=0
     )
     replica_fetch_min_bytes: int = integer(
-        1, "How many bytes a leader waits for before it answers a follower.", least=0
+        1, "Minimum bytes of a fetch response to a follower.", least=0
     )
     replica_fetch_max_bytes: int = integer(
-        1_048_576, "The bytes that a follower asks for of one partition.", least=0
+        1_048_576, "Maximum bytes of one partition in a follower's fetch.", least=0
     )
     replica_fetch_response_max_bytes: int = integer(
-        10_485_760, "The bytes that a follower asks for in one request.", least=0
+        10_485_760, "Maximum bytes of a follower's fetch.", least=0
     )
     replica_fetch_backoff_ms: int = integer(
-        1000, "How long a follower waits after a fetch that failed.", least=0
+        1000, "Delay of a follower after a failed fetch.", least=0
     )
     follower_replication_throttled_rate: int = row(FOLLOWER_THROTTLED_RATE)
     leader_replication_throttled_rate: int = row(LEADER_THROTTLED_RATE)
     replica_alter_log_dirs_io_max_bytes_per_second: int = row(ALTER_LOG_DIRS_RATE)
-    replica_socket_timeout_ms: int = integer(
-        30_000, "When a follower gives up on a request to a leader."
-    )
+    replica_socket_timeout_ms: int = integer(30_000, "Timeout of a follower's request to a leader.")
     replica_high_watermark_checkpoint_interval_ms: int = long(
-        5000, "How often the high watermarks are written to the disk."
+        5000, "Interval between writes of the high watermark checkpoint."
     )
 
     # Connections.
-    socket_request_max_bytes: int = integer(104_857_600, "The largest request.")
+    socket_request_max_bytes: int = integer(104_857_600, "Maximum bytes of a request.")
     queued_max_requests: int = integer(
-        500, "How many requests of one connection may wait for their answers."
+        500, "Maximum requests of one connection without a response."
     )
     max_request_partition_size_limit: int = integer(
-        2000, "The most partitions in one answer to DescribeTopicPartitions."
+        2000, "Maximum partitions in one DescribeTopicPartitions response."
     )
     # DEVIATION: not in Kafka, which sends records from the page cache.
     # docs/decisions/0026-what-consumers-do-not-take-has-one-limit.md
     queued_max_response_bytes: int = long(
         104_857_600,
-        "The memory for records that consumers asked for and have not taken. Not in Kafka.",
+        "Memory limit of fetch responses that consumers have not yet received. Not in Kafka.",
     )
     max_connections: int = row(MAX_CONNECTIONS)
-    connections_max_idle_ms: int = long(600_000, "When a silent connection is closed.")
+    connections_max_idle_ms: int = long(600_000, "Time after which an idle connection is closed.")
 
     # The `__consumer_offsets` topic.
-    offsets_topic_num_partitions: int = integer(50, "The partitions of __consumer_offsets.")
-    offsets_topic_replication_factor: int = integer(3, "The replicas of __consumer_offsets.")
+    offsets_topic_num_partitions: int = integer(50, "Number of partitions of __consumer_offsets.")
+    offsets_topic_replication_factor: int = integer(3, "Replication factor of __consumer_offsets.")
     # DEVIATION: Kafka takes 1. The controller refuses a topic with such segments, so that groups
     # would have no coordinator. docs/decisions/0015-a-configuration-that-cannot-work-is-refused.md
     offsets_topic_segment_bytes: int = integer(
-        104_857_600, "The segment.bytes of __consumer_offsets.", least=SEGMENT_BYTES_MIN
+        104_857_600, "segment.bytes of __consumer_offsets.", least=SEGMENT_BYTES_MIN
     )
     offsets_retention_minutes: int = integer(
         10_080,
-        "How long offsets are kept without members, and those of topics that no member reads.",
+        "Retention of committed offsets of empty groups, and of topics without subscribers.",
     )
     offsets_retention_check_interval_ms: int = long(
-        600_000, "How often offsets that are too old are looked for."
+        600_000, "Interval between checks for expired offsets."
     )
     offsets_commit_timeout_ms: int = integer(
-        5000, "How long a commit waits until all replicas have it."
+        5000, "Maximum time that an offset commit waits for replication."
     )
     offsets_load_buffer_size: int = integer(
-        5_242_880, "How many bytes of __consumer_offsets a coordinator reads at a time."
+        5_242_880, "Bytes per read when a coordinator loads __consumer_offsets."
     )
     offset_metadata_max_bytes: int = integer(
-        4096, "The largest text beside a committed offset.", least=0
+        4096, "Maximum size of the metadata of a committed offset.", least=0
     )
 
     # Transactions, and the `__transaction_state` topic.
-    transaction_max_timeout_ms: int = integer(
-        900_000, "The longest transaction timeout that a producer may ask for."
-    )
+    transaction_max_timeout_ms: int = integer(900_000, "Maximum transaction timeout of a producer.")
     transactional_id_expiration_ms: int = integer(
-        604_800_000, "How long a transactional id is kept that has no open transaction."
+        604_800_000, "Time until an unused transactional id expires."
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer(
         10_000,
@@ -189,49 +183,45 @@ class BrokerSettings:
         "1: as soon as its time is over.",
     )
     transaction_state_log_num_partitions: int = integer(
-        50, "The partitions of __transaction_state."
+        50, "Number of partitions of __transaction_state."
     )
     transaction_state_log_replication_factor: int = integer(
-        3, "The replicas of __transaction_state."
+        3, "Replication factor of __transaction_state."
     )
-    transaction_state_log_min_isr: int = integer(
-        2, "The min.insync.replicas of __transaction_state."
-    )
+    transaction_state_log_min_isr: int = integer(2, "min.insync.replicas of __transaction_state.")
     # DEVIATION: Kafka takes 1, as above.
     # docs/decisions/0015-a-configuration-that-cannot-work-is-refused.md
     transaction_state_log_segment_bytes: int = integer(
-        104_857_600, "The segment.bytes of __transaction_state.", least=SEGMENT_BYTES_MIN
+        104_857_600, "segment.bytes of __transaction_state.", least=SEGMENT_BYTES_MIN
     )
     transaction_state_log_load_buffer_size: int = integer(
-        5_242_880, "How many bytes of __transaction_state a coordinator reads at a time."
+        5_242_880, "Bytes per read when a coordinator loads __transaction_state."
     )
     add_partitions_to_txn_retry_backoff_ms: int = integer(
         20,
-        "How long a coordinator lets an addition to a transaction wait while the one before is "
-        "being ended, and how long a leader waits then until it asks again.",
+        "Maximum time that an addition to a transaction waits at the coordinator for the end of "
+        "the previous transaction, and the delay of a leader before it retries.",
     )
     add_partitions_to_txn_retry_backoff_max_ms: int = integer(
-        100, "How long it asks again at most; then the producer has to.", least=0
+        100, "Maximum time of the leader's retries; then the producer must retry.", least=0
     )
 
     # Classic groups.
-    group_min_session_timeout_ms: int = integer(
-        6000, "The shortest session timeout that a member of a group may ask for."
-    )
+    group_min_session_timeout_ms: int = integer(6000, "Minimum session timeout of a group member.")
     group_max_session_timeout_ms: int = integer(
-        1_800_000, "The longest session timeout that a member of a group may ask for."
+        1_800_000, "Maximum session timeout of a group member."
     )
     group_initial_rebalance_delay_ms: int = integer(
-        3000, "How long the first rebalance of a new group waits for more members.", least=0
+        3000, "Delay of a new group's first rebalance, for more members to join.", least=0
     )
-    group_max_size: int = integer(INT_MAX, "The most members of a group.")
+    group_max_size: int = integer(INT_MAX, "Maximum members of a group.")
 
     # Groups of the consumer protocol (KIP-848).
     group_coordinator_rebalance_protocols: str = row(
         ServerSetting(
             kind=items("classic", "consumer", least=1),
             default="classic,consumer",
-            documentation="The protocols of groups that are served: classic, consumer.",
+            documentation="Enabled group protocols: classic, consumer.",
         )
     )
     group_consumer_session_timeout_ms: int = row(groups.SESSION_TIMEOUT)
@@ -240,21 +230,21 @@ class BrokerSettings:
     group_consumer_heartbeat_interval_ms: int = row(groups.HEARTBEAT_INTERVAL)
     group_consumer_min_heartbeat_interval_ms: int = row(groups.HEARTBEAT_INTERVAL_MIN)
     group_consumer_max_heartbeat_interval_ms: int = row(groups.HEARTBEAT_INTERVAL_MAX)
-    group_consumer_max_size: int = integer(INT_MAX, "The most members of a consumer group.")
+    group_consumer_max_size: int = integer(INT_MAX, "Maximum members of a consumer group.")
     group_consumer_assignors: str = row(
         ServerSetting(
             kind=items("uniform", "range", least=1),
             default="uniform,range",
-            documentation="The assignors of consumer groups; the first one serves groups whose "
-            "members name none.",
+            documentation="The assignors of consumer groups; the first is the default of groups "
+            "whose members choose none.",
         )
     )
     group_consumer_migration_policy: str = row(
         ServerSetting(
             kind=choice("bidirectional", "upgrade", "downgrade", "disabled"),
             default="bidirectional",
-            documentation="Whether groups with members may change from the classic protocol to the "
-            "consumer protocol (upgrade), and back (downgrade).",
+            documentation="Allowed protocol changes of groups with members: from classic to "
+            "consumer (upgrade), and back (downgrade).",
         )
     )
 

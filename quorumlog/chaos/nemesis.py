@@ -139,7 +139,7 @@ class Nemesis:
         victims, role = await self._resolve(action.target, running, rng)
         hits_clients = action.target == CLIENT
         if not victims and not hits_clients:
-            reason = "no node runs" if not running else "none of these nodes runs"
+            reason = "no node runs" if not running else "no target node runs"
             self._record(SKIPPED, "", details_of(number, fault.name, f"{role}: {reason}"))
             return None
         scene = Scene(
@@ -357,7 +357,9 @@ def check_schedule(schedule: Schedule, back_end: BackEnd) -> None:
         named = () if isinstance(action.target, str) else action.target
         for node_id in named:
             if node_id not in node_ids:
-                raise ValueError(f"the schedule names node {node_id}; there are {_names(node_ids)}")
+                raise ValueError(
+                    f"the schedule names node {node_id}; the nodes are {_names(node_ids)}"
+                )
 
 
 def _resumes(step: AnyStep) -> bool:

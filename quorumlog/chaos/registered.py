@@ -11,5 +11,5 @@ def registered(kinds: Mapping[str, T], name: str, noun: str) -> T:
     """Return the object of this name. Raises ValueError with the existing names."""
     if name not in kinds:
         hint = "".join(f" - did you mean {like}?" for like in get_close_matches(name, kinds, n=1))
-        raise ValueError(f"no {noun} is called {name!r}{hint}; there are {', '.join(kinds)}")
+        raise ValueError(f"no {noun} is called {name!r}{hint}; choose from {', '.join(kinds)}")
     return kinds[name]

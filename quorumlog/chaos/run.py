@@ -166,8 +166,8 @@ def _schedule(settings: RunSettings) -> Schedule:
     is_broken = bool(settings.faults or settings.schedule)
     if settings.bootstrap is not None and settings.control is None and is_broken:
         raise ValueError(
-            "a cluster given by --bootstrap cannot be killed or paused from here: use --fault none,"
-            " or say how by --control"
+            "the lab cannot kill or pause a cluster of --bootstrap: use --fault none, or give its"
+            " back end by --control"
         )
     if settings.bootstrap is not None and settings.network != "proxy":
         raise ValueError(f"--network {settings.network}: a cluster of --bootstrap has its own")

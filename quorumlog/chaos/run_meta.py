@@ -86,5 +86,5 @@ async def topic_settings(bootstrap: str, topic: str) -> dict[str, str]:
         async with Admin(bootstrap) as admin:
             configs = await admin.describe_configs("topic", topic)
     except (KafkaError, ConnectionError) as error:
-        return dict.fromkeys(_DECISIVE[:1], f"not known: {error}")
+        return dict.fromkeys(_DECISIVE[:1], f"unknown: {error}")
     return {name: configs[name].value or "" for name in _DECISIVE if name in configs}

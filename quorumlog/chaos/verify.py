@@ -89,7 +89,7 @@ def _model_of(path: str | Path) -> str:
                 ) from error
         model = named_model(file) or DEFAULT_MODEL
     if not isinstance(model, str):
-        raise HistoryError(f"{path}: its model is {model!r}; there are {', '.join(CHECKERS)}")
+        raise HistoryError(f"{path}: unknown model {model!r}; choose from {', '.join(CHECKERS)}")
     try:
         find_checker(model)
     except ValueError as error:

@@ -33,16 +33,16 @@ ResourceType = Annotated[
 ]
 ResourceName = Annotated[
     str | None,
-    typer.Option("--resource", metavar="NAME", help="Its name; '*' is one that all names match."),
+    typer.Option("--resource", metavar="NAME", help="Name of the resource; '*': every resource."),
 ]
 Pattern = Annotated[
     str | None,
-    typer.Option(metavar="P", help="literal, prefixed, or match: all that apply to the name."),
+    typer.Option(metavar="P", help="literal, prefixed, or match: all ACLs that apply to the name."),
 ]
-Principal = Annotated[str | None, typer.Option(metavar="User:NAME", help="Of this principal.")]
-Host = Annotated[str | None, typer.Option(metavar="HOST", help="From this address; '*': any.")]
+Principal = Annotated[str | None, typer.Option(metavar="User:NAME", help="Principal of the ACL.")]
+Host = Annotated[str | None, typer.Option(metavar="HOST", help="Client address; '*': any.")]
 Operation = Annotated[str | None, typer.Option(metavar="OP", help="read, write, describe, ...")]
-Permission = Annotated[str | None, typer.Option(metavar="allow|deny", help="Of this kind.")]
+Permission = Annotated[str | None, typer.Option(metavar="allow|deny", help="allow or deny.")]
 
 
 @app.command("list")
@@ -58,7 +58,7 @@ def list_(
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Show the ACLs that all of the options mean, or every ACL.
+    """Show the ACLs that match all of the options.
 
     A quorumlog cluster stores ACLs and does not enforce them.
 
@@ -93,13 +93,15 @@ def add(
     prefixed: Annotated[
         bool, typer.Option("--prefixed", help="All names that begin with NAME.")
     ] = False,
-    deny: Annotated[bool, typer.Option("--deny", help="Forbid, not allow.")] = False,
-    host: Annotated[str, typer.Option(metavar="HOST", help="From this address.")] = "*",
+    deny: Annotated[
+        bool, typer.Option("--deny", help="Deny the operations instead of allowing them.")
+    ] = False,
+    host: Annotated[str, typer.Option(metavar="HOST", help="Client address.")] = "*",
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Add an ACL for each operation; one that exists stays.
+    """Add an ACL for each operation; existing ACLs stay.
 
     A quorumlog cluster stores ACLs and does not enforce them.
 
@@ -111,7 +113,7 @@ def add(
     kind = str(_word(resource_type))
     name = _CLUSTER_NAME if resource is None and kind == "cluster" else resource
     if name is None:
-        fail("give the name of the resource: --resource NAME", EXIT_USAGE)
+        fail("the resource has no name: add --resource NAME", EXIT_USAGE)
     acls = [
         Acl(
             resource_type=kind,
@@ -137,12 +139,14 @@ def remove(
     host: Host = None,
     operation: Operation = None,
     permission: Permission = None,
-    everything: Annotated[bool, typer.Option("--all", help="Remove every ACL there is.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Remove every ACL of the cluster.")
+    ] = False,
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Remove the ACLs that all of the options mean, and show them.
+    """Remove the ACLs that match all of the options, and show them.
 
     \b
     Examples:
@@ -159,13 +163,13 @@ def remove(
         permission=_word(permission),
     )
     if (wanted == AclFilter()) is not everything:
-        fail("say which ones to remove, or --all", EXIT_USAGE)
+        fail("choose the ACLs to remove by options, or all of them by --all", EXIT_USAGE)
     gone = ask_admin(bootstrap, directory, lambda admin: admin.delete_acls([wanted]))
     outcome({"removed": list(map(asdict, gone))}, *_lines(gone), json=json, empty=_NO_ACLS)
 
 
 def _word(text: str | None) -> str | None:
-    """Return the word as the client writes it: Kafka's tools write TransactionalId."""
+    """Return the word in the client's spelling: Kafka's tools write TransactionalId."""
     if text is None:
         return None
     plain = text.replace("-", "").replace("_", "").lower()

@@ -1,4 +1,4 @@
-"""`quorumlog chaos run | list | export`: break a cluster, save the history, judge it, report."""
+"""`quorumlog chaos run | list | export`: break a cluster, check its history, report."""
 
 import logging
 import sys
@@ -106,7 +106,7 @@ def run_command(
     min_acknowledged: options.MinAcknowledged = 0.0,
     json: Json = False,
 ) -> None:
-    """Break a cluster under load; judge what clients saw. Exit status 0: valid, 1: not, 2: unknown.
+    """Break a cluster under load; check its history. Exit status 0: valid, 1: not, 2: unknown.
 
     \b
       quorumlog chaos run --bootstrap host:9092 --fault none --driver confluent
@@ -141,7 +141,7 @@ def run_command(
 
 
 def _show(summary: RunSummary, verdict: "Verdict", out: Path, report: Path | None) -> NoReturn:
-    """Print the verdict, as JSON if there is a `report` to name in it, and end with its status."""
+    """Print the verdict, as JSON if `report` is given, and end with its exit status."""
     if report is not None:
         paths = {"out": str(out.resolve()), "report": str(report.resolve())}
         document({**verdict.as_json(), "load": summary.load.as_json(), **paths})
@@ -152,7 +152,9 @@ def _show(summary: RunSummary, verdict: "Verdict", out: Path, report: Path | Non
 
 def _node_module(mutant: str | None, module: str | None) -> str:
     if mutant is not None and module is not None:
-        fail("--mutant and --node-module both say what a node runs: give one", EXIT_USAGE)
+        fail(
+            "--mutant and --node-module both set the module of a node: give one of them", EXIT_USAGE
+        )
     return mutant_module(mutant) if mutant is not None else module or "quorumlog.node"
 
 
@@ -171,7 +173,7 @@ def _read_schedule(path: Path) -> Schedule:
 def _workload(
     name: str | None, given: list[str], rate: float | None, schedule: Schedule | None
 ) -> tuple[str, dict[str, Option]]:
-    """Return the workload and its options: those of the schedule, unless another is named."""
+    """Return the workload and its options; a named workload replaces the schedule's."""
     values: dict[str, Option] = {**parse_settings(given)}
     if rate is not None:
         values["rate"] = rate
@@ -200,9 +202,9 @@ def _honest_status(out: Path) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            say("quorumlog: interrupted; what was started here is stopped")
+            say("quorumlog: interrupted; the processes of this run are stopped")
             if (out / JSON_LINES).exists():
-                say(f"what was seen until then: quorumlog verify {out}")
+                say(f"to check the history so far: quorumlog verify {out}")
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
@@ -235,7 +237,7 @@ def _run_with_progress(settings: RunSettings) -> RunSummary:
 
 @contextmanager
 def _without_warnings_of_clients() -> Iterator[None]:
-    """Clients warn of nodes that they cannot reach. Here that is what the run is for."""
+    """Suppress the clients' warnings of unreachable nodes: faults cause them on purpose."""
     logger = logging.getLogger("quorumlog.client")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -249,7 +251,7 @@ def _print(summary: RunSummary, verdict: "Verdict", out: Path) -> None:
     faults = faults_text(summary.faults, verdict.figures.get("faults", 0))
     data(f"{summary.figures}; {faults} in {summary.seconds:.0f} s")
     if summary.not_met:
-        data(f"not met, for lack of time: {', '.join(summary.not_met)}")
+        data(f"faults without effect, for lack of time: {', '.join(summary.not_met)}")
     print_verdict(verdict)
     data(summary.load.text())
     data(f"history  {out}\nreport   {out / REPORT_FILE}")

@@ -1,4 +1,4 @@
-"""`quorumlog chaos list`: what the lab has, and what this machine lacks."""
+"""`quorumlog chaos list`: the lab's parts, and their requirements here."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final
@@ -65,7 +65,7 @@ def list_command(
         str | None,
         typer.Argument(
             metavar="KIND",
-            help=f"Only these: {', '.join(_KINDS)}.",
+            help=f"One of {', '.join(_KINDS)}; default: all.",
             callback=one_of(_KINDS, "kind"),
             autocompletion=lambda: list(_KINDS),
             show_default=False,
@@ -73,7 +73,7 @@ def list_command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List workloads, faults, drivers, mutants; what is missing here.
+    """List workloads, faults, drivers, mutants; missing requirements.
 
     \b
       quorumlog chaos list

@@ -37,37 +37,35 @@ Workload = Annotated[
     _one_of(
         WORKLOADS,
         "workload",
-        f"What clients do: {', '.join(WORKLOADS)}. Default: append_read, or the schedule's.",
+        f"Workload: {', '.join(WORKLOADS)}. Default: append_read, or the schedule's.",
     ),
 ]
 WorkloadOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="An option of the workload (see chaos list); repeat."),
+    typer.Option(metavar="NAME=VALUE", help="Option of the workload (see chaos list); repeatable."),
 ]
 Fault = Annotated[
     str,
     typer.Option(
         metavar="FAULT[:ROLE],...",
-        help=f"What breaks: {', '.join(RUN_FAULTS)}; or {NO_FAULTS}.",
+        help=f"Faults to inject: {', '.join(RUN_FAULTS)}; or {NO_FAULTS}.",
         autocompletion=lambda: [*RUN_FAULTS, NO_FAULTS],
     ),
 ]
 Overlap = Annotated[
-    bool, typer.Option("--overlap/--in-turn", help="Whether a fault may begin while others last.")
+    bool, typer.Option("--overlap/--in-turn", help="Let faults overlap, or run them in turn.")
 ]
 Duration = Annotated[
     str | None,
     typer.Option(
-        metavar="TIME", help="How long faults go on: 30s, 2m. Default: 60s, or the schedule's."
+        metavar="TIME", help="Duration of the faults: 30s, 2m. Default: 60s, or the schedule's."
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Decides schedule and workload.")]
-Nodes = Annotated[
-    int, typer.Option(metavar="N", help="Nodes of the cluster that is started.", min=1)
-]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the schedule and the workload.")]
+Nodes = Annotated[int, typer.Option(metavar="N", help="Number of nodes of the new cluster.", min=1)]
 Network = Annotated[
     NetworkKind,
-    typer.Option(help="How links are cut: by forwarders, or by the kernel, which needs root."),
+    typer.Option(help="Cut links by forwarders, or by the kernel (needs root)."),
 ]
 DriverName = Annotated[str, _one_of(DRIVERS, "driver", f"Client library: {', '.join(DRIVERS)}.")]
 Bootstrap = Annotated[
@@ -78,12 +76,14 @@ Control = Annotated[
     str | None,
     typer.Option(
         metavar="NAME:ARGUMENT",
-        help="How to break the cluster of --bootstrap, as commands:nodes.toml (see chaos list).",
+        help="Faults' back end with --bootstrap, as commands:nodes.toml (see chaos list).",
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="For history, verdict and report; else runs/<time>."),
+    typer.Option(
+        metavar="DIR", help="Directory of history, verdict and report. Default: runs/<time>."
+    ),
 ]
 Rate = Annotated[
     float | None, typer.Option(metavar="N", help="Short for --workload-option rate=N.")
@@ -92,17 +92,20 @@ Partitions = Annotated[int, typer.Option(metavar="N", help="Partitions of the to
 Replication = Annotated[int, typer.Option(metavar="N", help="Replicas of a partition.", min=1)]
 ScheduleFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Take the faults from this file, not from the seed."),
+    typer.Option(
+        metavar="FILE",
+        help="Read the faults from this file instead of deriving them from the seed.",
+    ),
 ]
 Config = Annotated[
     list[str] | None,
-    typer.Option("--config", metavar="NAME=VALUE", help="A setting of the nodes; repeat."),
+    typer.Option("--config", metavar="NAME=VALUE", help="Setting of the nodes; repeatable."),
 ]
 MinAcknowledged = Annotated[
     float,
     typer.Option(
         metavar="PERCENT",
-        help="Unknown, not valid, if the cluster acknowledges less of what is offered: for CI.",
+        help="Verdict unknown, not valid, below this share of acknowledged load: for CI.",
         min=0,
         max=100,
     ),
@@ -111,11 +114,11 @@ MutantName = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help=f"Plant a bug, to see it found: {', '.join(MUTANTS)}, or one of docs/recall.md.",
+        help=f"Run nodes with a planted bug: {', '.join(MUTANTS)}, or one of docs/recall.md.",
         callback=_check_mutant,
         autocompletion=lambda: [*every_mutant()],
     ),
 ]
 NodeModule = Annotated[
-    str | None, typer.Option(metavar="MODULE", help="A Python module of yours, run as each node.")
+    str | None, typer.Option(metavar="MODULE", help="Python module to run as each node.")
 ]

@@ -12,18 +12,25 @@ from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, one_line_errors
 
 def serve_command(
     store: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where the runs are: one run, or many below it.")
+        Path, typer.Argument(metavar="DIR", help="Directory of one run, or of many runs below it.")
     ] = Path("runs"),
     port: Annotated[
-        int, typer.Option(metavar="PORT", help="0 takes any free one.", min=0, max=65_535)
+        int,
+        typer.Option(
+            metavar="PORT", help="Port to listen on; 0: any free port.", min=0, max=65_535
+        ),
     ] = 8080,
     host: Annotated[
-        str, typer.Option(metavar="HOST", help="Another address lets other machines read the runs.")
+        str,
+        typer.Option(
+            metavar="HOST",
+            help="Address to listen on; not loopback: other machines can read the runs.",
+        ),
     ] = "127.0.0.1",
 ) -> None:
     """Show runs in a browser: verdicts, reports, node logs.
 
-    It only reads. Runs that appear later are listed at the next look. Ctrl-C ends it.
+    The server only reads. A page lists the runs that exist when it loads. Ctrl-C ends it.
 
     \b
       quorumlog chaos serve runs

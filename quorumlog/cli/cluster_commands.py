@@ -51,8 +51,8 @@ Port = Annotated[
     typer.Option(
         metavar="PORT",
         min=0,
-        help="Kafka port of the first node, the next ones count up. Each control port is "
-        f"{CONTROL_PORT_STEP} above. 0 takes free ports. Default: {_PORT}.",
+        help="Kafka port of the first node; the next nodes count up. Each control port is "
+        f"{CONTROL_PORT_STEP} above. 0: any free ports. Default: {_PORT}.",
     ),
 ]
 FirstId = Annotated[
@@ -60,24 +60,22 @@ FirstId = Annotated[
     typer.Option(
         metavar="ID",
         min=0,
-        help="The node id of the first node, the next ones count up. Apache Kafka's begin with 0. "
+        help="Id of the first node; the next nodes count up. Apache Kafka's begin with 0. "
         f"Default: {FIRST_ID}.",
     ),
 ]
 Detach = Annotated[
-    bool, typer.Option("--detach", help="Return once it is ready; stop it with `down`.")
+    bool, typer.Option("--detach", help="Return once the cluster is ready; `down` stops it.")
 ]
 Defaults = Annotated[
     Literal["fast", "kafka"],
     typer.Option(
-        help="Of a new cluster. fast: short timeouts, quick failover; kafka: Kafka's own."
+        help="Timeouts of a new cluster. fast: short, for quick failover; kafka: Kafka's defaults."
     ),
 ]
 All = Annotated[
     bool,
-    typer.Option(
-        "--all", help="Every cluster of this user on this machine, whatever its directory."
-    ),
+    typer.Option("--all", help="All clusters of this user on this machine, in any directory."),
 ]
 
 
@@ -95,8 +93,8 @@ def up(
 ) -> None:
     """Start a cluster.
 
-    Makes a new cluster in DIR, or starts the one that is there with its data, and prints the
-    addresses when it is ready. Without --detach it runs until Ctrl-C, which stops it cleanly.
+    Makes a new cluster in DIR, or starts the existing cluster with its data, and prints the
+    addresses when it is ready. Without --detach, the cluster runs until Ctrl-C stops it cleanly.
     """
     with cluster_errors():
         cluster = LocalCluster(
@@ -125,7 +123,7 @@ def up(
                 "with --detach the missing ones are started beside it, `down` stops it"
             )
         if ignored := cluster.check():
-            say(f"quorumlog: without effect here (docs/configuration.md): {', '.join(ignored)}")
+            say(f"quorumlog: settings without effect (docs/configuration.md): {', '.join(ignored)}")
         if running and config:
             say(f"quorumlog: node {', '.join(map(str, running))} has new settings once restarted")
         ready_s = _start(cluster)
@@ -141,12 +139,12 @@ def up(
 
 
 def _start(cluster: LocalCluster) -> float:
-    """Start the cluster. If that is interrupted, stop what was started, and end the command."""
+    """Start the cluster. On an interrupt, stop the started nodes and end the command."""
     _at_an_ending_signal(signal.default_int_handler)
     try:
         return cluster.start(say=say)
     except KeyboardInterrupt:
-        fail("interrupted while starting; what was started here is stopped", EXIT_INTERRUPTED)
+        fail("interrupted while starting; the started nodes are stopped", EXIT_INTERRUPTED)
 
 
 def _refuse_another(
@@ -158,7 +156,7 @@ def _refuse_another(
     first_id: int | None,
     port: int | None,
 ) -> None:
-    """End with a usage error if the directory holds a cluster other than the one asked for."""
+    """End with a usage error if the directory's cluster has other options than required."""
     apart = [node.roles[0] for node in cluster.nodes if len(node.roles) == 1]
     held = {
         "--nodes": (nodes, len(cluster.nodes)),
@@ -170,7 +168,7 @@ def _refuse_another(
     for option, (asked, found) in held.items():
         if asked not in {None, found}:
             fail(
-                f"{cluster.directory} holds a cluster with {option} {found}, not {asked}; "
+                f"the cluster in {cluster.directory} has {option} {found}, not {asked}; "
                 f"leave {option} out, or choose another --dir",
                 EXIT_USAGE,
             )
@@ -219,10 +217,10 @@ def _run_until_interrupted(cluster: LocalCluster) -> None:
 def down(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = False) -> None:
     """Stop a cluster cleanly; its data stays.
 
-    A node that makes no progress any more is killed.
+    Nodes that stop making progress are killed.
 
-    With --all, every cluster of this user is stopped, also one that another program runs, and one
-    whose directory was removed.
+    With --all, stop every cluster of this user, also clusters that another program runs, and
+    clusters whose directory was removed.
     """
     if everything:
         _stop(running_clusters.running(), json=json)
@@ -279,10 +277,10 @@ def status(
 ) -> None:
     """Show the nodes, the active controller, and the state of every partition.
 
-    Ends with status 3 if fewer than a majority of the voters answer: what it shows then is the
-    last state that one node knows. It ends with status 1 if no node answers.
+    Ends with status 3 if fewer than a majority of the voters answer; the output is then the last
+    state of one node. Ends with status 1 if no node answers.
 
-    With --all, the running clusters of this user: where they are, and their processes.
+    With --all, list the running clusters of this user: directories and processes.
     """
     if everything:
         _show_all(running_clusters.running(), json=json)

@@ -13,12 +13,12 @@ app = command_group("Show and change settings of topics, brokers and consumer gr
 
 Kind = Annotated[
     Literal["topic", "broker", "group"],
-    typer.Argument(metavar="topic|broker|group", help="What has them."),
+    typer.Argument(metavar="topic|broker|group", help="Kind of the resource."),
 ]
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="The topic's or the group's name; the broker's id, '' for all."
+        metavar="NAME", help="Name of the topic or group; id of the broker, '' for all brokers."
     ),
 ]
 Changes = list[str] | None
@@ -42,7 +42,7 @@ def describe(
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Show all settings, and where each comes from.
+    """Show all settings, with the source of each value.
 
     \b
     Examples:
@@ -62,7 +62,7 @@ def describe(
         for setting, one in sorted(found.items())
     ]
     rows = [(one["name"], one["value"], one["source"]) for one in settings]
-    nothing = f"nothing is altered for {_named(kind, name)}"
+    nothing = f"{_named(kind, name)}: every setting has its default"
     lines = table(("NAME", "VALUE", "FROM"), rows) if rows else ()
     described = {"kind": kind, "name": name, "configs": settings}
     outcome(described, *lines, json=json, empty=nothing)
@@ -73,24 +73,24 @@ def alter(
     kind: Kind,
     name: Name,
     values: Annotated[
-        Changes, typer.Option("--set", metavar="NAME=VALUE", help="Set it. Repeatable.")
+        Changes, typer.Option("--set", metavar="NAME=VALUE", help="Set a value. Repeatable.")
     ] = None,
     delete: Annotated[
-        Changes, typer.Option(metavar="NAME", help="Let it have its default again. Repeatable.")
+        Changes, typer.Option(metavar="NAME", help="Reset a setting to its default. Repeatable.")
     ] = None,
     append: Annotated[
-        Changes, typer.Option(metavar="NAME=VALUE", help="Add to a list. Repeatable.")
+        Changes, typer.Option(metavar="NAME=VALUE", help="Add to a list setting. Repeatable.")
     ] = None,
     subtract: Annotated[
-        Changes, typer.Option(metavar="NAME=VALUE", help="Take from a list. Repeatable.")
+        Changes, typer.Option(metavar="NAME=VALUE", help="Remove from a list setting. Repeatable.")
     ] = None,
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Change some settings; the others stay.
+    """Change the named settings; the others stay.
 
-    All of the changes are made, or none.
+    The command makes all of the changes, or none.
 
     \b
     Examples:

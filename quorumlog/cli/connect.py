@@ -53,7 +53,7 @@ def resolve(bootstrap: str | None, directory: Path = DEFAULT_DIR) -> str:
 def _listening(bootstrap: str) -> str:
     """Return the addresses. Ends the command if every one refuses connections for a second.
 
-    A client waits longer, for brokers that start later; a person waits for the command.
+    A client waits longer, for brokers that start later; a command must answer quickly.
     """
     try:
         places = addresses(bootstrap)
@@ -69,7 +69,7 @@ def _listening(bootstrap: str) -> str:
 
 
 def _refuses(host: str, port: int) -> bool:
-    """Tell whether no process listens there. What else may be wrong, the client explains."""
+    """Return whether the address refuses connections. The client reports other errors."""
     try:
         socket.create_connection((host, port), timeout=_REFUSED_MAX_S).close()
     except ConnectionRefusedError:

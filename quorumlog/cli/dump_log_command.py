@@ -1,4 +1,4 @@
-"""`quorumlog dump-log`: prints what is in the files of a log directory, whole or not."""
+"""`quorumlog dump-log`: prints the files of a log directory, damaged files too."""
 
 import sys
 from collections.abc import Iterator
@@ -26,36 +26,36 @@ from quorumlog.cli.output import (
 def dump_log(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE", help="Files; a directory stands for all below it."),
+        typer.Argument(metavar="FILE", help="Files, or directories for all files below them."),
     ],
     offset: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Begin with the record at this offset.")
     ] = None,
     max_records: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="At most so many records of each file.")
+        int | None, typer.Option(metavar="N", min=1, help="Maximum number of records of each file.")
     ] = None,
-    values: Annotated[bool, typer.Option("--values", help="Print the values of records.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Print the records' values.")] = False,
     batches: Annotated[
         bool, typer.Option("--batches", help="Print batches without their records.")
     ] = False,
     index_sanity: Annotated[
         bool,
         typer.Option(
-            "--index-sanity", help="Compare indexes with their .log; print only what differs."
+            "--index-sanity", help="Compare indexes with their .log; print only differences."
         ),
     ] = False,
     json: Json = False,
 ) -> None:
     """Print the files of a log directory: segments, indexes, snapshots, checkpoints.
 
-    What is whole is printed, then where and what is wrong. Records of the metadata, of
-    __consumer_offsets and of __transaction_state are decoded. A running node may have the files
-    open: its last batch may be half written.
+    The command prints valid items first, then each problem with its position. It decodes records
+    of the metadata, of __consumer_offsets and of __transaction_state. A running node may have the
+    files open: its last batch may be half written.
 
-    Exit status 0: all is whole; 1: something is wrong in a file; 2: no file could be read.
+    Exit status 0: no problems; 1: a file has problems; 2: no file could be read.
     """
     if batches and (values or max_records is not None):
-        fail("--batches prints no records: leave --values and --max-records out", EXIT_USAGE)
+        fail("--batches prints no records: leave out --values and --max-records", EXIT_USAGE)
     asked = Asked(offset, max_records, not batches, values, index_sanity)
     printer: Printer = JsonPrinter(begin_document()) if json else TextPrinter(sys.stdout.write)
     dump = _Dump(printer, asked)
@@ -70,7 +70,7 @@ def dump_log(
 
 
 class _Dump:
-    """Prints files, and counts them: told, read, and with problems."""
+    """Prints files, and counts the printed files, the readable ones and those with problems."""
 
     def __init__(self, printer: Printer, asked: Asked) -> None:
         self._printer: Final = printer
@@ -90,7 +90,7 @@ class _Dump:
             else:
                 self.skipped.append(str(file))
         if self.files_told == told:
-            self._refuse(path, "no file of a log directory is in it")
+            self._refuse(path, "the directory has no files of a log directory")
 
     def _print(self, path: Path) -> None:
         with ExitStack() as opened:
@@ -104,7 +104,7 @@ class _Dump:
             self._end_file(self._print_items(contents.items))
 
     def _print_items(self, items: Iterator[Item | Problem]) -> int:
-        """Print them; return how many are problems."""
+        """Print the items; return the number of problems."""
         problems = 0
         for item in items:
             if isinstance(item, Problem):

@@ -4,7 +4,7 @@ from quorumlog.cli.output import EXIT_USAGE, fail
 
 
 def parse_duration_ms(text: str) -> int:
-    """Read `500ms`, `30s`, `2m` or a bare number of seconds; end with a usage error otherwise."""
+    """Read `500ms`, `30s`, `2m` or a plain number of seconds; else end with a usage error."""
     units = {"ms": 1, "s": 1000, "m": 60_000, "": 1000}
     number = text.rstrip("ms")
     unit = text.removeprefix(number)

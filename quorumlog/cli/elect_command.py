@@ -16,13 +16,14 @@ Outcomes = dict[TopicPartition, KafkaError | None]
 
 def elect(
     preferred: Annotated[
-        bool, typer.Option("--preferred", help="The first assigned replica is to lead.")
+        bool,
+        typer.Option("--preferred", help="Elect the preferred leader: the first assigned replica."),
     ] = False,
     unclean: Annotated[
         bool,
         typer.Option(
             "--unclean",
-            help="Any live replica may lead a partition without a leader: records may be lost.",
+            help="Elect any live replica where a partition has no leader: records may be lost.",
         ),
     ] = False,
     topic: Annotated[
@@ -37,12 +38,12 @@ def elect(
 ) -> None:
     """Elect the leaders of all partitions, of one topic or of one partition.
 
-    Exit status 1: the cluster refused an election. A leader that need not change is no refusal.
+    Exit status 1: the cluster refused an election. A leader that stays is not a refusal.
     """
     if preferred == unclean:
-        fail("say --preferred or --unclean, one of them", EXIT_USAGE)
+        fail("give either --preferred or --unclean", EXIT_USAGE)
     if partition is not None and topic is None:
-        fail("--partition: say which --topic it is of", EXIT_USAGE)
+        fail("--partition needs the topic: add --topic NAME", EXIT_USAGE)
     election: Election = "preferred" if preferred else "unclean"
 
     async def work(admin: Admin) -> Outcomes:

@@ -1,4 +1,4 @@
-"""`quorumlog chaos export`: a history as Jepsen writes them."""
+"""`quorumlog chaos export`: a history in Jepsen's formats."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,11 +15,12 @@ def export(
     format_: Annotated[
         Literal["edn", "jsonl"],
         typer.Option(
-            "--format", help="edn: Jepsen's own. jsonl: the same, one JSON object a line."
+            "--format",
+            help="edn: Jepsen's own format. jsonl: the same operations, a JSON object a line.",
         ),
     ] = "edn",
 ) -> None:
-    """Print a history as Jepsen writes it, for other checkers."""
+    """Print a history in Jepsen's format, for other checkers."""
     from quorumlog.cli.verify import require_checkers
 
     require_checkers()

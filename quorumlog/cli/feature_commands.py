@@ -17,14 +17,12 @@ if TYPE_CHECKING:
 app = command_group("Show and change the feature levels of the cluster.")
 
 Levels = Annotated[list[str], typer.Argument(metavar="FEATURE=LEVEL", help="The new levels.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only say whether the cluster would do it.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Validate the change without making it.")]
 
 
 @app.command()
 def describe(bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
-    """Show the levels in force, and those that a broker works with.
+    """Show the levels in force, and the range that a broker supports.
 
     \b
     Examples:
@@ -48,7 +46,7 @@ def upgrade(
 ) -> None:
     """Raise feature levels, all of them or none.
 
-    Each node has to know the new level.
+    Every node must support the new level.
 
     \b
     Example:
@@ -61,7 +59,7 @@ def upgrade(
 def downgrade(
     levels: Levels,
     unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Even if metadata may be lost by it.")
+        bool, typer.Option("--unsafe", help="Downgrade even if metadata may be lost.")
     ] = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = None,

@@ -34,7 +34,7 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 
 def parse(text: str) -> Print:
-    r"""Return what prints a record by this format, as kcat's -f has it.
+    r"""Return the formatter of records for kcat's -f format.
 
     %t topic, %p partition, %o offset, %T timestamp in ms, %k key, %s value, %K and %S their lengths
     (-1: null), %h headers (`name=value,...`), %% a percent sign; and \n \t \r \0 \\. Raises
@@ -46,12 +46,14 @@ def parse(text: str) -> Print:
         if character == "%":
             token = next(rest, "")
             if token not in _TOKENS:
-                raise ValueError(f"%{token}: there are {' '.join(f'%{name}' for name in _TOKENS)}")
+                raise ValueError(
+                    f"%{token} is no token; use {' '.join(f'%{name}' for name in _TOKENS)}"
+                )
             pieces.append(_TOKENS[token])
         elif character == "\\":
             escape = next(rest, "")
             if escape not in _ESCAPES:
-                raise ValueError(f"\\{escape}: there are \\n \\t \\r \\0 \\\\")
+                raise ValueError(f"\\{escape} is no escape; use \\n \\t \\r \\0 \\\\")
             pieces.append(_constant(_ESCAPES[escape]))
         else:
             pieces.append(_constant(character))
@@ -64,7 +66,7 @@ def _constant(text: str) -> Print:
 
 
 def line(key_separator: str | None) -> Print:
-    """Return what prints the value, behind the key and the separator if there is one."""
+    """Return the formatter of the value, with `separator` behind the key and the separator."""
     if key_separator is None:
         return lambda record: (record.value or b"") + b"\n"
     separator = key_separator.encode()
@@ -86,7 +88,7 @@ def json_line(record: ConsumerRecord) -> bytes:
 
 
 def text_or_base64(field: bytes | None) -> str | dict[str, str] | None:
-    """Return bytes as JSON can hold them: text, or {"base64": "..."} if they are not UTF-8."""
+    """Return bytes as JSON: text, or {"base64": "..."} if they are not UTF-8."""
     if field is None:
         return None
     try:

@@ -12,10 +12,10 @@ from quorumlog.cli.reset_command import reset_offsets
 from quorumlog.cli.table import table
 from quorumlog.client import Admin
 
-app = command_group("Show groups and their lag, move or delete them.")
+app = command_group("Show groups and their lag, reset offsets, delete groups.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
-NO_GROUP: Final = "Dead"  # how a coordinator describes a group that it does not have
+NO_GROUP: Final = "Dead"  # the state in a coordinator's description of a missing group
 
 
 @app.command(name="list")
@@ -50,7 +50,7 @@ def describe(
     groups = ask_admin(bootstrap, directory, lambda admin: admin.describe_consumer_groups([group]))
     found = groups[group]
     if found.state == NO_GROUP:
-        fail(f"there is no group {group}", EXIT_FAILED)
+        fail(f"group {group} does not exist", EXIT_FAILED)
     described = {
         "group": group,
         "type": found.group_type,
@@ -84,7 +84,7 @@ def describe(
 def lag(
     group: Group, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
 ) -> None:
-    """Show how far a group is behind, by partition.
+    """Show the lag of a group in each partition.
 
     \b
     Examples:
@@ -93,7 +93,7 @@ def lag(
     """
     state, rows = ask_admin(bootstrap, directory, lambda admin: lag_rows(admin, group))
     if state == NO_GROUP and not rows:
-        fail(f"there is no group {group}", EXIT_FAILED)
+        fail(f"group {group} does not exist", EXIT_FAILED)
     total = sum(row["lag"] or 0 for row in rows)
     names = ("topic", "partition", "committed", "end", "lag", "client")
     shown = [[row[name] for name in names] for row in rows]
@@ -101,7 +101,7 @@ def lag(
     found = {"group": group, "state": state, "lag": total, "partitions": rows}
     outcome(found, *lines, json=json)
     if not json:
-        say(f"{group}: {state}, {total} records behind")
+        say(f"{group}: {state}, lag {total} records")
 
 
 app.command(name="reset-offsets")(reset_offsets)

@@ -1,4 +1,4 @@
-"""Offsets of a group for `quorumlog groups`: its lag, and where a reset moves it."""
+"""Offsets of a group for `quorumlog groups`: its lag, and the targets of a reset."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -10,9 +10,9 @@ IDLE: Final = frozenset({"Empty", "Dead"})  # the states of a group without memb
 
 
 async def lag_rows(admin: Admin, group: str) -> tuple[str, list[dict[str, Any]]]:
-    """Return the group's state, and a row for each partition that it has committed or reads.
+    """Return the group's state, and a row for each committed or assigned partition.
 
-    `committed`, `end` and `lag` are None where there is none: nothing committed, topic deleted.
+    `committed`, `end` and `lag` are None without a committed offset or without the topic.
     """
     described = (await admin.describe_consumer_groups([group]))[group]
     committed = await admin.list_consumer_group_offsets(group)
@@ -41,7 +41,7 @@ async def lag_rows(admin: Admin, group: str) -> tuple[str, list[dict[str, Any]]]
 
 
 async def _existing(admin: Admin, wanted: Collection[TopicPartition]) -> list[TopicPartition]:
-    """Return those of `wanted` that exist: a topic may be deleted, and created again smaller."""
+    """Return the existing partitions of `wanted`: a topic may be deleted, or re-created smaller."""
     topics = {*await admin.list_topics(include_internal=True)} & {name.topic for name in wanted}
     described = await admin.describe_topics(sorted(topics))
     return [
@@ -54,18 +54,18 @@ async def _existing(admin: Admin, wanted: Collection[TopicPartition]) -> list[To
 async def decide_reset(
     admin: Admin, group: str, reset: Reset, topics: Mapping[str, list[int] | None]
 ) -> list[Move]:
-    """Return where each partition goes. `topics`: which ones; empty: all that are committed.
+    """Return each partition's move. `topics`: the partitions; empty: all committed partitions.
 
     Raises ValueError if the group has members, or a partition cannot be moved.
     """
     described = (await admin.describe_consumer_groups([group]))[group]
     if described.state not in IDLE:
         count = len(described.members)
-        message = f"group {group} is {described.state} with {count} members: stop them first"
+        message = f"group {group} is {described.state} with {count} members: stop the members first"
         raise ValueError(message)
     committed = await admin.list_consumer_group_offsets(group)
     if not topics and not committed:
-        raise ValueError(f"group {group} has committed nothing: name the topics with --topic")
+        raise ValueError(f"group {group} has no committed offsets: name the topics with --topic")
     wanted = await _named(admin, topics) if topics else sorted(committed)
     there = await _existing(admin, wanted)
     earliest = await admin.list_offsets(dict.fromkeys(there, "earliest"))

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 _CHUNK_BYTES: Final = 1 << 16
-_LINE_MAX_BYTES: Final = 1 << 23  # far beyond what a broker takes as one record
+_LINE_MAX_BYTES: Final = 1 << 23  # far above the brokers' limit for one record
 
 
 async def read_lines(fd: int) -> AsyncIterator[list[bytes]]:
-    """Yield the whole lines that have come, at least one, without their ends; wait for more.
+    """Yield the whole lines received, at least one, without line ends; wait for more.
 
-    The last line needs no end. Raises ValueError for a line of more than 8 MiB. It does not read
+    The last line needs no line end. Raises ValueError for a line above 8 MiB. It does not read
     in a thread, because Ctrl-C would then wait for the next line.
     """
     rest = b""
@@ -38,7 +38,7 @@ async def _chunks(fd: int) -> AsyncIterator[bytes]:
 async def _until_readable(fd: int) -> None:
     """Return when a read would not block.
 
-    Each call watches anew: what an earlier call saw may no longer hold.
+    Each call polls again: an earlier result may no longer hold.
     """
     loop = asyncio.get_running_loop()
     readable = loop.create_future()

@@ -33,8 +33,8 @@ def describe(
 ) -> None:
     """Show each directory with its replicas.
 
-    A replica that moves has two rows: `moving` where it moves to, with the records that the copy
-    lacks yet as LAG.
+    A moving replica has two rows. `moving` marks the target directory; its LAG counts the records
+    left to copy.
 
     \b
     Examples:
@@ -59,10 +59,12 @@ def describe(
 @app.command()
 def move(
     topic: Annotated[str, typer.Option(metavar="NAME", help="The topic.")],
-    broker: Annotated[int, typer.Option(metavar="ID", min=0, help="The broker of the replicas.")],
+    broker: Annotated[int, typer.Option(metavar="ID", min=0, help="Broker of the replicas.")],
     to: Annotated[
         str,
-        typer.Option(metavar="PATH", help="One of its log directories, as `describe` shows it."),
+        typer.Option(
+            metavar="PATH", help="Target log directory of the broker, as `describe` shows it."
+        ),
     ],
     partition: Annotated[
         list[int] | None,
@@ -77,8 +79,8 @@ def move(
 ) -> None:
     """Move replicas to another log directory.
 
-    All replicas of the topic on the broker, or those that are named. The path where a replica is
-    cancels its move; another one sends it there instead. The command waits until all are there.
+    Moves all replicas of the topic on the broker, or only the named partitions. The replica's
+    current path cancels its move; another path redirects it. The command waits for all moves.
 
     \b
     Examples:
@@ -108,12 +110,12 @@ def move(
         "completed": not detach,
         "partitions": [at.partition for at in moved],
     }
-    state = "begun to move to" if detach else "now in"
+    state = "started to move to" if detach else "now in"
     outcome(done, *(f"{at.partition:>4}  {state} {to}" for at in moved), json=json)
 
 
 async def _until_moved(admin: Admin, broker: int, to: str, targets: list[TopicPartition]) -> None:
-    """Return when all are there. Raises ValueError if one does not move any more."""
+    """Return when all replicas have moved. Raises ValueError if a replica stops moving."""
     told = ""
     while True:
         there = (await admin.describe_log_dirs([broker]))[broker][to].replicas
@@ -123,12 +125,12 @@ async def _until_moved(admin: Admin, broker: int, to: str, targets: list[TopicPa
         now = f"{len(moved)} of {len(targets)} replicas have moved"
         if now + str(lag) != told:
             told = now + str(lag)
-            say(f"{now}, {lag} records are to be copied" if lag else now)
+            say(f"{now}, {lag} records left to copy" if lag else now)
         if len(moved) == len(targets):
             return
         lost = [at for at in targets if at not in there]
         if lost:
-            raise ValueError(f"{lost[0]} does not move to {to} any more: the broker's log says why")
+            raise ValueError(f"{lost[0]} stopped moving to {to}: see the broker's log")
         await asyncio.sleep(POLL_S)
 
 

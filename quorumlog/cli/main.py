@@ -94,7 +94,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "groups": Command(
         "group_commands",
-        "Show groups and their lag, move or delete them.",
+        "Show groups and their lag, reset offsets, delete groups.",
         (
             "quorumlog groups list",
             "quorumlog groups lag billing",
@@ -200,7 +200,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "verify": Command(
         "verify",
-        "Judge the history of a run.",
+        "Check the history of a run.",
         (
             "quorumlog verify run",
             "quorumlog verify run/history.jsonl --json",
@@ -218,7 +218,7 @@ COMMANDS: Final[dict[str, Command]] = {
         ),
     ),
 }
-_WIDTH_MAX: Final = 120  # of a help text, in characters: beyond, lines are hard to read
+_WIDTH_MAX: Final = 120  # width of a help text, in characters: longer lines are hard to read
 _FIRST_STEPS: Final = (
     "quorumlog up --detach",
     "quorumlog topics create orders --partitions 3 --replication 3",
@@ -234,9 +234,9 @@ def _shown(examples: Sequence[str]) -> str | None:
 
 
 def build_app(arguments: Sequence[str]) -> "Typer":
-    """Return the application; of its commands, only the one that `arguments` begin with is loaded.
+    """Return the application, with only the command loaded that `arguments` begin with.
 
-    The others have their names and summaries: the list of commands needs no more.
+    The other commands have only names and summaries, for the list of commands.
     """
     import typer
 
@@ -278,12 +278,12 @@ def _load(app: "Typer", name: str, command: Command) -> None:
             one.cls = PlainCommand
         app.add_typer(found, name=name, short_help=command.summary, epilog=epilog)
     else:
-        kind = getattr(module, "COMMAND", PlainCommand)  # a class of its own, if it has one
+        kind = getattr(module, "COMMAND", PlainCommand)  # the command's own class, if any
         app.command(name=name, cls=kind, short_help=command.summary, epilog=epilog)(found)
 
 
 def _not_loaded() -> None:
-    """Do nothing: it takes the place of a command that is not loaded."""
+    """Do nothing: the placeholder of a command that is not loaded."""
 
 
 def main() -> None:
@@ -309,7 +309,7 @@ def main() -> None:
     try:
         status = _run(app, arguments or ["--help"])
         sys.stdout.flush()
-    except BrokenPipeError:  # `quorumlog status | true`: the reader wants no more
+    except BrokenPipeError:  # `quorumlog status | true`: the reader has closed the pipe
         _drop_stdout()
         sys.exit(_status_without_output(arguments))
     except OSError as error:
@@ -337,9 +337,9 @@ def _run(app: "Typer", arguments: list[str]) -> int:
     try:
         status: int | None = app(args=arguments, standalone_mode=False)
     except TyperException as error:
-        # A choice is checked by pydantic, whose word for the error is of no use to a person.
+        # Pydantic checks choices; its prefix of the message is of no use to a person.
         error.message = error.message.removeprefix("Value error, ") + _hint(arguments)
-        show = getattr(error, "show", None)  # usage errors know how to show the usage
+        show = getattr(error, "show", None)  # usage errors print the usage themselves
         if show is not None:
             show()
         else:
@@ -352,7 +352,7 @@ def _run(app: "Typer", arguments: list[str]) -> int:
 
 
 def _hint(arguments: Sequence[str]) -> str:
-    """Return where a command stands that was typed without its group, as `quorumlog lag`; or ""."""
+    """Return a hint for a command typed without its group, as `quorumlog lag`; or ""."""
     from importlib import import_module
 
     name = arguments[0]
@@ -368,13 +368,13 @@ def _hint(arguments: Sequence[str]) -> str:
 
 
 def _completed() -> list[str]:
-    """Return the words of the command line that a shell wants completed, if this is such a run."""
+    """Return the words of the command line to complete, if a shell requests completion."""
     words = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
     return words.split()[1:] if "_QUORUMLOG_COMPLETE" in os.environ else []
 
 
 def _open_what_is_closed() -> None:
-    """Open /dev/null as stdout or stderr of a process that was started without it (`>&-`)."""
+    """Open /dev/null as stdout or stderr if the process was started without it (`>&-`)."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - it is open until the process ends

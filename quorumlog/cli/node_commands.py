@@ -14,7 +14,7 @@ app = command_group("Kill, pause, stop, start or unregister one node of a cluste
 
 
 class _Action(NamedTuple):
-    """What a command does to a node. `done`: the first word of its output."""
+    """An action on a node. `done`: the first word of the command's output."""
 
     act: Callable[[LocalCluster, int], object]
     done: str
@@ -28,14 +28,14 @@ _ACTIONS: Final = {
         partial(LocalCluster.start_node, say=say),
         "started",
         "Start a node again.\n\n"
-        "Returns when it is unfenced. The node runs on until `quorumlog down`.",
+        "Returns when the node is unfenced. The node runs until `quorumlog down`.",
     ),
     "pause": _Action(
         LocalCluster.pause,
         "paused",
-        "Freeze a node (SIGSTOP).\n\nIts connections stay open and nothing answers.",
+        "Freeze a node (SIGSTOP).\n\nIts connections stay open; it sends no responses.",
     ),
-    "resume": _Action(LocalCluster.resume, "resumed", "Let a paused node go on (SIGCONT)."),
+    "resume": _Action(LocalCluster.resume, "resumed", "Resume a paused node (SIGCONT)."),
 }
 
 
@@ -59,10 +59,10 @@ for _name, _action in _ACTIONS.items():
 def unregister(
     node_id: NodeId, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
 ) -> None:
-    """Let the cluster forget a broker that will not come back.
+    """Unregister a broker that will not come back.
 
-    Stop it before. The cluster refuses if no other broker is known to hold all records of a
-    partition. Assignments still name the broker: `reassign` moves its partitions.
+    Stop the broker first. The cluster refuses if a partition has no other replica known to be
+    complete. Assignments still name the broker: `reassign` moves its partitions.
 
     \b
     Example:

@@ -1,7 +1,7 @@
-"""Decides where a reset moves a group, from its committed offsets and the ends of the logs.
+"""Decides the target offsets of a reset, from committed offsets and log ends.
 
-A target outside of a log is moved to its nearest end, as by Kafka's tool. It refuses a partition
-whose log is unknown, and a shift of a partition without a committed offset.
+A target outside a log becomes the log's nearest end, as in Kafka's tool. A reset refuses a
+partition without log offsets, and a shift of a partition without a committed offset.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ class Reset:
 
 
 class LogEnds(NamedTuple):
-    """The first offset of a log, and the next one to be written. `at_time`: -1 if none is later."""
+    """The log start and log end offset. `at_time`: -1 if no record is later."""
 
     earliest: int
     latest: int
@@ -31,7 +31,7 @@ class LogEnds(NamedTuple):
 
 
 class Move(NamedTuple):
-    """The change of one partition's committed offset; `before` is None if there was none."""
+    """The change of one partition's committed offset; `before`: None if not committed."""
 
     partition: TopicPartition
     before: int | None
@@ -67,16 +67,16 @@ def _target(reset: Reset, name: TopicPartition, before: int | None, ends: LogEnd
             return ends.latest if ends.at_time < 0 else ends.at_time
         case "shift":
             if before is None:
-                raise ValueError(f"nothing is committed for {name}: there is nothing to shift")
+                raise ValueError(f"{name} has no committed offset to shift: give another target")
             return before + reset.value
 
 
 def parse_datetime_ms(text: str) -> int:
-    """Read an ISO 8601 date and time, UTC unless it says otherwise, as ms. Raises ValueError."""
+    """Read an ISO 8601 date and time (UTC without an offset) as ms. Raises ValueError."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no date like 2026-01-31T12:00:00") from None
+        raise ValueError(f"{text!r} is no date and time: write it as 2026-01-31T12:00:00") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)

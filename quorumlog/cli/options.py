@@ -12,7 +12,7 @@ DEFAULT_DIR: Final = Path("quorumlog-data")
 
 
 class PlainCommand(TyperCommand):
-    """A command whose usage names a required argument without braces: NAME, not {NAME}."""
+    """A command whose usage shows a required argument without braces: NAME, not {NAME}."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """See click."""
@@ -57,25 +57,27 @@ def _setting_names(incomplete: str) -> list[str]:
     return [f"{name}=" for name in known_names() if name.startswith(incomplete)]
 
 
-Dir = Annotated[
-    Path, typer.Option("--dir", metavar="DIR", help="The directory that holds the cluster.")
-]
+Dir = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Directory of the cluster.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, errors too.")]
-Internal = Annotated[bool, typer.Option("--internal", help="Show internal topics, too.")]
+Internal = Annotated[bool, typer.Option("--internal", help="Show internal topics too.")]
 Controllers = Annotated[
     int | None,
-    typer.Option(metavar="C", min=1, help="With --brokers: nodes that are controllers only."),
+    typer.Option(
+        metavar="C", min=1, help="Number of nodes with only the role controller; needs --brokers."
+    ),
 ]
 Brokers = Annotated[
     int | None,
-    typer.Option(metavar="B", min=1, help="With --controllers: nodes that are brokers only."),
+    typer.Option(
+        metavar="B", min=1, help="Number of nodes with only the role broker; needs --controllers."
+    ),
 ]
 NodeSettings = Annotated[
     list[str] | None,
     typer.Option(
         "--config",
         metavar="NAME=VALUE",
-        help="A setting of all nodes, by Kafka's name; NAME= takes it back. Repeatable.",
+        help="Setting of all nodes, by Kafka's name; NAME= resets it. Repeatable.",
         autocompletion=_setting_names,
     ),
 ]
@@ -84,10 +86,10 @@ TopicSettings = Annotated[
     typer.Option(
         "--config",
         metavar="NAME=VALUE",
-        help="A setting of the topic, by Kafka's name. Repeatable.",
+        help="Setting of the topic, by Kafka's name. Repeatable.",
     ),
 ]
 NodeId = Annotated[
-    int, typer.Argument(metavar="ID", help="The node's id.", autocompletion=_node_ids)
+    int, typer.Argument(metavar="ID", help="Id of the node.", autocompletion=_node_ids)
 ]
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 import typer
 
 EXIT_VALID: Final = 0
-EXIT_FAILED: Final = 1  # also: the verdict is invalid
+EXIT_FAILED: Final = 1  # or the verdict is invalid
 EXIT_UNKNOWN: Final = 2
 EXIT_NO_QUORUM: Final = 3  # of `status`: fewer than a majority of the voters answer
 EXIT_USAGE: Final = 64
@@ -20,7 +20,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class _Answer:
-    """The output that this run of the command line must still print on stdout."""
+    """The state of this command's JSON output."""
 
     def __init__(self) -> None:
         self.is_json = False
@@ -31,14 +31,14 @@ _answer = _Answer()
 
 
 def expect(arguments: list[str]) -> None:
-    """Begin a run of the command line. If its options have --json, it prints documents."""
+    """Begin a run of the command line; `--json` among its options selects documents."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     _answer.is_json = "--json" in options
     _answer.is_given = False
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal (stderr)."""
+    """Print a message for a person (stderr)."""
     typer.echo(text, err=True)
 
 
@@ -55,18 +55,18 @@ def document(value: Any) -> None:
 
 
 def begin_document() -> Callable[[str], Any]:
-    """Return what writes the document on stdout, piece by piece: from here on it is the caller's.
+    """Return the writer of stdout: from here on the caller writes the document in pieces.
 
-    The pieces must come to exactly one document.
+    The pieces must form exactly one document.
     """
     _answer.is_given = True
     return sys.stdout.write
 
 
 def outcome(value: Any, *lines: str, json: bool, empty: str = "") -> None:
-    """Print `value` as the document, or the lines that say the same.
+    """Print `value` as the document, or `lines` without --json.
 
-    `empty` tells the person that there are no lines to print.
+    `empty`: the message for a person if there are no lines.
     """
     if json:
         document(value)
@@ -96,7 +96,7 @@ def document_error(message: str) -> None:
 
 @contextmanager
 def one_line_errors(*kinds: type[Exception], status: int = EXIT_FAILED) -> Iterator[None]:
-    """Turn these errors into one line and an exit status: they are expected, not bugs."""
+    """Turn these expected errors into one line and an exit status."""
     try:
         yield
     except kinds as error:

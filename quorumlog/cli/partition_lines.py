@@ -5,10 +5,10 @@ from typing import Any
 
 
 def partition_line(index: int, partition: Mapping[str, Any], leader_lack: str | None = None) -> str:
-    """Return who leads a partition; without a leader, for which brokers it waits.
+    """Return a partition's leader; without a leader, the brokers that may become leader.
 
-    `leader_lack`: why the leader does not lead in fact: "dead", "paused"; None: it may.
-    `elr` and `last_known_elr` are None if an older release does not say them.
+    `leader_lack`: why the leader cannot serve: "dead", "paused"; None: it can.
+    `elr` and `last_known_elr`: None if an older release does not send them.
     """
     lack = "" if leader_lack is None else f" ({leader_lack})"
     line = (

@@ -16,21 +16,21 @@ app = command_group("Show the metadata quorum, and change its voters.")
 _COLUMNS: Final = ("replica_id", "role", "log_end_offset", "lag", "lag_ms")
 _HEADERS: Final = ("NODE", "ROLE", "LOG END", "LAG", "LAG MS")
 Row = dict[str, Any]
-Node = Annotated[int, typer.Option("--node", metavar="N", min=0, help="The id of the controller.")]
+Node = Annotated[int, typer.Option("--node", metavar="N", min=0, help="Node id of the controller.")]
 DirectoryId = Annotated[
     str | None,
     typer.Option(
         "--directory",
         metavar="ID",
-        help="The directory.id in meta.properties of its log directory. Default: as the leader "
-        "knows it.",
+        help="directory.id in meta.properties of its log directory. Default: the id in its "
+        "fetches.",
     ),
 ]
 Address = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
-        help="Its control listener. Default: as the leader knows it.",
+        help="Address of its control listener. Default: the registered address.",
     ),
 ]
 
@@ -39,7 +39,7 @@ Address = Annotated[
 def describe(bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
     """Show the leader, the voters, the observers and their lag.
 
-    LAG counts the records that a node lacks of the leader's log. LAG MS is the time since the node
+    LAG counts the leader's records that a node lacks. LAG MS is the time since the node
     last had all of them, by the leader's clock.
 
     \b
@@ -79,9 +79,9 @@ def add_voter(
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Make an observer a voter, and wait until that is committed.
+    """Make an observer a voter; wait until that is committed.
 
-    It needs kraft.version 1. The node runs already, with the role controller, and has caught up.
+    Requires kraft.version 1, and a running node with the role controller that has caught up.
 
     \b
     Examples:
@@ -95,14 +95,14 @@ def add_voter(
             if _known_directory(quorum.observers, node) in {None, voter}:
                 fail(f"node {node} is a voter already, with directory {voter}")
             fail(
-                f"node {node} is a voter with the directory {voter}, and runs with another one: "
-                f"quorumlog quorum remove-voter --node {node}, then add it"
+                f"node {node} is a voter with directory {voter}, but runs with another directory: "
+                f"run quorumlog quorum remove-voter --node {node}, then add it"
             )
         found = directory_id or _known_directory(quorum.observers, node)
         where = address or quorum.addresses.get(node)
         if found is None or where is None:
             what = "--directory" if found is None else "--address"
-            fail(f"node {node} is no observer that the leader knows: start it, or say its {what}")
+            fail(f"node {node} is no observer of the leader: start it, or give its {what}")
         await admin.add_raft_voter(node, _uuid(found), where)
         return {"node": node, "directory_id": found, "address": where, "voter": True}
 
@@ -118,7 +118,7 @@ def remove_voter(
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Make a voter an observer, and wait until that is committed.
+    """Make a voter an observer; wait until that is committed.
 
     The voter does not have to run.
 
@@ -132,14 +132,14 @@ def remove_voter(
         quorum = await admin.describe_quorum()
         found = directory_id or _known_directory(quorum.voters, node)
         if found is None and _is_voter(quorum, node):
-            fail(f"node {node} has yet to fetch from the leader, which then knows its directory")
+            fail(f"node {node} has not fetched from the leader: wait, or give its --directory")
         if found is None:
             fail(f"node {node} is no voter")
         await admin.remove_raft_voter(node, _uuid(found))
         return {"node": node, "directory_id": found, "voter": False}
 
     done = ask_admin(bootstrap, directory, work)
-    outcome(done, f"node {node} is no voter any more", json=json)
+    outcome(done, f"node {node} is no longer a voter", json=json)
 
 
 def _known_directory(replicas: tuple[QuorumReplica, ...], node: int) -> str | None:
@@ -157,7 +157,7 @@ def _uuid(text: str) -> bytes:
     try:
         return uuid_from_text(text)
     except ValueError:
-        fail(f"--directory {text}: it is no directory.id", EXIT_USAGE)
+        fail(f"--directory {text}: not a directory.id", EXIT_USAGE)
 
 
 def _role_of(row: Row, quorum: QuorumDescription) -> str:
@@ -165,7 +165,7 @@ def _role_of(row: Row, quorum: QuorumDescription) -> str:
 
 
 def _row(one: QuorumReplica, leader: QuorumReplica | None) -> Row:
-    """Describe a replica; what is not known is None."""
+    """Describe a replica; unknown fields are None."""
     end_offset = _known(one.log_end_offset)
     caught_up_ms = _known(one.last_caught_up_timestamp_ms)
     last_end = None if leader is None else _known(leader.log_end_offset)

@@ -17,7 +17,7 @@ Entity = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TYPE=NAME",
-        help="user=NAME, client-id=NAME or ip=ADDRESS; TYPE= is the default. Repeatable.",
+        help="user=NAME, client-id=NAME or ip=ADDRESS; TYPE=: the default entity. Repeatable.",
     ),
 ]
 
@@ -27,16 +27,16 @@ def describe(
     entity: Entity = None,
     any_of: Annotated[
         list[str] | None,
-        typer.Option("--any", metavar="TYPE", help="Any name of this type. Repeatable."),
+        typer.Option("--any", metavar="TYPE", help="Match any name of this type. Repeatable."),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Only entities without other types.")
+        bool, typer.Option("--strict", help="Match only entities without other types.")
     ] = False,
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Show quotas: those that all of the options mean, or all.
+    """Show the quotas that match all of the options.
 
     A quorumlog cluster stores quotas and does not enforce them.
 
@@ -68,7 +68,7 @@ def alter(
         list[str] | None, typer.Option("--set", metavar="QUOTA=NUMBER", help="Repeatable.")
     ] = None,
     delete: Annotated[
-        list[str] | None, typer.Option(metavar="QUOTA", help="Take it away. Repeatable.")
+        list[str] | None, typer.Option(metavar="QUOTA", help="Delete a quota. Repeatable.")
     ] = None,
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
@@ -85,7 +85,7 @@ def alter(
     """
     named = _entity(entity)
     if not named:
-        fail("say which entity: --entity TYPE=NAME", EXIT_USAGE)
+        fail("no entity is given: add --entity TYPE=NAME", EXIT_USAGE)
     if not (values or delete):
         fail("nothing to change: give --set or --delete", EXIT_USAGE)
     numbers = {
@@ -111,4 +111,4 @@ def _number(key: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        fail(f"--set {key}={text}: a number is wanted", EXIT_USAGE)
+        fail(f"--set {key}={text}: the value must be a number", EXIT_USAGE)

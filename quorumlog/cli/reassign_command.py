@@ -18,7 +18,7 @@ from quorumlog.settings.servers import FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED
 from quorumlog.settings.topics import TopicConfig
 
 POLL_S: Final = 0.2
-STALE_S: Final = 5.0  # as long may a broker not have heard of what another one has confirmed
+STALE_S: Final = 5.0  # maximum delay of a broker's metadata behind another broker's
 _GIVING: Final = TopicConfig.leader_replication_throttled_replicas.name
 _GAINING: Final = TopicConfig.follower_replication_throttled_replicas.name
 _RATES: Final = (LEADER_THROTTLED_RATE.name, FOLLOWER_THROTTLED_RATE.name)
@@ -26,34 +26,33 @@ Targets = Mapping[TopicPartition, tuple[int, ...]]
 
 
 def reassign(
-    topic: Annotated[str, typer.Option(metavar="NAME", help="The topic to move.")],
+    topic: Annotated[str, typer.Option(metavar="NAME", help="Topic to move.")],
     brokers: Annotated[
-        str | None,
-        typer.Option(metavar="IDS", help="Where every replica is to be, as 2,3,4."),
+        str | None, typer.Option(metavar="IDS", help="Brokers of the replicas, as 2,3,4.")
     ] = None,
     partition: Annotated[
         list[int] | None,
         typer.Option(metavar="N", min=0, help="Only this partition. Repeatable."),
     ] = None,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Go back to the replicas of before.")
+        bool, typer.Option("--cancel", help="Return to the earlier replicas.")
     ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Do not wait until the replicas are in sync.")
     ] = False,
     throttle: Annotated[
         int | None,
-        typer.Option(metavar="BYTES", min=1, help="Bytes a second, of each broker."),
+        typer.Option(metavar="BYTES", min=1, help="Bytes a second of each broker."),
     ] = None,
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Move the partitions of a topic to other brokers, or cancel that.
+    """Move the partitions of a topic to other brokers, or cancel the move.
 
-    The preferred leaders are spread over the brokers, the first one's first. The command waits
-    until all new replicas are in sync, and those that are not named have gone. A throttle lasts as
-    long as the command.
+    Preferred leaders rotate over the brokers, starting with the first. The command waits until
+    all new replicas are in sync and the replaced replicas are removed. A throttle lasts as long
+    as the command.
     """
     if cancel == (brokers is not None):
         fail("give either --brokers or --cancel", EXIT_USAGE)
@@ -79,7 +78,9 @@ def reassign(
     done = ask_admin(bootstrap, directory, work)
     if cancel:
         indexes = [row["partition"] for row in done["partitions"]]
-        told = f"cancelled: {topic} {indexes}" if indexes else f"nothing of {topic} is reassigned"
+        told = (
+            f"cancelled: {topic} {indexes}" if indexes else f"{topic} has no reassignment to cancel"
+        )
         outcome(done, told, json=json)
         return
     lines = (f"{row['partition']:>4}  replicas {row['replicas']}" for row in done["partitions"])
@@ -87,7 +88,7 @@ def reassign(
 
 
 def moving_replicas(found: Mapping[int, PartitionView], targets: Targets) -> dict[str, str]:
-    """Return the replicas of partitions that get new ones, and those, for each side's setting."""
+    """Return the old and new replicas of partitions that gain some, by throttle setting."""
     giving, gaining = [], []
     for at, replicas in targets.items():
         there_are = found[at.partition].replicas if at.partition in found else replicas
@@ -101,9 +102,9 @@ def moving_replicas(found: Mapping[int, PartitionView], targets: Targets) -> dic
 async def throttled(
     admin: Admin, topic: str, moving: Mapping[str, str], rate: int | None
 ) -> AsyncIterator[None]:
-    """Let these replicas, by the setting, be copied at `rate` bytes a second meanwhile.
+    """Limit the copying of these replicas to `rate` bytes a second inside the block.
 
-    In the end the rates are again those that were set for all brokers before.
+    `moving`: the replicas by throttle setting. At the end, the brokers' earlier rates return.
     """
     if rate is None or not moving:
         yield
@@ -145,9 +146,9 @@ async def _cancel(admin: Admin, topic: str, partitions: list[int] | None) -> dic
 
 
 async def _until_moved(admin: Admin, topic: str, targets: Targets) -> None:
-    """Return when every partition is in sync where it is to be. Raises KafkaError if it will not.
+    """Return when every partition's targets are in sync. Raises ValueError if they will not be.
 
-    The two answers may be of brokers that know less than another: both must say that it is done.
+    Either response may come from a broker with old metadata: both must show the end.
     """
     moved = -1
     lost_since: float | None = None
@@ -174,5 +175,5 @@ async def _until_moved(admin: Admin, topic: str, targets: Targets) -> None:
         now_s = time.monotonic()
         lost_since = (lost_since or now_s) if others else None
         if lost_since is not None and now_s - lost_since > STALE_S:
-            raise ValueError(f"{others[0]} was reassigned otherwise, or its move was cancelled")
+            raise ValueError(f"{others[0]}: another command changed or cancelled the reassignment")
         await asyncio.sleep(POLL_S)

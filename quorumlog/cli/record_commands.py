@@ -28,18 +28,25 @@ def produce(
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", metavar="NAME=VALUE", help="Of every record. Repeatable."),
+        typer.Option("--header", metavar="NAME=VALUE", help="Header of every record. Repeatable."),
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Send all there, not where the key says."),
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Send all records to this partition instead of choosing it by key.",
+        ),
     ] = None,
     compression: Annotated[
-        Literal["none", "gzip", "snappy", "lz4", "zstd"], typer.Option(help="Of each batch.")
+        Literal["none", "gzip", "snappy", "lz4", "zstd"],
+        typer.Option(help="Compression of each batch."),
     ] = "none",
     acks: Annotated[
         Literal["all", "-1", "1", "0"],
-        typer.Option(help="Wait for the whole ISR (all, -1), the leader (1) or nothing (0)."),
+        typer.Option(
+            help="Wait for the whole ISR (all, -1), for the leader (1), or do not wait (0)."
+        ),
     ] = "all",
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
@@ -76,7 +83,7 @@ def produce(
 
 
 def _headers(texts: Sequence[str]) -> list[tuple[str, bytes | None]]:
-    """Read `NAME=VALUE` arguments; a name may come twice. Ends the command for anything else."""
+    """Read `NAME=VALUE` arguments; names may repeat. Ends the command for anything else."""
     headers: list[tuple[str, bytes | None]] = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -87,7 +94,7 @@ def _headers(texts: Sequence[str]) -> list[tuple[str, bytes | None]]:
 
 
 class _Sent:
-    """The records on their way, in the order they were sent; at most `_UNACKNOWLEDGED_MAX`."""
+    """The unacknowledged records in send order; at most `_UNACKNOWLEDGED_MAX`."""
 
     def __init__(self) -> None:
         self._settled = 0
@@ -99,14 +106,14 @@ class _Sent:
             await self.settle(down_to=_UNACKNOWLEDGED_MAX // 2)
 
     async def settle(self, *, down_to: int) -> None:
-        """Wait until at most so many are on their way. Raises KafkaError for the first to fail."""
+        """Wait until at most `down_to` are unacknowledged. Raises the first KafkaError."""
         while len(self._waiting) > down_to:
             await self._waiting[0]
             self._waiting.popleft()
             self._settled += 1
 
     def count(self) -> int:
-        """Return how many were acknowledged."""
+        """Return the number of acknowledged records."""
         return self._settled + sum(_is_acknowledged(delivery) for delivery in self._waiting)
 
 
@@ -131,34 +138,34 @@ def consume(
     topic: Topic,
     group: Annotated[
         str | None,
-        typer.Option(metavar="GROUP", help="Join this group and go on where it stopped."),
+        typer.Option(metavar="GROUP", help="Join this group; resume at its committed offsets."),
     ] = None,
     start: Annotated[
         str,
         typer.Option(
             "--from",
             metavar="beginning|end|DURATION",
-            help="Where to begin, if the group has no position: PT1H (ISO 8601) is an hour ago.",
+            help="Start position without a committed offset: PT1H (ISO 8601) is an hour ago.",
         ),
     ] = "end",
     maximum: Annotated[
-        int | None, typer.Option("--max", metavar="N", help="Stop after so many records.", min=1)
+        int | None, typer.Option("--max", metavar="N", help="Stop after N records.", min=1)
     ] = None,
     key_separator: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Print keys too, in front of this.")
+        str | None, typer.Option(metavar="TEXT", help="Print keys too, followed by this separator.")
     ] = None,
     text_format: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="As kcat's -f: %t topic, %p partition, %o offset, %T time in ms, %k key, "
+            help="Format, as kcat's -f: %t topic, %p partition, %o offset, %T time in ms, %k key, "
             r"%s value, %h headers, %K %S lengths, %% percent; \n and \t.",
         ),
     ] = None,
     isolation_level: Annotated[
         Literal["read_committed", "read_uncommitted"],
-        typer.Option(help="With read_committed: only what no transaction holds or has aborted."),
+        typer.Option(help="read_committed: leave out records of open and aborted transactions."),
     ] = "read_uncommitted",
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
@@ -166,7 +173,7 @@ def consume(
         False
     ),
 ) -> None:
-    """Print the records of a topic, a line each, until --max or Ctrl-C."""
+    """Print the records of a topic, one line each, until --max or Ctrl-C."""
     to_line = _printer(key_separator, text_format, json=json)
     reset = _offset_reset(start)
     addresses = resolve(bootstrap, directory)
@@ -179,7 +186,7 @@ def consume(
             isolation_level=isolation_level,
         )
         async with consumer:
-            found = await consumer.partitions_for(topic)  # says so if there is no such topic
+            found = await consumer.partitions_for(topic)  # fails here if the topic does not exist
             if group is None:
                 consumer.assign([TopicPartition(topic, index) for index in found])
             else:
@@ -203,9 +210,9 @@ def _offset_reset(start: str) -> str:
 
 
 def _printer(key_separator: str | None, text_format: str | None, *, json: bool) -> formats.Print:
-    """Return what prints a record. At most one of the three may be given."""
+    """Return the formatter of records. At most one of the three may be given."""
     if [key_separator is not None, text_format is not None, json].count(True) > 1:
-        fail("give one of --key-separator, --format and --json", EXIT_USAGE)
+        fail("give only one of --key-separator, --format and --json", EXIT_USAGE)
     if json:
         return formats.json_line
     if text_format is None:

@@ -1,4 +1,4 @@
-"""`quorumlog groups reset-offsets`: show where a group would be moved, or move it."""
+"""`quorumlog groups reset-offsets`: show or make a change of committed offsets."""
 
 from typing import Annotated, Any
 
@@ -18,20 +18,22 @@ Topics = Annotated[
     typer.Option(
         "--topic",
         metavar="TOPIC[:0,1]",
-        help="These partitions only. Repeatable. Without it: all that the group has committed.",
+        help="Only these partitions. Repeatable. Default: all committed partitions of the group.",
     ),
 ]
 ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the start.")]
 ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the end.")]
 ToOffset = Annotated[int | None, typer.Option(metavar="N", min=0, help="To this offset.")]
 ShiftBy = Annotated[
-    int | None, typer.Option(metavar="N", help="By so many records; below 0: back.")
+    int | None, typer.Option(metavar="N", help="Forward by this number of records; below 0: back.")
 ]
 ToDatetime = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="To the first record since 2026-01-31T12:00:00 (UTC)."),
 ]
-Execute = Annotated[bool, typer.Option("--execute/--dry-run", help="Do it; without, only show it.")]
+Execute = Annotated[
+    bool, typer.Option("--execute/--dry-run", help="Make the change. Default: only show it.")
+]
 
 
 def reset_offsets(
@@ -47,9 +49,9 @@ def reset_offsets(
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Show where a group would be moved; with --execute, move it.
+    """Show new committed offsets; with --execute, commit them.
 
-    The group must have no members. A target outside of a log is moved to its nearest end.
+    The group must have no members. A target outside a log becomes the log's nearest end.
 
     \b
     Examples:
@@ -80,13 +82,17 @@ def reset_offsets(
     lines = table(headers, [list(row.values()) for row in rows])
     outcome({"group": group, "executed": execute, "partitions": rows}, *lines, json=json)
     if not json:
-        say(f"{group} is moved" if execute else "nothing is moved yet: add --execute")
+        say(
+            f"offsets of {group} are reset"
+            if execute
+            else "no offset is changed yet: add --execute"
+        )
 
 
 def _the_one(given: dict[str, Reset | None]) -> Reset:
     resets = [reset for reset in given.values() if reset is not None]
     if len(resets) != 1:
-        fail(f"give one of {', '.join(given)}", EXIT_USAGE)
+        fail(f"give only one of {', '.join(given)}", EXIT_USAGE)
     return resets[0]
 
 

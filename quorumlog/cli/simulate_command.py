@@ -101,7 +101,7 @@ def _report(
     *,
     json_output: bool,
 ) -> None:
-    """Print what came of the runs; end with status 1 if a rule broke."""
+    """Print the results; end with status 1 if a rule broke."""
     if json_output:
         document(summary)
     else:
@@ -112,10 +112,10 @@ def _report(
 
 
 def _refuse_options_of_nodes(given: Mapping[str, object]) -> None:
-    """End with a usage error if an option was given that only whole nodes have."""
+    """End with a usage error for an option of whole nodes only."""
     for name, value in given.items():
         if value:
-            fail(f"{name} is for whole nodes: quorumlog simulate nodes", EXIT_USAGE)
+            fail(f"{name} applies to whole nodes only: run quorumlog simulate nodes", EXIT_USAGE)
 
 
 def _seeds(count: int, one: int | None) -> range:
@@ -123,24 +123,24 @@ def _seeds(count: int, one: int | None) -> range:
 
 
 def _cpu_s() -> float:
-    """Return the CPU time of this process, and of those that it has waited for."""
+    """Return the CPU time of this process and of its finished children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def _subject(subject: str, world: str, schedule: Path | None) -> str:
-    """Return what is to be simulated; end with a usage error if there is no such thing."""
+    """Return the subject of the simulation; end with a usage error if it does not exist."""
     if subject and world and subject != world:
-        fail(f"{subject} --world {world}: name one of them", EXIT_USAGE)
+        fail(f"{subject} --world {world}: give only one of them", EXIT_USAGE)
     chosen = subject or world or _subject_of(schedule)
     if chosen not in options.SUBJECTS:
         name = chosen if subject else f"--world {chosen}"
-        fail(f"{name}: there are {', '.join(options.SUBJECTS)}", EXIT_USAGE)
+        fail(f"{name} does not exist; choose from {', '.join(options.SUBJECTS)}", EXIT_USAGE)
     return chosen
 
 
 def _subject_of(schedule: Path | None) -> str:
-    """Return what the schedule of a file is for: a workload that is no world is of whole nodes."""
+    """Return the subject of a file's schedule: a world, else whole nodes."""
     if schedule is not None:
         with suppress(OSError, ValueError):
             workload = Schedule.from_json(schedule.read_text()).workload
@@ -156,9 +156,9 @@ class _Flags(NamedTuple):
 
 
 def _explain(failed: list[SimulationResult], flags: _Flags | None) -> None:
-    """Show how the first seed came to fail, and the command that runs it again."""
+    """Show the trace of the first failing seed, and the command that runs it again."""
     if failed:
-        say("\n".join([f"how seed {failed[0].seed} came to it:", *failed[0].trace]))
+        say("\n".join([f"trace of seed {failed[0].seed}:", *failed[0].trace]))
     if failed and flags is not None:
         command = _command(failed[0], flags)
         say(f"again: {command}\nshrink: {command} --shrink")
@@ -180,17 +180,17 @@ def _command(result: SimulationResult, flags: _Flags) -> str:
 
 
 def _arguments(world: str, nodes: int, flags: _Flags, mutant: str | None) -> dict[str, Any]:
-    """Return what every seed is run with; end with a usage error if it makes no sense."""
+    """Return the options of every seed; end with a usage error if they are invalid."""
     kind = WORLDS[world]
     _check_mutant(kind, mutant)
     least, most = kind.nodes
     if not least <= nodes <= most:
-        fail(f"--nodes {nodes}: the world {world} has {least} to {most}", EXIT_USAGE)
+        fail(f"--nodes {nodes}: the world {world} takes {least} to {most} nodes", EXIT_USAGE)
     known = [fault.name for fault in kind.faults]
     chosen = None if flags.faults is None else [name.strip() for name in flags.faults.split(",")]
     for name in chosen or []:
         if name not in known:
-            fail(f"--faults {name}: there are {', '.join(known)}", EXIT_USAGE)
+            fail(f"--faults {name} does not exist; choose from {', '.join(known)}", EXIT_USAGE)
     return {
         "world": world,
         "nodes": nodes,
@@ -202,20 +202,20 @@ def _arguments(world: str, nodes: int, flags: _Flags, mutant: str | None) -> dic
 
 def _check_mutant(kind: WorldKind, mutant: str | None) -> None:
     if mutant is not None and mutant not in kind.mutants:
-        fail(f"--mutant {mutant}: there are {', '.join(kind.mutants)}", EXIT_USAGE)
+        fail(f"--mutant {mutant} does not exist; choose from {', '.join(kind.mutants)}", EXIT_USAGE)
 
 
 def _replay(path: Path, seed: int | None, mutant: str | None) -> SimulationResult:
-    """Run the schedule of a file; end with a usage error if it is none."""
+    """Run the schedule of a file; end with a usage error if the file has none."""
     try:
         schedule = Schedule.from_json(path.read_text())
         if seed not in {None, schedule.seed}:
-            fail(f"--seed {seed}: {path} is of seed {schedule.seed}", EXIT_USAGE)
+            fail(f"--seed {seed}: {path} has seed {schedule.seed}; leave out --seed", EXIT_USAGE)
         if schedule.workload in WORLDS:
             _check_mutant(WORLDS[schedule.workload], mutant)
         return replay(schedule, mutant=mutant)
     except (OSError, ValueError) as error:
-        fail(f"{path} is not a schedule that can be simulated: {error}", EXIT_USAGE)
+        fail(f"{path} has no schedule for a simulation: {error}", EXIT_USAGE)
 
 
 def _run_some(seeds: Sequence[int], arguments: dict[str, Any]) -> list[SimulationResult]:
@@ -248,7 +248,7 @@ def _run(seeds: Sequence[int], arguments: dict[str, Any]) -> Iterator[Simulation
 
 @contextmanager
 def _ctrl_c_waits() -> Iterator[None]:
-    """Take a Ctrl-C after the block: Python ignores one that comes while a process is forked."""
+    """Handle a Ctrl-C after the block: Python ignores it while a process is forked."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -260,7 +260,7 @@ def _ctrl_c_waits() -> Iterator[None]:
 def _ended_with_us() -> Iterator[None]:
     """End the worker processes if the block is left early: by Ctrl-C, or by our own bug.
 
-    Their jobs are not cancelled: the executor itself ends those that have lost their processes.
+    Their jobs are not cancelled: the executor ends the jobs of ended processes.
     """
     try:
         yield
@@ -271,7 +271,7 @@ def _ended_with_us() -> Iterator[None]:
 
 
 def _end_at_ctrl_c() -> None:
-    """Let Ctrl-C end a worker silently: the command itself reports the interruption."""
+    """End a worker silently on Ctrl-C: the command itself reports the interruption."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `_ctrl_c_waits` blocked it
 
@@ -279,7 +279,7 @@ def _end_at_ctrl_c() -> None:
 def _results(
     jobs: "Sequence[Future[list[SimulationResult]]]", total: int
 ) -> Iterator[SimulationResult]:
-    """Yield every job's results, in order; say once how long it will take, if that is long."""
+    """Yield every job's results, in order; print an estimate once if the run is long."""
     started_s, told = time.monotonic(), False
     for job in jobs:
         yield from job.result()

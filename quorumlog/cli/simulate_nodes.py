@@ -1,4 +1,4 @@
-"""`quorumlog simulate nodes`: whole nodes, one process per core, and what to say about them."""
+"""`quorumlog simulate nodes`: runs whole nodes, one process per core, and reports."""
 
 import shlex
 import time
@@ -32,7 +32,7 @@ _FINDINGS_SHOWN: Final = 3  # of a seed; --json has all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The options of the command line that, with a seed, say what a run is."""
+    """The options of the command line that, with a seed, determine a run."""
 
     duration: str
     shape: ClusterShape
@@ -45,7 +45,7 @@ class Asked:
     config: tuple[str, ...] = ()
 
     def settings(self, seed: int) -> NodesSettings:
-        """Return what is to be run. Raises ValueError."""
+        """Return the settings of the runs. Raises ValueError."""
         drawn = settings_of(
             seed,
             duration_ms=parse_duration_ms(self.duration),
@@ -93,7 +93,7 @@ def simulate_nodes(
     shrink_to: str | None,
     json_output: bool,
 ) -> None:
-    """Run the seeds, or the schedule of a file, and print what came of them."""
+    """Run the seeds, or the schedule of a file, and print the results."""
     require_checkers()
     started_s = time.monotonic()
     wanted = _settings(seeds, asked, schedule)
@@ -112,7 +112,7 @@ def simulate_nodes(
 
 
 def _settings(seeds: Sequence[int], asked: Asked, schedule: Path | None) -> list[NodesSettings]:
-    """Return what is to be run; end with a usage error if it makes no sense."""
+    """Return the settings of the runs; end with a usage error if they are invalid."""
     try:
         if schedule is None:
             return [asked.settings(seed) for seed in seeds]
@@ -123,10 +123,10 @@ def _settings(seeds: Sequence[int], asked: Asked, schedule: Path | None) -> list
 
 
 def run_nodes(wanted: Sequence[NodesSettings]) -> list[NodesResult | RunFailed]:
-    """Run them all, with a bar that shows how far they are."""
+    """Run them all, with a progress bar."""
     console = Console(stderr=True)
     outcomes: list[NodesResult | RunFailed] = []
-    # It is refreshed from here: a thread of its own might hold a lock while a process is forked.
+    # No refresh thread: it might hold a lock while a process is forked.
     is_shown = console.is_terminal and len(wanted) > 1
     with Progress(console=console, transient=True, auto_refresh=False, disable=not is_shown) as bar:
         task = bar.add_task("simulating", total=len(wanted))
@@ -137,7 +137,7 @@ def run_nodes(wanted: Sequence[NodesSettings]) -> list[NodesResult | RunFailed]:
 
 
 def has_failed(outcome: NodesResult | RunFailed) -> bool:
-    """Tell whether this run says that something is wrong."""
+    """Return whether the run failed or its verdict is not valid."""
     return isinstance(outcome, RunFailed) or outcome.valid is not True
 
 
@@ -188,7 +188,7 @@ def _failure(settings: NodesSettings, outcome: NodesResult | RunFailed) -> dict[
 
 
 def show(found: dict[str, Any], outcomes: Sequence[NodesResult | RunFailed]) -> None:
-    """Print the same for a person."""
+    """Print the document's figures for a person."""
     rate = found["virtual_s"] / max(found["cpu_s"], 0.01)
     data(
         f"{len(outcomes)} {'seed' if len(outcomes) == 1 else 'seeds'}, "
@@ -205,7 +205,11 @@ def show(found: dict[str, Any], outcomes: Sequence[NodesResult | RunFailed]) -> 
         data(f"seed {one['seed']}: {'; '.join(said[:_FINDINGS_SHOWN])}{more}")
     if not failed:
         lossy = sum(isinstance(one, NodesResult) and bool(one.losses) for one in outcomes)
-        lost = "nothing was lost" if not lossy else f"only what no copy held was lost ({lossy})"
+        lost = (
+            "no record was lost"
+            if not lossy
+            else f"lost only records without a surviving copy ({lossy})"
+        )
         data(f"{lost}, and no rule was broken")
     for outcome in outcomes:
         if isinstance(outcome, RunFailed):
@@ -215,7 +219,7 @@ def show(found: dict[str, Any], outcomes: Sequence[NodesResult | RunFailed]) -> 
 def explain(
     wanted: Sequence[NodesSettings], outcomes: Sequence[NodesResult | RunFailed], asked: Asked
 ) -> None:
-    """Say the command that runs the first failing seed again, and the one that shrinks it."""
+    """Print the commands that rerun and shrink the first failing seed."""
     for settings, outcome in zip(wanted, outcomes, strict=True):
         if has_failed(outcome):
             command = asked.command(settings.schedule.seed)
@@ -234,7 +238,7 @@ def _shrink_first(
             smallest = shrink(settings, outcome)
             path.write_text(smallest.to_json())
             say(
-                f"{len(outcome.schedule.actions)} faults became {len(smallest.actions)} in "
+                f"reduced {len(outcome.schedule.actions)} faults to {len(smallest.actions)} in "
                 f"{time.monotonic() - started_s:.0f} s; replay: "
                 f"quorumlog simulate nodes --schedule {path}{_besides(settings)}"
             )

@@ -14,9 +14,9 @@ from quorumlog.cluster import ClusterShape, InvalidArgument
 
 NODES: Final = "nodes"
 SUBJECTS: Final = {kind.name: kind.text for kind in WORLDS.values()} | {
-    NODES: "whole nodes and the real client, by what clients see"
+    NODES: "whole nodes and the real client, checked by the clients' history"
 }
-_SUBJECT_HELP: Final = "What is simulated: " + "; ".join(
+_SUBJECT_HELP: Final = "Subject of the simulation: " + "; ".join(
     f"{name}, {text}" for name, text in SUBJECTS.items()
 )
 SEEDS: Final = 200
@@ -27,7 +27,7 @@ OF_NODES: Final = (
     "--controllers", "--brokers", "--workload", "--workload-option", "--partitions",
     "--any-power-loss", "--config",
 )  # fmt: skip
-_ONLY_NODES: Final = "only for whole nodes"
+_ONLY_NODES: Final = "only with whole nodes"
 _SHRINK: Final = "--shrink"
 
 Subject = Annotated[
@@ -38,11 +38,11 @@ Seeds = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help=f"How many seeds, from 0 on ({SEEDS}; {SEEDS_OF_NODES} of whole nodes).",
+        help=f"Number of seeds, from 0 on ({SEEDS}; {SEEDS_OF_NODES} of whole nodes).",
         min=1,
     ),
 ]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Run this one seed only.")]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Run only this seed.")]
 Duration = Annotated[
     str | None,
     typer.Option(
@@ -54,58 +54,64 @@ World = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="The same as the argument.",
+        help="Same as the argument.",
         autocompletion=lambda: list(SUBJECTS),
     ),
 ]
-NodeCount = Annotated[int, typer.Option(metavar="N", help="Voters, or brokers.", min=1, max=9)]
+NodeCount = Annotated[
+    int, typer.Option(metavar="N", help="Number of voters, or of brokers.", min=1, max=9)
+]
 Controllers = Annotated[
     int | None,
     typer.Option(
-        metavar="C", min=1, help=f"With --brokers: nodes that are controllers only; {_ONLY_NODES}."
+        metavar="C",
+        min=1,
+        help=f"Nodes with only the role controller, with --brokers; {_ONLY_NODES}.",
     ),
 ]
 Brokers = Annotated[
     int | None,
     typer.Option(
-        metavar="B", min=1, help=f"With --controllers: nodes that are brokers only; {_ONLY_NODES}."
+        metavar="B",
+        min=1,
+        help=f"Nodes with only the role broker, with --controllers; {_ONLY_NODES}.",
     ),
 ]
 Faults = Annotated[
     str | None,
-    typer.Option(metavar="FAULT[,FAULT]", help="Only these; a wrong name shows them all."),
+    typer.Option(metavar="FAULT[,FAULT]", help="Only these faults; a wrong name lists all faults."),
 ]
 Mutant = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Break one rule of the world, to see it found; a wrong name shows them all.",
+        help="Plant a bug that a rule must find; a wrong name lists all mutants.",
         autocompletion=lambda: [name for kind in WORLDS.values() for name in kind.mutants],
     ),
 ]
 ScheduleFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Replay this file: its world, seed, options, faults."),
+    typer.Option(metavar="FILE", help="Replay the world, seed, options and faults of this file."),
 ]
 Shrink = Annotated[
     str | None,
     typer.Option(
         _SHRINK,
         metavar="[FILE]",
-        help="Write the smallest schedule that fails here, or to shrunk-SEED.json.",
+        help="Write the smallest failing schedule to this file, or to shrunk-SEED.json.",
     ),
 ]
 Workload = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help=f"What clients do: {', '.join(WORKLOADS)} (append_read); {_ONLY_NODES}.",
+        help=f"Workload of the clients: {', '.join(WORKLOADS)} (append_read); {_ONLY_NODES}.",
         autocompletion=lambda: list(WORKLOADS),
     ),
 ]
 WorkloadOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help=f"An option of the workload; {_ONLY_NODES}."),
+    typer.Option(metavar="NAME=VALUE", help=f"Option of the workload; {_ONLY_NODES}."),
 ]
 Partitions = Annotated[
     int | None,
@@ -115,17 +121,17 @@ AnyPowerLoss = Annotated[
     bool,
     typer.Option(
         "--any-power-loss",
-        help=f"Lose power also where that may lose records: a control that fails; {_ONLY_NODES}.",
+        help=f"Lose power also where records may be lost (a control); {_ONLY_NODES}.",
     ),
 ]
 Config = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help=f"A setting of the nodes; {_ONLY_NODES}."),
+    typer.Option(metavar="NAME=VALUE", help=f"Setting of the nodes; {_ONLY_NODES}."),
 ]
 
 
 class ShrinkNeedsNoFile(PlainCommand):
-    """A command whose option --shrink may stand without a file: its value is "" then."""
+    """A command whose option --shrink may have no file: its value is then ""."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """See click."""
@@ -133,7 +139,7 @@ class ShrinkNeedsNoFile(PlainCommand):
 
 
 def _with_value(arguments: Sequence[str]) -> list[str]:
-    """Give --shrink an empty value where no file follows: a subject is none."""
+    """Give --shrink an empty value where no file follows (a subject is not a file)."""
     given: list[str] = []
     for place, argument in enumerate(arguments):
         following = arguments[place + 1 : place + 2]
@@ -144,7 +150,7 @@ def _with_value(arguments: Sequence[str]) -> list[str]:
 
 
 def shape(nodes: int, controllers: int | None, brokers: int | None) -> ClusterShape:
-    """Return how many nodes of which roles there are; end with a usage error if none can be."""
+    """Return the number of nodes of each role; end with a usage error if it is invalid."""
     with one_line_errors(InvalidArgument, status=EXIT_USAGE):
         return ClusterShape(nodes, controllers, brokers)
 

@@ -12,7 +12,7 @@ Described = Mapping[str, Any]
 
 
 def status_lines(described: Described, *, internal: bool) -> Iterator[str]:
-    """Yield the lines of what `LocalCluster.status` returned; `internal`: all topics."""
+    """Yield the lines of a `LocalCluster.status`; `internal`: with internal topics."""
     states = {node["id"]: NodeState(node["state"]) for node in described["nodes"]}
     quorum, topics = described["quorum"], described["topics"]
     if not quorum["has_majority"] and not all(state.is_dead for state in states.values()):
@@ -45,11 +45,11 @@ def _no_quorum(quorum: Described) -> str:
     verb = "answers" if count == 1 else "answer"
     line = f"NO QUORUM: {count} of {_counted(total, 'voter')} {verb}"
     view_of = quorum["view_of"]
-    return line if view_of is None else f"{line}; what follows is node {view_of}'s last state"
+    return line if view_of is None else f"{line}; below is the last state of node {view_of}"
 
 
 def _state_of(node: Described, quorum: Described) -> str:
-    """Return the state of a node's process, its id while it runs, and what the node lacks."""
+    """Return the state of a node's process, its pid while it runs, and the node's defects."""
     state = NodeState(node["state"])
     if state.is_dead:
         return state.value
@@ -59,7 +59,7 @@ def _state_of(node: Described, quorum: Described) -> str:
     if node["fenced"]:
         words.append("fenced")
     if node["id"] in quorum["replaced"]:
-        words.append("no voter yet: the voters name its lost directory")
+        words.append("no voter yet: the voter set has its lost directory")
     elif _is_observer(node, quorum):
         words.append("no voter")
     return ", ".join(words)

@@ -23,7 +23,7 @@ from quorumlog.storage.io.checkpoints import uuid_to_text
 
 app = command_group("Create, list, describe, grow and delete topics.")
 
-QUORUM_TIMEOUT_S: Final = 2.0  # an election takes less
+QUORUM_TIMEOUT_S: Final = 2.0  # longer than an election
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 
 
@@ -31,11 +31,11 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 def create(
     name: Name,
     partitions: Annotated[
-        int, typer.Option(metavar="N", help="How many; -1 takes the brokers' default.")
+        int, typer.Option(metavar="N", help="Number of partitions; -1: the brokers' default.")
     ] = -1,
     replication: Annotated[
         int,
-        typer.Option(metavar="N", help="Replicas of each; -1 takes the brokers' default."),
+        typer.Option(metavar="N", help="Replicas of each partition; -1: the brokers' default."),
     ] = -1,
     config: TopicSettings = None,
     bootstrap: Bootstrap = None,
@@ -64,7 +64,7 @@ def list_topics(
     names = ask_admin(
         bootstrap, directory, lambda admin: admin.list_topics(include_internal=internal)
     )
-    empty = "no topics" if internal else "no topics but internal ones"
+    empty = "no topics" if internal else "only internal topics"
     outcome({"topics": names}, *names, json=json, empty=empty)
 
 
@@ -74,8 +74,8 @@ def describe(
 ) -> None:
     """Show a topic's id, settings and partitions.
 
-    One broker answers. If no controller answers it, what it shows is its last state: a line on
-    stderr says so.
+    One broker answers. Without an active controller it shows its last state, and stderr has a
+    warning.
     """
 
     async def work(admin: Admin) -> tuple[TopicDescription, dict[str, str | None], bool]:
@@ -87,7 +87,7 @@ def describe(
 
     topic, own, has_quorum = ask_admin(bootstrap, directory, work)
     if not has_quorum:
-        say("NO QUORUM: no active controller answers; what follows is one broker's last state")
+        say("NO QUORUM: no active controller answers; below is the last state of one broker")
     rows: list[dict[str, Any]] = [
         {
             "partition": index,
@@ -115,7 +115,7 @@ def describe(
 
 
 async def _has_quorum(admin: Admin) -> bool:
-    """Tell whether the leader of the metadata quorum answers soon; True if it cannot be asked."""
+    """Return whether the metadata quorum's leader responds in time; True if unsupported."""
     try:
         async with asyncio.timeout(QUORUM_TIMEOUT_S):
             await admin.describe_quorum()
@@ -139,13 +139,13 @@ def delete(
 def grow(
     name: Name,
     partitions: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How many it is to have in total.")
+        int, typer.Option(metavar="N", min=1, help="New total number of partitions.")
     ],
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Give a topic more partitions. Keys may map to other partitions from then on.
+    """Add partitions to a topic. Keys may then map to other partitions.
 
     \b
     Example:
@@ -161,7 +161,7 @@ def delete_records(
     name: Name,
     before: Annotated[
         str,
-        typer.Option(metavar="N|end", help="The offset to be the first that is left; or all."),
+        typer.Option(metavar="N|end", help="Delete up to this offset (exclusive), or all records."),
     ],
     partition: Annotated[
         list[int] | None,
@@ -179,7 +179,7 @@ def delete_records(
       quorumlog topics delete-records orders --before end
     """
     if before != "end" and not before.isdecimal():
-        fail(f"--before {before}: it is an offset, or end", EXIT_USAGE)
+        fail(f"--before {before}: write an offset, or end", EXIT_USAGE)
     offset = -1 if before == "end" else int(before)
 
     async def work(admin: Admin) -> list[dict[str, int]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quorumlog.client import Admin
     from quorumlog.client.descriptions import ProducerStateDescription, TransactionListing
 
-app = command_group("Show transactions, and abort one that hangs.")
+app = command_group("Show transactions, and abort a hanging one.")
 
 _HANGING: Final = ("topic", "partition", "producer_id", "producer_epoch", "start_offset", "idle_ms")
 
@@ -26,11 +26,13 @@ _HANGING: Final = ("topic", "partition", "producer_id", "producer_epoch", "start
 def list_transactions(
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATE", help="Only these: Ongoing, CompleteCommit, ... Repeatable."),
+        typer.Option(
+            metavar="STATE", help="Only this state: Ongoing, CompleteCommit, ... Repeatable."
+        ),
     ] = None,
     pattern: Annotated[
         str | None,
-        typer.Option(metavar="RE2", help="Only ids that match this regular expression whole."),
+        typer.Option(metavar="RE2", help="Only ids that match this regular expression in full."),
     ] = None,
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
@@ -62,7 +64,7 @@ def describe(
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Show what a coordinator knows of an id.
+    """Show a coordinator's state of a transactional id.
 
     \b
     Example:
@@ -87,7 +89,9 @@ def find_hanging(
     ] = None,
     older_than: Annotated[
         str,
-        typer.Option(metavar="TIME", help="How long its producer wrote nothing in the partition."),
+        typer.Option(
+            metavar="TIME", help="Minimum time since the producer's last write to the partition."
+        ),
     ] = "15m",
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
@@ -95,8 +99,8 @@ def find_hanging(
 ) -> None:
     """Find transactions that no coordinator will end.
 
-    They are open in a partition, and hold back consumers of read_committed. Transactions of which
-    a coordinator knows are not shown: it ends them when their time is over.
+    They are open in a partition, and hold back read_committed consumers. Transactions that a
+    coordinator still tracks are not shown: it aborts them when they time out.
 
     \b
     Examples:
@@ -152,7 +156,10 @@ def abort(
     topic: Annotated[str, typer.Option(metavar="NAME", help="The topic.")],
     partition: Annotated[int, typer.Option(metavar="N", min=0, help="The partition.")],
     start_offset: Annotated[
-        int, typer.Option(metavar="OFFSET", min=0, help="Where it begins: see find-hanging.")
+        int,
+        typer.Option(
+            metavar="OFFSET", min=0, help="First offset of the transaction: see find-hanging."
+        ),
     ],
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
@@ -160,8 +167,8 @@ def abort(
 ) -> None:
     """Abort a transaction in one partition.
 
-    Its coordinator is not asked. Only for one that hangs: else the coordinator may commit in other
-    partitions what this aborts.
+    The command bypasses the coordinator. Use it only for a hanging transaction: the coordinator
+    may still commit any other transaction in its other partitions.
 
     \b
     Example:
@@ -173,7 +180,7 @@ def abort(
         producers = (await admin.describe_producers([at]))[at]
         found = [one for one in producers if one.current_txn_start_offset == start_offset]
         if not found:
-            raise ValueError(f"no open transaction begins at offset {start_offset} of {at}")
+            raise ValueError(f"{at} has no open transaction with first offset {start_offset}")
         [one] = found
         await admin.transactions.abort(
             at, one.producer_id, one.producer_epoch, max(one.coordinator_epoch, 0)

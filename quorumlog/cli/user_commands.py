@@ -16,20 +16,22 @@ app = command_group(
     "Show and change users' SCRAM credentials. A quorumlog cluster stores them; there is NO login."
 )
 
-User = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
+User = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
 Mechanism = Annotated[
-    Literal["SCRAM-SHA-256", "SCRAM-SHA-512"], typer.Option(help="The credential's mechanism.")
+    Literal["SCRAM-SHA-256", "SCRAM-SHA-512"], typer.Option(help="Mechanism of the credential.")
 ]
 
 
 @app.command()
 def describe(
-    users: Annotated[list[str] | None, typer.Argument(metavar="USER", help="Only these.")] = None,
+    users: Annotated[
+        list[str] | None, typer.Argument(metavar="USER", help="Only these users.")
+    ] = None,
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Show which credentials users have.
+    """Show the credentials of users.
 
     A password cannot be shown.
 
@@ -66,11 +68,13 @@ def set_(
     user: User,
     mechanism: Mechanism = "SCRAM-SHA-256",
     iterations: Annotated[
-        int, typer.Option(metavar="N", min=4096, max=16384, help="How often it is hashed.")
+        int, typer.Option(metavar="N", min=4096, max=16384, help="Number of hash iterations.")
     ] = 4096,
     password_file: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="The password is its first line; -: standard input."),
+        typer.Option(
+            metavar="FILE", help="File with the password as its first line; -: standard input."
+        ),
     ] = None,
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
@@ -78,7 +82,7 @@ def set_(
 ) -> None:
     """Set a user's password for a mechanism.
 
-    The command asks for it, unless --password-file is given.
+    The command prompts for the password, unless --password-file is given.
 
     A quorumlog cluster stores credentials; there is no login that uses them.
 
@@ -119,7 +123,7 @@ def delete(
 
 
 def _password(file: str | None) -> str:
-    """Read the password, which is no argument: every user of the machine sees those."""
+    """Read the password. It is no argument: every user of the machine sees arguments."""
     if file is None:
         password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:

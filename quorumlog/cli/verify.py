@@ -1,4 +1,4 @@
-"""`quorumlog verify`: judge a history, on Spark or in this process."""
+"""`quorumlog verify`: check a history, on Spark or in this process."""
 
 import json as json_module
 import sys
@@ -40,24 +40,24 @@ _WORDS: Final[Mapping["Valid", str]] = {True: "VALID", False: "INVALID", "unknow
 Engine = Annotated[
     Literal["auto", "spark", "local"],
     typer.Option(
-        help="local: in this process. spark: on Spark. auto: local, but Spark for "
-        "20 million messages and more on 4 cores, or if --master is named.",
+        help="local: in this process. spark: on Spark. auto: local, but spark for "
+        "20 million messages and more on 4 cores, or with --master.",
     ),
 ]
 Master = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="A Spark master, as spark://host:port; else local cores."),
+    typer.Option(metavar="URL", help="Spark master, as spark://host:port. Default: local cores."),
 ]
 SparkConf = Annotated[
     list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="A setting of Spark's, as often as you like."),
+    typer.Option(metavar="KEY=VALUE", help="Setting of Spark. Repeatable."),
 ]
 Model = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="What judges the history: a name of chaos list, or package.module:NAME of your own; "
-        "else what the history names, or the only one that fits.",
+        help="Checker of the history: a name of chaos list, or package.module:NAME; "
+        "default: the checker that the history names, or the only one that fits.",
     ),
 ]
 
@@ -75,9 +75,9 @@ def verify(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Check a history against a model: of Kafka, for loss, duplicates and wrong order.
+    """Check a history against Kafka's model: loss, duplicates, wrong order.
 
-    Exit status 0: valid. 1: invalid. 2: unknown, which is never printed as valid.
+    Exit status 0: valid. 1: invalid. 2: unknown, never reported as valid.
     """
     from quorumlog.chaos.history import HistoryError
     from quorumlog.chaos.spark import SparkUnavailable
@@ -110,11 +110,10 @@ def judge(
     conf: Mapping[str, str] = MappingProxyType({}),
     doubt: str = "",
 ) -> "tuple[Verdict, Path]":
-    """Check a run, and leave the verdict and a report beside its history.
+    """Check a run, and write the verdict and a report beside its history.
 
-    `doubt`: why the run proves too little to be valid, if it does. Returns the verdict and where
-    the report is. Raises HistoryError and SparkUnavailable: the history stays, and can be checked
-    again.
+    `doubt`: why the run proves too little for "valid", if it does. Returns the verdict and the
+    report's path. Raises HistoryError and SparkUnavailable: the history stays, for another check.
     """
     from quorumlog.chaos.run_directory import REPORT_FILE, VERDICT_FILE
 
@@ -144,7 +143,7 @@ def bugs_are_no_verdict() -> Iterator[None]:
 
 
 def print_verdict(verdict: "Verdict") -> None:
-    """Print a verdict for a person: what, how often, and the first witness of each anomaly."""
+    """Print a verdict for a person: each anomaly with its count and its first witness."""
     figures, records = verdict.figures, ""
     if "acknowledged" in figures:
         records = f"{figures['acknowledged']} records acknowledged, {figures['polled']} read, "
@@ -165,7 +164,7 @@ def print_verdict(verdict: "Verdict") -> None:
 
 
 def require_checkers() -> None:
-    """End the command, before it costs time, if histories cannot be checked here."""
+    """End the command early if this machine cannot check histories."""
     from quorumlog.extras import why_no_checks
 
     if reason := why_no_checks():
@@ -175,7 +174,7 @@ def require_checkers() -> None:
 def check_engine(
     engine: "EngineChoice", master: str | None, spark_conf: list[str] | None = None
 ) -> dict[str, str]:
-    """End the command, before it costs time, if the check could not be made as it is asked for.
+    """End the command early if the options of the check cannot work.
 
     Returns Spark's settings.
     """
@@ -185,7 +184,7 @@ def check_engine(
 
     require_checkers()
     if engine == "local" and master is not None:
-        fail("--master is Spark's: leave it out, or --engine local", EXIT_USAGE)
+        fail("--master applies to Spark only: leave it out, or --engine local", EXIT_USAGE)
     conf = _parse_spark_conf(spark_conf or [], engine)
     if engine == "local" or (engine == "auto" and master is None):
         return conf
@@ -216,9 +215,9 @@ def _check_path(history: str, engine: "EngineChoice", report: Path | None) -> No
 
     if is_remote(history):
         if engine == "local":
-            fail(f"{history}: only Spark reads this: leave out --engine local", EXIT_USAGE)
+            fail(f"{history}: only Spark reads this address: leave out --engine local", EXIT_USAGE)
         if report is not None:
-            fail(f"{history}: a report is made of a file on this machine", EXIT_USAGE)
+            fail(f"{history}: --report needs a history file on this machine", EXIT_USAGE)
     elif not local_path(history).exists():
         fail(f"{history}: no such file or directory", EXIT_USAGE)
 
@@ -227,10 +226,10 @@ def _parse_spark_conf(settings: list[str], engine: "EngineChoice") -> dict[str, 
     """Read `spark.NAME=VALUE` arguments; end with a usage error for anything else."""
     conf = parse_settings(settings, "--spark-conf")
     if conf and engine == "local":
-        fail("--spark-conf is Spark's: leave it out, or --engine local", EXIT_USAGE)
+        fail("--spark-conf applies to Spark only: leave it out, or --engine local", EXIT_USAGE)
     for name in conf:
         if not name.startswith("spark."):
-            fail(f"--spark-conf {name}: Spark's settings begin with spark.", EXIT_USAGE)
+            fail(f"--spark-conf {name}: a setting of Spark begins with spark.", EXIT_USAGE)
     return conf
 
 
@@ -258,7 +257,7 @@ def _write_report(history: Path, verdict: "Verdict", path: Path) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """Yield a function that says what is going on: a spinner on a terminal, else nothing."""
+    """Yield a function that shows progress: a spinner on a terminal, else no output."""
     console = Console(stderr=True)
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -280,7 +279,7 @@ def _operation(op: dict[str, Any]) -> str:
 
 
 def _unreadable(reason: str, engine: str) -> dict[str, Any]:
-    """Return the document for a history that cannot be read: unknown, like every non-answer."""
+    """Return the document for an unreadable history: its verdict is unknown."""
     return {
         "valid": "unknown",
         "operations": 0,

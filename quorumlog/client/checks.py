@@ -16,11 +16,11 @@ EARLIEST_MEANING: Final = -3  # the smallest special timestamp (KIP-734)
 def checked_names(names: Iterable[str], what: str = "names") -> list[str]:
     """Return the names as a list. Raises TypeError, also for a single str instead of a list."""
     if isinstance(names, str):
-        raise TypeError(f"a list of {what} is wanted: [{names!r}]")
+        raise TypeError(f"must be a list of {what}: [{names!r}]")
     listed = list(_iterable(names, f"a list of {what}"))
     for name in listed:
         if not isinstance(name, str):
-            raise TypeError(f"a list of {what} is wanted, each a str, not {name!r}")
+            raise TypeError(f"must be a list of {what}, each a str, not {name!r}")
     return listed
 
 
@@ -29,21 +29,21 @@ def checked_all(given: Iterable[T], kind: type[T], name: str) -> list[T]:
     listed = list(_iterable(given, f"a list of {name}"))
     for one in listed:
         if not isinstance(one, kind):
-            raise TypeError(f"a list of {name} is wanted, not of {one!r}")
+            raise TypeError(f"must be a list of {name}, not of {one!r}")
     return listed
 
 
 def checked_mapping(given: Mapping[K, T], what: str) -> Mapping[K, T]:
     """Return `given`. Raises TypeError unless it is a Mapping, described by `what` in the error."""
     if not isinstance(given, Mapping):
-        raise TypeError(f"a dict of {what} is wanted, not {given!r}")
+        raise TypeError(f"must be a dict of {what}, not {given!r}")
     return given
 
 
 def checked_partition(partition: TopicPartition) -> TopicPartition:
     """Return `partition`. Raises TypeError for wrong types, ValueError for a negative partition."""
     if not isinstance(partition, TopicPartition):
-        raise TypeError(f"a TopicPartition is wanted, not {partition!r}")
+        raise TypeError(f"must be a TopicPartition, not {partition!r}")
     if not isinstance(partition.topic, str) or not _is_int(partition.partition):
         raise TypeError(f"a TopicPartition is a str and an int, not {tuple(partition)!r}")
     if partition.partition < 0:
@@ -54,7 +54,7 @@ def checked_partition(partition: TopicPartition) -> TopicPartition:
 def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Return the TopicPartitions in order, without duplicates. Raises TypeError or ValueError."""
     if isinstance(partitions, TopicPartition):
-        raise TypeError(f"a list of TopicPartitions is wanted: [{partitions!r}]")
+        raise TypeError(f"must be a list of TopicPartitions: [{partitions!r}]")
     listed = _iterable(partitions, "a list of TopicPartitions")
     return list(dict.fromkeys(checked_partition(one) for one in listed))
 
@@ -87,7 +87,7 @@ def checked_places(
 def checked_group_metadata(group: GroupMetadata) -> GroupMetadata:
     """Return `group`. Raises TypeError unless it is a GroupMetadata."""
     if not isinstance(group, GroupMetadata):
-        raise TypeError(f"consumer.group_metadata() is wanted, not {group!r}")
+        raise TypeError(f"must be consumer.group_metadata(), not {group!r}")
     return group
 
 
@@ -108,7 +108,7 @@ def _is_int(value: object) -> bool:
 
 def _iterable(value: Any, what: str) -> Iterable[Any]:
     if not isinstance(value, Iterable):
-        raise TypeError(f"{what} is wanted, not {value!r}")
+        raise TypeError(f"must be {what}, not {value!r}")
     return value
 
 

@@ -257,7 +257,7 @@ class NodeProcess:
         """
         if self.pid is not None:
             raise ClusterError(
-                f"node {self.node_id} runs, as process {self.pid}: it has last words once it ends"
+                f"node {self.node_id} still runs, as process {self.pid}: it has no last words"
             )
         return self._last_words_of(self._child)
 
@@ -266,7 +266,7 @@ class NodeProcess:
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - _LOG_TAIL_BYTES))
             lines = log.read().decode(errors="replace").strip().splitlines()
-        reason = lines[-1] if lines else f"it said nothing; see {self.log}"
+        reason = lines[-1] if lines else f"no output; see {self.log}"
         return f"node {self.node_id} ended with status {status}: {reason}"
 
     def signal(self, number: Signals) -> None:

@@ -31,36 +31,37 @@ class ControllerSettings:
     """Cluster-wide defaults, broker sessions, and snapshots and retention of the metadata log."""
 
     broker_session_timeout_ms: int = integer(
-        9000, "After which silence the controller fences a broker."
+        9000, "Time without a heartbeat after which the controller fences a broker."
     )
     auto_leader_rebalance_enable: bool = flag(
-        True, "Whether the controller hands leaderships back to preferred replicas, now and then."
+        True, "Whether the controller periodically elects the preferred leaders."
     )
     leader_imbalance_check_interval_seconds: int = integer(
-        300, "How long the controller waits between two looks for lost leaderships."
+        300, "Interval between preferred leader elections, in seconds."
     )
     leader_imbalance_per_broker_percentage: int = integer(
-        10, "Of how many of its partitions a broker must lack the leadership.", least=0
+        10, "Minimum percentage of a broker's preferred leaderships that others hold.", least=0
     )
     metadata_log_max_record_bytes_between_snapshots: int = long(
-        20 * 1024 * 1024, "After so many committed bytes of metadata a node writes a snapshot."
+        20 * 1024 * 1024, "Committed bytes of metadata after which a node writes a snapshot."
     )
     metadata_log_max_snapshot_interval_ms: int = long(
         3_600_000,
-        "After which time a node writes a snapshot, if metadata was committed; 0 is never.",
+        "Time after which a node writes a snapshot of newly committed metadata; 0: never.",
         least=0,
     )
     metadata_log_segment_bytes: int = integer(
-        1024 * 1024 * 1024, "How long one file of the metadata log may be; it is deleted whole."
+        1024 * 1024 * 1024,
+        "Maximum bytes of a segment of the metadata log, the unit of its deletion.",
     )
     metadata_max_retention_bytes: int = long(
         100 * 1024 * 1024,
-        "From which size on a node deletes metadata records that its snapshots hold; -1 is never.",
+        "Log size above which a node deletes metadata records covered by snapshots; -1: never.",
         least=-1,
     )
     metadata_max_retention_ms: int = long(
         604_800_000,
-        "From which age on a node deletes metadata records that its snapshots hold; -1 is never.",
+        "Age above which a node deletes metadata records covered by snapshots; -1: never.",
         least=-1,
     )
     unclean_leader_election_enable: bool = behind(TopicConfig.unclean_leader_election_enable)

@@ -125,9 +125,9 @@ def read_properties(path: Path) -> dict[str, str]:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a text in UTF-8: {error}") from error
+        raise ConfigError(f"{path}: not UTF-8 text: {error}") from error
     if "\0" in text:
-        raise ConfigError(f"{path}: not a text: it has a zero byte")
+        raise ConfigError(f"{path}: not text: it has a zero byte")
     for number, line in enumerate(text.split("\n"), start=1):
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
@@ -270,7 +270,7 @@ def _log_dirs(text: str) -> tuple[Path, ...]:
         raise ConfigError(f"log.dirs={text}: a name between two commas is empty")
     log_dirs = tuple(map(Path, names))
     if len({path.resolve() for path in log_dirs}) < len(log_dirs):
-        raise ConfigError(f"log.dirs={text}: a directory is there twice")
+        raise ConfigError(f"log.dirs={text}: a directory is listed twice")
     return log_dirs
 
 
@@ -289,12 +289,12 @@ def _metadata_dir(text: str | None, log_dirs: tuple[Path, ...]) -> Path:
 
 def _listener(name: str, text: str) -> Address:
     if "," in text:
-        raise ConfigError(f"{name}={text}: one listener is all that a node can have yet")
+        raise ConfigError(f"{name}={text}: only one listener is supported")
     protocol, separator, address = text.partition("://")
     if not separator:
         return _address(name, text)
     if protocol != "PLAINTEXT":
-        raise ConfigError(f"{name}={text}: only PLAINTEXT:// listeners are there yet")
+        raise ConfigError(f"{name}={text}: only PLAINTEXT:// listeners are supported")
     return _address(name, address)
 
 
@@ -322,6 +322,6 @@ def _addresses(name: str, text: str | None) -> dict[int, str]:
         except BadValue as error:
             raise ConfigError(f"{name}={node_text}: {error}") from error
         if node_id in addresses:
-            raise ConfigError(f"{name}={text}: {node_id} is there twice")
+            raise ConfigError(f"{name}={text}: {node_id} is listed twice")
         addresses[node_id] = str(_address(name, address))
     return addresses

@@ -77,7 +77,7 @@ def check_identities(
         if twin is not None:
             raise StartFailed(
                 f"{twin}/{META_PROPERTIES_FILE} and {path}/{META_PROPERTIES_FILE} have the same "
-                f"directory.id {directory_id}: a copy needs an id of its own"
+                f"directory.id {directory_id}: give the copy a new id"
             )
         own.append(OwnDirectory(str(path), directory_id))
     return own
@@ -96,8 +96,8 @@ def _check_identity(disk: Disk, config: NodeConfig, log_dir: str) -> str:
     ):
         if theirs != ours:
             raise StartFailed(
-                f"{log_dir} belongs to {name} {theirs}, not {ours}, as its "
-                f"{META_PROPERTIES_FILE} says; use another log.dirs"
+                f"{log_dir} belongs to {name} {theirs}, not {ours}, by its "
+                f"{META_PROPERTIES_FILE}; use another log.dirs"
             )
     return meta.directory_id
 

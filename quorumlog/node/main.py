@@ -93,7 +93,7 @@ def _run_node(
         reason = error.strerror or str(error)
         return _end(f"{error.filename}: {reason}" if error.filename else reason, EXIT_CANNOT_RUN)
     except InvariantViolation as error:
-        _logger.exception("a rule of ours does not hold")
+        _logger.exception("an invariant does not hold")
         return _end(f"invariant violated: {error}", EXIT_OUR_BUG)
     except Exception as error:  # the outermost frame
         _logger.exception("unexpected")
@@ -200,7 +200,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     parent.watch(stop)
-    reports = Tasks(log_failure(_logger, "saying how far the node is"))
+    reports = Tasks(log_failure(_logger, "reporting the node's progress"))
     try:
         # Held until the process ends: this lock shows `up` that the node runs, others guard data.
         if given.pid_file is not None:
@@ -269,7 +269,7 @@ async def _report_ready(node: Node, ready_fd: int | None) -> None:
             os.write(ready_fd, line.encode() + b"\n")
             os.close(ready_fd)
         except OSError as error:  # the starter does not wait any more: the node serves all the same
-            _logger.warning("no process reads that the node is ready: %s", error.strerror)
+            _logger.warning("the readiness pipe is closed: %s", error.strerror)
 
 
 def raise_open_files_limit() -> int:

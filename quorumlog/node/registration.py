@@ -49,7 +49,7 @@ def registration(
         port=config.advertised.port,
         control_address=config.control_address,
         rack=config.rack,
-        directory_id=some(directory_id, "without the metadata log there is no node"),
+        directory_id=some(directory_id, "a node has a metadata log directory"),
         boot_id=read_boot_id(substitutes.boot_id_file),
         min_insync_replicas=config.broker.min_insync_replicas,
     )

@@ -50,14 +50,14 @@ class Room:
             try:
                 result = await step()
             except DiskExhausted as refusal:
-                reason = f"it waits for room on the disk, or for a file handle: {refusal}"
+                reason = f"waiting for disk space, or for a file handle: {refusal}"
             else:
-                self._condition.end(monotonic_ms(), "the start goes on: there is room")
+                self._condition.end(monotonic_ms(), "the start continues: disk space is free again")
                 self.obstacles.clear("room")
                 return result
-            self._condition.note(monotonic_ms(), f"the start cannot go on: {reason}")
+            self._condition.note(monotonic_ms(), f"the start is blocked: {reason}")
             self.obstacles.note("room", reason)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), wait_s)
-                raise StartEnded(f"it has ended while it started: {reason}")
+                raise StartEnded(f"the node stopped during its start: {reason}")
             wait_s = min(2 * wait_s, WAIT_MAX_S)

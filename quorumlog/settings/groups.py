@@ -26,32 +26,32 @@ def _server(name: str, default: int, documentation: str) -> ServerSetting[int]:
 SESSION_TIMEOUT: Final = _server(
     "group.consumer.session.timeout.ms",
     45_000,
-    "How long a member of a consumer group may be silent.",
+    "Time without a heartbeat after which a consumer group removes a member.",
 )
 SESSION_TIMEOUT_MIN: Final = _server(
     "group.consumer.min.session.timeout.ms",
     45_000,
-    "The least consumer.session.timeout.ms that a group may set.",
+    "Minimum of consumer.session.timeout.ms of a group.",
 )
 SESSION_TIMEOUT_MAX: Final = _server(
     "group.consumer.max.session.timeout.ms",
     60_000,
-    "The greatest consumer.session.timeout.ms that a group may set.",
+    "Maximum of consumer.session.timeout.ms of a group.",
 )
 HEARTBEAT_INTERVAL: Final = _server(
     "group.consumer.heartbeat.interval.ms",
     5000,
-    "How often members of consumer groups are told to send heartbeats.",
+    "Interval between the heartbeats of a consumer group's members.",
 )
 HEARTBEAT_INTERVAL_MIN: Final = _server(
     "group.consumer.min.heartbeat.interval.ms",
     5000,
-    "The least consumer.heartbeat.interval.ms that a group may set.",
+    "Minimum of consumer.heartbeat.interval.ms of a group.",
 )
 HEARTBEAT_INTERVAL_MAX: Final = _server(
     "group.consumer.max.heartbeat.interval.ms",
     15_000,
-    "The greatest consumer.heartbeat.interval.ms that a group may set.",
+    "Maximum of consumer.heartbeat.interval.ms of a group.",
 )
 _LIMITS: Final = frozenset(
     row.name

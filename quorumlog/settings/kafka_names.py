@@ -20,37 +20,37 @@ from quorumlog.settings.topics import NO_TIERS
 # Subject -> names. A name that gets an effect must leave this table.
 GROUPS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "the cleaner is one thread, at half a core, with memory of its own choice": """
+        "the cleaner is one thread, at half a core, with a fixed amount of memory": """
             log.cleaner.dedupe.buffer.size log.cleaner.enable log.cleaner.io.buffer.load.factor
             log.cleaner.io.buffer.size log.cleaner.threads""",
-        "an unclean election that is allowed takes place at once": """
+        "an allowed unclean election happens immediately": """
             unclean.leader.election.interval.ms""",
-        "a node has one event loop, and flushes when replication needs it": """
+        "a node has one event loop, and flushes when replication requires it": """
             background.threads num.io.threads num.network.threads num.recovery.threads.per.data.dir
             num.replica.alter.log.dirs.threads num.replica.fetchers log.dir.failure.timeout.ms
             log.flush.offset.checkpoint.interval.ms log.flush.start.offset.checkpoint.interval.ms
             log.initial.task.delay.ms queued.max.request.bytes
             replica.socket.receive.buffer.bytes socket.listen.backlog.size
             socket.receive.buffer.bytes socket.send.buffer.bytes""",
-        "connections have one limit, for all together": """
+        "all connections share one limit": """
             connection.failed.authentication.delay.ms max.connection.creation.rate
             max.connections.per.ip max.connections.per.ip.overrides
             socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms""",
         "a node has one Kafka listener and one control listener": """
             controller.listener.names early.start.listeners inter.broker.listener.name""",
-        "transactional ids have deadlines and no scans; two-phase commit is not there": """
+        "transactional ids have deadlines, not scans; two-phase commit is not supported": """
             transaction.remove.expired.transaction.cleanup.interval.ms
             transaction.two.phase.commit.enable""",
-        "expressions of topics are looked at when topics change": """
+        "topic expressions are evaluated when topics change": """
             group.consumer.regex.refresh.interval.ms""",
-        "a coordinator writes at once, in the event loop": """
+        "a coordinator writes immediately, in the event loop": """
             group.coordinator.append.linger.ms group.coordinator.cached.buffer.max.bytes
             group.coordinator.new.enable group.coordinator.threads""",
-        "a coordinator computes an assignment at once, in a thread of its own": """
+        "a coordinator computes an assignment immediately, in a separate thread": """
             group.consumer.assignment.interval.ms group.consumer.assignor.offload.enable
             group.consumer.max.assignment.interval.ms group.consumer.min.assignment.interval.ms
             group.coordinator.background.threads""",
-        "share groups and streams groups are not there yet": """
+        "share groups and streams groups are not supported": """
             group.share.assignment.interval.ms group.share.assignor.offload.enable
             group.share.assignors group.share.delivery.count.limit
             group.share.max.assignment.interval.ms group.share.min.assignment.interval.ms
@@ -80,7 +80,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             share.coordinator.state.topic.segment.bytes share.coordinator.threads
             share.coordinator.write.timeout.ms share.fetch.purgatory.purge.interval.requests
             offsets.topic.compression.codec offsets.commit.required.acks""",
-        "the metadata log is cut by size, a node hands over at its stop": """
+        "the metadata log rolls by size; a stopping node hands over its leaderships": """
             controlled.shutdown.enable controlled.shutdown.max.retries
             controlled.shutdown.retry.backoff.ms controller.performance.always.log.threshold.ms
             controller.performance.sample.period.ms controller.quorum.append.linger.ms
@@ -88,13 +88,13 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             metadata.log.segment.ms
             metadata.log.segment.min.bytes metadata.max.idle.interval.ms
             server.max.startup.time.ms""",
-        "there are no quotas": """
+        "quotas are not enforced": """
             alter.log.dirs.replication.quota.window.num
             alter.log.dirs.replication.quota.window.size.seconds client.quota.callback.class
             controller.quota.window.num controller.quota.window.size.seconds quota.window.num
             quota.window.size.seconds replication.quota.window.num
             replication.quota.window.size.seconds""",
-        "requests that cannot be answered yet wait in structures of our own": """
+        "delayed requests wait in other structures than Kafka's": """
             delete.records.purgatory.purge.interval.requests
             fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests
             request.timeout.ms broker.id.generation.enable reserved.broker.max.id""",
@@ -217,8 +217,7 @@ _PLAIN: Final = frozenset({"", "PLAINTEXT"})
 
 
 NO_PROTECTION: Final = (
-    "not supported yet; there is no TLS, SASL or authorization here, "
-    "and what comes is served in plain text"
+    "not supported; quorumlog has no TLS, SASL or authorization, and all connections are plain text"
 )
 
 

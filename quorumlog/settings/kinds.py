@@ -121,7 +121,7 @@ def _off(text: str) -> str:
     text = _flag(text)
     if _TRUTH[text]:
         raise BadValue(
-            "Tiered storage is not there: topics cannot be configured with remote log storage"
+            "Tiered storage is not supported: topics cannot be configured with remote log storage"
         )
     return text
 

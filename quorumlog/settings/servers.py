@@ -112,58 +112,58 @@ NUM_PARTITIONS: Final = ServerSetting(
     name="num.partitions",
     kind=kinds.whole(ConfigType.INT, 1, INT_MAX),
     default="1",
-    documentation="How many partitions a topic gets that is made without a number.",
+    documentation="Default number of partitions of a new topic.",
 )
 FOLLOWER_THROTTLED_RATE: Final = ServerSetting(
     name="follower.replication.throttled.rate",
     kind=kinds.whole(ConfigType.LONG, 0, LONG_MAX),
     default=str(LONG_MAX),
-    documentation="How many bytes a second a broker fetches, at most, of the replicas that "
-    "follower.replication.throttled.replicas of their topics names.",
+    documentation="Maximum bytes a second that a broker fetches for replicas in their topics' "
+    "follower.replication.throttled.replicas.",
 )
 LEADER_THROTTLED_RATE: Final = ServerSetting(
     name="leader.replication.throttled.rate",
     kind=kinds.whole(ConfigType.LONG, 0, LONG_MAX),
     default=str(LONG_MAX),
-    documentation="How many bytes a second followers that are not in sync get from a broker, at "
-    "most, of the replicas that leader.replication.throttled.replicas of their topics names.",
+    documentation="Maximum bytes a second that a broker sends to followers outside the ISR, for "
+    "replicas in their topics' leader.replication.throttled.replicas.",
 )
 LOG_CLEANER_BACKOFF: Final = ServerSetting(
     name="log.cleaner.backoff.ms",
     kind=kinds.whole(ConfigType.LONG, 0, LONG_MAX),
     default="15000",
-    documentation="How long the cleaner rests when no log needs it.",
+    documentation="Pause of the cleaner when no log needs cleaning.",
 )
 LOG_CLEANER_RATE: Final = ServerSetting(
     name="log.cleaner.io.max.bytes.per.second",
     kind=kinds.POSITIVE,
     default="1.7976931348623157E308",
-    documentation="How many bytes the cleaner reads and writes in a second at most.",
+    documentation="Maximum bytes a second that the cleaner reads and writes.",
 )
 MAX_CONNECTIONS: Final = ServerSetting(
     name="max.connections",
     kind=kinds.whole(ConfigType.INT, 0, INT_MAX),
     default=str(INT_MAX),
-    documentation="How many connections there may be.",
+    documentation="Maximum number of connections.",
 )
 PRODUCER_ID_EXPIRATION: Final = ServerSetting(
     name="producer.id.expiration.ms",
     kind=kinds.whole(ConfigType.INT, 1, INT_MAX),
     default="86400000",
-    documentation="How long the sequence numbers of a silent producer are known.",
+    documentation="Time until the state of an inactive producer id expires.",
 )
 ALTER_LOG_DIRS_RATE: Final = ServerSetting(
     name="replica.alter.log.dirs.io.max.bytes.per.second",
     kind=kinds.whole(ConfigType.LONG, 0, LONG_MAX),
     default=str(LONG_MAX),
-    documentation="How many bytes a second a broker copies, at most, of replicas that move from "
-    "one of its log directories to another.",
+    documentation="Maximum bytes a second that a broker copies between its log directories to "
+    "move replicas.",
 )
 DEFAULT_REPLICATION_FACTOR: Final = ServerSetting(
     name="default.replication.factor",
     kind=kinds.whole(ConfigType.INT, 1, INT_MAX),
     default="1",
-    documentation="How many replicas a topic gets that is made without a number.",
+    documentation="Default replication factor of a new topic.",
 )
 
 NODE_ID: Final = kinds.whole(ConfigType.INT, 0, INT_MAX)
@@ -176,22 +176,26 @@ def _identity(
 
 
 IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
-    _identity("node.id", NODE_ID, "The number of this node; no other has it."),
-    _identity("cluster.id", kinds.TEXT, "The same text on every node of a cluster."),
+    _identity("node.id", NODE_ID, "The unique id of this node."),
+    _identity("cluster.id", kinds.TEXT, "The id of the cluster, the same on every node."),
     _identity(
         "process.roles", kinds.TEXTS, "broker, controller or both.", default="broker,controller"
     ),
-    _identity("listeners", kinds.TEXTS, "Where Kafka clients connect: PLAINTEXT://host:port."),
+    _identity(
+        "listeners", kinds.TEXTS, "The address of the Kafka listener: PLAINTEXT://host:port."
+    ),
     _identity(
         "advertised.listeners",
         kinds.TEXTS,
-        "The address that clients are told; if it is not set, that of listeners.",
+        "The address in metadata responses to clients; default: listeners.",
     ),
-    _identity("control.listener", kinds.TEXT, "Where nodes talk to each other: host:port."),
+    _identity(
+        "control.listener", kinds.TEXT, "The listener for connections between nodes: host:port."
+    ),
     _identity(
         "control.shared.secret.file",
         kinds.TEXT,
-        "A file with the secret that nodes show each other on the control listener.",
+        "A file with the secret that nodes require on the control listener.",
     ),
     _identity(
         "controller.quorum.voters",
@@ -201,29 +205,29 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
     _identity(
         "controller.quorum.bootstrap.servers",
         kinds.TEXTS,
-        "Control listeners to ask for the leader of the quorum: host:port,...",
+        "Control listeners for finding the leader of the quorum: host:port,...",
     ),
     _identity(
         "peer.control.addresses",
         kinds.TEXTS,
-        "Where this node reaches the control listeners of others, if not there: id@host:port,...",
+        "Overrides of the other nodes' control listener addresses: id@host:port,...",
     ),
     _identity(
         "peer.kafka.addresses",
         kinds.TEXTS,
-        "Where this node reaches the Kafka listeners of others, if not there: id@host:port,...",
+        "Overrides of the other nodes' Kafka listener addresses: id@host:port,...",
     ),
     _identity(
         "log.dirs",
         kinds.TEXTS,
-        "The directories of the logs: one for each disk, with commas between.",
+        "The log directories, one for each disk, separated by commas.",
     ),
     _identity(
         "metadata.log.dir",
         kinds.TEXT,
-        "Which of log.dirs holds the metadata log; if it is not set, the first.",
+        "The directory of the metadata log; default: the first of log.dirs.",
     ),
-    _identity("broker.rack", kinds.TEXT, "The rack or zone of the node, which clients are told."),
+    _identity("broker.rack", kinds.TEXT, "The rack or zone of the node, sent to clients."),
 )
 """The identity and the addresses of a node; `node.config` checks their formats."""
 

@@ -17,9 +17,9 @@ MINUTE_MS: Final = 60 * 1000
 HOUR_MS: Final = 60 * MINUTE_MS
 SEGMENT_BYTES_MIN: Final = 1 << 20  # KIP-1030
 
-NO_DELAY: Final = "the file of a removed segment goes at once: no reader needs it"
+NO_DELAY: Final = "files of removed segments are deleted immediately: no reader needs them"
 NO_PREALLOCATION: Final = "a file grows with its records"
-NO_TIERS: Final = "tiered storage is not there"
+NO_TIERS: Final = "tiered storage is not supported"
 NO_RECOMPRESSION: Final = "a broker keeps batches as the producer compressed them"
 
 
@@ -105,13 +105,13 @@ class TopicConfig:
     cleanup_policy = TopicSetting(
         kinds.items("compact", "delete"),
         "delete",
-        "What may be removed: old segments (delete), records that a newer one of the same key "
-        "replaces (compact), both, or nothing. The records of a compacted topic need keys.",
+        "Removal of old segments (delete), of records with a newer record of the same key "
+        "(compact), of both, or of neither. The records of a compacted topic need keys.",
         server="log.cleanup.policy",
     )
     compression_gzip_level = _int(
         -1,
-        "How hard gzip compresses, where the broker does.",
+        "Level of gzip, where the broker compresses.",
         least=-1,
         most=9,
         server="compression.gzip.level",
@@ -119,7 +119,7 @@ class TopicConfig:
     )
     compression_lz4_level = _int(
         9,
-        "How hard LZ4 compresses, where the broker does.",
+        "Level of LZ4, where the broker compresses.",
         least=1,
         most=17,
         server="compression.lz4.level",
@@ -128,13 +128,13 @@ class TopicConfig:
     compression_type = TopicSetting(
         kinds.choice("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         "producer",
-        "The compression in which batches are stored; producer: as they came.",
+        "Compression of stored batches; producer: as the producer sent them.",
         server="compression.type",
         without_effect=NO_RECOMPRESSION,
     )
     compression_zstd_level = _int(
         3,
-        "How hard Zstandard compresses, where the broker does.",
+        "Level of Zstandard, where the broker compresses.",
         least=-131072,
         most=22,
         server="compression.zstd.level",
@@ -142,26 +142,26 @@ class TopicConfig:
     )
     delete_retention_ms = _long(
         86_400_000,
-        "How long a compacted log keeps the marker of a deleted key.",
+        "Minimum time that a compacted log keeps tombstones.",
         least=0,
         server="log.cleaner.delete.retention.ms",
     )
     file_delete_delay_ms = _long(
         60_000,
-        "How long a file of a removed segment stays on the disk.",
+        "Delay before the files of a removed segment are deleted.",
         least=0,
         server="log.segment.delete.delay.ms",
         without_effect=NO_DELAY,
     )
     flush_messages = _long(
         LONG_MAX,
-        "After how many records a log is flushed to the disk.",
+        "Number of records after which a log is flushed.",
         least=1,
         server="log.flush.interval.messages",
     )
     flush_ms = _long(
         LONG_MAX,
-        "After which time a log is flushed to the disk.",
+        "Time after which a log is flushed.",
         least=0,
         server="log.flush.interval.ms",
         aliases=(Alias("log.flush.scheduler.interval.ms", 1, str(LONG_MAX)),),
@@ -169,116 +169,116 @@ class TopicConfig:
     follower_replication_throttled_replicas = TopicSetting(
         kinds.REPLICAS,
         "",
-        "The replicas whose fetches are slowed down: partition:broker,... or *.",
+        "Replicas with throttled fetches: partition:broker,... or *.",
     )
     index_interval_bytes = _int(
         4096,
-        "How many bytes of records lie between two entries of the offset index, roughly.",
+        "Approximate bytes of records between two entries of the offset index.",
         least=0,
         server="log.index.interval.bytes",
     )
     leader_replication_throttled_replicas = TopicSetting(
         kinds.REPLICAS,
         "",
-        "The replicas that their leaders serve slowly: partition:broker,... or *.",
+        "Replicas that their leaders throttle: partition:broker,... or *.",
     )
     local_retention_bytes = _long(
         -2,
-        "How many bytes a tiered log keeps on the broker; -2: retention.bytes.",
+        "Local retention of a tiered log, in bytes; -2: retention.bytes.",
         least=-2,
         server="log.local.retention.bytes",
         without_effect=NO_TIERS,
     )
     local_retention_ms = _long(
         -2,
-        "How long a tiered log keeps records on the broker; -2: retention.ms.",
+        "Local retention of a tiered log, in time; -2: retention.ms.",
         least=-2,
         server="log.local.retention.ms",
         without_effect=NO_TIERS,
     )
     max_compaction_lag_ms = _long(
         LONG_MAX,
-        "How long a record may stay uncompacted.",
+        "Maximum time before a record is compacted.",
         least=1,
         server="log.cleaner.max.compaction.lag.ms",
     )
     max_message_bytes = _int(
         1_048_588,
-        "The largest batch of records that is taken, with its header, as the producer sends it.",
+        "Maximum bytes of a produced batch, with its header, as the producer sends it.",
         least=0,
         server="message.max.bytes",
     )
     message_timestamp_after_max_ms = _long(
         3_600_000,
-        "How far the time of a record may be ahead of the broker's clock.",
+        "Maximum lead of a record's timestamp over the broker's clock.",
         least=0,
         server="log.message.timestamp.after.max.ms",
     )
     message_timestamp_before_max_ms = _long(
         LONG_MAX,
-        "How far the time of a record may be behind the broker's clock.",
+        "Maximum lag of a record's timestamp behind the broker's clock.",
         least=0,
         server="log.message.timestamp.before.max.ms",
     )
     message_timestamp_type = TopicSetting(
         kinds.choice("CreateTime", "LogAppendTime"),
         "CreateTime",
-        "Whether the time of a record is the producer's or that of its append.",
+        "Source of a record's timestamp: the producer, or the append.",
         server="log.message.timestamp.type",
     )
     min_cleanable_dirty_ratio = TopicSetting(
         kinds.RATIO,
         "0.5",
-        "The part of a log that must be uncompacted before it is compacted.",
+        "Minimum ratio of uncompacted bytes at which a log is compacted.",
         server="log.cleaner.min.cleanable.ratio",
     )
     min_compaction_lag_ms = _long(
         0,
-        "How long a record stays uncompacted at least.",
+        "Minimum time before a record is compacted.",
         least=0,
         server="log.cleaner.min.compaction.lag.ms",
     )
     min_insync_replicas = _int(
         1,
-        "How many replicas must be in sync for records to be committed, and for a produce request "
-        "with acks=all to be taken. No more than the topic has replicas.",
+        "Minimum size of the ISR for commits of records, and for produce requests with acks=all. "
+        "At most the number of the topic's replicas.",
         least=1,
         server="min.insync.replicas",
     )
     preallocate = TopicSetting(
         kinds.FLAG,
         "false",
-        "Whether the file of a new segment has its full size at once.",
+        "Whether the file of a new segment is preallocated at its full size.",
         server="log.preallocate",
         without_effect=NO_PREALLOCATION,
     )
     remote_log_copy_disable = TopicSetting(
         kinds.FLAG,
         "false",
-        "Whether a tiered log copies no more segments.",
+        "Whether a tiered log stops copying segments.",
         without_effect=NO_TIERS,
     )
     remote_log_delete_on_disable = TopicSetting(
         kinds.FLAG,
         "false",
-        "Whether a log that is tiered no more loses what was copied.",
+        "Whether turning off tiering deletes the remote segments.",
         without_effect=NO_TIERS,
     )
     remote_storage_enable = TopicSetting(
         kinds.OFF,
         "false",
-        "Whether the log is tiered. Only false is taken.",
+        "Whether the log is tiered; only false is supported.",
         without_effect=NO_TIERS,
     )
     retention_bytes = _long(
         -1,
-        "How many bytes a partition keeps, in whole segments; -1: all.",
+        "Retention of a partition in bytes, in whole segments; -1: unlimited.",
         least=-1,
         server="log.retention.bytes",
     )
     retention_ms = _long(
         604_800_000,
-        "How long a partition keeps records, in whole segments; -1: for ever.",
+        "Retention of a partition in time, in whole segments; -1: unlimited.",
         least=-1,
         server="log.retention.ms",
         aliases=(
@@ -288,7 +288,7 @@ class TopicConfig:
     )
     segment_bytes = _int(
         1 << 30,
-        "How many bytes a segment of a log has before the next one begins.",
+        "Maximum bytes of a segment.",
         least=SEGMENT_BYTES_MIN,
         server="log.segment.bytes",
     )
@@ -296,13 +296,13 @@ class TopicConfig:
     # docs/decisions/0015-a-configuration-that-cannot-work-is-refused.md
     segment_index_bytes = _int(
         10 << 20,
-        "The size of the offset index of a segment: when it is full, the next segment begins.",
+        "Maximum bytes of a segment's offset index; a full index ends the segment.",
         least=12,
         server="log.index.size.max.bytes",
     )
     segment_jitter_ms = _long(
         0,
-        "By how much the age at which a segment ends varies.",
+        "Maximum random variation of segment.ms.",
         least=0,
         server="log.roll.jitter.ms",
         aliases=(Alias("log.roll.jitter.hours", HOUR_MS, "0"),),
@@ -310,7 +310,7 @@ class TopicConfig:
     )
     segment_ms = _long(
         604_800_000,
-        "The age at which a segment ends and the next one begins.",
+        "Maximum age of the active segment.",
         least=1,
         server="log.roll.ms",
         aliases=(Alias("log.roll.hours", HOUR_MS, "168"),),
@@ -318,7 +318,7 @@ class TopicConfig:
     unclean_leader_election_enable = TopicSetting(
         kinds.FLAG,
         "false",
-        "Whether a replica may lead that lacks committed records, if no other is there.",
+        "Whether a replica that lacks committed records may lead if no other is alive.",
         server="unclean.leader.election.enable",
     )
 

@@ -131,7 +131,7 @@ def _what(options: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, list[i
 def _place(name: str, text: str, refused: int) -> Place:
     if (end := _ENDS.get(text.strip().lower())) is not None:
         if end == refused and name == "endingOffsets":
-            raise ValueError(f"{name} {text}: nothing lies before it")
+            raise ValueError(f"{name} {text}: no record lies before it; choose a later end")
         return end
     place: dict[str, dict[int, int]] = {}
     for topic, offsets in _json(name, text).items():

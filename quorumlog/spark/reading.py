@@ -94,7 +94,7 @@ def read_range(options: SourceOptions, wanted: OffsetRange) -> Iterator[pa.Recor
             if records or consumer.position(name) > position:
                 heard_s = time.monotonic()
             elif (time.monotonic() - heard_s) * 1000 >= options.poll_timeout_ms:
-                waited = f"nothing came for {options.poll_timeout_ms} ms (pollTimeoutMs)"
+                waited = f"no records arrived for {options.poll_timeout_ms} ms (pollTimeoutMs)"
                 raise TimeoutError(f"{name.topic}-{name.partition} at offset {position}: {waited}")
 
 
@@ -109,7 +109,7 @@ def _after_loss(
         f"{position}"
     )
     if options.fail_on_data_loss:
-        raise DataLost(f"{said}: failOnDataLoss=false reads what is left")
+        raise DataLost(f"{said}: failOnDataLoss=false reads the remaining records")
     _logger.warning("%s", said)
     return beginning if position < beginning < wanted.end else None
 

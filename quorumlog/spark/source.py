@@ -161,4 +161,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lost(self, said: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLost(f"{said}: failOnDataLoss=false goes on with what is left")
+            raise DataLost(f"{said}: failOnDataLoss=false continues with the remaining records")

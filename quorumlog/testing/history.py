@@ -56,7 +56,7 @@ class RecordedOperation:
     ) -> None:
         if not self._is_open:
             return
-        reason = "the test did not say what became of it" if error is None else repr(error)
+        reason = "the test did not report the outcome" if error is None else repr(error)
         if getattr(error, "definite", False) is True:
             self.fail(reason)
         else:

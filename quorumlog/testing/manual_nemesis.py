@@ -310,7 +310,7 @@ class ManualNemesis:
         rules = [rule for rule in imposed if self._back_end.has_links(rule.links)]
         if not rules:
             hit = ",".join(scene.parties) or "nothing"
-            raise NoSuchLink(f"{fault.name} on {hit}: nothing is ever sent there in this cluster")
+            raise NoSuchLink(f"{fault.name} on {hit}: this cluster has no such link")
         self._number += 1
         links = " ".join(str(link) for link in rules[0].links)
         details = details_of(self._number, fault.name, f"{role}; {links}")

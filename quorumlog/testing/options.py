@@ -47,7 +47,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--quorumlog-store", metavar="DIR", help="keep failed runs here, not in a temporary place"
     )
     group.addoption(
-        "--quorumlog-keep", action="store_true", help="keep what passing tests leave, too"
+        "--quorumlog-keep", action="store_true", help="keep the files of passing tests too"
     )
 
 

@@ -340,7 +340,7 @@ def history(request: pytest.FixtureRequest, quorumlog_trial: Trial) -> Iterator[
     """Yield the history that records the operations of the test's clients, and judges them."""
     if read_mark(request.node, with_seed=False) is not None:
         pytest.fail(
-            "@pytest.mark.chaos has a history of its own: ask for the fixture `chaos_run`"
+            "@pytest.mark.chaos has its own history: use the fixture `chaos_run`"
             " (chaos_run.history, chaos_run.verdict) instead of `history`",
             pytrace=False,
         )

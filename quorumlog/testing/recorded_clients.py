@@ -123,4 +123,4 @@ def recorded(history: "History", client: object) -> Any:
         if isinstance(client, kind):
             return wrapper(history, client)
     names = ", ".join(kind.__name__ for kind in _WRAPPERS)
-    raise TypeError(f"{type(client).__name__} is none of {names}: record by history.send(...)")
+    raise TypeError(f"{type(client).__name__} is not one of {names}: record by history.send(...)")

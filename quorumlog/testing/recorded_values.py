@@ -29,8 +29,8 @@ class RecordedValues:
         """Return the number of a value. Raises TypeError for other types."""
         if isinstance(value, bool) or not isinstance(value, int | str | bytes | None):
             raise TypeError(
-                f"value {value!r}: a whole number, text or bytes are expected; say by "
-                "history.value_of how the value that you record is read from a record"
+                f"value {value!r} must be a whole number, text or bytes; set history.value_of "
+                "to read the recorded value from a record"
             )
         text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
         is_plain = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX

@@ -48,7 +48,7 @@ def wait_for_leaders(
             and running.issuperset(leaders[0])
         )
 
-    reason = f"the leaders of {topic} are not known to every broker: "
+    reason = f"not every broker has the leaders of {topic}: "
     wait_until(are_known, lambda: f"{reason}{views}", timeout_s)
     return next(iter(views.values()))
 

@@ -120,5 +120,5 @@ def test_what_is_no_part_of_a_transaction_is_refused(tmp_path: Path) -> None:
         told(tmp_path, (0, "ok", [["append", "x", 1], POLL], [["append", "x", 1], POLL]))
     rows = rows_of(History().op(7, "txn").ops)
     ours = [replace(row, messages=(Message("x", 0, 1, f="append"),)) for row in rows]
-    with pytest.raises(HistoryError, match="'append' is nothing that a transaction"):
+    with pytest.raises(HistoryError, match="'append' is no micro-operation of the model"):
         check_history(table_of(ours))

@@ -78,9 +78,9 @@ EVENTS: dict[str, tuple[Change, int, str]] = {
     "a process that began before it ended, by time": (
         at(3, time_ns=500),
         5,
-        "its time_ns, 500, is before that of the event before it",
+        "its time_ns, 500, is below the previous event's",
     ),
-    "time that goes back": (at(5, time_ns=0), 7, "is before that of the event before it"),
+    "time that goes back": (at(5, time_ns=0), 7, "is below the previous event's"),
     "a time below zero": (at(0, time_ns=-5), 2, "its time_ns is -5"),
     "an offset that was acknowledged below -1": (record(1, offset=-7), 3, "an offset below -1"),
     "an index twice": (at(4, index=3), 6, "its index is 3, not the next one"),
@@ -203,7 +203,7 @@ TEXTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     ),
     "an end row that counts more": (
         lambda whole: whole.replace(END, b'{"end": {"events": 12}}\n'),
-        ": it holds 11 events, and its end row counts 12",
+        ": it holds 11 events, but its end row counts 12",
     ),
     "an end row that counts nothing": (
         lambda whole: whole.replace(END, b'{"end": {}}\n'),
@@ -237,7 +237,7 @@ def test_a_text_that_is_no_history_is_named(name: str, tmp_path: Path) -> None:
     [
         (record(1, value=12), 2, "names other messages than its invocation"),
         (without(1), 2, "its index is 2, not the next one"),
-        (at(2, time_ns=9), 3, "is before that of the event before it"),
+        (at(2, time_ns=9), 3, "is below the previous event's"),
     ],
 )
 def test_files_of_format_1_are_checked_as_strictly(

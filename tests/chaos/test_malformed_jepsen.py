@@ -39,7 +39,7 @@ JEPSEN: dict[str, tuple[Change, int, str]] = {
     "a poll that sends": (at(5, value=[["send", 3, 1]]), 6, "a poll that holds send"),
     "a micro-operation that is not known": (at(5, value=[["pol"]]), 6, "pol"),
     "a value that is a number": (at(5, value=7), 6, "is not a list"),
-    "time that goes back": (at(5, time=0), 6, "is before that of the event before it"),
+    "time that goes back": (at(5, time=0), 6, "is below the previous event's"),
     "no process": (
         lambda rows: [*rows[:5], {n: rows[5][n] for n in rows[5] if n != "process"}],
         6,

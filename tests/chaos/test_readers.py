@@ -138,7 +138,7 @@ async def test_an_end_below_what_was_seen_is_asked_for_again(tmp_path: Path) -> 
     verdict, operations = await ran(tmp_path, log)
     assert found(verdict) == ["log-end-regression"]
     ends = [one for one in operations if one["f"] == "final_end"]
-    assert "the end lies below what was seen" in {one["error"] for one in ends}
+    assert "the end lies below the last record" in {one["error"] for one in ends}
     assert [one["type"] for one in ends].count("ok") == 2
 
 

@@ -44,8 +44,8 @@ def test_a_node_that_ended_by_itself_is_told_without_operations(tmp_path: Path) 
     history = History().sent(1).nemesis("node-ended", "2", details="status 70").final((0, 1), end=1)
     page = report_of(history.table(), tmp_path)
     assert "<h1>Invalid</h1>" in page
-    assert "<b>node-ended</b> <em>1</em> A process ended, and the lab had not killed it." in page
-    assert "no promise is known to be broken" in page
+    assert "<b>node-ended</b> <em>1</em> A process ended that the lab had not killed." in page
+    assert "no violated guarantee was found" in page
     assert "<h3>node 2: status 70</h3></details>" in page
     assert "Offsets of node" not in page
     assert page.count("<svg") == page.count("</svg>") == 5
@@ -76,7 +76,7 @@ def test_a_reader_that_is_not_at_the_end_yet_is_not_drawn_as_a_failure(tmp_path:
 def test_an_empty_history_has_a_report_too(tmp_path: Path) -> None:
     page = report_of(History().table(), tmp_path)
     assert "<h1>Unknown</h1>" in page
-    assert "<li>Not known: the history is empty</li>" in page
+    assert "<li>Unknown: the history is empty</li>" in page
     assert "<svg" not in page
 
 

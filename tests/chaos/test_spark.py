@@ -98,7 +98,7 @@ def test_a_file_that_is_no_history_is_refused(tmp_path: Path) -> None:
     place = table.schema.get_field_index("type")
     broken = table.set_column(place, "type", pa.array(["okay", "ok"]))
     pq.write_table(broken, tmp_path / "history.parquet")
-    with pytest.raises(HistoryError, match="operation 0: its type is none of"):
+    with pytest.raises(HistoryError, match="operation 0: its type is not one of"):
         check_on_spark(tmp_path)
     pq.write_table(table.drop_columns(["micro"]), tmp_path / "history.parquet")
     with pytest.raises(HistoryError, match="no column micro"):

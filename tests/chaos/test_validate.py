@@ -58,10 +58,10 @@ def test_four_operations_keep_the_promises() -> None:
 @pytest.mark.parametrize(
     ("place", "fields", "reason"),
     [
-        (1, {"index": 5}, "operation 5: the operation before it is another one"),
-        (0, {"index": -1}, "operation 1: the operation before it is another one"),
+        (1, {"index": 5}, "operation 5: the operation before it does not have the previous index"),
+        (0, {"index": -1}, "operation 1: the operation before it does not have the previous index"),
         (1, {"process": -2}, "operation 1: its process is -2"),
-        (1, {"type": "invoke"}, "operation 1: its type is none of ok, info, fail"),
+        (1, {"type": "invoke"}, "operation 1: its type is not one of ok, info, fail"),
         (1, {"completed": -1}, "operation 1: it never completed, and is not info"),
         (3, {"completed_ns": 60}, "operation 3: it completed at 60 ns"),
         (1, {"completed_ns": NEVER_NS}, "operation 1: it completed at"),

@@ -138,8 +138,8 @@ def test_a_bar_says_what_a_fault_asked_the_cluster_for() -> None:
 @pytest.mark.parametrize(
     ("last_words", "said"),
     [
-        ("node 2 ended with status -9: it said nothing", "killed from outside"),
-        ("node 2 ended with status 137: it said nothing", "killed from outside"),
+        ("node 2 ended with status -9: no output", "killed from outside"),
+        ("node 2 ended with status 137: no output", "killed from outside"),
         ("node 2 ended with status 1: No space left on device: data/log", "its disk was full"),
         ("node 2 ended with status 70: an invariant did not hold", "node 2 ended"),
     ],

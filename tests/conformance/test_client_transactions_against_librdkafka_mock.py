@@ -79,7 +79,7 @@ async def test_offsets_go_along(bootstrap: str) -> None:
         async with producer.transaction():
             await producer.send("t", b"one", partition=0)
             await producer.send_offsets_to_transaction({T: 7}, consumer.group_metadata())
-        with pytest.raises(TypeError, match=r"consumer\.group_metadata\(\) is wanted, not 'g'"):
+        with pytest.raises(TypeError, match=r"must be consumer\.group_metadata\(\), not 'g'"):
             await producer.send_offsets_to_transaction({T: 7}, "g")  # type: ignore[arg-type]
 
 

@@ -218,7 +218,7 @@ def test_the_commands_of_an_administrator(
         one["group"] for one in json.loads(command("groups", "list", "--json"))["groups"]
     }
     command("groups", "delete", "g")
-    assert "there is no group g" in command("groups", "lag", "g", status=1)
+    assert "group g does not exist" in command("groups", "lag", "g", status=1)
     assert "'typo'" in command("consume", "typo", status=1)
     assert "typo" not in command("topics", "list").split()
 

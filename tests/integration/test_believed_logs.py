@@ -180,7 +180,7 @@ def test_a_directory_that_was_put_back_is_recognized(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "copy", data_of(cluster, 3))
         cluster.start_node(1)
         assert start_again(cluster) == ALL
-        assert said(cluster, 1, "its log directory was copied or put back")
+        assert said(cluster, 1, "the log directory was copied or restored")
 
 
 def test_a_directory_of_an_earlier_registration_is_recognized(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_directory_of_an_earlier_registration_is_recognized(tmp_path: Path) ->
         (tmp_path / "old").rename(data_of(cluster, 3))
         cluster.start_node(1)
         assert start_again(cluster) == ALL
-        assert said(cluster, 1, "its log directory is from before its last registration")
+        assert said(cluster, 1, "the log directory is older than the broker's last registration")
 
 
 def test_a_broker_whose_disk_has_failed_is_not_eligible(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_who_started_it_may_be_gone_when_it_is_ready(data: Path, started: list[P
     os.close(read_fd)
     process = start(started, data, write_fd)
     os.close(write_fd)
-    wait_until_said(process, "no process reads that the node is ready")
+    wait_until_said(process, "the readiness pipe is closed")
     stop(process)
     assert (data / ".kafka_cleanshutdown").exists()
 

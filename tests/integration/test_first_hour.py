@@ -120,7 +120,7 @@ def test_a_container_settings_start_a_cluster_and_are_named(terminal: Terminal) 
     script = " ".join(["$Q up --detach", *ONE_NODE, *settings])
     ended = terminal.shell(script)
     assert ended.returncode == 0, ended
-    assert "without effect here" in ended.stderr
+    assert "settings without effect" in ended.stderr
     assert "log.cleaner.threads, num.io.threads" in ended.stderr
     log = (terminal.path / "quorumlog-data/node-1/node.log").read_text()
     assert "have no effect here: log.cleaner.threads, num.io.threads" in log

@@ -82,7 +82,7 @@ def test_nothing_is_left_running(tmp_path: Path, moment: str) -> None:
         said = run.interrupt()
         assert run.process.returncode == 130, said
         assert "Traceback" not in said
-        assert "interrupted; what was started here is stopped" in said
+        assert "interrupted; the processes of this run are stopped" in said
         assert not [child for child in run.children if is_there(child)]
     finally:
         run.process.kill()

@@ -195,7 +195,7 @@ def test_two_nodes_never_share_a_directory(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=1) as cluster:
         with pytest.raises(ClusterError, match="runs already"):
             cluster.start_node(1)
-        with pytest.raises(ClusterError, match=r"node 1 runs, .*last words once it ends"):
+        with pytest.raises(ClusterError, match=r"node 1 still runs, .*it has no last words"):
             cluster.last_words(1)
         status, line = run_node(layout.properties_file(tmp_path, 1))
         assert status == 1

@@ -108,7 +108,7 @@ def test_status_names_what_is_left(cluster: LocalCluster) -> None:
     status = run(cluster, "status")
     assert status.returncode == 3, status
     lines = status.stdout.splitlines()
-    assert lines[0] == "NO QUORUM: 1 of 3 voters answers; what follows is node 3's last state"
+    assert lines[0] == "NO QUORUM: 1 of 3 voters answers; below is the last state of node 3"
     assert lines[1].endswith("active controller none")
     document = json.loads(run(cluster, "status", "--json").stdout)
     states = {node["id"]: node["state"] for node in document["nodes"]}

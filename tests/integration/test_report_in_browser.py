@@ -84,7 +84,7 @@ def test_a_bad_run_is_drawn_and_readable(tmp_path: Path) -> None:
         "Latency of sends over time",
         "Rates over time",
         "Lag of readers over time",
-        "Acknowledged records that were not read yet",
+        "Acknowledged records not read yet",
         "Operations of each process over time",
     ]
     for chart in seen.charts:

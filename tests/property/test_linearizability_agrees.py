@@ -78,11 +78,11 @@ def test_what_nothing_saw_is_left_out_whatever_the_chain_of_unknown_outcomes() -
 @pytest.mark.parametrize(
     ("ops", "note"),
     [
-        ([Op(READ, 5, 0, 0, 1)], "nothing had written"),
+        ([Op(READ, 5, 0, 0, 1)], "no operation wrote"),
         ([Op(CAS, 0, 1, 0, 1), Op(CAS, 0, 2, 2, 3)], "replaced by two"),
         ([Op(CAS, 1, 2, 0, 1), Op(CAS, 2, 1, 2, 3)], "in a ring"),
-        ([Op(READ, 1, 0, 0, 1), Op(WRITE, 0, 1, 2, 3)], "had begun"),
-        ([Op(WRITE, 0, 1, 0, 1), Op(READ, 0, 0, 2, 3)], "while another one must have been"),
+        ([Op(READ, 1, 0, 0, 1), Op(WRITE, 0, 1, 2, 3)], "precede it began"),
+        ([Op(WRITE, 0, 1, 0, 1), Op(READ, 0, 0, 2, 3)], "while another value must have been"),
         (
             [
                 Op(WRITE, 0, 1, 0, 1),

@@ -81,7 +81,7 @@ AT_START = st.sampled_from((
     ),
 ))  # fmt: skip
 ANSWERS = effects.SendResponse | effects.AnswerFetch | effects.AnswerFetchSnapshot
-TOLD_OF_LOSS = ("one leader in epoch", "3: what is committed is not truncated")
+TOLD_OF_LOSS = ("one leader in epoch", "3: committed records are not truncated")
 
 
 @examples(300)

@@ -56,7 +56,7 @@ class PlainReader:
         if offset_delta != index:
             raise CorruptBatch(f"record {index} has another offset delta")
         if self.at - start != size:
-            raise CorruptBatch(f"record {index} has another length than it says")
+            raise CorruptBatch(f"record {index} does not have its declared length")
         return time_delta, key_size == -1, count
 
     def content(self, refusal: str) -> int:

@@ -1,4 +1,4 @@
-"""The epochs that the members of a consumer group are told, for its oracle: when they may fall."""
+"""The epochs that consumer group members receive, for its oracle: when they may fall."""
 
 from quorumlog.broker.groups.core.consumer.records import (
     ConsumerGroupRecord,
@@ -36,7 +36,7 @@ def test_a_member_that_was_removed_may_hear_of_that_late() -> None:
     history.gives("a", 9)
     history.host.clock_ms = 200
     history.removes("a")
-    history.oracle.told(history.a, 9, some(), is_replaced=False)  # it was said before
+    history.oracle.told(history.a, 9, some(), is_replaced=False)  # the log had it before
     history.write(history.member("a"))
     history.tells(history.a, 2)
     with broken("epoch-rises"):

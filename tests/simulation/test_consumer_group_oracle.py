@@ -112,7 +112,7 @@ class History:
         )
 
     def tells(self, client: Client, epoch: int, *indexes: int, is_replaced: bool = False) -> None:
-        """Have the log say it, and the client hear it."""
+        """Append it to the log, and let the client receive it."""
         self.gives(client.member_id, epoch, *indexes)
         self.oracle.told(client, epoch, some(*indexes), is_replaced=is_replaced)
 
@@ -159,7 +159,7 @@ def test_a_member_that_was_removed_owns_nothing_though_it_may_not_know() -> None
     history.host.clock_ms = 100
     history.removes("a")
     history.tells(history.b, 1, 0)
-    history.write(history.member("a"))  # it joins by its old id, and has not heard of its removal
+    history.write(history.member("a"))  # it joins by its old id, before it learns of its removal
     history.tells(history.b, 1, 0)
 
 

@@ -1,4 +1,4 @@
-"""What the oracle of transactions knows of ids that expire: when, and what they allow."""
+"""Expired transactional ids in the oracle: when they expire, and which requests they allow."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def expires(history: History, at_ms: int) -> None:
 
 
 def test_a_fenced_producer_begins_when_the_id_has_expired() -> None:
-    """The coordinator knows nothing of it any more; later it knows the producer that has begun."""
+    """The coordinator has dropped the id; later it has the producer that began."""
     history = History(expiration_ms=100)
     history.begin(SECOND)
     history.clock_ms = 99
@@ -70,7 +70,7 @@ def test_an_id_that_another_producer_began_to_use_meanwhile_had_expired() -> Non
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_an_id_expires_some_time_after_its_transaction_has_ended(commits: bool) -> None:
-    """A request to end it that comes again finds it ended, and prolongs nothing."""
+    """A repeated EndTxn finds the transaction ended, and does not prolong the id."""
     history = History(expiration_ms=100)
     history.clock_ms = 10
     history.asks(commits=commits)
@@ -103,7 +103,7 @@ def test_a_coordinator_may_be_ahead_of_an_abort_for_a_rival() -> None:
     history = History(expiration_ms=100)
     history.clock_ms = 90
     history.asks(commits=False)
-    history.oracle.came_in("x", NO_PRODUCER, COORDINATOR)  # asks for it, and is not answered
+    history.oracle.came_in("x", NO_PRODUCER, COORDINATOR)  # sent, and the response is lost
     history.oracle.told(history.open, commits=False)
     history.clock_ms = 100
     history.oracle.stranger_granted(SECOND, "", history.oracle.came_in("x", SECOND, COORDINATOR))

@@ -1,4 +1,4 @@
-"""Brokers that commit only what is on the disk: the rule of their oracle, and their disk queues."""
+"""Brokers that commit only flushed records: the rule of their oracle, and their disk queues."""
 
 from contextlib import nullcontext
 from functools import partial

@@ -17,7 +17,7 @@ A2, B2 = (Membership(name, name, 2) for name in "ab")
 STATIC, RESTARTED = Membership("i", "before", 2), Membership("i", "after", 2)
 
 
-# The log of the offsets topic: what each record has as its tag.
+# The log of the offsets topic: the tag of each record.
 LOG = ["x", "early", "y", "late"]
 
 
@@ -44,7 +44,7 @@ def broken(rule: str) -> "pytest.RaisesExc[Violation]":
 
 def test_what_holds_is_accepted() -> None:
     oracle = grouped()
-    oracle.assigned(A1, "x", [0])  # told again
+    oracle.assigned(A1, "x", [0])  # received again
     oracle.assigned(B2, "y", [0, 1])
     oracle.fetched(B2, shown(0, 5))
     oracle.acknowledge(commit(B2, 0, 6, "late"))

@@ -1,4 +1,4 @@
-"""A static member that does not join in time for a generation keeps its place, and owns nothing."""
+"""A static member that joins too late for a generation keeps its place, without partitions."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Each rule of the oracle, with a history that breaks it: one that never fails proves nothing."""
+"""Each rule of the oracle, with a history that breaks it: the oracle must find it."""
 
 import pytest
 
@@ -75,7 +75,7 @@ def test_a_leader_holds_what_older_leaders_committed() -> None:
     bad.advanced(1, 2, leads_epoch=1)
     bad.recovered(3, [A, B], 1)
     bad.truncated(3, 1)
-    bad.became_leader(3, 1)  # elected before, and only now told so
+    bad.became_leader(3, 1)  # elected before, with a late response
     with pytest.raises(Violation, match="leader-completeness"):
         bad.became_leader(3, 2)
 
@@ -145,7 +145,7 @@ def test_a_node_never_takes_a_commit_back() -> None:
     bad = oracle()
     bad.advanced(1, 2, leads_epoch=1)
     bad.recovered(1, [A, B], 1)
-    bad.advanced(1, 1, leads_epoch=None)  # a new process knows of none at first
+    bad.advanced(1, 1, leads_epoch=None)  # a new process has no leader epoch at first
     with pytest.raises(Violation, match="commit-monotone"):
         bad.advanced(1, 1, leads_epoch=None)
 

@@ -1,4 +1,4 @@
-"""Records whose topic a loss of power has taken: what a broker and a person do with them."""
+"""Records whose topic id a power loss has destroyed, and their manual repair."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -28,7 +28,7 @@ BATCH = encode_batch([Record(offset, 1, None, b"x") for offset in range(4)], lea
 
 
 class Guesses(LogDirectory):
-    """Takes records of which it does not know the topic for those of the topic of that name."""
+    """Takes records without a topic id as records of the current topic of that name."""
 
     def open(
         self,
@@ -49,7 +49,7 @@ class Guesses(LogDirectory):
 
 @pytest.mark.planted
 def test_a_broker_that_guesses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this seed it finds records of a deleted topic where one of its name is to be.
+    """In this seed it finds records of a deleted topic in place of its re-created one.
 
     The product reports such a log, or sets it aside where others are members.
     """
@@ -91,7 +91,7 @@ def test_a_person_says_of_which_topic_the_records_are() -> None:
 
 def test_a_person_moves_the_records_of_a_deleted_topic_away() -> None:
     disk = SimDisk()
-    for times in (1, 2):  # what was moved before is not in the way
+    for times in (1, 2):  # a directory moved away before is not in the way
         log = orphan_and_repair(disk, NEW)
         assert log.log_end_offset == 0
         log.close(clean=False)

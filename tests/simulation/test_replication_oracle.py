@@ -105,7 +105,7 @@ def test_what_is_acknowledged_is_committed_there() -> None:
 
 
 def created_again() -> tuple[ReplicationOracle, TopicPartition]:
-    """Broker 1 had A in the topic, which was deleted; there is another one of that name, empty."""
+    """Broker 1 had A in the topic, which was deleted; the re-created topic is empty."""
     oracle = ReplicationOracle()
     oracle.topics.create("t", OLD)
     oracle.recovered(1, oracle.topics.place_of(AT, OLD), [])

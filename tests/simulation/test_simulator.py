@@ -21,7 +21,7 @@ from tests.support.sizes import tries
 ROOT = Path(__file__).parents[2]
 SCHEDULES = sorted(Path(__file__).with_name("schedules").glob("*.json"))
 
-# Where each mutant is found: first and last seed, and what the run is like.
+# Where each mutant is found: first and last seed, and the options of the run.
 FOUND: dict[str, tuple[int, int, dict[str, Any]]] = {
     "vote_not_persisted": (2, 12, {}),
     "vote_before_persisted": (3, 13, {}),
@@ -95,7 +95,7 @@ def test_a_commit_and_a_resignation_in_one_step() -> None:
 
 
 def test_without_faults_one_election_is_enough() -> None:
-    """A disk that is slow from the start is one."""
+    """A disk that is slow from the start counts as a fault."""
     for seed in (4, 6, 7, 9, 10, 13):
         result = simulate(seed, duration_ms=8_000, faults=())
         assert result.schedule.options["slow_disks"] == 0
@@ -126,7 +126,7 @@ def test_a_mutant_that_seeds_do_not_find_is_found_by_a_script() -> None:
     mutant = MUTANTS.made["high_watermark_from_divergence"]
     cluster = play(TWO_DIVERGING_EPOCHS, ScriptedCluster())
     assert cluster.machines[5].log == cluster.machines[1].log
-    with pytest.raises(InvariantViolation, match="what is committed is not truncated"):
+    with pytest.raises(InvariantViolation, match="committed records are not truncated"):
         play(TWO_DIVERGING_EPOCHS, ScriptedCluster(mutant))
     assert {*FOUND, "high_watermark_from_divergence"} == {*MUTANTS.rules}
 
@@ -167,7 +167,7 @@ def test_a_failing_run_tells_its_end_and_the_schedule_shrinks_to_the_same_rule()
 
 @pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
 def test_a_schedule_that_a_mutant_fails(path: Path) -> None:
-    """The name says which; the product passes it. Made by `shrink`."""
+    """The file name has the mutant; the product passes it. Made by `shrink`."""
     mutant, _ = path.stem.split("-")
     schedule = Schedule.from_json(path.read_text())
     assert replay(schedule).valid

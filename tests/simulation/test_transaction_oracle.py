@@ -63,7 +63,7 @@ def test_what_was_in_a_deleted_topic_is_owed_by_nobody() -> None:
     history.topics.delete(TOPIC_ID)
     oracle.told(history.open, commits=True)
     history.begin(SECOND)
-    history.ends(T0, COMMIT)  # by a leader that does not know it yet
+    history.ends(T0, COMMIT)  # by a leader that has not noticed yet
     assert oracle.is_decided()
     oracle.finish()
 
@@ -261,7 +261,7 @@ def test_a_leader_takes_only_what_is_of_the_transaction() -> None:
 
 @pytest.mark.parametrize("clock_ms", [0, 1000])
 def test_a_leader_takes_nothing_beside_a_transaction_that_its_log_has(clock_ms: int) -> None:
-    """However long it lasts: the log says whether it is open."""
+    """However long it lasts: the log shows whether it is open."""
     history = History()
     history.clock_ms = clock_ms
     history.log[T0] += [A0, record(b"b:0", producer_id=8), record(COMMITS, producer_id=8), STRAY]

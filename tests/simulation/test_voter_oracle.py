@@ -26,7 +26,7 @@ def keys(*node_ids: int) -> frozenset[Key]:
 
 
 def oracle(*entries: Entry) -> Oracle:
-    """Four nodes hold the voters 1, 2 and 3, and these records, durably; nothing is committed."""
+    """Four nodes hold the voters 1, 2 and 3, and these records, durably but uncommitted."""
     made = Oracle(NODES, (1, 2, 3))
     made.voters.directories.update({one: directory_id(one, 1) for one in NODES})
     for node_id in NODES:

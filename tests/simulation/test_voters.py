@@ -6,7 +6,7 @@ from quorumlog.chaos.simulation import WORLDS, simulate
 from quorumlog.chaos.simulation.worlds.quorum.building import VOTER_RULES
 from tests.support.sizes import tries
 
-# A seed of each mutant, and the rule that tells of it.
+# A seed of each mutant, and the rule that finds it.
 FOUND = {
     "counts_the_old_voters": (0, "commit-durable"),
     "changes_two_at_once": (0, "one-change"),

@@ -124,7 +124,7 @@ def test_a_kill_does_not_leave_only_brokers_that_lost_their_power() -> None:
         ("composed", 467),
         ("composed", 794),  # a person took the records of a deleted topic for the new one's
         ("composed", 1184),
-        ("voters", 136),  # a leader that was no voter in an old log was never asked again
+        ("voters", 136),  # a leader that was no voter in an old log was never sent another request
         ("partition", 2559),  # the last records of a partition were set aside after a loss of power
     ],
 )
@@ -137,9 +137,9 @@ def test_a_seed_that_has_failed_holds(world: str, seed: int) -> None:
     ("seed", "duration_ms"),
     [
         (516, 15_000),  # a topic had grown while a static leader was away; the leader did not look
-        (69, 20_000),  # a static member restarted before it had given up what others were to have
-        (993, 15_000),  # a member that leaves asked a former coordinator for ever
-        (1081, 60_000),  # a classic leader had nothing for a member that came last
+        (69, 20_000),  # a static member restarted before it had revoked the partitions of others
+        (993, 15_000),  # a leaving member sent to a former coordinator for ever
+        (1081, 60_000),  # a classic leader had no partition for the last member
         (
             1827,
             60_000,
@@ -175,7 +175,7 @@ def test_a_mutant_is_found(world: str, mutant: str, seed: int, rule: str) -> Non
 
 @pytest.mark.planted
 def test_what_a_classic_member_gives_up_is_its_own_when_its_group_is_upgraded() -> None:
-    """In this seed a member of KIP-848 joins while a classic one has more than its new share."""
+    """In this seed a member of KIP-848 joins while a classic member has more than its new share."""
     seed, world, duration_ms = 1069, "consumer_groups", 20_000
     assert simulate(seed, world=world, duration_ms=duration_ms).valid
     broken = simulate(seed, world=world, duration_ms=duration_ms, mutant="frees_the_unrevoked")

@@ -1,7 +1,7 @@
-"""Golden scripts: blocks of `command` lines, `---`, and what the commands print.
+"""Golden scripts: blocks of `command` lines, `---`, and their output.
 
-Lines with `#` tell the story. `pytest tests/golden --rewrite` writes what is printed now: read the
-diff, and commit it only if you can say why each line changed.
+Lines with `#` explain. `pytest tests/golden --rewrite` writes the new output: read the diff, and
+commit it only if you can explain each changed line.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def scripts_beside(test_file: str) -> pytest.MarkDecorator:
 
 
 def replayed(text: str, run: Run) -> str:
-    """Return the script with what its commands print now."""
+    """Return the script with the current output of its commands."""
     blocks = []
     for block in text.strip().split("\n\n"):
         lines = block.partition("\n---")[0].splitlines()

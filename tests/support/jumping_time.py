@@ -1,6 +1,6 @@
-"""An event loop without waiting: where nothing is left to do, the next timer is due at once.
+"""An event loop without waiting: once it is idle, the next timer is due at once.
 
-A test asks for it with `@pytest.mark.jumping_time`. It is of no use where sockets, threads or
+A test selects it with `@pytest.mark.jumping_time`. It is of no use where sockets, threads or
 processes do the work: the loop would not wait for them, but time out.
 """
 
@@ -11,7 +11,7 @@ TURNS_MAX = 20_000  # of the loop at one instant: something does the same again 
 
 
 class JumpingSelector(selectors.DefaultSelector):
-    """Where there is nothing to do before the next timer, it is at once that time."""
+    """Jumps to the time of the next timer once the loop is idle."""
 
     def __init__(self) -> None:
         super().__init__()

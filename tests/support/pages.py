@@ -44,14 +44,14 @@ class Command:
 
 @dataclass
 class File:
-    """A file that the page tells its reader to write."""
+    """A file that the reader of the page must write."""
 
     name: str
     text: str
 
 
 def steps(page: str) -> list[Command | File]:
-    """Return what a reader of the page does, in order."""
+    """Return the steps of a reader of the page, in order."""
     found: list[Command | File] = []
     for block in _FENCE.finditer(page):
         kind, text = block[1].strip(), block[2]
@@ -79,7 +79,7 @@ def _commands(session: str, kind: str, position: int) -> list[Command]:
 class Reader:
     """Follows a page in `directory`.
 
-    Clusters take free ports, whatever the page says. A reader that renews the samples takes the
+    Clusters take free ports, not the ports of the page. A reader that renews the samples takes the
     ports of the page, and allows other numbers in every block.
     """
 

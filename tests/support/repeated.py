@@ -20,12 +20,12 @@ _OF_SEARCHES: Final = ("hypothesis", "tests.support.sizes")
 
 
 def is_repeated_file(path: Path) -> bool:
-    """Tell whether all tests of a file are repeated: it need not even be imported."""
+    """Return whether all tests of a file are repeated: it need not even be imported."""
     return _has_repeated(path) and not any(f"mark.{mark}" in _text_of(path) for mark in LEFT_OUT)
 
 
 def is_repeated(item: pytest.Item) -> bool:
-    """Tell whether `make check` runs a test just as `make test` does."""
+    """Return whether `make check` runs a test just as `make test` does."""
     is_left_out = any(item.get_closest_marker(mark) for mark in LEFT_OUT)
     return _has_repeated(item.path) and not is_left_out
 

@@ -6,7 +6,7 @@ from quorumlog.settings.servers import StaticConfig, table_of, texts_of
 
 
 def static_config(*settings: Any) -> StaticConfig:
-    """Return what a node was told whose parts read these settings."""
+    """Return the configuration of a node whose parts read these settings."""
     table = table_of(*map(type, settings))
     given = {
         name: text for name, text in texts_of(*settings).items() if text != table[name].default

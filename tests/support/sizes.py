@@ -1,6 +1,6 @@
 """How much a test tries: all of it, or a fourth under hypothesis's profile `quick` (`make check`).
 
-Only for searches that find nothing today. What must find a planted bug keeps its size.
+Only for searches that find nothing today. Searches for a planted bug keep their size.
 """
 
 from typing import Any, Final

@@ -1,7 +1,7 @@
 """State diagrams of the documentation, drawn from the transition tables of the code.
 
 A line `<!-- drawn from MODULE:TABLE -->` stands before each diagram. The diagram shows exactly the
-changes that the table allows, in the order of the table. What a page says of a change, after the
+changes that the table allows, in the order of the table. The label of a change, after the
 colon, is the page's own and stays when the diagram is drawn anew.
 """
 

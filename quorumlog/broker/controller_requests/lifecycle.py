@@ -36,7 +36,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER
 
 REGISTRATION_BACKOFF: Final = Backoff(50, 1000)
 SHUTDOWN_HEARTBEAT_S: Final = 0.1
-_OLD_CONTROLLER: Final = "the controller is of a release that knows one log directory a broker"
+_OLD_CONTROLLER: Final = "the controller's release supports only one log directory a broker"
 _logger: Final = logging.getLogger(__name__)
 
 

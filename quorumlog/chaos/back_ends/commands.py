@@ -246,7 +246,7 @@ def open_commands(file: str, bootstrap: str) -> Commands:
         raise ValueError(f"{file}: {error}") from error
     tables = document.get("nodes")
     if not isinstance(tables, list) or not tables or document.keys() != {"nodes"}:
-        raise ValueError(f"{file}: a table [[nodes]] for each node is expected, and nothing else")
+        raise ValueError(f"{file}: write one table [[nodes]] for each node, and no other tables")
     nodes = [_node_of(file, table) for table in tables]
     if len({node.node_id for node in nodes}) < len(nodes):
         raise ValueError(f"{file}: two nodes have the same id")

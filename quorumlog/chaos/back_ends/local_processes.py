@@ -278,7 +278,7 @@ class LocalProcesses:
     def missing(kind: type[StepFault], network: NetworkKind = "proxy") -> str:
         """Return why this machine cannot do a fault, or ""."""
         if not kind.imposes <= NETWORKS[network]:
-            return "a kernel knows no requests, and refuses none: use --network proxy"
+            return "the kernel cannot match or refuse requests: use --network proxy"
         if network == "netns" and kind.imposes and (reason := namespaces.why_not()):
             return f"network namespaces: {reason}"
         lacking = sorted(kind.needs - _PLAIN - ORDERS.keys())

@@ -27,7 +27,7 @@ def why_needed(status: dict[str, Any] | None, node_id: int) -> str:
     It needs none if other nodes lead, in sync, every partition that this node has a copy of.
     """
     if status is None or status["controller_id"] in {None, -1, node_id}:
-        return "no other node is known to be the active controller"
+        return "no other node has reported the active controller"
     partitions = [one for topic in status["topics"].values() for one in topic["partitions"]]
     copies = [one for one in partitions if node_id in one["replicas"]]
     if any(one["leader"] in {-1, node_id} or node_id in one["isr"] for one in copies):

@@ -87,7 +87,7 @@ class VoterChanger:
             async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
                 voters = (await admin.describe_quorum()).voters
         except REFUSED as error:
-            return f"the voters are not known: {_text(error)}"
+            return f"the voters are unknown: {_text(error)}"
         if self.is_changing:  # since then
             return "the voters are changing"
         return self._why_unsafe(voters, without=node_id)
@@ -154,7 +154,7 @@ class VoterChanger:
         """Return why the node is no voter yet, or ""."""
         directory_id = self._directory_of(node_id)
         if directory_id is None:
-            return "its directory is not known"
+            return "its directory is unknown"
         try:
             async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
                 level = (await admin.describe_features())[_FEATURE].level

@@ -34,7 +34,7 @@ def early_reads(order: VersionOrder, asked: Entries) -> list[CheckResult]:
     def tell(n: int) -> Told:
         poll = int(polls[n])
         before_ns = int(asked_ns[order.value_of[poll]] - entries.completed_ns[poll])
-        note = f"polled {before_ns / 1e6:.3f} ms before the commit was asked for"
+        note = f"polled {before_ns / 1e6:.3f} ms before the commit was requested"
         return note, [("sent", int(sends[poll])), ("polled", poll)]
 
     return [invalid(entries, "G1b", sends[polls], tell)]

@@ -204,7 +204,7 @@ def _walk(
             twice.append(_of_two(one.key, note, last, one))
         elif one.first > reach and not _is_covered(reach, one.first, maybe):
             before = one if last is None else last
-            note = f"{one.first - reach} records lie between what the group has consumed"
+            note = f"{one.first - reach} records lie between the records that the group consumed"
             left_out.append(_of_two(one.key, note, before, one))
         if one.after >= reach:
             reach, last = one.after, one

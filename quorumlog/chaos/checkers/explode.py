@@ -100,7 +100,7 @@ def _refuse_others(rows: Rows) -> None:
     alien = of_txn & ~np.isin(rows.micro_f, known)
     if alien.any():
         name = rows.micro_fs[rows.micro_f[int(alien.argmax())]]
-        raise HistoryError(f"{name!r} is nothing that a transaction of the model kafka_log does")
+        raise HistoryError(f"{name!r} is no micro-operation of the model kafka_log")
     if rows.texts:
         raise HistoryError("a value is no integer: the model kafka_log has only integers")
 

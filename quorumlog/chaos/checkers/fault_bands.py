@@ -35,7 +35,7 @@ _ASKED: Final = "asked"
 _NO_FAULTS: Final = frozenset({"not-ready", "skipped", _ASKED})
 
 NODE_ENDED_ANOMALY: Final = Anomaly(
-    name=NODE_ENDED, meaning="A process ended, and the lab had not killed it."
+    name=NODE_ENDED, meaning="A process ended that the lab had not killed."
 )
 
 
@@ -125,7 +125,7 @@ def _ended_how(last_words: str) -> str:
     if "No space left on device" in last_words:
         return f"its disk was full: {last_words}"
     if re.search(r"\bstatus (-9|137)\b", last_words):
-        return f"killed from outside, as a kernel does that is short of memory: {last_words}"
+        return f"killed from outside, as by a kernel without free memory: {last_words}"
     return last_words
 
 

@@ -54,31 +54,31 @@ ANOMALIES: Final = (
     Anomaly(name="lost-record", meaning="An acknowledged record lies beyond the end of its log."),
     Anomaly(
         name="other-record",
-        meaning="The group was delivered another record than was acknowledged at that offset.",
+        meaning="The group received another record than the one acknowledged at that offset.",
     ),
     Anomaly(
         name="committed-lost",
-        meaning="The group's committed offset is lower than one that was committed before.",
+        meaning="The group's committed offset is lower than an earlier commit.",
     ),
     Anomaly(
         name="committed-stale",
-        meaning="For a while, an older committed offset was answered: a replaced coordinator may.",
+        meaning="For a while, an older committed offset was returned, by a replaced coordinator.",
         severity=Severity.ALLOWED,
     ),
     Anomaly(
         name="committed-ahead",
-        meaning="The group's committed offset is higher than any that was ever to be committed.",
+        meaning="The group's committed offset is higher than every offset in a commit request.",
     ),
     Anomaly(
         name="split-ownership", meaning="Two members owned one partition in the same generation."
     ),
     Anomaly(
         name="generation-went-back",
-        meaning="The group came to a generation that is not above an earlier one.",
+        meaning="The group's new generation is not above an earlier one.",
     ),
     Anomaly(
         name="zombie-commit",
-        meaning="A member of an old generation committed after a newer generation was there.",
+        meaning="A member of an old generation committed after a newer generation existed.",
     ),
     Anomaly(
         name="committed-went-back",
@@ -86,10 +86,14 @@ ANOMALIES: Final = (
     ),
     Anomaly(
         name="resumed-ahead",
-        meaning="A new owner went on above every committed offset: records were left out.",
+        meaning="A new owner started above every committed offset: it skipped records.",
     ),
-    Anomaly(name="resumed-behind", meaning="A new owner went on below an offset committed before."),
-    Anomaly(name="group-skip", meaning="A member was not delivered the record after its last one."),
+    Anomaly(
+        name="resumed-behind", meaning="A new owner started below an earlier committed offset."
+    ),
+    Anomaly(
+        name="group-skip", meaning="A member did not receive the record after its last record."
+    ),
     Anomaly(
         name="undelivered",
         meaning="The group has committed an offset above an acknowledged record that no member"
@@ -341,8 +345,8 @@ def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -
 def _missing(merged: Partial) -> list[str]:
     wanted = {
         "acknowledged": "no send was acknowledged",
-        "polled": "the group was delivered nothing",
-        "commits": "the group committed nothing",
+        "polled": "the group received no record",
+        "commits": "the group committed no offset",
     }
     return [reason for name, reason in wanted.items() if not merged.counts.get(name)]
 

@@ -46,7 +46,7 @@ def guess_model(table: pa.Table) -> str:
     said = ", ".join(sorted((fs - {TXN}) | micros))
     if fits:
         raise HistoryError(
-            f"its operations ({said}) fit more than one model: name one of {', '.join(fits)} "
+            f"its operations ({said}) fit several models: choose one of {', '.join(fits)} "
             "with --model"
         )
-    raise HistoryError(f"no model has the operations {said}; there are {', '.join(CHECKERS)}")
+    raise HistoryError(f"no model has the operations {said}; the models are {', '.join(CHECKERS)}")

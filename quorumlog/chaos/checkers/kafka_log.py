@@ -65,28 +65,28 @@ from quorumlog.chaos.checkers.version_order import (
 
 ANOMALIES: Final = (
     NODE_ENDED_ANOMALY,
-    Anomaly(name="phantom", meaning="A value was polled that was never sent."),
-    Anomaly(
-        name="G1a", meaning="A value was polled whose send is known to have failed (aborted read)."
-    ),
+    Anomaly(name="phantom", meaning="A poll returned a value that was never sent."),
+    Anomaly(name="G1a", meaning="A poll returned the value of a failed send (aborted read)."),
     Anomaly(
         name="G1b",
-        meaning="A transaction's record was polled before its commit had been asked for.",
+        meaning="A poll returned a transaction's record before its commit was requested.",
     ),
-    Anomaly(name="precommitted-read", meaning="A transaction polled what it had itself sent."),
+    Anomaly(
+        name="precommitted-read", meaning="A transaction polled a record that it had sent itself."
+    ),
     Anomaly(
         name="G1c",
-        meaning="Each of some transactions polled what the next one sent, in a circle.",
+        meaning="Transactions polled each other's records in a circle.",
     ),
-    Anomaly(name="inconsistent-offsets", meaning="Two different values were seen at one offset."),
-    Anomaly(name="duplicate", meaning="One value was seen at more than one offset."),
+    Anomaly(name="inconsistent-offsets", meaning="Clients saw two different values at one offset."),
+    Anomaly(name="duplicate", meaning="Clients saw one value at more than one offset."),
     Anomaly(
         name="lost-write",
-        meaning="An acknowledged value is missing, though readers got past its place.",
+        meaning="An acknowledged value is missing, although readers read past its offset.",
     ),
     Anomaly(
         name="vanished-write",
-        meaning="A value was polled once, and was gone when all was read again at the end.",
+        meaning="A value was polled once, but is missing from the final reads.",
     ),
     Anomaly(
         name="consumed-twice",
@@ -94,32 +94,32 @@ ANOMALIES: Final = (
     ),
     Anomaly(
         name="unconsumed",
-        meaning="A group consumed what comes after a record, and no transaction has the record.",
+        meaning="A group consumed past a record that no transaction consumed.",
     ),
     Anomaly(
         name="offset-ahead",
-        meaning="A group was told an offset that no transaction has committed.",
+        meaning="A group received an offset that no transaction committed.",
     ),
     Anomaly(
         name="offset-lost",
-        meaning="A group was told a lower offset than a transaction had committed before.",
+        meaning="A group received a lower offset than an earlier transaction committed.",
     ),
-    Anomaly(name="corrupt-read", meaning="A reader was served bytes that fail their checksum."),
+    Anomaly(name="corrupt-read", meaning="A reader received bytes that fail their checksum."),
     Anomaly(
         name="truncated-read",
-        meaning="A reader stood behind the log's end: records that it had read are gone.",
+        meaning="A reader's position was beyond the log's end: records that it read are gone.",
     ),
     Anomaly(
         name="log-end-regression",
-        meaning="A log was said to end before a record or an end that was known before.",
+        meaning="A log's end was reported below an earlier record or an earlier end.",
     ),
-    Anomaly(name="hole", meaning="Offsets hold no record, in a log where each must hold one."),
+    Anomaly(name="hole", meaning="Offsets have no record, in a log without gaps by design."),
     Anomaly(
         name="nonlinearizable-log",
-        meaning="A record was there before a record below it had even been sent.",
+        meaning="A record was in the log before a record below it was sent.",
     ),
     Anomaly(
-        name="G1c-realtime", meaning="A transaction's record was polled before it had been sent."
+        name="G1c-realtime", meaning="A poll returned a transaction's record before it was sent."
     ),
     Anomaly(name="nonmonotonic-send", meaning="A process's later send went to a lower offset."),
     Anomaly(
@@ -131,7 +131,7 @@ ANOMALIES: Final = (
     ),
     Anomaly(
         name="int-nonmonotonic-poll",
-        meaning="One poll returned a record before one that is below it in the log.",
+        meaning="One poll returned a record before a record with a lower offset.",
     ),
     Anomaly(name="poll-skip", meaning="A process's next poll left out records after its last one."),
     Anomaly(
@@ -144,7 +144,7 @@ ANOMALIES: Final = (
     ),
     Anomaly(
         name="G0-realtime",
-        meaning="A transaction's record was there before a record below it had been sent.",
+        meaning="A transaction's record was in the log before a record below it was sent.",
         severity=Severity.ALLOWED,
     ),
     Anomaly(
@@ -154,7 +154,7 @@ ANOMALIES: Final = (
     ),
     Anomaly(
         name="late-read",
-        meaning="A reader got a record long after it was acknowledged, or never while it lived.",
+        meaning="A reader received a record long after its acknowledgement, or never.",
         severity=Severity.ALLOWED,
     ),
     Anomaly(
@@ -222,7 +222,7 @@ def _missing(merged: Partial, facts: Facts) -> list[str]:
     elif not counts.get("acknowledged"):
         reasons.append("no send was acknowledged")
     elif not counts.get("polled"):
-        reasons.append("nothing was polled")
+        reasons.append("no poll returned a record")
     elif facts.final_reads_marked and not counts.get("finally_polled"):
         reasons.append("there are no final reads")
     if any(r.severity == Severity.UNKNOWN and r.explained < r.count for r in merged.results):
@@ -231,7 +231,7 @@ def _missing(merged: Partial, facts: Facts) -> list[str]:
     if has_polled and counts.get("polled") == counts.get("finally_polled"):
         reasons.append("no poll before the final reads returned anything")
     reasons += [
-        f"no {f} is known to have succeeded"
+        f"no {f} certainly succeeded"
         for f in _MUST_SUCCEED
         if not counts.get(f"{f} ok") and (counts.get(f"{f} fail") or counts.get(f"{f} info"))
     ]

@@ -238,7 +238,7 @@ def _unfit(messages: Entries, lives: Entries, facts: Facts) -> str:
     reasons = {
         "final reads are not marked": not facts.final_reads_marked,
         "transactions": bool(((messages.flags & TXN_FLAG) != 0).any()),
-        "a poll that is not known to have happened, or without an offset": bool(
+        "a poll with an unknown outcome, or without an offset": bool(
             (polled & ~(ok & placed)).any()
         ),
         "an acknowledgement without an offset": bool((sent & ok & ~placed).any()),

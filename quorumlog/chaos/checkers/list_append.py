@@ -28,15 +28,15 @@ READ: Final = "r"
 _READERS_MAX: Final = 64  # readers of the longest list with edges to unread values
 
 _ANOMALIES: Final = (
-    Anomaly(name="phantom", meaning="A value was read that no transaction appended."),
-    Anomaly(name="G1a", meaning="A value was read whose transaction failed (aborted read)."),
+    Anomaly(name="phantom", meaning="A read returned a value that no transaction appended."),
+    Anomaly(name="G1a", meaning="A read returned a value of a failed transaction (aborted read)."),
     Anomaly(name="duplicate-elements", meaning="One read returned a value twice."),
     Anomaly(
         name="incompatible-order",
         meaning="Two reads, or a read and a transaction, disagree about the order of a list.",
     ),
-    Anomaly(name="internal", meaning="A transaction does not see its own operations before."),
-    Anomaly(name="G1b", meaning="A read saw a part of a transaction (intermediate read)."),
+    Anomaly(name="internal", meaning="A transaction does not see its own earlier operations."),
+    Anomaly(name="G1b", meaning="A read returned a part of a transaction (intermediate read)."),
 )
 
 
@@ -90,7 +90,7 @@ def _check_own_order(
             told = [("appended", one)]
             if each.longest_by is not None:
                 told.append(("read", each.longest_by))
-            note = "the values of one transaction are not there in its order"
+            note = "the values of one transaction are not in its order"
             findings.add("incompatible-order", name, note, told)
 
 

@@ -47,29 +47,29 @@ from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity, Verdict
 ANOMALIES: Final = (
     NODE_ENDED_ANOMALY,
     Anomaly(
-        name="start-moved", meaning="The log begins above offset 0 though nothing was deleted."
+        name="start-moved", meaning="The log starts above offset 0 although no record was deleted."
     ),
-    Anomaly(name="end-went-back", meaning="One client was told an end, and later a lower one."),
+    Anomaly(name="end-went-back", meaning="One client received a lower end than before."),
     Anomaly(
         name="end-too-low",
-        meaning="After all faults, the end was told below what the final reads had reached.",
+        meaning="After all faults, the returned end was below the end of the final reads.",
     ),
-    Anomaly(name="end-too-high", meaning="The end was told above where the log ends."),
-    Anomaly(name="no-such-record", meaning="A record was named that the log does not hold."),
-    Anomaly(name="wrong-timestamp", meaning="A record was named with another time than its own."),
-    Anomaly(name="too-old", meaning="A record was named that is older than the time asked for."),
+    Anomaly(name="end-too-high", meaning="The returned end was above the log's end."),
+    Anomaly(name="no-such-record", meaning="The response named an offset without a record."),
+    Anomaly(name="wrong-timestamp", meaning="The response named a record with a wrong timestamp."),
+    Anomaly(name="too-old", meaning="The response named a record older than the requested time."),
     Anomaly(
         name="not-the-first",
-        meaning="A record was named although one below it is as young, or has as great a time.",
+        meaning="The response skipped an earlier record that also matches the requested time.",
     ),
     Anomaly(
         name="not-found",
-        meaning="After all faults, no record was named although there is one that young.",
+        meaning="After all faults, the response named no record although one matches.",
     ),
     Anomaly(
         name="stale-answer",
-        meaning="The answer left out what was acknowledged before the question: a replaced leader"
-        " may give it until it notices.",
+        meaning="The response missed records acknowledged before the request: a replaced leader"
+        " may send it until it learns of its successor.",
         severity=Severity.ALLOWED,
     ),
 )
@@ -190,12 +190,12 @@ class _Key:
             return
         time_ms = self._times[row.offset]
         if row.extra != time_ms:
-            note = f"offset {row.offset}: told {row.extra}, and it is {time_ms}"
+            note = f"offset {row.offset}: timestamp {row.extra} returned, {time_ms} in the log"
             self._findings.add("wrong-timestamp", note, ("answer", row))
         wanted = row.value if row.kind == "by_time" else self._greatest[row.offset]
         first = bisect_left(self._greatest, wanted)
         if time_ms < wanted:
-            note = f"offset {row.offset} is of {time_ms}, and {wanted} was wanted"
+            note = f"offset {row.offset} has timestamp {time_ms}, below {wanted}"
             name = "too-old" if row.kind == "by_time" else "not-the-first"
             self._findings.add(name, note, ("answer", row))
         elif first < row.offset:
@@ -231,8 +231,8 @@ def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -
 def _missing(merged: Partial) -> list[str]:
     wanted = {
         "acknowledged": "no send was acknowledged",
-        "answers": "no question was answered",
-        "final_answers": "no question was answered after all faults",
+        "answers": "no request was answered",
+        "final_answers": "no request was answered after all faults",
     }
     return [reason for name, reason in wanted.items() if not merged.counts.get(name)]
 

@@ -55,7 +55,7 @@ def _aborted_read(order: VersionOrder) -> CheckResult:
     sends = values.send_entry[found]
 
     def tell(n: int) -> Told:
-        note = "the send failed for certain, yet its value was polled"
+        note = "the send certainly failed, but its value was polled"
         return note, [("failed send", int(sends[n])), ("read", _ok_poll_of(order, int(found[n])))]
 
     return invalid(order.entries, "G1a", sends, tell)
@@ -114,7 +114,7 @@ def _lost(order: VersionOrder, finals: FinalReads, *, marked: bool) -> CheckResu
         proof, why = first_entry(beyond & (order.place_of > max(place, 0))), "skipped"
         if place == ABSENT or proof == NO_ENTRY:
             proof = _end_of(finals, int(found[n]))
-            why = "not in the log when it was read to its end"
+            why = "absent from a read of the log to its end"
         note = f"acknowledged, {why}: no poll ever returned it"
         return note, [("lost send", int(sends[n])), ("read past", proof)]
 
@@ -146,7 +146,7 @@ def _vanished(order: VersionOrder, finals: FinalReads) -> CheckResult:
         mine = (entries.kind == FINAL_POLL) & (entries.key == finals.key[row])
         mine &= entries.process == finals.process[row]
         beyond = first_entry(mine & (order.place_of > int(values.last[value])))
-        return "polled once, absent from what a final reader read", [
+        return "polled once, absent from a final read", [
             ("vanished send", int(sends[n])),
             ("polled", _ok_poll_of(order, value)),
             ("read past", beyond if beyond != NO_ENTRY else _end_of(finals, value)),
@@ -198,10 +198,10 @@ def gaps_of(
         refused = values.refused & ~values.acknowledged & ~values.undecided
         gaps |= {
             "final reads did not reach the end of a key": names[:-1][~finals.complete].tolist(),
-            "a final reader claims an end beyond what it read": names[
+            "a final reader claims an end beyond its last record": names[
                 finals.key[finals.overclaimed()]
             ].tolist(),
-            "a poll that is not known to have happened shows a value whose send failed": _named(
+            "a poll with an unknown outcome shows the value of a failed send": _named(
                 order, refused & values.polled_at_all & ~values.polled
             ),
         }

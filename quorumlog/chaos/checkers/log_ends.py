@@ -43,7 +43,7 @@ def _regressed(order: VersionOrder, finals: FinalReads) -> CheckResult:
 
     def tell(n: int) -> Told:
         end, known = int(entries.offset[found[n]]), int(reach[proof[n]])
-        note = f"the log ends at {end}, though it had reached {known} before"
+        note = f"the log ends at {end}, but had reached {known} before"
         return note, [("too low", int(found[n])), ("known before", int(proof[n]))]
 
     result = invalid(entries, "log-end-regression", found, tell)

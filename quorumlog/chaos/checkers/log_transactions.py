@@ -117,7 +117,7 @@ def _precommitted(order: VersionOrder, sends: Ints, polls: Ints) -> list[CheckRe
         return []
 
     def tell(n: int) -> Told:
-        note = "a transaction polled what it had sent, before it was committed"
+        note = "a transaction polled its own record before its commit"
         return note, [("sent", int(sends[n])), ("polled", int(polls[n]))]
 
     return [invalid(order.entries, "precommitted-read", sends, tell)]

@@ -54,8 +54,12 @@ def reader_lag(
         one = late[n]
         seconds, process = lags.lag[one] / 1e9, int(lags.process[one])
         poll = int(lags.poll[one])
-        when = "without it, to its end" if poll == NO_ENTRY else "until a poll returned it"
-        note = f"reader {process} lived {seconds:.1f} s beside a known record {when}"
+        when = (
+            "without receiving the record"
+            if poll == NO_ENTRY
+            else "until a poll returned the record"
+        )
+        note = f"reader {process} ran for {seconds:.1f} s after the acknowledgement {when}"
         return note, [("known by", int(sends[n])), ("polled at last", poll)]
 
     result = invalid(order.entries, "late-read", sends, tell)

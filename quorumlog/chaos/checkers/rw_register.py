@@ -32,7 +32,7 @@ _ANOMALIES: Final = (
     Anomaly(name="G1b", meaning="A read saw a value that its own transaction overwrote."),
     Anomaly(
         name="unwritten-read",
-        meaning="A value was read that no transaction wrote: it may have been there before all.",
+        meaning="A value was read that no transaction wrote: it may be the initial value.",
         severity=Severity.ALLOWED,
     ),
 )
@@ -72,7 +72,7 @@ def _take(one: Transaction, registers: dict[str, _Register], findings: Findings)
             if micro.object not in seen:
                 each.reads.append((one, micro.value))
             elif seen[micro.object] != micro.value:
-                note = f"it read {micro.value}, and knew {seen[micro.object]}"
+                note = f"it read {micro.value} after {seen[micro.object]}"
                 findings.add("internal", micro.object, note, [("transaction", one)])
             seen[micro.object] = micro.value
 

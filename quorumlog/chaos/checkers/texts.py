@@ -17,16 +17,16 @@ def linearizable_text(model: str) -> str:
 
 
 TEXTS: Final[Mapping[str, str]] = {
-    "kafka_log": "every partition is one log: what was acknowledged is there, once, in order",
-    "group_log": "the group was delivered every acknowledged record, and its commits were kept",
-    "topic_lives": "each life of the topic was read from its first record on",
-    "list_offsets": "offsets by time are those of the log",
+    "kafka_log": "every partition is one log with each acknowledged record once, in order",
+    "group_log": "the group received every acknowledged record, and its commits were kept",
+    "topic_lives": "readers read each life of the topic from its first record on",
+    "list_offsets": "offsets by time match the log",
     **{name: linearizable_text(name) for name in MODELS},
-    "set": "every acknowledged element is in the last read, and nothing else that was not added",
-    "set-full": "every acknowledged element is in all later reads, or in the last ones at least",
-    "counter": "every read is a sum of adds that it may have seen",
+    "set": "the last read has every acknowledged element, and only added elements",
+    "set-full": "all later reads, or at least the last ones, have every acknowledged element",
+    "counter": "every read is a sum of earlier or concurrent adds",
     "bank": "every read finds the same total, and no account below 0",
     TOPICS: linearizable_text(TOPICS),
-    "list-append": "the transactions are serializable, as far as their reads tell",
-    "rw-register": "the transactions are serializable, as far as their reads tell",
+    "list-append": "the transactions are serializable, as far as their reads show",
+    "rw-register": "the transactions are serializable, as far as their reads show",
 }

@@ -8,8 +8,8 @@ from quorumlog.chaos.checkers.verdict import CheckResult
 from quorumlog.chaos.checkers.witnesses import Told, invalid
 
 _NOTES = {
-    "corrupt-read": "what was served does not have its checksum",
-    "truncated-read": "the log does not reach to where this reader had read",
+    "corrupt-read": "the received bytes fail their checksum",
+    "truncated-read": "the log ends below this reader's position",
 }
 
 

@@ -34,13 +34,13 @@ ANOMALIES: Final = (
     NODE_ENDED_ANOMALY,
     Anomaly(
         name="skipped-record",
-        meaning="Readers were delivered a record, and never an acknowledged one below it in the"
-        " same life of the topic.",
+        meaning="Readers received a record, but never an acknowledged record below it in the same"
+        " life of the topic.",
     ),
     Anomaly(
         name="elsewhere",
-        meaning="Two records were acknowledged at one offset: a leader that did not know of the"
-        " deletion wrote one to the former topic.",
+        meaning="Two records were acknowledged at one offset: a leader without the deletion in"
+        " its metadata wrote one to the former topic.",
         severity=Severity.ALLOWED,
     ),
 )
@@ -116,7 +116,7 @@ def _missing(merged: Partial) -> list[str]:
     wanted = {
         "acknowledged": "no send was acknowledged",
         "recreated": "the topic was never created again",
-        **{kind: f"no reader of the kind {kind!r} was delivered a record" for kind in _READERS},
+        **{kind: f"no reader of the kind {kind!r} received a record" for kind in _READERS},
     }
     return [reason for name, reason in wanted.items() if not merged.counts.get(name)]
 

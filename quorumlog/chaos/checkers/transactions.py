@@ -40,11 +40,15 @@ TRANSACTIONS: Final = pa.schema(
 )
 CYCLES: Final = (
     Anomaly(name="G0", meaning="Transactions overwrote each other in a circle (write cycle)."),
-    Anomaly(name="G1c", meaning="Each of some transactions depends on the next, in a circle."),
+    Anomaly(name="G1c", meaning="Transactions depend on each other in a circle."),
     Anomaly(
-        name="G-single", meaning="A transaction read a state that another one saw already changed."
+        name="G-single",
+        meaning="A transaction read old values although it depends on newer ones (read skew).",
     ),
-    Anomaly(name="G2", meaning="Transactions read, in a circle, what the next one changed."),
+    Anomaly(
+        name="G2",
+        meaning="Transactions read, in a circle, values that the next transaction changed.",
+    ),
 )
 
 

@@ -234,7 +234,7 @@ class _Search:
         bad = saw[(self._writer[seen] == NONE) & ~self._is_initial[seen]]
         bad = bad[np.argsort(self._ops.invoked[bad], kind="stable")]
         _, first = np.unique(self._ops.key[bad], return_index=True)
-        note = "a value was seen that nothing had written"
+        note = "a read returned a value that no operation wrote"
         return [self._finding(op, note, [("seen", op)]) for op in bad[first].tolist()]
 
     def _replaced_twice(self) -> list[Finding]:
@@ -299,7 +299,9 @@ class _Search:
         holder = order[by_lower[np.maximum.accumulate(rank + lift) - lift]]
         bad = np.flatnonzero((lower[holder] > upper[order]) & ~self._in_ring()[order])
         _, one = np.unique(self._clusters.key[order[bad]], return_index=True)
-        note = "a value was seen, or its write ended, before what must come first had begun"
+        note = (
+            "a value was seen, or its write ended, before an operation that must precede it began"
+        )
         found = []
         for late, early in zip(holder[bad[one]].tolist(), order[bad[one]].tolist(), strict=True):
             told = [("ended first", self._first_completed(early)), ("began later", NONE)]
@@ -341,9 +343,9 @@ class _Search:
         ]
 
     def _conflict(self, around: int, other: int, *, is_inside: bool) -> Finding:
-        note = "each of two values must have been there while the other was"
+        note = "two values must each have been current while the other was"
         if is_inside:
-            note = "a value was written and seen while another one must have been there"
+            note = "a value was written and seen while another value must have been current"
         told = []
         for name, root in (("one value", around), ("other value", other)):
             chain = self._root == root

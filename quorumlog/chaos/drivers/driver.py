@@ -19,10 +19,10 @@ from typing import Final, NamedTuple, Protocol
 
 CAPABILITIES: Final[Mapping[str, str]] = {
     "groups": "join a group, commit offsets",
-    "offsets": "ask for offsets by time: the first, the last, the first at or after a time",
-    "max-timestamp": "ask for the offset of the greatest timestamp (KIP-734)",
+    "offsets": "look up offsets: the first, the last, the first at or after a time",
+    "max-timestamp": "look up the offset of the greatest timestamp (KIP-734)",
     "topics": "create, describe and delete topics, with the broker's error",
-    "transactions": "write in transactions, with a group's offsets; read what is committed",
+    "transactions": "write in transactions, with a group's offsets; read committed records",
     "consumer-protocol": "join a group by the consumer protocol (KIP-848), too",
 }
 

@@ -8,7 +8,7 @@ from quorumlog.chaos.faults.fault import ALL, AnyStep, Scene, Step, StepFault, n
 
 @named(
     "admin_churn",
-    "topics are created, grown, configured, moved and deleted, leaders elected, all the time",
+    "topics are created, grown, configured, moved and deleted, leaders elected, continuously",
     targets=(ALL,),
 )
 class AdminChurn(StepFault):
@@ -24,7 +24,7 @@ class AdminChurn(StepFault):
         return (Step(operation="churn", node_ids=scene.victims, amount=self.per_s),)
 
 
-@named("reassign", "a partition moves to other brokers, or goes back to the ones before")
+@named("reassign", "a partition moves to other brokers, or back")
 class Reassign(StepFault):
     """Which partition, and where to, is drawn when the fault is due (KIP-455).
 
@@ -45,7 +45,7 @@ class Grow(StepFault):
 
 @named(
     "throttle",
-    "brokers give and get few bytes of replicas that are not in sync (KIP-73)",
+    "brokers throttle the replication of replicas outside the ISR (KIP-73)",
     targets=(ALL,),
 )
 class Throttle(StepFault):
@@ -63,7 +63,7 @@ class Throttle(StepFault):
 
 @named(
     "delete_records",
-    "a topic of its own gets batches of records, and loses those below any offset",
+    "a separate topic receives records, and DeleteRecords removes those below a random offset",
     targets=(ALL,),
 )
 class DeleteRecords(StepFault):

@@ -23,7 +23,7 @@ KINDS: Final = (
 AMOUNTS: Final[Mapping[str, int]] = {kind: place for place, kind in enumerate(KINDS)}
 
 
-@named("wipe", "SIGKILL a node and empty its log directory; it starts as a new one", targets=ROLES)
+@named("wipe", "SIGKILL a node and empty its log directory; it starts as a new node", targets=ROLES)
 class Wipe(StepFault):
     """A disk is replaced: the node has a new directory id, and copies everything again.
 
@@ -45,7 +45,7 @@ class Wipe(StepFault):
 
 @named(
     "wipe_majority",
-    "control: SIGKILL every node, cut off half of the logs of most, start these first",
+    "control: SIGKILL every node, truncate half of the logs of most nodes, start these first",
     targets=("majority",),
 )
 class WipeMajority(StepFault):
@@ -120,7 +120,7 @@ class DamageClosed(Damage):
 
 @named(
     "old_directory",
-    "copy the log directories of a node, later end it and put the copy in their place",
+    "copy the log directories of a node, later end it and restore the copy",
     targets=NODE_ROLES,
 )
 class OldDirectory(StepFault):

@@ -33,7 +33,7 @@ CALLS: Final[Mapping[str, int]] = {
 
 @named(
     "disk_error",
-    "the disk of a node fails (EIO); it gets well, and the node starts again",
+    "the disk of a node fails (EIO), then works again; the node restarts",
     targets=NODE_ROLES,
 )
 class DiskError(StepFault):
@@ -64,7 +64,9 @@ class DiskError(StepFault):
 
 
 @named(
-    "disk_full", "the disk of a node gets full (ENOSPC); later there is room", targets=NODE_ROLES
+    "disk_full",
+    "the disk of a node fills up (ENOSPC), later it has space again",
+    targets=NODE_ROLES,
 )
 class DiskFull(StepFault):
     """The log directory takes `left_bytes` more; a part of the write after them, then nothing.
@@ -126,7 +128,7 @@ class SlowDisk(StepFault):
         return (Step(operation="slow_fsync", node_ids=scene.victims, amount=longest_us),)
 
 
-@named("disk_stall", "an fsync stands still for seconds")
+@named("disk_stall", "an fsync blocks for seconds")
 class DiskStall(Fault):
     """The target's next fsync takes so much longer."""
 

@@ -20,7 +20,7 @@ from quorumlog.chaos.faults.fault import (
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 
 
-@named("power_loss", "a machine loses what was not fsynced, perhaps with a torn tail")
+@named("power_loss", "a machine loses all data not fsynced, perhaps with a torn tail")
 class PowerLoss(StepFault):
     """The target's machine loses all unfsynced bytes, perhaps with a torn tail, and restarts."""
 
@@ -31,7 +31,7 @@ class PowerLoss(StepFault):
 
 @named(
     "power_loss_all",
-    "all machines lose at once what was not fsynced: only log.flush.acks survives it",
+    "all machines lose all data not fsynced at once: only log.flush.acks survives it",
     targets=(ALL,),
 )
 class PowerLossOfAll(PowerLoss):
@@ -40,7 +40,7 @@ class PowerLossOfAll(PowerLoss):
 
 @named(
     "power_loss_several",
-    "several machines lose at once what was not fsynced, perhaps with a torn tail",
+    "several machines lose all data not fsynced at once, perhaps with a torn tail",
     targets=(*GROUPS, ALL),
 )
 class PowerLossOfSeveral(PowerLoss):

@@ -48,7 +48,7 @@ class PartitionHalves(LinkFault):
 
 @named(
     "partition_ring",
-    "every node sees a majority of all, each another one",
+    "every node reaches a majority, each node a different one",
     targets=(ALL,),
 )
 class PartitionRing(LinkFault):

@@ -19,7 +19,7 @@ class ChangeVoters(StepFault):
 
 @named(
     "replace_voter",
-    "SIGKILL a controller, empty its log directory, and let it be another voter than before",
+    "SIGKILL a controller, empty its log directory, and add it as a new voter",
 )
 class ReplaceVoter(StepFault):
     """A disk is replaced: the old voter is removed, and the node is added with its new directory.
@@ -43,7 +43,7 @@ class ReplaceVoter(StepFault):
         return tuple(Step(operation=one, node_ids=scene.victims) for one in ("start", "add_voter"))
 
 
-@named("resign", "a leader is asked to resign")
+@named("resign", "a leader receives a request to resign")
 class Resign(Fault):
     """The target resigns its leadership on request."""
 

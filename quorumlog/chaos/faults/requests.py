@@ -84,7 +84,7 @@ class DelayRequests(LinkFault):
         return (LinkRule(scene.rule_id(), links, DelayRequest(api.name, self.us)),)
 
 
-@named("reply_lost", "requests are carried out, but no answer arrives", targets=LINK_ROLES)
+@named("reply_lost", "requests are carried out, but no response arrives", targets=LINK_ROLES)
 class ReplyLost(LinkFault):
     """Answers to a share of the requests of the kind `api` are lost with their connection.
 

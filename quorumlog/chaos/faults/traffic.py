@@ -98,7 +98,7 @@ class Duplication(Fault):
     ppm: int = ranged(0, MILLION)
 
 
-@named("reorder", "some messages arrive much later than those sent after them", targets=(ALL,))
+@named("reorder", "some messages arrive much later than later messages", targets=(ALL,))
 class Reorder(Fault):
     """A message is late by `late_us` beyond its delay, with this probability."""
 

@@ -142,7 +142,7 @@ class _Reader:
             case "atom":
                 return _atom(words, self._line)
             case _:
-                raise EdnError(self._line, f"{words!r} closes nothing")
+                raise EdnError(self._line, f"{words!r} has no opening bracket")
 
     def _undiscarded(self, depth: int) -> tuple[str, str]:
         while (token := self._required())[0] == "discard":
@@ -208,7 +208,7 @@ def _ratio(words: str, line: int) -> int | Ratio:
     try:
         said = Fraction(words)
     except ZeroDivisionError as error:
-        raise EdnError(line, f"a ratio of nothing: {words[:40]}") from error
+        raise EdnError(line, f"a ratio with denominator 0: {words[:40]}") from error
     return said.numerator if said.denominator == 1 else Ratio(said)
 
 

@@ -216,7 +216,7 @@ def _events(file: Path, frame: Frame) -> pa.Table:
 def _counted(events: pa.Table, frame: Frame) -> pa.Table:
     if frame.events is not None and frame.events != events.num_rows:
         raise HistoryError(
-            f"it holds {events.num_rows} events, and its end row counts {frame.events}"
+            f"it holds {events.num_rows} events, but its end row counts {frame.events}"
         )
     return events
 

@@ -98,7 +98,7 @@ def check_events(events: pa.Table) -> None:
     wrong = [
         (index != np.arange(len(index)), "its index is {index}, not the next one"),
         (time_ns < 0, "its time_ns is {time_ns}"),
-        (backwards, "its time_ns, {time_ns}, is before that of the event before it"),
+        (backwards, "its time_ns, {time_ns}, is below the previous event's"),
         (process < NEMESIS, "its process is {process}: neither a client nor the nemesis (-1)"),
         (unknown, "its type is {type!r}, not one of " + ", ".join(TYPES)),
         (of_nemesis, "the nemesis's events are info, this one is {type!r}"),

@@ -127,7 +127,7 @@ def merge_facts(parts: Iterable[PartFacts | None], *, events: int | None = None)
     _take(open_, np.hstack([rest, bounds]))
     if events is not None and events != next_event + len(rest):
         raise HistoryError(
-            f"it holds {next_event + len(rest)} events, and its end row says {events}"
+            f"it holds {next_event + len(rest)} events, but its end row counts {events}"
         )
 
 
@@ -152,10 +152,12 @@ def _check_rows(table: pa.Table) -> None:
         table.column(name).to_numpy()
         for name in ("index", "process", "invoked", "completed", "invoked_ns", "completed_ns")
     )
-    _refuse(np.diff(index) != 1, index[1:], "the operation before it is another one")
+    _refuse(
+        np.diff(index) != 1, index[1:], "the operation before it does not have the previous index"
+    )
     _refuse(process < NEMESIS, index, "its process is {}", process)
     known = pc.is_in(table.column("type"), pa.array(OUTCOMES)).to_numpy()
-    _refuse(~known, index, "its type is none of " + ", ".join(OUTCOMES))
+    _refuse(~known, index, "its type is not one of " + ", ".join(OUTCOMES))
     is_info = pc.equal(table.column("type"), "info").to_numpy()
     never, of_nemesis = completed == _NEVER, process == NEMESIS
     _refuse(never & ~is_info, index, "it never completed, and is not info")

@@ -22,27 +22,27 @@ class Mutant:
 MUTANTS: Final[Mapping[str, Mutant]] = {
     "high-watermark": Mutant(
         module="quorumlog.chaos.mutants.high_watermark_follows_own_log",
-        breaks="a leader acknowledges what it alone holds; pause_kill shows the loss",
+        breaks="a leader acknowledges records that no follower has; pause_kill shows the loss",
     ),
     "broken-invariant": Mutant(
         module="quorumlog.chaos.mutants.breaks_its_own_invariant",
-        breaks="the same, and the node notices it: its process ends by itself",
+        breaks="the same, but the node detects the violation: its process ends by itself",
     ),
     "forgets-producers": Mutant(
         module="quorumlog.chaos.mutants.forgets_its_producers",
-        breaks="a batch that is sent again is appended again; idempotent_send shows the duplicate",
+        breaks="a resent batch is appended twice; idempotent_send shows the duplicate",
     ),
     "spoils-reads": Mutant(
         module="quorumlog.chaos.mutants.spoils_what_it_serves",
-        breaks="a byte of what consumers are served is wrong; they find it by the checksum",
+        breaks="a fetch response has a corrupt byte; consumers detect it by the checksum",
     ),
     "low-ends": Mutant(
         module="quorumlog.chaos.mutants.answers_low_ends",
-        breaks="every second answer for the end of a log is 7 too low",
+        breaks="every second ListOffsets response for a log's end is 7 too low",
     ),
     "late-reads": Mutant(
         module="quorumlog.chaos.mutants.serves_nothing_at_first",
-        breaks="consumers get nothing for 12 s after a node's start: late, not lost",
+        breaks="consumers receive no records for 12 s after a node's start: late, not lost",
     ),
 }
 

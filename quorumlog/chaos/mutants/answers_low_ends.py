@@ -1,4 +1,4 @@
-"""A node whose every second answer for the end of a log is 7 too low.
+"""A node whose every second ListOffsets response for a log's end is 7 too low.
 
 `quorumlog chaos run --mutant low-ends` must end invalid: a log that was said to end at 1,297 does
 not end at 1,290 later on.

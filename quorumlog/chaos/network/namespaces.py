@@ -315,7 +315,7 @@ def _do(*command: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NamespacesFailed(f"{command[0]}: {error}") from error
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["it said nothing"]
+        said = done.stderr.strip().splitlines() or ["no error output"]
         raise NamespacesFailed(f"{' '.join(command)}: {said[-1]}")
     return done.stdout
 

@@ -61,15 +61,13 @@ CHURN: Final = Mutants(_with)
 """Bugs in an administrator's other requests."""
 
 
-@MOVES.breaks(
-    "a reassignment drops the replicas of before although none of the new ones is in sync"
-)
+@MOVES.breaks("a reassignment drops the old replicas while no new replica is in sync")
 class _CompletesAtOnce(PartitionChanges):
     def completed(self, assignment: Assignment, isr: tuple[BrokerId, ...]) -> Assignment:
         return Assignment(assignment.target)
 
 
-@MOVES.breaks("a replica that a reassignment has removed stays in the ISR")
+@MOVES.breaks("a replica removed by a reassignment stays in the ISR")
 class _KeepsTheRemovedInTheIsr(PartitionChanges):
     def change(
         self,
@@ -85,7 +83,7 @@ class _KeepsTheRemovedInTheIsr(PartitionChanges):
         return replace(change, isr=target_isr)
 
 
-@MOVES.breaks("a throttle is never released: its rate stays in force when it is taken back")
+@MOVES.breaks("a throttle is never released: its rate stays in force after its removal")
 class _NeverReleasesThrottles(ReplicationThrottle):
     _least_rate: int | None = None
 
@@ -99,20 +97,20 @@ class _NeverReleasesThrottles(ReplicationThrottle):
         return partition is not None and follower_id not in partition.isr
 
 
-@MOVES.breaks("a follower takes no batch within which its leader's log starts (KIP-107)")
+@MOVES.breaks("a follower refuses the batch that contains its leader's log start offset (KIP-107)")
 class _TakesNoBatchThatBeganEarlier(Followership):
     def batch_began_earlier(self, event: events.BatchBeganEarlier) -> Sequence[Effect]:
         return ()
 
 
-@MOVES.breaks("a throttle holds up followers that are in sync, too")
+@MOVES.breaks("a throttle also delays followers in the ISR")
 class _ThrottlesInSyncReplicas(ReplicationThrottle):
     def _is_throttled(self, at: TopicPartition, follower_id: BrokerId) -> bool:
         topic = self._image().topics.get(at.topic)
         return topic is not None and self._replicas_name in topic.configs
 
 
-@CHURN.breaks("a partition that was added later gets no leader when its replicas are back")
+@CHURN.breaks("a partition added to a topic gets no leader when its replicas return")
 class _LeavesGrownPartitionsLeaderless(PartitionChanges):
     def change(
         self,
@@ -128,7 +126,7 @@ class _LeavesGrownPartitionsLeaderless(PartitionChanges):
         return super().change(located, target_isr, active, *others, **options)
 
 
-@CHURN.breaks("a broker that was unregistered gets replicas of new partitions")
+@CHURN.breaks("an unregistered broker gets replicas of new partitions")
 class _PlacesOnTheUnregistered(Controller):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -164,7 +162,7 @@ class _PublishesLevelsAtOnce(Controller):
             self.cluster.features = shared
 
 
-@CHURN.breaks("a large creation is committed slice by slice, and shows before its last slice")
+@CHURN.breaks("a large creation is committed in slices, visible before the last slice")
 class _CreatesInParts(Controller):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -52,7 +52,7 @@ class _CopiesInto(LogDirectory):
         self.futures = copies  # type: ignore[misc]  # a mutant
 
 
-@DIRECTORIES.breaks("a copy takes the place of its log before it holds all of it")
+@DIRECTORIES.breaks("a copy replaces its log before the copy is complete")
 class _SwapsBeforeItHasCaughtUp(DirectoryMoveRules):
     def ending(
         self, step: Step, *, reaches_end: bool, is_announced: bool, is_named: bool
@@ -66,7 +66,7 @@ class _SwapsBeforeItHasCaughtUp(DirectoryMoveRules):
         )
 
 
-@DIRECTORIES.breaks("a copy keeps what its log has cut off meanwhile")
+@DIRECTORIES.breaks("a copy keeps records that its log truncated during the move")
 class _ForgetsTruncations(DirectoryMoveRules):
     def next_step(self, current: LogView, future: LogView) -> Step:
         step = super().next_step(current, future)
@@ -76,7 +76,7 @@ class _ForgetsTruncations(DirectoryMoveRules):
         return CopyFrom(offset=future.end) if future.end < current.end else CaughtUp()
 
 
-@DIRECTORIES.breaks("a copy takes the place of its log, and the controller does not know of it")
+@DIRECTORIES.breaks("a copy replaces its log without a report to the controller")
 class _SwapsWithoutTheMetadata(DirectoryMoveRules):
     def ending(
         self, step: Step, *, reaches_end: bool, is_announced: bool, is_named: bool
@@ -87,7 +87,7 @@ class _SwapsWithoutTheMetadata(DirectoryMoveRules):
         return ending if ending is Ending.GO_ON else Ending.SWAP
 
 
-@DIRECTORIES.breaks("a copy takes the place of its log before it is on the disk")
+@DIRECTORIES.breaks("a copy replaces its log before the copy is flushed")
 class _CopiesAreNotFlushed(Log):
     def flush(self) -> Offset:
         self._flushed_offset = self._log_end_offset
@@ -98,7 +98,7 @@ _TAKEN: Final[WeakKeyDictionary[Disk, dict[str, str]]] = WeakKeyDictionary()
 """Disk -> {log: the directory in which its copy took its place}."""
 
 
-@DIRECTORIES.breaks("a start takes the copy of a log for the log")
+@DIRECTORIES.breaks("a start opens the copy of a log as the log")
 class _TakesTheCopyForTheLog(LogDirectory):
     def start(self, process: BrokerProcess | None = None) -> None:
         super().start(process)

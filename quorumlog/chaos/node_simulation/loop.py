@@ -207,7 +207,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         while timers and timers[0][2].callback is None:
             heapq.heappop(timers)
         if not timers:
-            raise NoProgress("every process waits, and nothing is due")
+            raise NoProgress("every process waits, and no timer is due")
         if timers[0][0] > self.now_s:
             self.now_s = timers[0][0]
             self._instant_began_at = self.callbacks

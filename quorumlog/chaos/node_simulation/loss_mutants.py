@@ -41,7 +41,9 @@ def _with(*broken: type[Any]) -> Substitutes:
 LOSSES: Final = Mutants(_with)
 
 
-@LOSSES.breaks("the log of a member of ISR or ELR is cut or set aside, and believed all the same")
+@LOSSES.breaks(
+    "a log of a member of ISR or ELR is truncated or set aside, and still counts as complete"
+)
 class _BelievesEachMember(LogDirectory):
     def open(
         self, *opened: Any, standing: Standing = Standing.SPARE, **known: Any
@@ -51,7 +53,7 @@ class _BelievesEachMember(LogDirectory):
         return super().open(*opened, standing=standing, **known)
 
 
-@LOSSES.breaks("a damaged log is cut or set aside before it is reported")
+@LOSSES.breaks("a damaged log is truncated or set aside before the report to the controller")
 class _CutsBeforeItReports(LogDirectory):
     def open(
         self, *opened: Any, standing: Standing = Standing.SPARE, **known: Any
@@ -65,7 +67,7 @@ class _CutsBeforeItReports(LogDirectory):
             raise
 
 
-@LOSSES.breaks("a log directory that was put back is believed")
+@LOSSES.breaks("a restored log directory counts as complete")
 class _BelievesOldDirectories(Controller):
     def decide(
         self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
@@ -87,7 +89,7 @@ class _ForgetsItsFailure(LogDirectory):
 
 
 @LOSSES.breaks(
-    "a broker whose disk has failed is fenced as one that lacks nothing", also=_ForgetsItsFailure
+    "a broker with a failed disk is fenced as if its logs were complete", also=_ForgetsItsFailure
 )
 class _FailsWithoutLoss(Controller):
     def decide(
@@ -98,7 +100,7 @@ class _FailsWithoutLoss(Controller):
         return super().decide(request, now_ms=now_ms, base_offset=base_offset)
 
 
-@LOSSES.breaks("the first report of a log decides who leads where ISR and ELR are empty")
+@LOSSES.breaks("the first reported log decides the election where ISR and ELR are empty")
 class _TheFirstReportDecides(LogEvidence):
     def decided(
         self,
@@ -111,7 +113,7 @@ class _TheFirstReportDecides(LogEvidence):
         return super().decided(at, partition, reported or last_known_elr, candidates)
 
 
-@LOSSES.breaks("the shortest of the reported logs leads where ISR and ELR are empty")
+@LOSSES.breaks("the replica with the shortest reported log leads where ISR and ELR are empty")
 class _TheShortestLogLeads(LogEvidence):
     def best(
         self, at: Place, partition: PartitionImage, candidates: Set[BrokerId]

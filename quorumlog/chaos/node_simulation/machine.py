@@ -333,7 +333,7 @@ class Machine:
             if isinstance(error, InvariantViolation):
                 self.violation = str(error)
             elif lacks_room(error) or os.strerror(ENOSPC) in str(error):
-                self.violation = f"it has ended for want of room: {error}"
+                self.violation = f"the disk is full: {error}"
         self._happened(f"end {process.name} {self.failure}")
         self._end(process)
 

@@ -35,7 +35,7 @@ CONTROLLER: Final = Mutants(with_controller)
 """Controllers with a broken rule that no simulated world covers."""
 
 
-@CONTROLLER.breaks("a controller elects a replica outside the ISR although a member lives")
+@CONTROLLER.breaks("a controller elects a replica outside the ISR although a member is alive")
 class _ElectsOutsideTheIsr(PartitionChanges):
     def change(
         self,
@@ -64,7 +64,7 @@ class _ElectsOutsideTheIsr(PartitionChanges):
 
 
 @CONTROLLER.breaks(
-    "a broker whose process is gone leaves the ISRs before a silent one (decision 93)"
+    "a broker with an ended process leaves the ISRs before an unheard broker (decision 93)"
 )
 class _LetsTheDeadLeaveFirst(Controller):
     def _may_leave(self, broker_id: BrokerId, now_ms: int) -> bool:  # noqa: ARG002 - as it was

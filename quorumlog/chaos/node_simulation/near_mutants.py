@@ -22,20 +22,20 @@ def _with_rules(broken: type[Any]) -> Substitutes:
 NEAR: Final = Mutants(_with_rules)
 
 
-@NEAR.breaks("a follower serves consumers what is not committed yet (KIP-392)")
+@NEAR.breaks("a follower serves uncommitted records to consumers (KIP-392)")
 class _FollowersServeTheirLogEnd(Serving):
     def read_end(self, end: ReadEnd) -> Offset:
         state = self._state
         return super().read_end(end) if state.is_leader else state.log_end_offset
 
 
-@NEAR.breaks("a follower takes all that it holds for committed, and serves it")
+@NEAR.breaks("a follower takes its log end offset for its high watermark, and serves up to it")
 class _FollowersCommitWhatTheyHold(Followership):
     def leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
         return super().leader_answered(replace(event, high_watermark=event.log_end_offset))
 
 
-@NEAR.breaks("a follower never learns what is committed, and serves none of it")
+@NEAR.breaks("a follower never receives the high watermark, and serves no records")
 class _FollowersNeverLearnOfCommits(Followership):
     def leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
         return super().leader_answered(replace(event, high_watermark=Offset(0)))

@@ -21,7 +21,7 @@ def _with(broken: type[Any]) -> Substitutes:
 ROOM: Final = Mutants(_with)
 
 
-@ROOM.breaks("a vote or a record of the metadata that finds no room is taken for written")
+@ROOM.breaks("a vote or metadata record that does not fit on the disk counts as written")
 class _TakesRefusedWritesForDone(Driver):
     def _write(self, work: Callable[[], object], name: str) -> None:
         super()._write(lambda: str(attempt(work)), name)
@@ -35,6 +35,6 @@ class _Impatient(PatientExecutor):
         self.run(work, done)
 
 
-@ROOM.breaks("a full disk ends a voter")
+@ROOM.breaks("a full disk ends a voter's process")
 class _FullDisksEndVoters(Driver):
     patience = _Impatient

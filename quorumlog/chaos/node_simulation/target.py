@@ -163,7 +163,7 @@ class SimulatedMachines:
         if not self._memory_counts:
             return ""
         if not alone:
-            return "what is acknowledged may be in memory only"
+            return "acknowledged records may be in memory only"
         if self.administrator.is_moving:
             return "replicas are moving"
         for node_id, machine in self.machines.items():
@@ -183,7 +183,7 @@ class SimulatedMachines:
         without = {machine.node_id for machine in machines}
         while why := self._why_needed(without):
             if self._loop.now_s > deadline_s:
-                raise NodeUnavailable(f"the cluster needs what it has: {why}: not wiped")
+                raise NodeUnavailable(f"not wiped: the cluster needs its records: {why}")
             await asyncio.sleep(_POLL_S)
 
     def _why_needed(self, without: Set[int]) -> str:

@@ -32,7 +32,7 @@ def _with(broken: type[Any]) -> Substitutes:
 TRANSACTIONS: Final = Mutants(_with)
 
 
-@TRANSACTIONS.breaks("a reader at read_committed gets past the last stable offset")
+@TRANSACTIONS.breaks("a read_committed consumer reads past the last stable offset")
 class _ShowsOpenTransactions(ProducerStates):
     def __setattr__(self, name: str, value: object) -> None:  # also after `rebuild`
         super().__setattr__(name, _NothingHoldsBack() if name == "transactions" else value)
@@ -46,7 +46,7 @@ class _NothingHoldsBack(OpenTransactions):
         return high_watermark
 
 
-@TRANSACTIONS.breaks("an answer does not name the transactions that were aborted")
+@TRANSACTIONS.breaks("a fetch response omits the aborted transactions")
 class _HidesAbortedTransactions:
     @staticmethod
     def change(response: FetchResponse) -> FetchResponse:
@@ -56,7 +56,7 @@ class _HidesAbortedTransactions:
         return response
 
 
-@TRANSACTIONS.breaks("a transaction that its producer aborts is committed")
+@TRANSACTIONS.breaks("a transaction is committed although its producer aborts it")
 class _CommitsWhatIsAborted(Ending):
     def _decide(
         self, transaction: Transaction, now_ms: int, request_id: int, request: EndTransaction
@@ -64,7 +64,7 @@ class _CommitsWhatIsAborted(Ending):
         super()._decide(transaction, now_ms, request_id, replace(request, commit=True))
 
 
-@TRANSACTIONS.breaks("a group keeps the offsets of a transaction that is aborted")
+@TRANSACTIONS.breaks("a group keeps the offsets of an aborted transaction")
 class _KeepsOffsetsOfTheAborted(CommittedState):
     def end_transaction(self, producer_id: int, *, commits: bool) -> list[PendingOffset]:
         del commits

@@ -25,19 +25,19 @@ def _with(broken: type[Any]) -> Substitutes:
 VOTERS: Final = Mutants(_with)
 
 
-@VOTERS.breaks("a change of the voters is answered before it is committed")
+@VOTERS.breaks("a voter change is acknowledged before it is committed")
 class _AnswersVoterChangesAtOnce(VoterChanges):
     def _answer_or_wait(self, role: Leader, request_id: int, request: VoterChangeRequest) -> None:
         self._state.answer_voter_change(request_id, ErrorCode.NONE, "")
 
 
-@VOTERS.breaks("a leader that has removed itself leads on for ever")
+@VOTERS.breaks("a leader that removed itself never resigns")
 class _RemovedLeaderLeadsOn(VoterChanges):
     def is_removed(self, role: Leader) -> bool:
         return False
 
 
-@VOTERS.breaks("what a removed voter holds counts for commits as before")
+@VOTERS.breaks("a removed voter's log still counts for commits")
 class _CountsTheRemoved(Leadership):
     def _maybe_advance_high_watermark(self, role: Leader) -> None:
         removed = {

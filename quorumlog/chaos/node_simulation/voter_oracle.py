@@ -144,12 +144,12 @@ class VoterOracle:
         if any(self._is_in(seen.node_id, voters) for voters in possible):
             return
         if seen.role is Candidate:
-            self._violated(f"stands: node {seen.node_id} asks for votes, and is no voter")
+            self._violated(f"stands: node {seen.node_id} requests votes, but is no voter")
             return
         # It may lead while its removal is uncommitted; its own high watermark is past it now.
         first = next((first for epoch, first in held.epochs if epoch == seen.epoch), seen.end)
         if seen.committed > first:
-            self._violated(f"removed-leads: node {seen.node_id} leads, and its removal is known")
+            self._violated(f"removed-leads: node {seen.node_id} leads after its removal")
 
     def _check_leader(self, seen: Seen, held: Held, later: Sets, *, commits: bool) -> None:
         """Check a leader. `commits`: its high watermark is the first to reach this offset."""
@@ -175,7 +175,7 @@ class VoterOracle:
         if not held.has(end, epoch):
             self._violated(
                 f"leader-complete: node {seen.node_id} leads epoch {seen.epoch} from {epoch_start} "
-                f"on, and what ends at {end} with epoch {epoch} is committed"
+                f"on, without the committed records up to {end} of epoch {epoch}"
             )
         said = [*_sets(log, seen.committed, epoch_start)]
         voters = said[-1][1] if said else self._below(min(seen.committed, epoch_start))
@@ -208,8 +208,8 @@ class VoterOracle:
                 )
             if own and differing and seen.committed <= epoch_start:
                 self._violated(
-                    f"change-own-epoch: node {seen.node_id} changes the voters at {offset} and has "
-                    f"committed nothing of epoch {seen.epoch}"
+                    f"change-own-epoch: node {seen.node_id} changes the voters at {offset} before "
+                    f"a commit of epoch {seen.epoch}"
                 )
             before = voters
         if changes > 1:
@@ -229,7 +229,7 @@ class VoterOracle:
                 return
         holders = [one for one in now if self._holds(one, end, epoch)]
         self._violated(
-            f"commit-majority: node {seen.node_id} commits up to {end}, and of the voters "
+            f"commit-majority: node {seen.node_id} commits up to {end}, but of the voters "
             f"{_shown(now)} only {_shown(holders)} hold that"
         )
 
@@ -244,7 +244,9 @@ class VoterOracle:
         """Check that an acknowledged change is committed."""
         voters = self._below(self._committed_end)
         if (node_id in {one.node_id for one in voters}) != (operation == "add_voter"):
-            self._violated(f"acked-voters: {operation} {node_id} is told, not {_shown(voters)}")
+            self._violated(
+                f"acked-voters: {operation} {node_id} is acknowledged, not {_shown(voters)}"
+            )
 
     def not_settled(self) -> str:
         """Return the difference from the configured voters, caught up and intact; "": none."""
@@ -255,7 +257,7 @@ class VoterOracle:
         if strange:
             return f"voters-expected: {_shown(strange)} have lost their disks"
         ends = {(seen.end, seen.committed) for seen in self._seen.values()}
-        return f"caught-up: nodes know {sorted(ends)}" if len(ends) > 1 else ""
+        return f"caught-up: the nodes have the ends {sorted(ends)}" if len(ends) > 1 else ""
 
 
 def _log(node: Node) -> MetadataLog:

@@ -78,7 +78,7 @@ def fault_plot(series: RunSeries) -> str:
     duration_s = series.duration_s
     bars = bars_of(series.bands, duration_s)
     if not bars:
-        return "<p>Nothing was broken.</p>"
+        return "<p>The run had no faults.</p>"
     shown = bars[:_BARS_MAX]
     lanes = _lanes(shown, Chart(duration_s=duration_s, y_min=0, y_max=1, y_ticks=False))
     height = TOP + BOTTOM + _BAR_PX * (max(lanes) + 1)
@@ -135,7 +135,7 @@ def _table(bars: Sequence[Bar]) -> str:
     )
     return (
         "<details class='allowed'><summary>as a table</summary><div class='wide'><table><tr>"
-        "<th>from</th><th>until</th><th>fault</th><th>role</th><th>what was done</th>"
+        "<th>from</th><th>until</th><th>fault</th><th>role</th><th>operations</th>"
         "<th>links</th></tr>"
         f"{rows}</table></div></details>"
     )

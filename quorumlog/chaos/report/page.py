@@ -27,14 +27,14 @@ _BAD_KEYS_MAX: Final = 3
 
 _BANNERS: Final[Mapping[bool | str, tuple[str, str, str]]] = {
     True: ("valid", "Valid", "Holds: {text}."),
-    False: ("invalid", "Invalid", "The cluster broke a promise:"),
-    "unknown": ("unknown", "Unknown", "The history does not say enough for a verdict."),
+    False: ("invalid", "Invalid", "The cluster violated a guarantee:"),
+    "unknown": ("unknown", "Unknown", "The history has too little evidence for a verdict."),
 }
 
 _FIGURES: Final = (
     ("acknowledged", "records acknowledged"),
     ("indeterminate", "sends of unknown outcome"),
-    ("refused", "sends that failed for certain"),
+    ("refused", "sends that certainly failed"),
     ("polled", "records polled"),
     ("finally_polled", "of them in the final reads"),
     ("keys", "topic-partitions"),
@@ -46,11 +46,11 @@ _META: Final[Mapping[str, str]] = {  # of meta.json, in words; other names are s
     "python": "version of Python",
     "workload_options": "options of the workload",
     "dense": "every offset holds a record",
-    "controllers": "nodes that are controllers only",
+    "controllers": "nodes with only the role controller",
     "duration_s": "time of faults, in seconds",
     "network": "links are cut by",
-    "bootstrap": "cluster that the run did not start",
-    "control": "how that was broken",
+    "bootstrap": "existing cluster (--bootstrap)",
+    "control": "back end of its faults (--control)",
     "partitions": "partitions of the topic",
     "replication_factor": "replicas of a partition",
     "config": "settings of the nodes (--config)",
@@ -59,7 +59,7 @@ _META: Final[Mapping[str, str]] = {  # of meta.json, in words; other names are s
     "schedule": "schedule of the faults",
     "topic_settings": "settings of the topic",
     "seconds": "time of the run, in seconds",
-    "faults_not_met": "faults without their turn",
+    "faults_not_met": "faults not carried out, for lack of time",
 }
 # Shown elsewhere on the page, or the same as another.
 _META_LEFT_OUT: Final = frozenset({"started_wall_ns", "load", "faults_carried_out"})
@@ -78,7 +78,7 @@ def render(
     sections = [
         _banner(verdict, OfferedLoad.from_json(meta.get("load")), name),
         _section("Anomalies", _anomalies(verdict)) if verdict.results else "",
-        _section("What was seen", _figures(verdict, series, meta) + _meta(meta)),
+        _section("Figures", _figures(verdict, series, meta) + _meta(meta)),
         *(
             _section(f"Offsets of {key} over time", offsets_plot(series, key, witnesses))
             for key, witnesses in _bad_keys(verdict, series.keys_with_offsets()).items()
@@ -88,7 +88,7 @@ def render(
         _section("Latency of sends", latency_plot(series)),
         _section("Rates", rate_plot(series)),
         _section("Lag of readers", lag_plot(series)),
-        _section("Acknowledged records that were not read yet", unseen_plot(series)),
+        _section("Acknowledged records not read yet", unseen_plot(series)),
         _section("Processes", timeline_plot(series)),
     ]
     style = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
@@ -108,10 +108,10 @@ def _banner(verdict: Verdict, load: OfferedLoad | None, name: str) -> str:
     style, word, words = _BANNERS[verdict.valid]
     bad = {result.name for result in verdict.results if result.severity is Severity.INVALID}
     if bad == {NODE_ENDED}:
-        words = "A node ended by itself; no promise is known to be broken."
+        words = "A node ended by itself; no violated guarantee was found."
     words = escape(words.format(text=verdict.text))
     told = [_news(result, verdict.meanings) for result in verdict.results if _is_news(result)]
-    told += [f"Not known: {reason}" for reason in verdict.unknown_because]
+    told += [f"Unknown: {reason}" for reason in verdict.unknown_because]
     reasons = "".join(f"<li>{escape(text)}</li>" for text in told)
     return (
         f'<header class="{style}"><p class="run">{escape(name)}</p><h1>{word}</h1><p>{words}</p>'

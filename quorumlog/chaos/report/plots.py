@@ -109,7 +109,7 @@ def rate_plot(series: RunSeries) -> str:
         rate = rate_over_time(series.end_s, records, series.duration_s, _BINS)
         lines.append(("rate polled", "records polled (final reads left out)", rate))
     if not lines:
-        return "<p>Nothing was sent or polled.</p>"
+        return "<p>The history has no sends or polls.</p>"
     highest = max((value for _, _, rate in lines for _, value in rate), default=1.0)
     chart = Chart(duration_s=series.duration_s, y_min=0, y_max=highest * 1.05, y_label="per second")
     chart.bands(band_labels(series))
@@ -143,7 +143,7 @@ def lag_plot(series: RunSeries) -> str:
 def unseen_plot(series: RunSeries) -> str:
     """Draw the number of acknowledged records not yet read."""
     if not (series.entries.kind == SEND).any():
-        return "<p>Nothing was sent.</p>"
+        return "<p>The history has no sends.</p>"
     lines = unseen_lines(series, bins=_BINS)
     highest = max((count for line in lines for _, count in line.points), default=0.0)
     chart = Chart(

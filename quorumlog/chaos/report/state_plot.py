@@ -40,7 +40,7 @@ def state_plot(
     svg = chart.svg("Leaders and in-sync replicas over time").removesuffix("</svg>")
     words = (
         "Each lane shows the leader: its node, its epoch, and the ISR. A dashed part has fewer "
-        "replicas in sync than the fullest; a gap: no leader, or no broker told of one."
+        "replicas in sync than the largest ISR; a gap: no leader, or no broker reported one."
     )
     return f"{svg}{''.join(lanes)}</svg><p>{words}</p>"
 

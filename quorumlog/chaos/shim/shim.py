@@ -85,7 +85,7 @@ class Shim:
         except subprocess.TimeoutExpired as error:
             raise ShimFailed(f"{command[0]} did not end in {_COMPILE_TIMEOUT_S:g} s") from error
         if done.returncode:
-            said = done.stderr.strip().splitlines() or ["it said nothing"]
+            said = done.stderr.strip().splitlines() or ["no error output"]
             raise ShimFailed(f"{command[0]} cannot compile {_SOURCE.name}: {said[0]}")
 
     def __exit__(self, *_: object) -> None:

@@ -33,7 +33,7 @@ def list_page(
     table = (
         "<div class='wide runs'><table><tr><th>verdict</th><th>run</th><th>started (UTC)</th>"
         "<th>workload</th><th>faults</th><th>driver</th><th>seed</th><th>operations</th>"
-        "<th>what was found</th></tr>"
+        "<th>anomalies</th></tr>"
         f"{rows}</table></div>"
         if rows
         else "<p>No run is here. <code>quorumlog chaos run --out DIR</code> leaves one in DIR.</p>"
@@ -50,7 +50,7 @@ def run_page(run: StoredRun) -> str:
     report = f'<a href="{link}/files/{REPORT_FILE}">the report</a>, ' * (REPORT_FILE in run.files)
     found = "".join(f"<li>{count:,} x {escape(name)}</li>" for name, count in run.broken.items())
     reasons = run.verdict.get("unknown_because", [])
-    found += "".join(f"<li>Not known: {escape(str(reason))}</li>" for reason in reasons)
+    found += "".join(f"<li>Unknown: {escape(str(reason))}</li>" for reason in reasons)
     found += f"<li>{escape(run.unreadable)}</li>" if run.unreadable else ""
     shown = "".join(
         f'<li><a href="{link}/files/{quote(name)}">{escape(name)}</a></li>' for name in run.files
@@ -62,7 +62,7 @@ def run_page(run: StoredRun) -> str:
         f'<p>{report}<a href="{link}/zip">everything as a zip</a></p></header>'
         f"<section><h2>Again</h2>{_commands(run)}</section>"
         f"<section><h2>Files</h2><ul>{shown}</ul></section>"
-        f"<section><h2>What ran</h2>{_table(run.meta)}</section>",
+        f"<section><h2>Run</h2>{_table(run.meta)}</section>",
     )
 
 

@@ -150,7 +150,7 @@ class CompactedRegister:
             async with asyncio.timeout(_READ_S):
                 value = await self._last_below(client.consumer, partition, mark, name.encode())
         except (SendFailed, ConnectionError, TimeoutError) as error:
-            said = str(error) or "NO_ANSWER: the log was not read up to the mark"
+            said = str(error) or "NO_ANSWER: the read did not reach the mark"
             self._history.append(process, "fail", "read", meant, error=said)
             await asyncio.sleep(REOPEN_S)
             return False
@@ -181,7 +181,9 @@ class CompactedRegister:
                 elif is_whole:
                     return value
                 elif record.key == key:
-                    raise ConnectionError("COMPACTED: what was there at the mark may have gone")
+                    raise ConnectionError(
+                        "COMPACTED: compaction may have removed the value at the mark"
+                    )
             if expected > mark and end == UNKNOWN_OFFSET:
                 ends = await consumer.end_offsets(self._setup.topic, [partition])
                 end = ends[partition]

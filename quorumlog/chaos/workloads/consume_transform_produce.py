@@ -59,14 +59,14 @@ class ConsumeTransformProduceOptions(LaneOptions):
 
     rate: float = option(120.0, "records a second for all inputs, while brokers answer")
     producers: int = option(2, "clients that send to the inputs, one record at a time each")
-    consumers: int = option(1, "clients that read what is committed meanwhile", above=-1)
+    consumers: int = option(1, "read_committed clients during the run", above=-1)
     final_readers: int = option(2, "clients that read everything at the end")
     workers: int = option(3, "workers at a time; the inputs are divided among them")
     aborts: float = option(0.15, "the share of transactions that are aborted on purpose", above=-1)
-    crashes: float = option(
-        0.05, "the share after which the worker is gone in the middle", above=-1
+    crashes: float = option(0.05, "the share in which the worker dies before the end", above=-1)
+    zombies: float = option(
+        0.05, "the share that is committed after a successor has started", above=-1
     )
-    zombies: float = option(0.05, "the share that is committed only after a successor", above=-1)
 
 
 class _Worker:

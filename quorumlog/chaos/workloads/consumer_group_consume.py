@@ -21,7 +21,7 @@ class ConsumerGroupConsume(GroupConsume):
 WORKLOAD: Final[Workload[GroupConsumeOptions]] = replace(
     group_consume.WORKLOAD,
     name="consumer_group_consume",
-    text="the same by the consumer protocol of KIP-848: the broker assigns",
+    text="group_consume with the consumer protocol of KIP-848: the broker assigns",
     clients=ConsumerGroupConsume,
     requires=frozenset({"groups", "consumer-protocol"}),
 )

@@ -65,7 +65,7 @@ class GroupConsumeOptions(LaneOptions):
     final_readers: int = option(1, "clients that read everything at the end, without the group")
     polls_per_life: float = option(25.0, "polls before a member leaves, on average", above=1)
     stalls: float = option(0.25, "the share of members that stall before they leave", above=-1)
-    static: int = option(0, "members that have names of their own (KIP-345)", above=-1)
+    static: int = option(0, "static members (KIP-345)", above=-1)
     max_poll_interval_ms: int = option(3_000, "a member that polls less often loses its partitions")
 
 
@@ -326,7 +326,7 @@ class GroupConsume:
 
 WORKLOAD: Final = Workload(
     name="group_consume",
-    text="a group consumes and commits while members come and go; everything is delivered",
+    text="a group consumes and commits while members join and leave; all records are delivered",
     options=GroupConsumeOptions,
     clients=GroupConsume,
     model="group_log",

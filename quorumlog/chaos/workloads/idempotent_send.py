@@ -30,7 +30,7 @@ class IdempotentSendOptions(LaneOptions):
     """The number of clients, the rate of sends, and the lives of producers."""
 
     producers: int = option(6, "clients that send")
-    consumers: int = option(2, "clients that read every partition meanwhile", above=-1)
+    consumers: int = option(2, "clients that read every partition during the run", above=-1)
     burst: int = option(10, "records that a producer has in flight at once")
     bursts_per_life: float = option(5.0, "bursts before a producer is killed, on average", above=1)
 
@@ -150,7 +150,7 @@ def _is_definite(error: BaseException) -> bool:
 
 WORKLOAD: Final = Workload(
     name="idempotent_send",
-    text="idempotent producers send in bursts and are killed meanwhile; no value is there twice",
+    text="idempotent producers send in bursts and are killed meanwhile; no value is duplicated",
     options=IdempotentSendOptions,
     clients=IdempotentSend,
     dense=True,

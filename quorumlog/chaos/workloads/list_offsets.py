@@ -64,10 +64,10 @@ class ListOffsetsOptions(LaneOptions):
 
     rate: float = option(300.0, "records a second of all producers, while brokers answer")
     producers: int = option(3, "clients that send, one batch at a time each")
-    consumers: int = option(3, "clients that ask for offsets")
+    consumers: int = option(3, "clients that look up offsets")
     final_readers: int = option(1, "clients that read everything at the end")
     batch: int = option(5, "records of one send")
-    questions: float = option(60.0, "questions a second of all clients that ask")
+    questions: float = option(60.0, "lookups a second of all these clients")
 
 
 class ListOffsets(Lanes[ListOffsetsOptions]):
@@ -214,7 +214,7 @@ class ListOffsets(Lanes[ListOffsetsOptions]):
 
 WORKLOAD: Final = Workload(
     name="list_offsets",
-    text="producers append records with times, others ask where logs begin, end, and are at a time",
+    text="producers append records with timestamps; other clients look up starts, ends and times",
     options=ListOffsetsOptions,
     clients=ListOffsets,
     topics=partial(one_topic, config=_KEPT),

@@ -189,9 +189,9 @@ class Readers:
         return ends, why_not
 
 
-_NO_ANSWER: Final = "no answer"
-_FURTHER_ON: Final = "the end is further on"
-_TOO_LOW: Final = "the end lies below what was seen"
+_NO_ANSWER: Final = "no response"
+_FURTHER_ON: Final = "the read has not reached the end"
+_TOO_LOW: Final = "the end lies below the last record"
 
 
 def key_of(topic: str, partition: int) -> str:

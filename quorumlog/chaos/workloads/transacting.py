@@ -67,7 +67,7 @@ async def transact(
             is_of_use = not isinstance(error, CallTimedOut)
         return "fail", str(error), is_of_use
     except Crash:
-        return "fail", "CRASHED: before the commit was asked for", False
+        return "fail", "CRASHED: before the commit was requested", False
     return "ok", "", True
 
 

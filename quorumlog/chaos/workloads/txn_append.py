@@ -41,7 +41,7 @@ class TxnAppendOptions(LaneOptions):
 
     rate: float = option(60.0, "transactions a second of all producers, while brokers answer")
     producers: int = option(5, "clients that perform one transaction at a time each")
-    consumers: int = option(2, "clients that read what is committed meanwhile", above=-1)
+    consumers: int = option(2, "read_committed clients during the run", above=-1)
     final_readers: int = option(2, "clients that read everything at the end")
     aborts: float = option(0.15, "the share of transactions that are aborted on purpose", above=-1)
     twins: int = option(1, "pairs of producers that share a transactional id", above=-1)
@@ -147,7 +147,7 @@ async def _polled(reader: CommittedReader) -> Sequence[Message]:
 
 WORKLOAD: Final = Workload(
     name="txn_append",
-    text="transactions send and poll, abort and fence each other; each is whole or nothing",
+    text="transactions send and poll, abort and fence each other; each is atomic",
     options=TxnAppendOptions,
     clients=TxnAppend,
     requires=frozenset({"transactions"}),

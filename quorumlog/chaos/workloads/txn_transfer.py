@@ -54,11 +54,13 @@ class TxnTransferOptions(LaneOptions):
 
     rate: float = option(40.0, "transfers a second of all tellers, while brokers answer")
     producers: int = option(3, "branches, with one teller each")
-    consumers: int = option(0, "of no use here: tellers read", above=-1)
+    consumers: int = option(0, "without effect: tellers read", above=-1)
     final_readers: int = option(2, "clients that read every branch at the end")
     accounts: int = option(6, "accounts of a branch, spread over the partitions", above=1)
     aborts: float = option(0.1, "the share of transfers that are aborted on purpose", above=-1)
-    zombies: float = option(0.05, "the share that is committed only after a successor", above=-1)
+    zombies: float = option(
+        0.05, "the share that is committed after a successor has started", above=-1
+    )
 
 
 class TxnTransfer:
@@ -154,7 +156,7 @@ class TxnTransfer:
         finally:
             await reader.close()
         if not balances and branch not in self._is_open:
-            nothing = "NOTHING: no accounts are there yet"
+            nothing = "NOTHING: no accounts exist yet"
             setup.history.append(process, "fail", "read", meant, error=nothing)
             return balances
         shown = {str(one): balances.get(one) for one in range(setup.options.accounts)}
@@ -268,7 +270,7 @@ def _name(branch: int) -> str:
 
 WORKLOAD: Final = Workload(
     name="txn_transfer",
-    text="tellers transfer between accounts in transactions; the total of a branch stays",
+    text="tellers transfer between accounts in transactions; a branch's total stays constant",
     options=TxnTransferOptions,
     clients=TxnTransfer,
     topics=partial(one_topic, config=_COMPACTED),

@@ -106,7 +106,7 @@ class Workload(Generic[O_co]):
         for name, value in given.items():
             if name not in known:
                 there_are = ", ".join(known) or "none"
-                raise ValueError(f"{self.name} has no option {name!r}; there are {there_are}")
+                raise ValueError(f"{self.name} has no option {name!r}; choose from {there_are}")
             values[name] = _value(name, value, known[name].type, known[name].metadata["above"])
         return self.options(**values)
 
@@ -127,7 +127,7 @@ class LaneOptions:
 
     rate: float = option(600.0, "sends a second of all producers, while brokers answer")
     producers: int = option(8, "clients that send, one record at a time each")
-    consumers: int = option(3, "clients that read every partition meanwhile", above=-1)
+    consumers: int = option(3, "clients that read every partition during the run", above=-1)
     final_readers: int = option(2, "clients that read everything at the end")
 
 

@@ -1,1 +1,1 @@
-"""What is in the files of a log directory, item by item: the readers behind `dump-log`."""
+"""The readers behind `dump-log`: the content of a log directory's files, item by item."""

@@ -22,16 +22,16 @@ from quorumlog.wire.codec.records import (
     validate_batch,
 )
 
-BATCH_BYTES_MAX: Final = 256 << 20  # a larger one is not read: no broker takes it
+BATCH_BYTES_MAX: Final = 256 << 20  # no broker accepts a larger batch
 _DELETE_HORIZON_BIT: Final = 0x40  # KIP-534: the base timestamp is when tombstones may go
 
 
 def read_batches(
     file: BinaryIO, size: int, asked: Asked, decode: Decode | None = None, *, base_offset: int = 0
 ) -> Iterator[Item | Problem]:
-    """Yield each batch of the first `size` bytes, and what is wrong.
+    """Yield each batch of the first `size` bytes, and the problems.
 
-    `base_offset` is the least that the first batch may have; `decode` reads data records.
+    `base_offset`: the minimum for the first batch; `decode` reads data records.
     """
     position, expected, epoch, left = 0, base_offset, -1, asked.records_max
     while position < size and left != 0:
@@ -64,7 +64,7 @@ def read_snapshot(
 ) -> Iterator[Item | Problem]:
     """Yield the batches of a snapshot of the metadata (KIP-630).
 
-    Its first batch is a header and its last one a footer: without them it was not finished.
+    A finished snapshot begins with a header batch and ends with a footer batch.
     """
     first: Item | None = None
     last: Item | None = None
@@ -84,7 +84,9 @@ def _require_room(header: BatchHeader, left: int) -> None:
     if header.magic != MAGIC:
         raise CorruptBatch(f"magic {header.magic}: only format {MAGIC} is read")
     if header.size_in_bytes > left:
-        raise CorruptBatch(f"a batch of {header.size_in_bytes} bytes, of which {left} are there")
+        raise CorruptBatch(
+            f"a batch of {header.size_in_bytes} bytes, but only {left} bytes are left"
+        )
 
 
 def _unread(head: bytes, error: CorruptBatch) -> str:
@@ -93,21 +95,21 @@ def _unread(head: bytes, error: CorruptBatch) -> str:
 
 def _out_of_order(header: BatchHeader, expected: int, epoch: int) -> str | None:
     if header.base_offset < expected:
-        return f"base offset {header.base_offset} where {expected} is the least"
+        return f"base offset {header.base_offset} is below {expected}, the end of the batch before"
     if header.leader_epoch < epoch:
         return f"leader epoch {header.leader_epoch} after {epoch}"
     return None
 
 
 class _Batch:
-    """One whole batch: its bytes are there; whether they are right is to be seen."""
+    """One whole batch: all of its bytes are present; they may still be corrupt."""
 
     def __init__(self, position: int, header: BatchHeader, data: bytes) -> None:
         self._position, self._header, self._data = position, header, data
         self.records_told = 0
 
     def told(self, asked: Asked, decode: Decode | None) -> Iterator[Item | Problem]:
-        """Yield the batch, with its records if they are asked for, behind what is wrong in it."""
+        """Yield the problems of the batch, then the batch, with its records if requested."""
         item = describe_header(self._header) | {"position": self._position}
         fault: str | None = None
         records: list[Record] = []
@@ -156,7 +158,7 @@ def _raw(record: Record, *, with_value: bool) -> Item:
 
 
 def describe_header(header: BatchHeader) -> Item:
-    """Return what the header says, under Kafka's names. Offsets: [base_offset, last_offset]."""
+    """Return the header's fields under Kafka's names. Offsets: [base_offset, last_offset]."""
     try:
         compression = header.compression.name.lower()
     except CorruptBatch as error:

@@ -1,14 +1,14 @@
-"""What a reader of a file yields: items, and problems where the file is not whole."""
+"""The output of a file's reader: items, and problems where the file is damaged."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 Item = dict[str, Any]
-"""A batch or an entry, of values that JSON has."""
+"""A batch or an entry, of JSON values."""
 
 
 class Problem(NamedTuple):
-    """Something in a file that is not as it should be.
+    """A defect of a file.
 
     `position`: the byte where it begins; None if it is about the file as a whole.
     """
@@ -18,7 +18,7 @@ class Problem(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a file holds. `items` reads it: nothing is kept but the item at hand."""
+    """The content of a file. `items` reads it lazily and holds one item at a time."""
 
     kind: str
     items_name: str
@@ -26,7 +26,7 @@ class Contents(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What the caller wants to see. `offset`: the first one; None: all."""
+    """The caller's filter. `offset`: the first record; None: all records."""
 
     offset: int | None = None
     records_max: int | None = None

@@ -1,6 +1,6 @@
-"""Tells by its name what a file of a log directory holds, and opens it.
+"""Finds the kind of a log directory's file by its name, and opens it.
 
-Files are only read: a running node may have them open. What it appends meanwhile is left out.
+Files are only read: a running node may have them open. Later appends are left out.
 """
 
 import os
@@ -51,16 +51,16 @@ _DECODERS: Final[dict[str, Decode]] = {
 
 
 class _Kind(NamedTuple):
-    """What a file holds, and the base offset that its name says (0 if it says none)."""
+    """The kind of a file, and the base offset in its name (0 if the name has none)."""
 
     name: str
     base_offset: int = 0
 
 
 def files_in(path: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield (file, whether it is one of a log directory) for all files below a directory, sorted.
+    """Yield (file, whether it belongs to a log) for all files below a directory, sorted.
 
-    A segment's file is one only if its name begins with its base offset: `node.log` is none.
+    A segment's file belongs to a log if its name begins with its base offset (not `node.log`).
     """
     for directory, below, names in os.walk(path):
         below.sort()
@@ -71,24 +71,24 @@ def files_in(path: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def open_contents(path: Path, asked: Asked, opened: ExitStack) -> tuple[Contents, int]:
-    """Return what is in the file, and its size; `opened` closes it.
+    """Return the file's content and size; `opened` closes the file.
 
-    Raises OSError, and ValueError if the name is not one of a log directory.
+    Raises OSError, and ValueError if the name is no file name of a log directory.
     """
     if path.exists() and not path.is_file():
-        raise ValueError("it is no regular file")  # to open a pipe would wait for its writer
+        raise ValueError("not a regular file")  # to open a pipe would wait for its writer
     file, size = _open(path, opened)
     return contents_of(path, file, size, asked, opened), size
 
 
 def contents_of(path: Path, file: BinaryIO, size: int, asked: Asked, opened: ExitStack) -> Contents:
-    """Return what is in the first `size` bytes of `file`, which has the name `path`.
+    """Return the content of the first `size` bytes of `file`, which has the name `path`.
 
     Raises as `open_contents`.
     """
     kind = _kind_of(path.name)
     if kind is None:
-        raise ValueError("by its name, it is no file of a log directory")
+        raise ValueError("the name is no file name of a log directory")
     items_name, items = _read(path, kind, file, size, asked, opened)
     return Contents(kind.name, items_name, _readable(items))
 
@@ -103,7 +103,7 @@ def _readable(items: Iterator[Item | Problem]) -> Iterator[Item | Problem]:
 def _read(
     path: Path, kind: _Kind, file: BinaryIO, size: int, asked: Asked, opened: ExitStack
 ) -> tuple[str, Iterator[Item | Problem]]:
-    """Return what the items are called, and the items."""
+    """Return the name of the items, and the items."""
     if kind.name == "log":
         decode = _decoder_of(path)
         return "batches", read_batches(file, size, asked, decode, base_offset=kind.base_offset)
@@ -148,7 +148,7 @@ def _kind_of(name: str) -> _Kind | None:
 
 
 def _decoder_of(path: Path) -> Decode | None:
-    """Return what decodes the records: the directory says of which partition they are."""
+    """Return the decoder of the records, by the partition in the directory's name."""
     directory = path.absolute().parent.name  # TOPIC-PARTITION, or TOPIC-PARTITION.ID-delete
     for topic, decode in _DECODERS.items():
         if re.match(rf"{topic}-\d+(\.|$)", directory):

@@ -1,4 +1,4 @@
-"""The entries of a segment's indexes; on request, those for lookups held against its batches."""
+"""The entries of a segment's indexes; on request, compared with its batches."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +37,7 @@ class LogFile:
         self._size: Final = size
 
     def header_at(self, position: int) -> BatchHeader | None:
-        """Return the header of the batch at byte `position`; None if none begins there."""
+        """Return the header of the batch at byte `position`; None if no batch begins there."""
         try:
             header = read_header(self._pread(HEADER_BYTES, position))
         except CorruptBatch:
@@ -45,7 +45,7 @@ class LogFile:
         return header if header.magic == MAGIC else None
 
     def headers(self) -> Iterator[BatchHeader]:
-        """All of them, in order. Raises StorageError where there is no batch."""
+        """Yield all headers, in order. Raises StorageError where there is no batch."""
         for _, header in scan_batches(str(self._path), 0, self._size, self._pread):
             yield header
 
@@ -57,9 +57,9 @@ class LogFile:
 def read_offset_index(
     content: bytes, base_offset: int, asked: Asked, log: LogFile | None
 ) -> Iterator[Item | Problem]:
-    """Yield the entries of an `.index` file: the last offset of a batch, and where it begins.
+    """Yield the entries of an `.index` file: the last offset of a batch, and its position.
 
-    With `log`, also those entries that are not true of it.
+    With `log`, also the entries that contradict it.
     """
     index = OffsetIndex.decode_rising(base_offset, _used(content, OFFSET_ENTRY_BYTES))
     for slot, entry in enumerate(index.entries()):
@@ -76,9 +76,9 @@ def read_offset_index(
 def read_time_index(
     content: bytes, base_offset: int, asked: Asked, log: LogFile | None
 ) -> Iterator[Item | Problem]:
-    """Yield the entries of a `.timeindex` file: the largest timestamp so far, and where it is.
+    """Yield the entries of a `.timeindex` file: the largest timestamp so far, and its offset.
 
-    With `log`, also those entries that are not true of it.
+    With `log`, also the entries that contradict it.
     """
     index = TimeIndex.decode_rising(base_offset, _used(content, TIME_ENTRY_BYTES))
     headers = None if log is None else _Cursor(log.headers())
@@ -121,7 +121,7 @@ def read_transaction_index(
 
 
 class _Cursor:
-    """Goes through the batches of a log in order, and stays at the last one that it has found."""
+    """Reads the batches of a log in order, and stays at the last batch that it found."""
 
     def __init__(self, headers: Iterator[BatchHeader]) -> None:
         self._headers: Final = headers
@@ -135,7 +135,7 @@ class _Cursor:
 
 
 def _fault_of(entry: TimeEntry, headers: _Cursor) -> str | None:
-    """Say why the batch that holds the entry's offset is not the entry's."""
+    """Return why the batch at the entry's offset contradicts the entry, or None."""
     found = headers.find(entry.last_offset)
     if found is None:
         return f"offset {entry.last_offset} is not in the log"
@@ -146,20 +146,20 @@ def _fault_of(entry: TimeEntry, headers: _Cursor) -> str | None:
 
 
 def _used(content: bytes, entry_bytes: int) -> bytes:
-    """Return the content without the entries of zeros at its end."""
+    """Return the content without trailing zero entries."""
     used = len(content.rstrip(b"\0"))
     return content[: used + -used % entry_bytes]
 
 
 def _rest(content: bytes, whole: int, entry_bytes: int) -> Iterator[Problem]:
-    """Say what is behind the last entry that counts, at byte `whole`."""
+    """Yield the problem of the bytes behind the last valid entry, which ends at byte `whole`."""
     rest = content[whole:]
     if not rest:
         return
     if not any(rest):
-        what = f"{len(rest)} zeros: room that was never used, or was lost in a crash"
+        what = f"{len(rest)} zeros: preallocated space, or entries lost in a crash"
     elif len(rest) < entry_bytes:
-        what = f"{len(rest)} bytes are no entry of {entry_bytes}"
+        what = f"{len(rest)} bytes are left, fewer than an entry of {entry_bytes}"
     else:
-        what = f"the entries do not rise; {len(rest)} bytes are not read"
+        what = f"the entries do not increase; {len(rest)} bytes are not read"
     yield Problem(whole, what)

@@ -1,4 +1,4 @@
-"""Prints what the readers yield, as it comes: lines for people, or one JSON document."""
+"""Prints the readers' items as they arrive: as lines, or as one JSON document."""
 
 import json
 from collections.abc import Callable
@@ -14,19 +14,19 @@ class Printer(Protocol):
     """Calls come in this order: `begin_file`, items and problems, `end_file`; at last, `end`."""
 
     def begin_file(self, path: str, kind: str | None, size: int | None, items_name: str) -> None:
-        """Begin a file; what is not known of it is None."""
+        """Begin a file; unknown fields are None."""
 
     def item(self, item: Item) -> None:
         """Print a batch or an entry."""
 
     def problem(self, problem: Problem) -> None:
-        """Print, or note, what is wrong in the file."""
+        """Print the problem, or keep it for the file's end."""
 
     def end_file(self) -> None:
-        """Print what is still due of the file."""
+        """Print the file's remaining output."""
 
     def end(self, skipped: list[str]) -> None:
-        """End; `skipped` are files of directories whose names say nothing."""
+        """End; `skipped`: files of directories whose kind is unknown."""
 
 
 class TextPrinter:
@@ -58,11 +58,11 @@ class TextPrinter:
         self._write("\n")
 
     def end(self, skipped: list[str]) -> None:
-        """Do nothing: the files that are skipped are told elsewhere."""
+        """Do nothing: the command prints the number of skipped files on stderr."""
 
 
 class JsonPrinter:
-    """One document, written as it comes; of a file it keeps the problems, up to PROBLEMS_MAX."""
+    """One document, written item by item; it keeps up to PROBLEMS_MAX problems of a file."""
 
     def __init__(self, write: Write) -> None:
         self._write: Final = write

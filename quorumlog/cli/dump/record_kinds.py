@@ -1,4 +1,4 @@
-"""Records that the cluster itself has written, by name: control, metadata, of coordinators."""
+"""Records that the cluster writes, by name: control, metadata and coordinator records."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -44,7 +44,7 @@ _KAFKA_FRAME: Final = 1  # the first byte of Apache Kafka's metadata records; no
 
 
 class Undecodable(ValueError):
-    """A record that is not what its file ought to hold."""
+    """A record that does not belong in its file."""
 
 
 class _Control(IntEnum):
@@ -77,17 +77,17 @@ def decode_control(record: Record) -> Item:
     if number not in set(_Control):
         return {"type": f"control record {number}"}
     kind = _CONTROL_VALUES.get(number)
-    if kind is None:  # of a transaction: the version stands before the message
+    if kind is None:  # a transaction marker: the version stands before the message
         kind, value = EndTxnMarker, value[_INT16_BYTES:]
     try:
-        known = min(max(version, 0), max(kind.VERSIONS))  # a newer one only appends
+        known = min(max(version, 0), max(kind.VERSIONS))  # newer versions only append fields
         return {"type": _Control(number).name} | _plain(decode_message(kind, known, value))
     except MalformedFrame as error:
         raise Undecodable(f"{_Control(number).name}: {error}") from error
 
 
 def decode_metadata(record: Record) -> Item:
-    """Describe a metadata record; of one that Apache Kafka wrote, name the type and the version."""
+    """Describe a metadata record; of Apache Kafka's records, only type and version."""
     value = record.value or b""
     if len(value) > _INT16_BYTES and value[0] == _KAFKA_FRAME:
         kind = RECORD_TYPES.get(value[1])
@@ -116,7 +116,7 @@ _CONSUMER_GROUP_RECORDS: Final[Mapping[RecordKind, str]] = {  # as Kafka's schem
 
 
 def decode_group(record: Record) -> Item:
-    """Describe a record of `__consumer_offsets`: an offset, or what is said of a group."""
+    """Describe a record of `__consumer_offsets`: a committed offset, or a group's state."""
     key = record.key or b""
     try:
         found = decode(key, record.value)
@@ -142,7 +142,7 @@ def decode_group(record: Record) -> Item:
 
 
 def decode_transaction(record: Record) -> Item:
-    """Describe a record of `__transaction_state`: what is committed of a transactional id."""
+    """Describe a record of `__transaction_state`: the state of a transactional id."""
     try:
         found = decode_of_transaction(record.key or b"", record.value)
     except MalformedFrame as error:
@@ -151,13 +151,13 @@ def decode_transaction(record: Record) -> Item:
     committed = None
     if metadata is not None:
         committed = asdict(metadata)
-        del committed["last_producer_epoch"]  # it is in no record
+        del committed["last_producer_epoch"]  # no record has this field
         committed |= {"state": metadata.state.value, "partitions": _names(metadata.partitions)}
     return {"type": "TransactionLog", "id": found.transactional_id, "committed": committed}
 
 
 def _group(stored: StoredGroup) -> Item:
-    """Describe a generation; what members of consumers exchange is decoded, too."""
+    """Describe a generation; consumers' subscriptions and assignments are decoded, too."""
     plain = _plain(stored)
     if stored.protocol_type != PROTOCOL_TYPE:
         return plain
@@ -166,7 +166,7 @@ def _group(stored: StoredGroup) -> Item:
             subscription = decode_subscription(member.subscription, member.group_instance_id)
             assignment = decode_assignment(member.assignment)
         except MalformedFrame:
-            continue  # the coordinator does not read them: any bytes may be there
+            continue  # the coordinator does not read these fields: they may hold any bytes
         shown["subscription"] = {
             "topics": list(subscription.topics),
             "owned": _names(subscription.owned),
@@ -200,7 +200,7 @@ def _value(value: object, kind: object) -> object:
 
 
 def _scalar(name: str, value: object) -> object:
-    """Return a field of a metadata record; the ids of topics are written as Kafka writes them."""
+    """Return a field of a metadata record; topic ids have Kafka's text form."""
     if not isinstance(value, bytes):
         return value
     is_uuid = name.endswith("_id") and len(value) == _UUID_BYTES

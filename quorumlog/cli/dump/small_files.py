@@ -1,6 +1,6 @@
 """The small files of a log directory: checkpoints, snapshots of producers, properties, states.
 
-Each is read whole by what the nodes read it with: it is whole, or it is a problem.
+The nodes' own reader reads each file whole; an unreadable file is a problem.
 """
 
 import json
@@ -31,23 +31,23 @@ Read = Callable[[bytes], Iterable[Item]]
 
 
 def read_small(content: bytes, read: Read) -> Iterator[Item | Problem]:
-    """Yield the items of the file, or what is wrong with it."""
+    """Yield the items of the file, or its problem."""
     if not content:
         yield Problem(None, "the file is empty")
         return
     try:
         items = list(read(content))
     except KeyError as error:
-        yield Problem(None, f"not whole: {error} is missing")
+        yield Problem(None, f"damaged: {error} is missing")
     except (TypeError, ValueError, RecursionError) as error:
         zeros = "" if any(content) else "zeros only: "
-        yield Problem(None, f"not whole: {zeros}{error}")
+        yield Problem(None, f"damaged: {zeros}{error}")
     else:
         yield from items
 
 
 def producers(content: bytes) -> Iterable[Item]:
-    """Read a `.snapshot` file: the batches that were known of each producer."""
+    """Read a `.snapshot` file: the recent batches of each producer."""
     return [entry._asdict() for entry in decode_snapshot(content)[0]]
 
 
@@ -58,7 +58,7 @@ def offsets(content: bytes) -> Iterable[Item]:
 
 
 def epochs(content: bytes) -> Iterable[Item]:
-    """Read a `leader-epoch-checkpoint`: where each leader epoch starts."""
+    """Read a `leader-epoch-checkpoint`: the start offset of each leader epoch."""
     return [entry._asdict() for entry in decode_epochs(content).entries]
 
 
@@ -80,7 +80,7 @@ def _directory(content: bytes) -> Iterable[Item]:
 def _json(content: bytes) -> Iterable[Item]:
     fields = json.loads(content)
     if not isinstance(fields, dict):
-        raise TypeError(f"{type(fields).__name__} where an object is due")
+        raise TypeError(f"{type(fields).__name__} instead of an object")
     return [fields]
 
 
@@ -103,4 +103,4 @@ NAMED: Final[dict[str, tuple[str, Read]]] = {
     CLEAN_SHUTDOWN_FILE: ("clean_shutdown", _json),
     REGISTRATIONS_FILE: ("broker_registrations", _json),
 }
-"""By a file's name: its kind, and what reads it."""
+"""By a file's name: its kind and its reader."""

@@ -144,7 +144,7 @@ def _code(codes: Codes, word: str | None, what: str) -> int:
     if word is None:
         return _ANY
     if word not in codes:
-        raise ValueError(f"{what} {word!r} is none of {', '.join(map(repr, codes))}")
+        raise ValueError(f"{what} {word!r} must be one of {', '.join(map(repr, codes))}")
     return codes[word]
 
 

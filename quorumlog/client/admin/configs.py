@@ -33,7 +33,7 @@ def as_text(name: str, value: object) -> str:
         return str(value).lower()
     if isinstance(value, str | int | float):
         return str(value)
-    raise TypeError(f"setting {name!r}: a str, int, float or bool is wanted, not {value!r}")
+    raise TypeError(f"setting {name!r} must be a str, int, float or bool, not {value!r}")
 
 
 async def describe(asker: Asker, kind: ResourceKind, name: str) -> dict[str, about.ConfigValue]:
@@ -109,7 +109,7 @@ async def list_resources(asker: Asker, kinds: Iterable[str] | None) -> list[abou
     wanted = [] if kinds is None else checked_names(kinds, "kinds")
     for kind in wanted:
         if kind not in numbers:
-            raise ValueError(f"{kind!r} is none of {', '.join(map(repr, numbers))}")
+            raise ValueError(f"{kind!r} must be one of {', '.join(map(repr, numbers))}")
     request = ListConfigResourcesRequest(resource_types=[numbers[kind] for kind in wanted])
     response = await asker.retry(partial(asker.request, request), changes=False)
     check(response.error_code, "ListConfigResources")

@@ -44,7 +44,7 @@ async def update(
 ) -> None:
     """See Admin.update_features."""
     if kind not in _KINDS:
-        raise ValueError(f"kind {kind!r} is none of {', '.join(map(repr, _KINDS))}")
+        raise ValueError(f"kind {kind!r} must be one of {', '.join(map(repr, _KINDS))}")
     if not checked_mapping(levels, "features to levels"):
         raise ValueError("no feature is given")
     updates = [

@@ -67,7 +67,7 @@ async def alter(
         for key in checked_names(delete, "quotas")
     ]
     if not named or not ops:
-        raise ValueError("an entity is wanted, and values or delete")
+        raise ValueError("pass an entity, and values or delete")
     parts = [
         alter_.RequestEntityData(entity_type=kind, entity_name=name) for kind, name in named.items()
     ]
@@ -98,5 +98,5 @@ def _checked_entity(entity: Mapping[str, str | None]) -> dict[str, str | None]:
 
 def _number(key: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"quota {key!r}: a number is wanted, not {value!r}")
+        raise TypeError(f"quota {key!r} must be a number, not {value!r}")
     return float(value)

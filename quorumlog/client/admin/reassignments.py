@@ -17,7 +17,7 @@ from quorumlog.wire.codec.messages import list_partition_reassignments as list_
 async def alter(asker: Asker, replicas: Mapping[TopicPartition, Sequence[int] | None]) -> None:
     """See Admin.alter_partition_reassignments."""
     if not isinstance(replicas, Mapping):
-        raise TypeError(f"a dict of TopicPartition to replicas is wanted, not {replicas!r}")
+        raise TypeError(f"must be a dict of TopicPartition to replicas, not {replicas!r}")
     wanted = checked_partitions(replicas)
     request = alter_.AlterPartitionReassignmentsRequest(
         timeout_ms=asker.settings.request_timeout_ms,

@@ -44,7 +44,7 @@ async def offsets(
     for name, spec in checked_mapping(specs, "TopicPartition to a time or a name").items():
         if isinstance(spec, str) and spec not in _SPECS:
             known = ", ".join(map(repr, _SPECS))
-            raise ValueError(f"{name}: {spec!r} is none of {known}, nor a time in ms")
+            raise ValueError(f"{name}: {spec!r} must be one of {known}, or a time in ms")
         timestamps[name] = _SPECS[spec] if isinstance(spec, str) else spec
     timeout_ms = asker.settings.default_api_timeout_ms
     wanted = checked_timestamps(timestamps)

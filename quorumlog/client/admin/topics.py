@@ -91,7 +91,7 @@ async def grow(
         if isinstance(wanted, int):
             wanted = about.NewPartitions(wanted)  # noqa: PLW2901 - the same, spelt out
         if not isinstance(wanted, about.NewPartitions):
-            raise TypeError(f"{name}: an int or NewPartitions is wanted, not {wanted!r}")
+            raise TypeError(f"{name}: must be an int or NewPartitions, not {wanted!r}")
         assignments = None
         if wanted.assignments:
             assignments = [

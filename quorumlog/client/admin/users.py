@@ -90,7 +90,9 @@ async def _upsertion(one: about.NewScramCredential) -> alter_.ScramCredentialUps
 
 def _code(mechanism: str) -> int:
     if mechanism not in MECHANISMS:
-        raise ValueError(f"mechanism {mechanism!r} is none of {', '.join(map(repr, MECHANISMS))}")
+        raise ValueError(
+            f"mechanism {mechanism!r} must be one of {', '.join(map(repr, MECHANISMS))}"
+        )
     return MECHANISMS[mechanism]
 
 

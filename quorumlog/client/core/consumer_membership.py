@@ -335,7 +335,7 @@ class ConsumerMembership:
         """Raise InvariantViolation with the number of the rule that does not hold."""
         is_member = self.state in _IN_GROUP
         require(is_member == (self.member_epoch > 0), "1: a member has an epoch")
-        require(is_member or not self.owned, "2: a member that joins has nothing")
+        require(is_member or not self.owned, "2: a joining member has no partitions")
 
 
 def _common(one: AssignedTopics, other: AssignedTopics) -> AssignedTopics:

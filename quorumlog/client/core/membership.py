@@ -388,7 +388,7 @@ class Membership:
             has_generation = bool(self.member_id) and self.generation_id >= 0
             require(has_generation, "1: from SYNCING on a member id and a generation")
         if self.state is State.JOINING and not self.is_cooperative:
-            require(not self.owned, "2: an eager member that joins owns nothing")
+            require(not self.owned, "2: a joining eager member owns no partitions")
 
 
 def _subscription(member: facts.JoinedMember) -> Subscription:

@@ -229,7 +229,7 @@ class Positions:
         if position.state is not PositionState.LOOKING:
             return
         if committed is None or committed.offset < 0:
-            no_offset = "nothing is committed"
+            no_offset = "the group has no committed offset"
             self._reset_by_policy(position, ErrorCode.OFFSET_OUT_OF_RANGE, no_offset)
         else:
             position.place(committed.offset, committed.leader_epoch)

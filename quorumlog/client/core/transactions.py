@@ -165,7 +165,7 @@ class Transactions:
 
     def claim(self, outcome: Outcome) -> KafkaError | None:
         """Return the error of a finished outcome, and release the outcome."""
-        require(outcome.is_done, "only what has ended is told")
+        require(outcome.is_done, "only ended transactions are reported")
         if self._outcome is outcome:
             self._outcome = None
         return outcome.error

@@ -221,7 +221,7 @@ class Fetcher:
             if name not in self._positions.by_partition:
                 continue  # no longer assigned
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            message = f"{name} does not exist: no broker has known it for {limit_ms} ms"
+            message = f"{name} does not exist: no broker has returned it for {limit_ms} ms"
             self._positions.report(name, KafkaError(code, message, definite=True))
             self._wake_poll()
 

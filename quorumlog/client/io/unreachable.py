@@ -23,19 +23,19 @@ def why_unreachable(error: BaseException) -> str:  # noqa: PLR0911 - one flat ca
             case OSError() if _is_refused(one):
                 return "connection refused: no process listens there"
             case socket.gaierror():
-                return "the host name is not known"
+                return "unknown host name"
             case MalformedFrame():
-                return f"what it answered is not Kafka's protocol: {one}"
+                return f"the response is not Kafka's protocol: {one}"
             case TimeoutError() | RequestTimedOut():
                 return "no answer in time"
             case UnsupportedVersion():
-                return f"it speaks other versions: {one}"
+                return f"no common protocol version: {one}"
             case OSError():
                 return one.strerror or str(one)
             case _:
                 pass
     if isinstance(error, ConnectionLost) and error.__cause__ is None:
-        return f"{error}, without an answer (it is no Kafka broker, wants TLS, or is stopping)"
+        return f"{error}, without a response (no Kafka broker, requires TLS, or is stopping)"
     return str(error) or type(error).__name__
 
 

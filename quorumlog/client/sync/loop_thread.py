@@ -162,8 +162,8 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             message = (
-                "this code runs on the clients' own event loop, where a blocking call would wait"
-                " for itself (in a RebalanceListener, say): use the asynchronous client there"
+                "a blocking call on the clients' own event loop (as in a RebalanceListener) would"
+                " wait for itself: use the asynchronous client there"
             )
             raise RuntimeError(message)
 

@@ -71,8 +71,8 @@ class Assignments:
             problem = replicas_problem(self._cluster, replicas)
             if problem is None and len(replicas) != replication_factor:
                 problem = (
-                    f"Partition {index} has a replication factor of its own: {len(replicas)}, "
-                    f"where {replication_factor} is that of the topic."
+                    f"Partition {index} has {len(replicas)} replicas, but the topic's replication "
+                    f"factor is {replication_factor}."
                 )
             if problem is None and active.isdisjoint(replicas):
                 problem = (

@@ -47,8 +47,8 @@ def directory_problem(brokers: Collection[BrokerImage], request: BrokerRegistrat
         shared = sorted(claimed & directories_of(other))
         if shared and other.broker_id != request.broker_id:
             return (
-                f"Log directory {shared[0]} is that of broker {other.broker_id}: "
-                "a copy needs an id of its own in its meta.properties"
+                f"Log directory {shared[0]} belongs to broker {other.broker_id}: "
+                "give the copy a new directory.id in its meta.properties"
             )
     return None
 
@@ -66,8 +66,8 @@ class BrokerState(Enum):
 
     FENCED = "registered; leads no partition, is in no ISR"
     UNFENCED = "in service"
-    CONTROLLED_SHUTDOWN = "hands over what it leads, then stops"
-    SHUTDOWN_NOW = "leads nothing any more: it is fenced and may stop"
+    CONTROLLED_SHUTDOWN = "hands over its leaderships, then stops"
+    SHUTDOWN_NOW = "leads no partition: it is fenced and may stop"
 
 
 TRANSITIONS: Final[Mapping[BrokerState, frozenset[BrokerState]]] = MappingProxyType(
@@ -319,7 +319,7 @@ def registration_refusal(
         return RegistrationReply(
             error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             error_message=f"Broker {request.broker_id} is in service, and another broker is "
-            "silent: that one must be heard, or leave, before this process takes over",
+            "unheard: it must send a heartbeat, or be fenced, before this process takes over",
         )
     has_its_directory = broker.directory_id in {None, request.directory_id}
     is_successor = broker.control_address == request.control_address and has_its_directory

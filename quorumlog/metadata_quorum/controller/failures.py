@@ -45,7 +45,7 @@ from quorumlog.metadata_quorum.controller_client import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 _CODE: Final = ErrorCode.UNKNOWN_SERVER_ERROR
-_MESSAGE: Final = "The controller could not decide this request; its log says why"
+_MESSAGE: Final = "The controller could not decide this request; see the controller's log"
 _REFUSAL: Final = TopicRefused(_CODE, _MESSAGE)
 
 

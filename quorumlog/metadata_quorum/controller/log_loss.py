@@ -28,15 +28,15 @@ NAMES_MAX: Final = 10  # of partitions, in one line
 class LogLoss(Enum):
     """A class of loss: the records of its broker that a new process may lack."""
 
-    NOTHING = "the same log directory, and the machine ran on or the logs had been closed"
-    UNFLUSHED = "its machine has started anew, or may have, and its logs had not been closed"
+    NOTHING = "same log directory; the machine did not restart, or the logs were closed"
+    UNFLUSHED = "the machine restarted, or may have, and the logs were not closed"
     UNKNOWN = (
-        "its log directory was copied or put back, has failed, or is of an older release, and was "
+        "the log directory was copied or restored, has failed, or is of an older release, and was "
         "not closed"
     )
-    DAMAGED = "its log is damaged"
-    NEWER = "its log directory is from before its last registration"
-    EVERYTHING = "its log directory is another one than before"
+    DAMAGED = "the log is damaged"
+    NEWER = "the log directory is older than the broker's last registration"
+    EVERYTHING = "the log directory has another directory.id than before"
 
     @property
     def is_total(self) -> bool:
@@ -170,8 +170,8 @@ def unclean_elections(cluster: ClusterReplay, decided: Iterable[MetadataRecord])
             led.setdefault(record.leader, []).append(name)
     for leader, names in led.items():
         yield (
-            f"UNCLEAN ELECTION: broker {leader} leads {listed(names)} from now on. It may lack "
-            "acknowledged records: those are lost"
+            f"UNCLEAN ELECTION: broker {leader} now leads {listed(names)}. Acknowledged records "
+            "that it lacks are lost"
         )
 
 

@@ -405,7 +405,7 @@ def _elected_uncleanly(
 ) -> ElectionResult:
     if change is not None and change.leader is not None:
         return _elected(at, partition)
-    message = f"none of the replicas of {at[0]}-{at[1]}, {[*partition.replicas]}, is alive"
+    message = f"no replica of {at[0]}-{at[1]} is alive: start one of {[*partition.replicas]}"
     return _not_elected(at, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
 
 

@@ -33,7 +33,7 @@ def decide_unregistration(
     held_alone = partitions.held_alone_by(broker_id)
     if held_alone:
         names = listed(held_alone)
-        message = f"No other broker than {broker_id} is known to hold all of {names}: {_REMEDY}"
+        message = f"Only broker {broker_id} is known to have all records of {names}: {_REMEDY}"
         return _refused(ErrorCode.INVALID_REQUEST, message)
     # ALL_LOST: a process that registers under this id later counts as an empty log.
     changes = partitions.decide_departure(broker_id, ALL_LOST).changes

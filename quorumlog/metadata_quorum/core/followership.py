@@ -381,7 +381,7 @@ class Followership:
     def _require_uncommitted(self, offset: Offset) -> None:
         # Kafka halts here, too (KAFKA-12460): one of the two logs has lost committed records.
         is_uncommitted = offset >= self._state.log.high_watermark
-        require(is_uncommitted, "3: what is committed is not truncated")
+        require(is_uncommitted, "3: committed records are not truncated")
 
     def _truncation_offset(self, diverging: DivergingEpoch) -> Offset:
         """Return the offset up to which our log may equal the leader's; more rounds may follow."""

@@ -117,7 +117,7 @@ class LogOutline:
     def move_start(self, start: SnapshotId) -> None:
         """Start the log at the end of a snapshot: the records below are deleted."""
         is_held = self.snapshot is not None and start <= self.snapshot
-        require(is_held, "12: a snapshot holds what is below the log's start")
+        require(is_held, "12: a snapshot covers the records below the log's start")
         if start.end_offset > self.start_offset:
             self.start_offset, self.start_epoch = start.end_offset, start.epoch
             self.epochs = self.epochs.truncated_from_start(start.end_offset)
@@ -128,7 +128,7 @@ class LogOutline:
 
         `voters`: the set in force there; None: kraft.version is 0.
         """
-        require(not self.is_flushing, "10: nothing is truncated while a flush is under way")
+        require(not self.is_flushing, "10: no truncation during a flush")
         self.snapshot, self.epochs = snapshot, LeaderEpochs()
         self.voter_sets.install(snapshot.end_offset, voters)
         self.start_offset = self.end_offset = self.flushed_offset = snapshot.end_offset
@@ -136,7 +136,7 @@ class LogOutline:
 
     def truncate(self, end_offset: Offset) -> None:
         """Drop the records at and above `end_offset`."""
-        require(not self.is_flushing, "10: nothing is truncated while a flush is under way")
+        require(not self.is_flushing, "10: no truncation during a flush")
         self.epochs = self.epochs.truncated_from_end(end_offset)
         self.voter_sets.truncate(end_offset)
         self.end_offset = end_offset
@@ -145,7 +145,7 @@ class LogOutline:
     def flushed(self, flushed_offset: Offset) -> None:
         """Record the end of a flush: all records below `flushed_offset` are durable."""
         require(self.is_flushing, "a flush was ordered")
-        require(flushed_offset <= self.end_offset, "what was flushed was in the log")
+        require(flushed_offset <= self.end_offset, "the flushed records were in the log")
         self.is_flushing = False
         self.flushed_offset = max(self.flushed_offset, flushed_offset)
 

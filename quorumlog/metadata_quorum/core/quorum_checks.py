@@ -30,9 +30,9 @@ def check_quorum(state: QuorumState, leadership: Leadership, before: Before) -> 
     is_rising = epoch <= state.leader_epoch and high_watermark <= log.high_watermark
     require(is_rising, "1: the epoch and the high watermark never fall")
     ends = max(log.high_watermark, log.flushed_offset)
-    require(ends <= log.end_offset, "2: what is committed or durable is held")
+    require(ends <= log.end_offset, "2: committed and durable records are in the log")
     is_held = log.start_offset <= log.high_watermark
-    require(is_held, "12: what is below the log's start is committed")
+    require(is_held, "12: the records below the log's start are committed")
     if epoch == state.leader_epoch:
         require(leader_id in {NOBODY, state.leader_id}, "5: one leader in an epoch")
         require(voted_id in {NOBODY, state.voted_id}, "5: one vote in an epoch")

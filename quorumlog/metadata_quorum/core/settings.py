@@ -13,36 +13,36 @@ class QuorumSettings:
     """
 
     controller_quorum_election_timeout_ms: int = integer(
-        1000, "How long a voter waits for a leader: at random in [this, 2 x this)."
+        1000, "Election timeout of a voter: random in [this, 2 x this)."
     )
     controller_quorum_fetch_timeout_ms: int = integer(
-        2000, "How long a follower lives without a successful fetch; a leader waits 1.5 x this."
+        2000, "Maximum time of a follower without a successful fetch; of a leader, 1.5 x this."
     )
     controller_quorum_election_backoff_max_ms: int = integer(
-        1000, "The longest wait of a candidate that a resigning leader prefers less than others."
+        1000, "Maximum delay of the resigning leader's less preferred candidates."
     )
-    controller_quorum_request_timeout_ms: int = integer(2000, "When to give up on one request.")
+    controller_quorum_request_timeout_ms: int = integer(2000, "Timeout of a request.")
     controller_quorum_retry_backoff_ms: int = integer(
-        20, "When to repeat a request that failed.", least=0
+        20, "Delay before a failed request is retried.", least=0
     )
     controller_quorum_auto_join_enable: bool = flag(
         False,
-        "Whether a node with the role controller that is no voter asks to become one, once.",
+        "Whether an observer with the role controller requests once to become a voter.",
     )
     controller_quorum_fetch_max_wait_ms: int = integer(
-        500, "How long a leader may hold back an empty answer. Not in Kafka.", least=0
+        500, "Maximum delay of an empty fetch response. Not in Kafka.", least=0
     )
     controller_quorum_observer_session_ms: int = integer(
-        300_000, "When a leader forgets an observer that went silent. Not in Kafka."
+        300_000, "Time after which a leader drops an observer that stops fetching. Not in Kafka."
     )
     controller_quorum_dead_process_notice_enable: bool = flag(
         True,
-        "Whether a node acts at once when a connection is refused: fences the broker, starts an "
-        "election. Not in Kafka.",
+        "Whether a refused connection immediately fences the broker or starts an election. Not in "
+        "Kafka.",
     )
     controller_quorum_dead_process_stagger_ms: int = integer(
         30,
-        "By how much each voter that notices a dead leader waits longer than the one before it. "
-        "Not in Kafka.",
+        "Additional election delay of each further voter after a leader's process has ended. Not "
+        "in Kafka.",
         least=2,
     )

@@ -112,7 +112,7 @@ class SnapshotDownloads:
         """
         state = self._state
         is_newer = snapshot_id.end_offset > state.log.high_watermark
-        require(is_newer, "3: what is committed is not truncated")
+        require(is_newer, "3: committed records are not truncated")
         state.emit(effects.InstallSnapshot(snapshot_id=snapshot_id))
         state.log.install(snapshot_id, voters)
         state.follow_voters()

@@ -104,14 +104,14 @@ class VoterChanges:
     def _state_refusal(self, role: Leader, request: VoterChangeRequest) -> Refusal | None:
         """Return the reason why no change can be made now; another attempt may succeed."""
         if not self._has_committed_in_its_epoch(role):
-            message = "the leader has yet to commit a record of its epoch"
+            message = "the leader has not committed a record of its epoch yet: retry"
             return Refusal(ErrorCode.REQUEST_TIMED_OUT, message)
         if self._is_changing(role):
-            message = "an earlier change of the voters is not committed yet"
+            message = "the previous voter change is not committed yet: retry"
             return Refusal(ErrorCode.REQUEST_TIMED_OUT, message)
         is_upgrade = isinstance(request, UpgradeKRaftVersionRequest)
         if self._state.kraft_version == 0 and not is_upgrade:
-            message = "kraft.version is 0: the voters are those of controller.quorum.voters"
+            message = "kraft.version is 0: controller.quorum.voters fixes the voters; upgrade it"
             return Refusal(ErrorCode.UNSUPPORTED_VERSION, message)
         return None
 
@@ -197,7 +197,7 @@ class VoterChanges:
                 directory_id = role.followers[voter.voter_id].directory_id
             known = replace(voter, directory_id=directory_id or "")
             if not known.is_well_formed:
-                message = f"the directory or the address of voter {voter.voter_id} is not known yet"
+                message = f"voter {voter.voter_id} has not sent its directory or address yet: retry"
                 return Refusal(ErrorCode.REQUEST_TIMED_OUT, message)
             voters.append(known)
         return VoterSet(tuple(voters))

@@ -200,7 +200,7 @@ class ActiveController:
                 refuse(one.ask.answer, ControllerDeposed("deposed before the change was committed"))
         _refuse_all(one.ask.answer for one in self._uncommitted)
         if self.under_way is not None and self.under_way.ask is not None:
-            refuse(self.under_way.ask.answer, NotController("nothing of it is in the log"))
+            refuse(self.under_way.ask.answer, NotController("the log has no record of it"))
         _refuse_all(one.answer for one in self.waiting if isinstance(one, Ask))
 
 

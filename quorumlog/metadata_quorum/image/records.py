@@ -44,7 +44,7 @@ class NewerRecord(StorageError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"the metadata is that of a newer release: {what}. Start this node with that release"
+            f"a newer release wrote the metadata: {what}. Start this node with that release"
         )
 
 

@@ -38,12 +38,12 @@ def _check_voters(
     )
     if voters_in_log is not None:
         raise VotersChanged(
-            f"{told}, and does not know yet whether kraft.version 1 is committed: it is in its "
-            f"log. Name {_listed(election.voters)} until the node has caught up with a leader"
+            f"{told}, and its log has kraft.version 1, which may be uncommitted. Set "
+            f"{_listed(election.voters)} until the node has caught up with a leader"
         )
     raise VotersChanged(
         f"{told}: the voters of a cluster at "
-        "kraft.version 0 cannot be changed. Name those, or, if the cluster has never had a "
+        "kraft.version 0 cannot change. Set the earlier voters; or, if the cluster never had a "
         f"leader, remove {settings.log_dir}/{DIRECTORY}/{FILE_NAME} on every voter and make "
         f"{settings.log_dir}/{NEW_CLUSTER_FILE}"
     )
@@ -75,15 +75,15 @@ def found(
         return election
     if not _is_voter(settings, voters):
         _logger.info(
-            "node %d has no past: it can vote when it has caught up with a leader",
+            "node %d has no election state: it votes after it has caught up with a leader",
             settings.node_id,
         )
         return election
     _logger.warning(
-        "node %d does not know its last vote: it votes and stands again when it has caught "
-        "up with a leader. If a majority of the voters is like this, no leader is elected: restore "
+        "node %d has lost its last vote: it votes and stands again after it has caught up with a "
+        "leader. If a majority of the voters has lost its votes, no leader is elected: restore "
         "their log directories. Only if the whole cluster is new, and no voter ever had metadata, "
-        "make an empty file %s in the log directory of each voter and start it again",
+        "make an empty file %s in the log directory of each voter and restart the voters",
         settings.node_id,
         NEW_CLUSTER_FILE,
     )

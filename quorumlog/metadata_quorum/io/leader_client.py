@@ -315,7 +315,7 @@ class LeaderClient:
         if leader_id == self._node_id:
             return await self._ask_local(request, request_id)
         if leader_id == NO_LEADER:
-            raise NotController("no leader of the quorum is known")
+            raise NotController("this node has no leader of the quorum")
         if isinstance(request, UserRequest):
             return await self._ask_while_it_leads(leader_id, request, request_id)
         timeout_ms = self._attempt_timeout_ms

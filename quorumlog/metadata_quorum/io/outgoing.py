@@ -56,7 +56,7 @@ class Outgoing:
         """Return the active controller's answer. Raises RpcFailed."""
         address = self._addresses.find(leader_id)
         if address is None:
-            raise RpcFailed(f"no address of node {leader_id} is known", definite=True)
+            raise RpcFailed(f"node {leader_id} has no known address", definite=True)
         if isinstance(request, UserRequest):
             return await self._batches.call(
                 address, request, timeout_ms=timeout_ms, request_id=request_id

@@ -213,7 +213,9 @@ class RpcServer:
             raise web.HTTPBadRequest(text=f"no whole request: {error}\n") from error
         reply = self._refuse(envelope)
         if reply is not None:
-            self._say_refused(request, f"{reply.error_message}; node {envelope.sender_id} asked")
+            self._say_refused(
+                request, f"{reply.error_message}; requested by node {envelope.sender_id}"
+            )
         else:
             reply = await self._answer(envelope, batch)
         return web.Response(body=cbor2.dumps(reply.plain()), content_type=CONTENT_TYPE)

@@ -90,10 +90,10 @@ class ElectionStore:
             raise storage_error(f"cannot read {self._path}: {error}", error) from error
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptCheckpoint(
-                f"{self._path} is not whole ({type(error).__name__}: {error}): this node does not "
-                "know its last vote. Move this file away, and start the node: it votes again when "
-                "it has caught up with a leader. Keep the log beside it: others may rely on what "
-                "is in it"
+                f"{self._path} is damaged ({type(error).__name__}: {error}): this node has lost "
+                "its last vote. Move this file away, and start the node: it votes again after it "
+                "has caught up with a leader. Keep the log beside it: other nodes may rely on its "
+                "records"
             ) from error
         self._number, self._row_bytes = last.number, last.row_bytes
         return election
@@ -192,7 +192,7 @@ def _is_whole(row: bytes) -> bool:
 def _json(line: bytes) -> Mapping[str, Any]:
     fields = json.loads(line)
     if not isinstance(fields, dict):
-        raise TypeError(f"{type(fields).__name__} where an object is due")
+        raise TypeError(f"{type(fields).__name__} instead of an object")
     return fields
 
 

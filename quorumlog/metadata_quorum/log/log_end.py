@@ -91,7 +91,7 @@ class LogEndCheckpoint:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptCheckpoint(
-                f"{self.path} is not whole ({type(error).__name__}: {error}): delete it; a damaged "
+                f"{self.path} is damaged ({type(error).__name__}: {error}): delete it; a damaged "
                 "log would then be cut at the damage"
             ) from error
 
@@ -114,7 +114,7 @@ def decode_log_end(content: bytes) -> dict[str, int]:
     """
     fields: dict[str, int] = json.loads(content)
     if not isinstance(fields, dict):
-        raise TypeError(f"{type(fields).__name__} where an object is due")
+        raise TypeError(f"{type(fields).__name__} instead of an object")
     if fields.pop("crc", None) not in {None, _checksum(fields)}:
         raise ValueError("its checksum differs")
     return fields

@@ -105,7 +105,7 @@ class MetadataLog:
             raise DamagedLog(
                 f"the metadata log is damaged: {error}. Restore the file; or, if other voters hold "
                 "the log, move this node's log directory away, and it fetches the log again; or, "
-                f"to give up those records and what they say for good, delete {checkpoint.path}"
+                f"to lose its records for good, delete {checkpoint.path}"
             ) from error
         checkpoint.opened()
         opened = cls(log, checkpoint, SnapshotFiles(disk, directory))

@@ -31,13 +31,13 @@ def restored_image(log: MetadataLog) -> ClusterImage | None:
             image = _image(log, snapshot_id)
         except CorruptSnapshot as error:
             refused.append(log.snapshots.path(snapshot_id))
-            _logger.warning("%s; it is left where it is, and not used", error)
+            _logger.warning("%s; the file stays, unused", error)
         else:
             return image
     if log.start_offset > 0:
         raise DamagedLog(
-            f"the metadata log starts at {log.start_offset}, and no snapshot holds what was before"
-            f"{': not whole are ' + ', '.join(refused) if refused else ''}. Restore a snapshot "
+            f"the metadata log starts at {log.start_offset}, and no snapshot has the records below"
+            f"{'; damaged: ' + ', '.join(refused) if refused else ''}. Restore a snapshot "
             "from a copy; or, if other voters hold the log, move this node's log directory away"
         )
     return None

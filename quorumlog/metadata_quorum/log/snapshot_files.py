@@ -327,11 +327,11 @@ def _check(content: bytes, snapshot_id: SnapshotId) -> None:
     voters = [(at, kind) for at, kind in enumerate(VOTER_TYPES, start=1)]
     ends = [(0, _HEADER_TYPE), (end - 1, _FOOTER_TYPE)]
     if size != len(content) or kinds not in (ends, [ends[0], *voters, ends[1]]):
-        raise CorruptBatch("it is not whole, from its header to its footer")
+        raise CorruptBatch("the header or the footer is missing")
     decode_voters(controls)
     value = controls[0].value or b""
     if len(value) != _HEADER.size or value != _header(snapshot_id, _HEADER.unpack(value)[1]):
-        raise CorruptBatch("its header does not say what its name says")
+        raise CorruptBatch("the header does not match the file name")
 
 
 def _voters_in(content: bytes) -> VoterSet | None:

@@ -92,7 +92,7 @@ class SegmentIndex:
         if newest is not None and newest.position >= size:
             raise CorruptIndex(f"an entry points to {newest.position}, behind byte {size}")
         if newest is not None and not len(time_index):
-            raise CorruptIndex("there are entries of offsets, and none of times")
+            raise CorruptIndex("the offset index has entries, but the time index has none")
         return cls.resumed(base_offset, settings, offset_index, time_index)
 
     def refusal_of(self, base_offset: int, last_offset: int) -> str | None:

@@ -33,8 +33,8 @@ LOCK_FILE: Final = ".lock"
 CONSEQUENCES: Final[Mapping[str, str]] = {
     RECOVERY_POINT_FILE: "every segment is checked",
     REPLICATION_FILE: "high watermarks start low, and rise with the first fetches",
-    LOG_START_FILE: "logs start with their first segment, or where those of their leaders start;"
-    " records that DeleteRecords removed may be read again",
+    LOG_START_FILE: "logs start at their first segment, or at the leader's log start offset;"
+    " records that DeleteRecords removed may be readable again",
     CLEANED_FILE: "compacted logs are cleaned from their start again",
 }
 """The consequence of a missing file of offsets, by its name."""
@@ -51,7 +51,7 @@ _logger: Final = logging.getLogger(__name__)
 
 def _corrupt(path: str, reason: object) -> CorruptCheckpoint:
     remedy = REMEDIES[path.rpartition("/")[2]]
-    return CorruptCheckpoint(f"{path} is not whole ({reason}): {remedy}")
+    return CorruptCheckpoint(f"{path} is damaged ({reason}): {remedy}")
 
 
 # --- offsets of partitions ---

@@ -101,7 +101,7 @@ class LeaderEpochCache:
             epochs = decode_epochs(content)
         except ValueError as error:
             raise CorruptCheckpoint(
-                f"{path} is not whole ({error}): delete it, and it is rebuilt from the log"
+                f"{path} is damaged ({error}): delete it, and it is rebuilt from the log"
             ) from error
         cache = cls(disk, directory, epochs)
         cache.has_checksum = _CHECKSUM.encode() in content

@@ -300,13 +300,15 @@ def _require_intact(scan: SegmentScan, known: KnownOfLog, path: str, *, is_last:
 
 def _require_uncut(known: KnownOfLog, where: str, end_offset: int, last_epoch: int) -> None:
     if known.must_be_whole:
-        message = f"{where}; records behind it cannot be read. Nothing was cut"
+        message = f"{where}; records behind it cannot be read. The log was not truncated"
         raise DamagedLog(message, end_offset=end_offset, last_epoch=last_epoch)
 
 
 def _lacking(where: str, start: int, end: int, last_epoch: int = NO_EPOCH) -> DamagedLog:
-    message = f"{where}; the records [{start}, {end}) were there for certain, and cannot be read"
-    return DamagedLog(f"{message}. Nothing was cut", end_offset=start, last_epoch=last_epoch)
+    message = f"{where}; the log certainly had the records [{start}, {end}), which cannot be read"
+    return DamagedLog(
+        f"{message}. The log was not truncated", end_offset=start, last_epoch=last_epoch
+    )
 
 
 def _continues(base_offset: int, expected: int, settings: LogSettings, known: KnownOfLog) -> bool:

@@ -42,7 +42,9 @@ def holes(
         try:
             end = _end_offset(disk, directory, base_offset, settings)
         except (CorruptIndex, BrokenSegment, FileNotFoundError) as error:
-            _logger.info("%s, segment %d: its end is not known: %s", directory, base_offset, error)
+            _logger.info(
+                "%s, segment %d: the end offset is unknown: %s", directory, base_offset, error
+            )
             continue
         if end < next_base_offset:
             yield Hole(end, next_base_offset)

@@ -174,7 +174,7 @@ def _misfit(index: int, attributes: int, is_in_turn: bool) -> CorruptBatch:
         return CorruptBatch(f"record {index} has attributes: {attributes}")
     if not is_in_turn:
         return CorruptBatch(f"record {index} has another offset delta")
-    return CorruptBatch(f"record {index} has another length than it says")
+    return CorruptBatch(f"record {index} does not have its declared length")
 
 
 def _skip_headers(data: Buffer, p: int, headers_left: int) -> tuple[int, int]:

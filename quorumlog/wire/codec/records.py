@@ -352,7 +352,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
         else:
             p += 1
         if p != end:
-            raise CorruptBatch("a record is not as long as it says")
+            raise CorruptBatch("a record does not have its declared length")
         timestamp = base_timestamp + time_delta if append_time is None else append_time
         records.append(make((base_offset + offset_delta, timestamp, key, value, headers)))
     if p != len(data):

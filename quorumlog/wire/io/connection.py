@@ -199,7 +199,7 @@ class KafkaConnection:
             async with asyncio.timeout(self._request_timeout_ms / 1000):
                 await self._protocol.drain()
         except TimeoutError as error:
-            timed_out = RequestTimedOut("the broker does not take what is sent")
+            timed_out = RequestTimedOut("the broker does not read the connection")
             self._protocol.abort(timed_out)
             raise timed_out from error
 
@@ -229,7 +229,7 @@ class KafkaConnection:
             try:
                 response = await self.send(request)
             except UnsupportedVersion as error:
-                raise ConnectionLost("no version of ApiVersions is known to both sides") from error
+                raise ConnectionLost("client and broker share no version of ApiVersions") from error
         if response.error_code != ErrorCode.NONE:
             raise ConnectionLost(f"ApiVersions was refused with {_named(response.error_code)}")
         self._take_versions(response)

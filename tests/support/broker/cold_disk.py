@@ -82,7 +82,7 @@ class ColdFile(RealFile):
 
 
 class ColdQueue(HeldQueue):
-    """A HeldQueue that says when it works."""
+    """A HeldQueue that records when it works."""
 
     def __init__(self, disk: ColdDisk) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A real disk that refuses what a test tells it to."""
+"""A real disk that refuses operations chosen by a test."""
 
 from collections.abc import Callable, Sequence
 

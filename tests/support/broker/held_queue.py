@@ -1,4 +1,4 @@
-"""A disk queue whose work is done when the test says so, on the test's own thread."""
+"""A disk queue whose work is done when the test releases it, on the test's own thread."""
 
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -35,7 +35,7 @@ class HeldQueue:
             perform()
 
     def release(self) -> list[Any]:
-        """Do all that waits, and what comes of it; return its keys in that order."""
+        """Do all waiting work, and the work that it submits; return the keys in order."""
         self.is_held = self.holds_outcomes = False
         keys = []
         while self.held:

@@ -1,4 +1,4 @@
-"""What a broker does with its log directory, without a broker."""
+"""The use of a log directory by a broker, without a broker."""
 
 from collections.abc import Mapping
 

@@ -36,7 +36,7 @@ PATHS = {"a": "/a", "b": "/b", "c": "/c"}
 
 
 class Metadata:
-    """What is committed, and a controller that commits where replicas are."""
+    """The committed metadata, and a controller that commits the directories of replicas."""
 
     def __init__(self) -> None:
         self.directory: str | None = None
@@ -188,5 +188,5 @@ async def until_in(replicas: Replicas, name: str) -> None:
 
 
 def names_in(disk: SimDisk, name: str) -> list[str]:
-    """Return what directories of this partition are in a log directory."""
+    """Return the directories of this partition in a log directory."""
     return [one for one in disk.listdir(f"/{name}") if one.startswith(AT.topic)]

@@ -1,4 +1,4 @@
-"""One broker's data path with a real log, without sockets: what its tests share."""
+"""One broker's data path with a real log, without sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -59,7 +59,7 @@ _REPORTS: WeakKeyDictionary[Replicas, Reports] = WeakKeyDictionary()
 
 
 async def reports_of(replicas: Replicas) -> list[LogReport]:
-    """What it has reported of its logs by now."""
+    """The log reports that it has sent so far."""
     await loop_turns(5)
     return _REPORTS[replicas].taken
 
@@ -185,7 +185,7 @@ class Take(Protocol):
 
 
 def follow(replicas: Replicas, isr: tuple[int, ...] = (1, 2)) -> Take:
-    """Become a follower; return what takes a leader's answer with these records."""
+    """Become a follower; return a function that applies a fetch response with these records."""
     publish(replicas, image(2, 1, 1, isr, replicas=(1, 2)))
     driver = replicas.drivers.get(AT)
     assert driver is not None

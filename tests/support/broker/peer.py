@@ -22,7 +22,7 @@ FETCH, METADATA, HEARTBEAT, SYNC, API_VERSIONS = 1, 3, 12, 14, 18
 
 
 class Peer:
-    """A client that sees frames: what it asked in which order, what came back in which."""
+    """A client at the level of frames: it records the order of requests and of responses."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer

@@ -1,4 +1,4 @@
-"""What tests ask the replicas of a broker, as handlers and followers do."""
+"""Calls of tests to the replicas of a broker, as handlers and followers make them."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ def partition_of(replicas: Replicas, at: TopicPartition) -> Partition | None:
 def append_to(
     replicas: Replicas, at: TopicPartition, records: bytes, *, acks: int, timeout_ms: int
 ) -> asyncio.Future[ProduceResult]:
-    """Append as the leader; the future is done already when the outcome is known."""
+    """Append as the leader; the future is already done if the outcome is immediate."""
     outcome: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
 
     def done(result: ProduceResult) -> None:

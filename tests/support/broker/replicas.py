@@ -175,7 +175,7 @@ class Replica:
         )
 
     def keep_log_start(self, now_ms: int) -> None:
-        """What the checkpoint does: the start will not fall below it at a restart."""
+        """Write the checkpoint: the log start does not fall below it at a restart."""
         start = self.partition.state.log_start_offset
         self.step(now_ms, events.LogStartKept(log_start_offset=start))
         self.log.epochs = self.log.epochs.truncated_from_start(start)
@@ -242,7 +242,7 @@ class FetchReply:
 
 @dataclass
 class Controller:
-    """What the metadata log decides: who is alive, who leads, which ISR is granted."""
+    """The decisions of the metadata log: live brokers, leaders, granted ISRs."""
 
     image: PartitionImage
     brokers: dict[BrokerId, BrokerImage] = field(default_factory=lambda: dict(ALL_ALIVE))

@@ -23,7 +23,7 @@ class Question(NamedTuple):
 
 
 class ScriptedVerifier:
-    """Answers at once while `says` is a code; else `asked` has the questions."""
+    """Answers at once while `says` is a code; else `asked` keeps the pending requests."""
 
     def __init__(self) -> None:
         self.says: ErrorCode | None = ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""A consumer that asks in a fetch session, for the tests of sessions over a connection."""
+"""A consumer with a fetch session, for the tests of sessions over a connection."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,7 @@ TOPIC = "orders"
 
 
 class Consumer:
-    """Asks in a session; `told`: what the last answer said, by partition."""
+    """Fetches in a session; `told`: the last response, by partition."""
 
     def __init__(self, connection: KafkaConnection, topic_id: bytes, version: int = 17) -> None:
         self.connection, self.topic_id, self.version = connection, topic_id, version

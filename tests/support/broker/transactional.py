@@ -49,7 +49,7 @@ def begin_append(
     adds: bool = False,
     acks: int = 1,
 ) -> asyncio.Future[ProduceResult]:
-    """Append as a client with a transactional id does; without a verifier nobody is asked."""
+    """Append as a transactional client does; without a verifier no request is sent."""
     future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
     verify = None if verifier is None else verification_by(verifier)
     transaction = ClientTransaction("shop", verify, adds=adds, knows_abortable=True)
@@ -101,7 +101,7 @@ def driver_of(replicas: Replicas) -> PartitionDriver:
 async def read_committed(
     replicas: Replicas, offset: int = 0
 ) -> tuple[list[int], list[AbortedTransaction]]:
-    """Return the base offsets of what a consumer gets, and what it must leave out of it."""
+    """Return the base offsets that a consumer receives, and those that it must filter out."""
     spec = fetch_of(offset, is_read_committed=True, max_wait_ms=0)
     answers = replicas.fetches.fetch(spec, list)
     answered = await answers if isinstance(answers, asyncio.Future) else answers

@@ -1,7 +1,7 @@
-"""Faults of a broker, one each: how it loses, doubles, reorders, spoils, or serves too little.
+"""Faults of a broker: it loses, doubles, reorders or corrupts records, or serves too few.
 
 Each takes a run whose producers are done, breaks one promise about a record that was acknowledged
-(so that clients know of it), and returns the broken broker; None: this run has no such record.
+(so that clients rely on it), and returns the broken broker; None: this run has no such record.
 """
 
 from collections.abc import Callable, Sequence
@@ -87,7 +87,7 @@ class Once(Fault):
 
 @dataclass
 class Refused(Fault):
-    """One poll fails with an error that tells of a loss."""
+    """One poll fails with an error that reports a loss."""
 
     code: str = ""
     after: int = 0
@@ -188,7 +188,7 @@ def serves_what_nobody_sent(run: Run) -> Fault | None:
 
 
 def appends_what_it_refused(run: Run) -> Fault | None:
-    """A record is there whose producer was told that it never will be."""
+    """A record is in the log although its producer received a final error."""
     picked = [
         (op, row, spare) for op in run.failed for row in op.messages for spare in run.spare[row[0]]
     ]
@@ -280,7 +280,7 @@ def shows_another_value(run: Run) -> Fault | None:
 
 
 def serves_corrupt_bytes(run: Run) -> Fault | None:
-    """What one poll gets has a wrong checksum."""
+    """One poll returns a batch with a wrong checksum."""
     return Refused("", "CORRUPT_MESSAGE: a-0: wrong checksum", run.rng.randrange(1, 20))
 
 

@@ -3,8 +3,8 @@
 A run is drawn from a seed: producers with retries and lost answers, ordinary readers with positions
 (polls that fail, that never end, that return nothing any more), at least two final readers. Every
 request is served at one moment between its start and its end. A `Fault` (see broker_faults) changes
-what is served. The model writes down what clients see, and knows by itself whether that can be
-seen: `Run.damage` names each observation that an ideal broker could not have given.
+the responses. The model records the observations of clients, and judges them by itself:
+`Run.damage` names each observation that an ideal broker could not have given.
 """
 
 import random
@@ -38,7 +38,7 @@ class Record:
 
 @dataclass
 class Fault:
-    """What a broken broker does otherwise. The defaults are those of an ideal one."""
+    """The deviations of a broken broker. The defaults are an ideal broker."""
 
     key: str = ""
 
@@ -53,7 +53,7 @@ class Fault:
         return end
 
     def serve(self, key: str, rows: list[Row], position: int, count: int) -> tuple[list[Row], int]:
-        """Return what one poll gets of `rows`, at most `count`, and the new position (offset)."""
+        """Return the rows of one poll, at most `count`, and the new position (offset)."""
         del key
         got = [row for row in rows if row[1] >= position][:count]
         return got, got[-1][1] + 1 if got else position
@@ -65,7 +65,7 @@ class Fault:
 
 @dataclass
 class Run:
-    """What clients saw, and what of it no ideal broker could have shown them."""
+    """The observations of clients, and those impossible with an ideal broker."""
 
     rng: random.Random
     calm: bool  # nothing but sends is ever uncertain, and every final reader comes to an end
@@ -142,7 +142,7 @@ def _place(run: Run, appends: list[tuple[int, Op, int]]) -> None:
 
 
 def consumed(run: Run) -> Run:
-    """Let readers read what the run's broker serves, then the final readers."""
+    """Let readers read from the run's broker, then the final readers."""
     horizon = max(op.end_ns or op.start_ns for op in run.ops) + 20
     for process in range(10, 10 + _READERS):
         _Reader(run, process, "poll").live(0, horizon)
@@ -155,7 +155,7 @@ def consumed(run: Run) -> Run:
 
 
 class _Reader:
-    """A reader from the beginning. `positions`: where it is; `known`: where its client knows."""
+    """A reader from the beginning. `positions`: its own; `known`: those its client has."""
 
     def __init__(self, run: Run, process: int, f: str) -> None:
         self.run, self.process, self.f = run, process, f
@@ -218,7 +218,7 @@ class _Reader:
         self.add(self.f, now, end, "ok", shown)
 
     def look_at(self, key: str, rows: Sequence[Row], end: int) -> None:
-        """Compare what a poll shows with the ideal log, from where the client knows it is."""
+        """Compare the result of a poll with the ideal log, from the client's position."""
         if not rows:
             return
         run = self.run
@@ -264,7 +264,7 @@ class _Reader:
         self.add("seek", now, end, "ok", [(key, self.positions[key], 0)])
 
     def ask(self, now: int, end: int, moment: int) -> bool:
-        """Ask where the logs end; return whether the reader has read all below."""
+        """Request the log end offsets; return whether the reader has read all below."""
         run = self.run
         ends = {key: run.fault.end(key, moment, run.end_of(key, moment)) for key in KEYS}
         is_reached = all(_reaches(run, self, key, top) for key, top in ends.items())
@@ -286,13 +286,13 @@ class _Reader:
 
 
 def _reaches(run: Run, reader: _Reader, key: str, top: int) -> bool:
-    """Tell whether a reader stands at the end, or only unused offsets are before it."""
+    """Return whether a reader is at the end, or has only unused offsets before it."""
     position = reader.positions[key]
     return not any(position <= record.offset < top for record in run.log[key]) or position >= top
 
 
 def _judge_end(run: Run, key: str, top: int, asked: int) -> None:
-    """An end is damage if clients knew of a record there, or of a higher end, when they asked."""
+    """An end is damage if clients had seen a record there, or a higher end, before."""
     known = [
         record.offset
         for record in run.log[key]
@@ -305,7 +305,7 @@ def _judge_end(run: Run, key: str, top: int, asked: int) -> None:
 
 
 def _judge_ends(run: Run) -> None:
-    """Compare every end with what clients knew when they asked for it."""
+    """Compare every end with the earlier observations of clients."""
     asked = [op for op in run.ops if op.f == "final_end"]
     for op in asked:
         for key, top, _ in op.messages:

@@ -1,4 +1,4 @@
-"""Opens pages in headless Chromium and measures what is drawn there."""
+"""Opens pages in headless Chromium and measures the drawing."""
 
 import json
 import re
@@ -35,7 +35,7 @@ document.body.append(told);
 
 
 class Seen(NamedTuple):
-    """What a browser says: does the page scroll sideways, its charts, lines of its console."""
+    """A page in a browser: whether it scrolls sideways, its charts, its console lines."""
 
     scrolls: bool
     charts: list[dict[str, Any]]
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 
 
 def look_at(page: str, directory: Path, *, profile: Path) -> Seen:
-    """Show a page, and return what there is to see. Needs CHROMIUM."""
+    """Show a page, and return its measurements. Needs CHROMIUM."""
     assert CHROMIUM is not None
     file = directory / "measured.html"
     file.write_text(page.replace("</body>", f"{_MEASURE}</body>"))
@@ -72,7 +72,7 @@ def overlapping(texts: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def outside(chart: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what a chart draws beyond its border."""
+    """Return the elements of a chart beyond its border."""
     border = chart["box"]
     return [
         part

@@ -1,4 +1,4 @@
-"""What a back end needs of a LocalCluster, without processes."""
+"""A fake LocalCluster for a back end, without processes."""
 
 import asyncio
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ POLL_RECORDS = 7
 
 
 class GroupInMemory(LogInMemory):
-    """A driver with groups. The hooks below are what a test replaces by something worse."""
+    """A driver with groups. A test replaces the hooks below by faulty ones."""
 
     capabilities = frozenset({"groups"})
 

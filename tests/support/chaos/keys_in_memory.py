@@ -13,7 +13,7 @@ def not_here(*_: object, **__: object) -> NoReturn:
 
 
 class KeysInMemory:
-    """A driver. `append` is what the broker does with a record, `serve` what it gives to readers.
+    """A driver. `append`: how the broker stores a record; `serve`: its responses to readers.
 
     `after_sends`: called once, when that many records were sent.
     """

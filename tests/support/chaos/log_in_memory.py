@@ -9,7 +9,7 @@ TOPIC = "t"
 
 
 class LogInMemory:
-    """A driver. `append` is what the broker does with a value; a test replaces it by a worse one.
+    """A driver. `append`: how the broker stores a value; a test replaces it by a faulty one.
 
     `after_sends`: called once, when that many values were sent. `answers`: whether producers hear
     of what became of a value.

@@ -9,7 +9,7 @@ from quorumlog.chaos.faults.links import EFFECTS, Effect, Link, LinkRule
 
 
 class NodesInMemory:
-    """`performed` and `rules` show what the nemesis did; `roles` says who holds what."""
+    """`performed`, `rules`: the acts of the nemesis; `roles`: the nodes that hold each role."""
 
     name = "nodes in memory"
     operations = frozenset(
@@ -27,7 +27,7 @@ class NodesInMemory:
         self.changed: Callable[[], object] = lambda: None  # called when a rule comes or goes
         self.performed: list[tuple[str, tuple[int, ...]]] = []
         self.rules: dict[str, LinkRule] = {}
-        self.asked_for: dict[str, str] = {}  # what each operation of an administrator draws
+        self.asked_for: dict[str, str] = {}  # the argument of each operation of an administrator
         self.met: dict[str, int] = {}  # how often each operation that is counted was met
         self.roles: dict[str, list[int]] = {"partition-leader": [1], "metadata-leader": [2]}
 

@@ -10,7 +10,7 @@ Times = list[int]
 
 
 class OffsetsInMemory(LogInMemory):
-    """A driver. `answer` takes the times of a log and what is asked; a test replaces it."""
+    """A driver. `answer` takes the times of a log and a request; a test replaces it."""
 
     capabilities = frozenset({"offsets", "max-timestamp"})
 
@@ -26,7 +26,7 @@ class OffsetsInMemory(LogInMemory):
 
 
 class Lookup:
-    """A client that asks."""
+    """A client that requests offsets."""
 
     def __init__(self, driver: OffsetsInMemory) -> None:
         self._driver = driver

@@ -1,7 +1,7 @@
 """Seeded histories of a cluster that keeps its promises, and the ways to break them.
 
 The cluster is one list per key: a record's place is decided at one moment inside its send, a poll
-sees what is there at one moment inside the poll. So a history is good by construction.
+sees the list at one moment inside the poll. So a history is good by construction.
 """
 
 import random
@@ -133,7 +133,7 @@ def _final_reads(
     return [*ops, Op(FINAL_READER, "final_end", now, now + 100, "ok", ends)]
 
 
-# Each plant breaks one promise, and says which anomaly must be found.
+# Each plant breaks one promise, and names the anomaly that must be found.
 
 
 def lose(sketch: Sketch) -> str:
@@ -161,7 +161,7 @@ def duplicate(sketch: Sketch) -> str:
 
 
 def phantom(sketch: Sketch) -> str:
-    """A record is there that nobody sent."""
+    """A log has a record that no producer sent."""
     _append_finally(sketch, 10**9)
     return "phantom"
 

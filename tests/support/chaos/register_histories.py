@@ -26,7 +26,7 @@ class Op:
 
 
 def random_history(seed: int, *, longest: int, is_unique: bool = True) -> list[Op]:
-    """Return operations of up to five clients; most values seen were asked for before."""
+    """Return operations of up to five clients; most values seen were written before."""
     rng = random.Random(seed)
     clients = [0] * rng.randint(1, 5)
     made, ops = [INITIAL], []
@@ -69,7 +69,7 @@ def registers(ops: Sequence[Op], *, initial: int = INITIAL) -> Registers:
 
 
 def timed(ops: Sequence[Op]) -> list[Timed]:
-    """Return what `wgl` takes."""
+    """Return the input of `wgl`."""
     return [
         Timed(
             Call(
@@ -85,7 +85,7 @@ def timed(ops: Sequence[Op]) -> list[Timed]:
 
 
 def has_an_order(ops: Sequence[Op]) -> bool:
-    """Try all orders that keep real time; what is of unknown outcome may be left out."""
+    """Try all orders that keep real time; operations of unknown outcome may be left out."""
 
     def goes_on(value: int, left: tuple[Op, ...]) -> bool:
         known = [op for op in left if op.completed < OPEN]

@@ -1,6 +1,6 @@
 """A driver whose broker has transactions: ideal, or with one planted fault.
 
-The model knows no rule of the checkers. It has what decides about what clients may see: logs with
+The model has no rule of the checkers. It has the parts that decide about visible records: logs with
 markers, a last stable offset, a coordinator that fences, offsets that wait for their transaction.
 Everything takes a random time; answers of commits get lost, before the commit or after it; markers
 come late, one partition after the other. `hits` counts how often the planted fault did something.
@@ -37,7 +37,7 @@ FAULTS = {
 
 @dataclass
 class Txn:
-    """One transaction. `decided`: by the coordinator; `markers`: what each partition has."""
+    """One transaction. `decided`: by the coordinator; `markers`: by partition."""
 
     decided: str = OPEN
     markers: dict[int, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Entry:
 
 @dataclass
 class Id:
-    """What the coordinator knows of a transactional id."""
+    """The coordinator's state of a transactional id."""
 
     epoch: int = 0
     open: Txn | None = None
@@ -80,7 +80,7 @@ class TransactionsInMemory:
         self.after = (-1, asyncio.Event())  # cleared after that many transactions
 
     def strikes(self, share: float = 0.15) -> bool:
-        """Tell whether the planted fault does something now; ask only where it may."""
+        """Return whether the planted fault strikes now; call this only where it may."""
         if self.rng.random() >= share:
             return False
         self.hits += 1
@@ -104,7 +104,7 @@ class TransactionsInMemory:
         return len(log)
 
     def read(self, partition: int, position: int, most: int) -> tuple[list[Record], int]:
-        """Return what a reader at read_committed gets from `position`, and where it is then."""
+        """Return the records at read_committed from `position`, and the next position."""
         end = self.last_stable_offset(partition)
         log, records = self.logs[partition], list[Record]()
         beyond = min(len(log), end + 2)

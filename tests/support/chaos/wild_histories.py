@@ -108,7 +108,7 @@ def _finals(log: dict[str, list[int]], now: int, rng: random.Random, disorder: f
 
 
 def with_transactions(ops: list[Op], seed: int) -> list[Op]:
-    """Let some sends be transactions, which poll what other operations sent or polled as well."""
+    """Make some sends transactions, which poll records of other operations, too."""
     rng = random.Random(f"transactions of {seed}")
     known = [row for op in ops for row in op.messages if op.f in ("send", "poll") and row[1] >= 0]
     for op in ops:

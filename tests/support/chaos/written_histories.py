@@ -1,4 +1,4 @@
-"""Histories as the text of a file, so that a test can write what no writer would."""
+"""Histories as the text of a file: tests can also write invalid ones."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Files of a log directory, and what `dump-log` reads in them."""
+"""Files of a log directory, and the results of `dump-log` for them."""
 
 import json
 from contextlib import ExitStack
@@ -26,7 +26,7 @@ from quorumlog.wire.codec.message import Buffer
 
 
 def told(path: Path, **asked: Any) -> tuple[list[Item], list[Problem]]:
-    """Return the items of a file, and what is wrong in it."""
+    """Return the items of a file, and its faults."""
     return told_of(path, path.read_bytes(), **asked)
 
 

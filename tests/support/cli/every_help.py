@@ -30,7 +30,7 @@ def _below(words: list[str], command: Any) -> Iterator[list[str]]:
 
 
 def show_help(words: list[str]) -> str:
-    """Return what `quorumlog WORDS --help` prints. Raises RuntimeError if its status is not 0."""
+    """Return the output of `quorumlog WORDS --help`. Raises RuntimeError if its status is not 0."""
     sys.argv = ["quorumlog", *words, "--help"]
     printed = io.StringIO()
     status: object = None

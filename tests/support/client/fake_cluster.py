@@ -1,4 +1,4 @@
-"""Brokers on loopback that do what a test tells them: answer, keep silent, hang up, be gone.
+"""Brokers on loopback under control of a test: they answer, keep silent, hang up, or stop.
 
 They share one log per partition, as if replication were perfect, and check producers' numbers.
 """
@@ -241,7 +241,7 @@ async def fake_cluster(brokers: int = 2) -> AsyncIterator[FakeCluster]:
 
 
 async def until_noticed(producer: Producer) -> None:
-    """Wait until the client knows that both brokers were killed."""
+    """Wait until the client has noticed that both brokers were killed."""
     cluster, _ = producer._running()
     while any(cluster.connected(broker) is not None for broker in (1, 2)):
         await asyncio.sleep(0.001)

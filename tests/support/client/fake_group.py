@@ -30,7 +30,7 @@ VERSIONS = {COMMIT: 7, OFFSET_FETCH: 5, FIND: 2, JOIN: 5, HEARTBEAT: 3, LEAVE: 3
 
 
 class GroupCluster(FakeCluster):
-    """`beat` is what the next heartbeats are answered with; a join makes it NONE again."""
+    """`beat`: the error code of the next heartbeats; a join makes it NONE again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class GroupCluster(FakeCluster):
         self.beat = ErrorCode.NONE
         self.committed = -1
         self.commits: list[int] = []
-        self.refusals: list[ErrorCode] = []  # what the next commits are answered with
+        self.refusals: list[ErrorCode] = []  # the error codes of the next commits
 
     def fill(self, count: int) -> None:
         """Put a batch of `count` records into the only partition."""

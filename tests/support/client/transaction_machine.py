@@ -135,7 +135,7 @@ class AnySchedule(RuleBasedStateMachine):
         self.pump()
 
     def settle(self) -> None:
-        """Tell the calls that have ended how they have, as their callers would learn it."""
+        """Pass the results of ended calls to their callers."""
         for number, outcome in [call for call in self.calls if call[1].is_done]:
             self.calls.remove((number, outcome))
             error = self.transactions.claim(outcome)

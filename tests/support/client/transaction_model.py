@@ -1,4 +1,4 @@
-"""A dumb model of what a transactional producer talks to: one coordinator, and partitions' leaders.
+"""A dumb model of the brokers of a transactional producer: one coordinator, and leaders.
 
 It follows Kafka's coordinator (KIP-98, KIP-360, KIP-890) with markers that are written at once.
 Identities: (producer id, epoch); epochs are few, so that they run out.
@@ -58,7 +58,7 @@ class Sent:
 
 @dataclass
 class Ended:
-    """What is promised of a transaction that is over."""
+    """The promises about a transaction that is over."""
 
     values: set[int]
     was_committed: bool | None = None  # None: unknown
@@ -67,7 +67,7 @@ class Ended:
 
 @dataclass
 class Cluster:
-    """`visible`: what read_committed shows. `pending`: of the open transaction."""
+    """`visible`: records at read_committed. `pending`: records of the open transaction."""
 
     is_implicit: bool
     producer_ids: int = 1
@@ -147,7 +147,7 @@ class Cluster:
             self.finish(committed=False)
 
     def forget(self) -> None:
-        """Lose all that is known of the transactional id; the next producer id is another one."""
+        """Lose the state of the transactional id; the next producer id is a new one."""
         if self.state == ONGOING:
             self.finish(committed=False)
         self.producer_ids += 1
@@ -211,7 +211,7 @@ class Cluster:
 
 
 def fits(request: TransactionRequest, code: ErrorCode) -> bool:
-    """Tell whether a coordinator may answer this error to this request."""
+    """Return whether a coordinator may answer this request with this error."""
     if code == ErrorCode.ILLEGAL_GENERATION:
         return isinstance(request, CommitOffsets)
     if code == ErrorCode.TRANSACTION_ABORTABLE:

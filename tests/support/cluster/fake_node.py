@@ -1,4 +1,4 @@
-"""A node's program without a node: it locks, says that it is ready, and waits to be stopped.
+"""A node's program without a node: it locks, reports that it is ready, and waits for a stop.
 
 FAKE_NODES="2:fails 3:deaf 4:slow" makes node 2 end at once, node 3 ignore SIGTERM, and node 4 take
 STEPS steps for its start and as many for its stop: a SIGUSR1 lets it go on to the next one.

@@ -127,7 +127,7 @@ class Node:
 
 
 class Cluster:
-    """The nodes, and what a controller would commit."""
+    """The nodes, and the metadata that a controller would commit."""
 
     kraft_version = 0  # as a ControllerClient tells
 

@@ -1,4 +1,4 @@
-"""A shard over a log in memory: what it appends waits until the test commits or fails it."""
+"""A shard over a log in memory: its appends wait until the test commits or fails them."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
@@ -128,7 +128,7 @@ class DrivenShard(Generic[CoordinatorT]):
         self.batches.append(bytes(stamped))
 
     def tick(self, elapsed_ms: int) -> None:
-        """Let time pass as a driver does: it looks whenever the shard wants it to."""
+        """Let time pass as a driver does: it ticks the shard at each of its deadlines."""
         until_ms = self.now_ms + elapsed_ms
         while (deadline_ms := self.shard.next_deadline_ms) is not None and deadline_ms <= until_ms:
             self.now_ms = max(self.now_ms, deadline_ms)

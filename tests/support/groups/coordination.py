@@ -99,7 +99,7 @@ class Coordination(DrivenShard[GroupCoordinator]):
         return self._log
 
     def answer(self, request: Request) -> Result:
-        """Ask, and commit whatever must be committed for the answer."""
+        """Send a request, and commit the records that its response waits for."""
         request_id = self.ask(request)
         self.commit_writes()
         result: Result = self.replies[request_id]

@@ -41,7 +41,7 @@ def apply(state: CommittedState, log_offset: int, entry: Entry) -> None:
 
 
 def state_of(entries: Iterable[Entry], log_start: int = 0) -> CommittedState:
-    """Return what the entries from `log_start` on say."""
+    """Return the state in the entries from `log_start` on."""
     state = CommittedState()
     for log_offset, entry in enumerate(entries, log_start):
         apply(state, log_offset, entry)

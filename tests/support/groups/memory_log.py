@@ -27,7 +27,7 @@ SETTINGS = BrokerSettings(
 
 
 class MemoryLog:
-    """One partition. What is above `high_watermark` waits; `refusal` is the fate of appends."""
+    """One partition. Records above `high_watermark` wait; `refusal`: the error of appends."""
 
     def __init__(self, where: TopicPartition = WHERE) -> None:
         self.where = where

@@ -1,4 +1,4 @@
-"""What a log of offsets says, told simply: a dict of what is committed, one per open transaction.
+"""A simple model of a log of offsets: a dict of committed ones, and one per open transaction.
 
 It shares no code with the coordinator. Each value keeps the offset of its record, and the newest
 record wins when a transaction is committed, as in Kafka.
@@ -56,10 +56,10 @@ class OffsetsModel:
 
     @property
     def shown(self) -> dict[Where, int]:
-        """What OffsetFetch shows."""
+        """The offsets that OffsetFetch returns."""
         return {where: offset for where, (_, offset) in self.committed.items()}
 
     @property
     def unstable(self) -> set[Where]:
-        """What OffsetFetch refuses to show when the offset must be stable."""
+        """The partitions that OffsetFetch refuses when offsets must be stable."""
         return {where for offsets in self.pending.values() for where in offsets}

@@ -1,7 +1,7 @@
 """Transactional producers, and a transaction coordinator that ends what they begin.
 
-`Producer.is_open`: as the transaction coordinator has it. Each of its answers tells what was so
-when it was given; it may be heard much later.
+`Producer.is_open`: in the transaction coordinator. Each response has the state at the time of the
+request; it may arrive much later.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class Producer:
     acknowledged: dict[Where, int] = field(default_factory=dict)  # in the open transaction
 
     def verify(self, request: CommitTransactionalOffsets) -> ErrorCode:
-        """What the coordinator says of a commit."""
+        """Return the coordinator's verdict on a commit."""
         if request.producer_epoch != self.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if self.ending is not None:

@@ -1,6 +1,6 @@
-"""Thousands of members over few connections: they join, take what they get, and beat.
+"""Thousands of members over few connections: they join, accept their assignments, and beat.
 
-A member is a task without a client around it, so that the coordinator is what is looked at. Beside
+A member is a task without a client around it: the coordinator is under test. Beside
 them: many consumers of our client that join one group.
 """
 
@@ -44,7 +44,7 @@ _UNREADY: Final = frozenset(
 
 @dataclass
 class Told:
-    """What the coordinator has told the members: how often which error, and how late it answers."""
+    """The responses of the coordinator: the count of each error, and the latencies."""
 
     errors: Counter[str] = field(default_factory=Counter)
     waits_ms: list[float] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Told:
 
 
 class Member(Protocol):
-    """One member: what it holds, and since which generation or epoch (0: none)."""
+    """One member: its partitions, and their generation or epoch (0: none)."""
 
     generation: int
     held: frozenset[object]

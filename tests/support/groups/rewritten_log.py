@@ -57,7 +57,7 @@ SEEDS = 60
 
 
 class Loss(Exception):
-    """What was committed is gone, or an older value came back."""
+    """A committed value is gone, or an older value came back."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Written:
 
 
 def entries_of(effect: AppendRecords[LogRecord]) -> list[Entry]:
-    """Return what a write adds to the log."""
+    """Return the log entries of a write."""
     if effect.producer_id == NO_PRODUCER_ID:
         return [*effect.records]
     producer_id, epoch = effect.producer_id, effect.producer_epoch
@@ -85,7 +85,7 @@ class World:
         self.history: list[Entry] = []  # by offset, with all that was let go of
         self.ends = [0]  # where writes end
         self.high_watermark = self.now_ms = self.offsets = self.names = 0
-        self.starts = [0]  # of this log, as far as any replica knows
+        self.starts = [0]  # of this log, in any replica
         self.request_id = 0
         self.asked: dict[int, Request | TransactionalRequest] = {}
         self.producers = [Producer(1000 + index, bumps=index == 0) for index in range(3)]
@@ -96,7 +96,7 @@ class World:
         self.acknowledged: dict[tuple[str, TopicPartition], int] = {}
         self.refuses = self.has_rewritten = False
         self.to_ask: list[Request] = []
-        self.truth = CommittedState()  # what all that is committed says
+        self.truth = CommittedState()  # the state of all committed records
         self.model = OffsetsModel()  # the same of offsets
         self.logged: dict[int, int] = {}  # the value of a commit -> the offset of its record
         self.lead(0)
@@ -218,7 +218,7 @@ class World:
         producer.acknowledged.clear()
 
     def acknowledge(self, where: Where, offset: int) -> None:
-        """Note what a client was told; the newest record counts, not the newest answer."""
+        """Record an acknowledgement; the newest record counts, not the newest response."""
         known = self.acknowledged.get(where, offset)
         self.acknowledged[where] = max(known, offset, key=self.logged.__getitem__)
 
@@ -228,7 +228,7 @@ class World:
         event: Any = events.RequestReceived(request_id=self.request_id, request=request)
         self.step(event)
 
-    # --- What may happen ---
+    # --- Steps ---
 
     def commit(self) -> None:
         group_id = self.random.choice(GROUPS)
@@ -243,7 +243,7 @@ class World:
         self.ask(request)
 
     def commit_in_transaction(self) -> None:
-        """The producer gives up what it has asked for before."""
+        """The producer gives up its earlier request."""
         producer = self.random.choice(self.producers)
         if producer.ending is not None:
             return
@@ -326,14 +326,14 @@ class World:
         self.step(events.Ticked())
 
     def fail_over(self) -> None:
-        """To a replica that holds all that is committed, perhaps more, from any start it knew."""
+        """To a replica with all committed records, perhaps more, from any earlier log start."""
         kept = self.random.choice([end for end in self.ends if end >= self.high_watermark])
         del self.history[kept:]
         self.ends = [end for end in self.ends if end <= kept]
         self.refuses = False
         self.lead(self.random.choice(self.starts))
 
-    # --- What must hold ---
+    # --- Invariants ---
 
     def check(self) -> None:
         if self.coordinator.committed != self.truth:

@@ -254,7 +254,7 @@ class TestController:
         )
 
     def decide(self, request: ControllerRequest) -> object:
-        """Do as the real controller does, and publish what it writes."""
+        """Decide as the real controller does, and publish the records."""
         controller = Controller(
             self.image, ControllerSettings(), random_bytes=random.Random(7).randbytes, now_ms=0
         )
@@ -297,9 +297,9 @@ class TestController:
 
 
 class SingleBroker:
-    """What a test may look at; `violations` and `failures` must stay empty.
+    """The parts of a broker for a test; `violations` and `failures` must stay empty.
 
-    `has_real_verifier`: transaction coordinators are asked, not `verifier`.
+    `has_real_verifier`: verify with transaction coordinators, not with `verifier`.
     """
 
     def __init__(
@@ -372,7 +372,7 @@ class SingleBroker:
         self.port = await self.server.start("127.0.0.1", 0)
         self.context.static.texts["advertised.listeners"] = f"PLAINTEXT://{self.bootstrap}"
         self.controller.register(self.port)
-        self.replicas.registered(1)  # by now the image shows what a former process led
+        self.replicas.registered(1)  # by now the image has the partitions that a former process led
 
     async def stop(self) -> None:
         await self.server.stop(grace_ms=100)

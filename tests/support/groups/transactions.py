@@ -1,4 +1,4 @@
-"""Requests of transactional producers, and what a transaction coordinator says to them."""
+"""Requests of transactional producers, and the verdicts of a transaction coordinator."""
 
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator

@@ -1,4 +1,4 @@
-"""What may happen to a controller, step by step: a step is a method's name and its arguments."""
+"""The steps of a controller under test: a step is a method's name and its arguments."""
 
 from hypothesis import strategies as st
 

@@ -1,4 +1,4 @@
-"""A controller with its log in a list: what the driver does, without disk, network or quorum."""
+"""A controller with its log in a list: a driver without disk, network or quorum."""
 
 import random
 from collections.abc import Mapping
@@ -131,7 +131,7 @@ class Bench:
         return cast("RegistrationReply", self.ask(request))
 
     def register_with_remark(self, broker_id: int, incarnation: str, **seen: Any) -> str | None:
-        """Return what the operator is told of it."""
+        """Register a broker, and return the remark for the operator."""
         while True:
             decision = self.controller.decide(
                 self.registration(broker_id, incarnation, **seen),
@@ -241,7 +241,7 @@ class Bench:
             goes_on = decision.goes_on
 
     def revive(self, broker_id: int) -> None:
-        """It was taken for dead and is not: it registers again, as what it is."""
+        """A live broker that was taken for dead registers again, as it is."""
         self.register(broker_id)
         self.heartbeat(broker_id)
 
@@ -267,7 +267,7 @@ class Bench:
         assert granted.error_code is answers
 
     def assign(self, broker_id: int, directory: str, topic: str = "t", index: int = 0) -> None:
-        """The broker says in which log directory it has its replica."""
+        """The broker reports the log directory of its replica."""
         cluster = self.controller.cluster
         topic_id = cluster.topic_id(topic)
         assert topic_id is not None
@@ -291,7 +291,7 @@ class Bench:
         topic: str = "t",
         index: int = 0,
     ) -> ErrorCode:
-        """The broker says how far its log of a partition is whole."""
+        """The broker reports the intact part of its log of a partition."""
         cluster = self.controller.cluster
         topic_id = cluster.topic_id(topic)
         assert topic_id is not None

@@ -112,7 +112,7 @@ def driver_on(
     controller_settings: ControllerSettings | None = None,
     voters_changed: Callable[[VoterSet | None], None] = lambda _: None,
 ) -> tuple[Driver, MetadataLog, ElectionStore, CommittedImage, NoThreads]:
-    """A driver, and what it drives."""
+    """A driver with its log, election store, image and threads."""
     settings = controller_settings or ControllerSettings()
     log, threads = MetadataLog.open(disk, "/data", settings.log_settings), NoThreads(failed)
     elections = ElectionStore(disk, f"/data/{DIRECTORY}")
@@ -137,7 +137,7 @@ def driver_on(
 
 
 async def ask(driver: Driver, request: ControllerRequest, request_id: str | None = None) -> Any:
-    """Ask the controller of this node, and wait for the answer."""
+    """Send a request to the controller of this node, and wait for its response."""
     answer = asyncio.get_running_loop().create_future()
     driver.ask(request, answer, request_id)
     return await answer
@@ -151,7 +151,7 @@ async def call(driver: Driver, request: Request) -> tuple[Any, bytes | None]:
 
 
 class Voter:
-    """One node: its disk, its driver, and what it has published."""
+    """One node: its disk, its driver, and its published images."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class Network:
         return active[0]
 
     async def kill(self, node_id: int) -> SimDisk:
-        """End a process at once; return its disk, which keeps what was written."""
+        """End a process at once; return its disk, which keeps all written bytes."""
         voter = self.voters.pop(node_id)
         await voter.stop()
         voter.disk.kill()

@@ -1,4 +1,4 @@
-"""Whether an index of partitions says what the partitions themselves say."""
+"""A check that an index of partitions agrees with the partitions."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, PartitionIndex
 def check_index(
     by_broker: PartitionsByBroker, image: ClusterImage, broker_ids: Iterable[BrokerId]
 ) -> None:
-    """The index says what the partitions say."""
+    """Check that the index agrees with the partitions."""
     for broker_id in (NO_LEADER, *broker_ids):
         wanted: list[set[Place]] = [set(), set(), set()]
         for topic in image.topics.values():

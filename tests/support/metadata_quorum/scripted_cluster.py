@@ -1,9 +1,9 @@
-"""A quorum moved by hand: one command per line, what happens as text. For tests and for learning.
+"""A quorum moved by hand: one command per line, the events as text. For tests and for learning.
 
-Real cores, logs in outline, and a network that delivers when told. Commands:
+Real cores, logs in outline, and a network that delivers on command. Commands:
 
     start 3 [observers 1]    voters 1, 2, 3 (and observer 4) with empty disks
-    at 1500                  let it be 1500 ms; every node whose deadline has come hears of it
+    at 1500                  let it be 1500 ms; every node with an expired deadline ticks
     deliver [1->2]           deliver all messages until there are none; or those now on one link
     lose 1->2                lose the messages that are now on one link
     isolate 1 | join 1       lose all that node 1 sends and is sent, from now on | no more
@@ -12,7 +12,7 @@ Real cores, logs in outline, and a network that delivers when told. Commands:
     kill 1 | power-off 1     end a process | and lose what was not flushed
     boot 1                   start it again
     died 1 at 2              node 2 learns that the process of node 1 died
-    resign 1                 ask node 1 to lead no more
+    resign 1                 let node 1 resign
     logs                     show all logs: epoch and record of each offset, | where durable ends
     limit 1                  let a fetch answer carry at most one record from now on
     quietly COMMAND          run it, and show nothing
@@ -69,7 +69,7 @@ class ScriptedCluster:
         self._lines: list[str] = []
 
     def run(self, command: str) -> str:
-        """Run one command; return what happened. Raises ValueError for one that there is not."""
+        """Run one command; return its events. Raises ValueError for an unknown command."""
         name, *words = command.split()
         if name == "quietly":
             self.run(" ".join(words))
@@ -246,7 +246,7 @@ class ScriptedCluster:
                 records = machine.log[start:end][: self._records_max]
                 self._post(number, source, ("answer", request_id, answer.response, records))
             case _:
-                pass  # what the controller would hear
+                pass  # an event of the controller
 
     # --- the network ---
 
@@ -289,7 +289,7 @@ class ScriptedCluster:
 
 
 def _rendered(effect: effects.Effect) -> str:
-    """Return what a node orders."""
+    """Return the effect of a node as text."""
     match effect:
         case effects.SendRequest(destination=target, request=request):
             return f"-> {target} {render_request(request)}"

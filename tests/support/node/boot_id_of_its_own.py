@@ -1,4 +1,4 @@
-"""A node whose machine is what the file `boot_id` beside its properties says: one that restarts."""
+"""A node with the boot id in the file `boot_id` beside its properties: a machine that restarts."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A node whose system drops what an fsync could not write, as Linux drops such pages.
+"""A node whose system drops pages after a failed fsync, as Linux does.
 
 While the file `lose-pages` is in its directory, each fsync of a partition's segment answers EIO,
 and the bytes since the last one that worked are gone.

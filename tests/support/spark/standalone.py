@@ -39,7 +39,7 @@ def environment(log: Path) -> dict[str, str]:
 def daemon(
     name: str, arguments: Sequence[str], directory: Path, prefix: Sequence[str] = ()
 ) -> Iterator[Path]:
-    """Run one of Spark's daemons; yield the file with what it says."""
+    """Run one of Spark's daemons; yield the file with its output."""
     log = directory / f"{name}.log"
     program: list[str | Path] = [
         SPARK_HOME / "bin" / "spark-class",
@@ -115,7 +115,7 @@ def other_network() -> Iterator[tuple[list[str], str, str]]:
 
 
 def submit(master_url: str, arguments: Sequence[str], directory: Path) -> str:
-    """Run a script by spark-submit; return what it prints."""
+    """Run a script by spark-submit; return its output."""
     done = subprocess.run(
         [
             *(SPARK_HOME / "bin" / "spark-submit", "--master", master_url),

@@ -1,4 +1,4 @@
-"""Batches and logs for tests: small, and told apart by what is in them."""
+"""Small batches and logs for tests, distinguished by their content."""
 
 from collections.abc import Iterable
 
@@ -67,7 +67,7 @@ def read_all(log: Log, *, max_bytes: int = 1 << 20) -> bytes:
 
 
 def stamped(values: Iterable[str], *, leader_epoch: int = 0) -> bytes:
-    """What `read_all` returns after `fill`."""
+    """The result of `read_all` after `fill`."""
     return b"".join(
         batch(value, base_offset=offset, leader_epoch=leader_epoch)
         for offset, value in enumerate(values)

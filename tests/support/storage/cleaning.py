@@ -1,4 +1,4 @@
-"""Logs to be compacted, passes of a cleaner over them, and what they hold."""
+"""Logs to be compacted, passes of a cleaner over them, and their content."""
 
 from quorumlog.storage.core.cleaning import CleaningRules
 from quorumlog.storage.core.settings import LogSettings

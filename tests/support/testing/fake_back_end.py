@@ -1,4 +1,4 @@
-"""A back end that only remembers what it was told to do."""
+"""A back end that only records its commands."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from quorumlog.chaos.faults.links import EFFECTS, Link, LinkRule
 
 
 class FakeBackEnd:
-    """Three nodes. `roles`: who holds what; `refuses`: nodes that do nothing they are told."""
+    """Three nodes. `roles`: the nodes of each role; `refuses`: nodes that ignore commands."""
 
     name = "fake"
     operations: Final = frozenset({"kill", "start", "pause", "resume"})

@@ -11,7 +11,7 @@ NAME: Final = "quorumlog.testing.plugin"
 
 
 def plugin_arguments() -> list[str]:
-    """Return what loads the plugin where the installation is older than its entry point."""
+    """Return arguments that load the plugin in an installation older than its entry point."""
     known = {found.value for found in entry_points(group="pytest11")}
     return [] if NAME in known else ["-p", NAME]
 
@@ -19,7 +19,7 @@ def plugin_arguments() -> list[str]:
 def run_pytest(
     directory: Path, *arguments: str, timeout_s: float = 120
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m pytest` in a directory, with what is installed here."""
+    """Run `python -m pytest` in a directory, with the packages installed here."""
     return subprocess.run(
         pytest_command(arguments),
         cwd=directory,

@@ -1,4 +1,4 @@
-"""What producers believe, and what they wait for."""
+"""The state of producers, and their pending requests."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from tests.support.transactions.model import NOBODY, Answer, Change, Model, Prod
 
 @dataclass
 class Client:
-    """What one producer believes. `version`: its transaction.version."""
+    """The state of one producer, in its own view. `version`: its transaction.version."""
 
     name: str  # its transactional id
     version: int
@@ -34,13 +34,13 @@ class UnderWay:
     held: tuple[int, ...] = ()
     after: Model | None = None  # once its record is appended
     is_tombstone: bool = False
-    changed_ms: int = 0  # what its record says
+    changed_ms: int = 0  # the time in its record
     behind: "UnderWay | None" = None  # the next change, in the same batch
 
 
 @dataclass
 class Asked:
-    """A request. `producer`, `number`, `is_replaced`: of the client, when it first asked."""
+    """A request. `producer`, `number`, `is_replaced`: of the client, when it first sent it."""
 
     client: Client
     request: Any

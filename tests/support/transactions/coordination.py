@@ -109,8 +109,8 @@ def records_of(batch: bytes) -> list[TransactionRecord]:
 class Coordination(DrivenShard[TransactionCoordinator]):
     """The transactional ids of one partition, loaded.
 
-    A producer id is there at once, unless `allocates` is False: then the test gives it. The markers
-    that were asked for are in `markers`.
+    A producer id is there at once, unless `allocates` is False: then the test gives it.
+    `markers`: the requested markers.
     """
 
     def __init__(
@@ -170,10 +170,10 @@ class Coordination(DrivenShard[TransactionCoordinator]):
             )
         )
 
-    # --- Asking ---
+    # --- Requests ---
 
     def answer(self, request: Any) -> Any:
-        """Ask, and commit whatever must be committed for the answer."""
+        """Send a request, and commit the records that its response waits for."""
         request_id = self.ask(request)
         self.commit_writes()
         return self.replies[request_id]
@@ -200,7 +200,7 @@ class Coordination(DrivenShard[TransactionCoordinator]):
         assert set(result.partitions.values()) == {ErrorCode.NONE}, result
 
     def ended(self, request: EndTransaction) -> ProducerIdAndEpoch:
-        """End a transaction and write its markers; return what the producer is known by now."""
+        """End a transaction and write its markers; return the new producer id and epoch."""
         result = self.answer(request)
         assert isinstance(result, EndTransactionResult)
         assert result.error_code is ErrorCode.NONE, result
@@ -234,7 +234,7 @@ class Coordination(DrivenShard[TransactionCoordinator]):
         )
 
     def write_markers(self) -> None:
-        """Let every marker be written, and what follows be committed."""
+        """Write every marker, and commit the records that follow."""
         while self.markers:
             self.marked(self.markers.pop(0))
             self.commit_writes()

@@ -1,6 +1,6 @@
 """Requests of producers and consumers, each sound, wrong in a field or two, or nonsense.
 
-What is sound is learned from the answers: producer ids and epochs, sequences, members of groups.
+Sound values come from the responses: producer ids and epochs, sequences, members of groups.
 """
 
 import random
@@ -65,7 +65,7 @@ WEIGHTS: Final[dict[type[Any], int]] = {
     OffsetCommitRequest: 2,
     OffsetFetchRequest: 1,
 }
-LONGEST: Final = "x" * 32_767  # what fits into a string of the old form
+LONGEST: Final = "x" * 32_767  # the longest string of the old form
 NAMES: Final = ("", ".", "a/b", "nobody", "\N{PILE OF POO}", "nul\0", LONGEST)
 INT16: Final = (-32_768, -2, -1, 0, 1, 2, 32_766, 32_767)
 INT32: Final = (-(2**31), -2, -1, 0, 1, 2, 2**31 - 2, 2**31 - 1)
@@ -190,7 +190,7 @@ class HostileRequests:
         return request, version
 
     def learn(self, request: Any, response: Message) -> None:
-        """Note what the answer gives its client."""
+        """Record the values that a response gives its client."""
         match response:
             case InitProducerIdResponse() | EndTxnResponse() if response.producer_id >= 0:
                 name = request.transactional_id

@@ -1,6 +1,6 @@
-"""What a transactional id is, as KIP-98, KIP-360 and KIP-890 say: a second telling, for tests.
+"""A second model of a transactional id, for tests, by KIP-98, KIP-360 and KIP-890.
 
-It knows nothing of records, markers or waiting: only who may do what, and what is so afterwards.
+It has no records, markers or waiting: only the permitted requests, and the state after each.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class Model:
         return word + ("Commit" if self.outcome else "Abort")
 
     def is_told_by(self, metadata: TransactionMetadata) -> bool:
-        """Whether a record says just this."""
+        """Return whether a record has exactly this state."""
         return (
             metadata.state.value == self.state
             and (metadata.producer_id, metadata.producer_epoch) == self.producer
@@ -66,7 +66,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Change:
-    """What is so if the change is committed, perhaps with a new producer id; then the answer."""
+    """The state after the commit of a change, perhaps with a new producer id; and the response."""
 
     after: Callable[[int], Model]
     reply: Callable[[Model], Answer]

@@ -14,9 +14,9 @@ Tag = tuple[str, int]  # a transactional id, and which of its transactions
 
 @dataclass
 class Partition:
-    """What KIP-98, KIP-890 and KIP-1228 ask of a leader.
+    """A leader as KIP-98, KIP-890 and KIP-1228 require it.
 
-    `data`: of open transactions, by producer id. `outcomes`: what markers said of it."""
+    `data`: of open transactions, by producer id. `outcomes`: of their markers."""
 
     data: dict[int, list[Tag]] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Partition:
 class Message:
     """The marker of one partition on its way, or the answer: `error_code`.
 
-    `generation`: of the coordinator that had asked for it.
+    `generation`: of the coordinator that sent the request.
     """
 
     sent: SendMarkers
@@ -75,7 +75,7 @@ class Network:
         return {one.sent.transactional_id for one in (*self.messages, *self.answers)}
 
     def arrive(self, index: int, fate: str) -> list[Event]:
-        """Let a marker arrive, or not; return what the coordinator learns of it now."""
+        """Let a marker arrive, or not; return the response that reaches the coordinator now."""
         message = self.messages.pop(index)
         where, error_code = message.where, ErrorCode.REQUEST_TIMED_OUT
         learned: list[Event] = []
@@ -104,7 +104,7 @@ class Network:
         )
 
     def first_in_time(self) -> int | None:
-        """Return the place of an answer that the coordinator itself has asked for."""
+        """Return the place of a response to a request of this coordinator."""
         for index, message in enumerate(self.answers):
             if message.generation == self.generation:
                 return index

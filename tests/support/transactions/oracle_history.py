@@ -1,4 +1,4 @@
-"""A history that the oracle of transactions is told, and what tests of its rules share."""
+"""A history for the transaction oracle, and helpers for the tests of its rules."""
 
 import pytest
 
@@ -69,7 +69,7 @@ class History:
         self.oracle.asks_to_end(self.open, commits=commits)
 
     def is_granted(self, request: Request, asking: Asking | None = None, *, came: int = 0) -> None:
-        """Let the first producer be granted what it asks for."""
+        """Grant a request of the first producer."""
         asking = asking or self.oracle.asks(self.first)
         self.oracle.granted(self.first, asking, request, came)
 

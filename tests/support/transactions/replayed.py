@@ -1,4 +1,4 @@
-"""What the log of a transaction coordinator says, against what the coordinator holds."""
+"""Checks the log of a transaction coordinator against its live state."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from tests.support.transactions.coordination import Coordination
 
 
 def check_log(coordination: Coordination) -> None:
-    """b: what is live is what was written; d: epochs never fall, and no id is used again."""
+    """b: the live state equals the log; d: epochs never fall, and no id is used again."""
     newest: dict[str, TransactionRecord] = {}
     used: dict[int, str] = {}
     epochs: dict[int, int] = {}

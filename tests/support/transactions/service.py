@@ -49,7 +49,7 @@ SETTINGS = BrokerSettings(transaction_state_log_num_partitions=1)
 
 
 class SlowLog(MemoryLog):
-    """Commits what is appended one round later."""
+    """Commits appended records one round later."""
 
     def __init__(self) -> None:
         super().__init__(HOME)
@@ -107,7 +107,7 @@ class FakeBroker:
 
     @property
     def marked_partitions(self) -> list[TopicPartition]:
-        """What the requests asked for, in order."""
+        """The partitions in the marker requests, in order."""
         return [
             TopicPartition(topic.name, index)
             for request in self.requests

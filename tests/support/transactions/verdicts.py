@@ -1,4 +1,4 @@
-"""What the KIPs answer to any request: `model`, by the kind of the request."""
+"""The responses that the KIPs require: `model`, by the kind of the request."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""Additions that wait while their transactional id is busy: what is expected of the coordinator.
+"""Additions that wait while their transactional id is busy: the duties of the coordinator.
 
-They are made together when that ends. What has waited for a while is told to come again: no sooner,
-and no later.
+They are made together when the pending change ends. After a fixed wait, no sooner
+and no later, an addition is refused with an error to retry.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from tests.support.transactions.model import Answer, Change, Model
 
 @dataclass
 class Window:
-    """Those of one id, the first since `since_ms`."""
+    """The waiting additions of one id, the first since `since_ms`."""
 
     since_ms: int
     request_ids: list[int] = field(default_factory=list)

@@ -1,10 +1,10 @@
 """Clients, a coordinator that may fail over, a network for markers, and partitions.
 
-Whatever happens is compared with `model.Model`, and with what the partitions hold. What must hold:
-  a. Every answer, and every record that is written, is the one that the KIPs ask for.
+Every step is compared with `model.Model` and with the records of the partitions. Invariants:
+  a. Every response, and every written record, is as the KIPs require.
   b. The coordinator is what a replay of its log gives, always.
   c. All data of one transaction, in all partitions, has one outcome: the one in the log, which is
-     there before the first marker. It is what the client was told.
+     there before the first marker. The client received the same outcome.
   d. Epochs never fall, and no producer id is used again.
   e. A producer that another has replaced does nothing any more.
   f. An addition to an id that is busy waits, but not for long: `waiting_additions`.
@@ -95,7 +95,7 @@ class World:
         self.look()
 
     def ask_as_a_stranger(self, client: Client, request: Any) -> None:
-        """Ask with ids that the client does not have; it does not hear the answer."""
+        """Send a request with foreign ids; the client does not receive the response."""
         self.ask(client, request, late=Asked(client, request, NOBODY, -1, True, False))
 
     def produce(self, client: Client, where: TopicPartition) -> None:
@@ -120,10 +120,10 @@ class World:
             assert not client.is_replaced, "e: a replaced producer is verified"
             self.partitions[where].produce(client.producer, (client.name, model.number))
 
-    # --- What the coordinator does ---
+    # --- Acts of the coordinator ---
 
     def look(self) -> None:
-        """Compare all that has happened with what was expected."""
+        """Compare all events with the expected ones."""
         for write in self.coordination.writes[self.seen_writes :]:
             for record in records_of(write.records):
                 self.see_appended(record)
@@ -207,7 +207,7 @@ class World:
             error_code, told = result.error_code, tuple(result.producer)
         has_waited = self.waiting.hear(request_id, asked, error_code, self.coordination.now_ms)
         if error_code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
-            return  # what was expected is undone
+            return  # the expected change is undone
         if has_waited and error_code is ErrorCode.CONCURRENT_TRANSACTIONS:
             return
         assert Answer(error_code, told) == asked.expected, f"a: {error_code.name} {told} {asked}"
@@ -321,7 +321,7 @@ class World:
         self.look()
 
     def forget_volatile(self) -> None:
-        """What is in no record, or not in the old form of records."""
+        """Forget the fields that no record has, or no record of the old form."""
         versions = {one.transactional_id: one.value_version for one in self.coordination.log}
         for name, model in self.models.items():
             kept = model.before if versions[name] == 1 else None
@@ -341,7 +341,7 @@ class World:
         self.look()
 
     def answer_in_time(self) -> None:
-        """Let all answers arrive that the coordinator itself has asked for."""
+        """Let all responses to requests of this coordinator arrive."""
         while (index := self.network.first_in_time()) is not None:
             self.answer(index)
 
@@ -381,7 +381,7 @@ class World:
         )
         self.look()
 
-    # --- What must hold ---
+    # --- Invariants ---
 
     def check(self) -> None:
         check_log(self.coordination)

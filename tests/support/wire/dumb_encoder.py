@@ -1,4 +1,4 @@
-"""The encoding rules once more, as plainly as they can be said; and what a newer peer may add."""
+"""The encoding rules once more, as plainly as possible; and the additions of a newer peer."""
 
 import struct
 from typing import Any
@@ -11,7 +11,7 @@ UNKNOWN_TAGS = [(9_000, b""), (2**31 - 1, b"from the future" * 20)]
 
 
 class DumbEncoder:
-    """`with_unknown_tags`: add tagged fields to every struct that we cannot know."""
+    """`with_unknown_tags`: add unknown tagged fields to every struct."""
 
     def __init__(self, version: int, *, flexible: bool, with_unknown_tags: bool) -> None:
         self.version = version

@@ -31,7 +31,7 @@ def record(
     value: bytes | None = b"v",
     headers: tuple[Header, ...] = (),
 ) -> bytes:
-    """One record as the format says."""
+    """One record in the format's own steps."""
     body = b"\0" + varint(time_delta) + varint(offset_delta) + sized(key) + sized(value)
     body += varint(len(headers)) + b"".join(sized(name) + sized(what) for name, what in headers)
     return varint(len(body)) + body

@@ -21,7 +21,7 @@ RANGES = {
     "int16": (-(2**15), 2**15 - 1),
     "uint16": (0, 2**16 - 1),
     "int32": (-(2**31), 2**31 - 1),
-    "int64": (-(2**44), 2**44),  # what a datetime of kio's can hold
+    "int64": (-(2**44), 2**44),  # the range of a datetime of kio's
 }
 ERROR_CODES = sorted(code.value for code in KioErrorCode)
 

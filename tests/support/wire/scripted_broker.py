@@ -1,4 +1,4 @@
-"""A listener that answers when a test tells it to, and a connection to it."""
+"""A listener that answers on command of a test, and a connection to it."""
 
 import asyncio
 import struct
@@ -24,7 +24,7 @@ KNOWN = [
 
 
 class Broker:
-    """A listener that notes requests and answers only when it is told to; ApiVersions at once."""
+    """A listener that records requests and answers on command; ApiVersions at once."""
 
     def __init__(self) -> None:
         self.requests: asyncio.Queue[tuple[RequestHeader, Any]] = asyncio.Queue()

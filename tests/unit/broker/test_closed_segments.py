@@ -34,7 +34,7 @@ def test_a_log_whose_middle_segment_is_gone_is_refused_and_not_cut(
     second.unlink()
     end = 4 * batches
     for lack in (f"{end}, {2 * end}", f"{end}, {3 * end}"):  # the second start is after a kill
-        with pytest.raises(LacksRecords, match=rf"the records \[{lack}\) were there"):
+        with pytest.raises(LacksRecords, match=rf"the records \[{lack}\), which cannot be read"):
             started(tmp_path).open(AT, OLD, {}, standing=Standing.COUNTED_ON)
     second.write_bytes(taken)
     log, _ = started(tmp_path).open(AT, OLD, {})

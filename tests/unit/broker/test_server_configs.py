@@ -147,7 +147,7 @@ async def test_types_and_documentation_are_told(tmp_path: Path) -> None:
         }
         assert types.items() <= {name: one.config_type for name, one in found.items()}.items()
         texts = {name: one.documentation or "" for name, one in found.items()}
-        assert texts["segment.bytes"].startswith("How many bytes a segment")
+        assert texts["segment.bytes"].startswith("Maximum bytes of a segment")
         assert "No effect here: a file grows" in texts["preallocate"]
         assert "No effect" not in texts["segment.bytes"]
         assert not any(one.documentation for one in (await describe(connection)).values())

@@ -145,7 +145,7 @@ async def test_a_cluster_that_does_not_answer_has_no_known_roles(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nodes = 1", "a table [[nodes]] for each node"),
+        ("nodes = 1", "one table [[nodes]] for each node"),
         ("[[nodes]]\nid = 'a'", "needs an id"),
         ("[[nodes]]\nid = 1", "node 1: it needs a pid_file, or is_running"),
         ("[[nodes]]\nid = 1\nhost = 'b'", "node 1: there is no 'host'"),

@@ -201,9 +201,9 @@ def test_a_shared_loss_is_told(cluster_with_loss: Cluster, log_of_controllers: A
     cluster.leads(1, 2)
     assert not cluster.violations
     for other in ("orders-01", "my.orders-0"):
-        log.warning("UNCLEAN ELECTION: broker 1 leads %s from now on", other)
+        log.warning("UNCLEAN ELECTION: broker 1 now leads %s", other)
         assert cluster.copies.untold().startswith("orders-0: node 1 leads with 2 of 5")
-    log.warning("UNCLEAN ELECTION: broker 1 leads orders-0 from now on")
+    log.warning("UNCLEAN ELECTION: broker 1 now leads orders-0")
     assert not cluster.copies.untold()
 
 

@@ -32,12 +32,12 @@ def test_edn_is_read() -> None:
         ("\n[1 2", 2, "never closed"),
         ("{:a}", 1, "a key and no value"),
         ("{:a 1 :a 2}", 1, "one key twice"),
-        ("]", 1, "closes nothing"),
+        ("]", 1, "has no opening bracket"),
         ('"abc', 1, "cannot read"),
         ("\n\n12ab", 3, "cannot read"),
         ("[" * 100, 1, "lie in each other"),
         ("#_", 1, "ends within a form"),
-        ("\n1/0", 2, "a ratio of nothing"),
+        ("\n1/0", 2, "a ratio with denominator 0"),
     ],
 )
 def test_what_is_no_edn_names_its_line(text: str, line: int, reason: str) -> None:
@@ -126,7 +126,7 @@ def test_a_log_of_etcd_is_read_and_a_refused_compare_and_set_is_an_observation(
         ),
         (
             "{:process 0 :type :invoke :f :read :time 4}\n{:process 0 :type :ok :f :read :time 3}",
-            "edn:2: .*before that of the event before",
+            "edn:2: .*below the previous event's",
         ),
         ("{:process 0 :type :invoke :f :read :time 0.5}", "time .* is not an integer"),
         ("{:process 0 :type", "edn:1: .*never closed"),

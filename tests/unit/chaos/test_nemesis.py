@@ -123,7 +123,7 @@ def test_what_the_back_end_does_not_have_is_refused_before_the_run() -> None:
     cut = Action(t_us=0, fault=PowerLoss(), target=(1,), duration_us=1)
     with pytest.raises(FaultUnsupported, match="fault power_loss: local processes cannot do it"):
         Nemesis(nodes, Schedule(seed=1, duration_us=1, actions=(cut,)), topic="t", record=print)
-    with pytest.raises(ValueError, match="names node 9; there are 1,2,3"):
+    with pytest.raises(ValueError, match="names node 9; the nodes are 1,2,3"):
         Nemesis(nodes, schedule_of("kill", (9,)), topic="t", record=print)
 
 

@@ -74,7 +74,7 @@ def test_what_a_network_cannot_do_is_refused_before_the_run(
 ) -> None:
     lacks(monkeypatch, "")
     settings = RunSettings(out=tmp_path / "run", network="netns", faults=("drop-request",))
-    with pytest.raises(FaultUnsupported, match="a kernel knows no requests"):
+    with pytest.raises(FaultUnsupported, match="the kernel cannot match or refuse requests"):
         run(settings, lambda *_: None)
     elsewhere = RunSettings(
         out=tmp_path / "run", network="netns", faults=(), bootstrap="127.0.0.1:1"

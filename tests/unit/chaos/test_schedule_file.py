@@ -27,7 +27,7 @@ def one_action(**changes: object) -> str:
         (one_action(t_us=None), "action 0: t_us = None: a whole number"),
         (one_action(t_us=-1), "action 0: t_us -1"),
         (one_action(t_us=True), "t_us = True: a whole number"),
-        (one_action(fault="flood"), "no fault is called 'flood'; there are kill, kill_all"),
+        (one_action(fault="flood"), "no fault is called 'flood'; choose from kill, kill_all"),
         (one_action(target="boss"), "the target of kill is partition-leader, .*, not 'boss'"),
         (one_action(target=["1"]), r"target \['1'\]: one of partition-leader"),
         (one_action(fault="kill_all", target=[1]), "the target of kill_all is 'all'"),

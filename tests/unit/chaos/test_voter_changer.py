@@ -197,7 +197,7 @@ async def test_a_node_without_a_directory_is_waited_for(quorum: Quorum) -> None:
     changer = quorum.changer()
     await changer.perform("remove_voter", (3,))
     quorum.disks[3] = None
-    assert "its directory is not known" in await failure(changer.perform("add_voter", (3,)))
+    assert "its directory is unknown" in await failure(changer.perform("add_voter", (3,)))
     adding = asyncio.create_task(changer.perform("add_voter", (3,)))
     await asyncio.sleep(1)
     quorum.disks[3] = disk(3)

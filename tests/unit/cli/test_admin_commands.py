@@ -100,7 +100,7 @@ def test_records_are_deleted_up_to_an_offset(shell: Shell) -> None:
     offsets = [request.topics[0].partitions[0].offset for request in shell.cluster.requests()]
     assert offsets == [4, -1]
     said = shell("topics", "delete-records", "t", "--before", "start", status=EXIT_USAGE)
-    assert "--before start: it is an offset, or end" in said
+    assert "--before start: write an offset, or end" in said
 
 
 def test_what_the_cluster_cannot_do_is_one_line(shell: Shell) -> None:
@@ -157,7 +157,7 @@ def test_all_brokers_together_have_a_name(shell: Shell) -> None:
     answer = describe_configs_.DescribeConfigsResponse(results=[nothing])
     shell.cluster.offer(describe_configs_.DescribeConfigsRequest, answer)
     assert shell("configs", "describe", "broker", "") == ""
-    assert shell.said == "nothing is altered for all brokers\n"
+    assert shell.said == "all brokers: every setting has its default\n"
     done = alter_.AlterConfigsResourceResponse(resource_type=4, resource_name="")
     refused = alter_.AlterConfigsResourceResponse(
         error_code=ErrorCode.INVALID_CONFIG, error_message="said"
@@ -217,7 +217,7 @@ def test_groups_are_listed_and_described(shell: Shell) -> None:
         "m-1     app     /127.0.0.1  t-0",
     ]
     shell.group("Dead")
-    assert "there is no group g" in shell("groups", "describe", "g", status=EXIT_FAILED)
+    assert "group g does not exist" in shell("groups", "describe", "g", status=EXIT_FAILED)
 
 
 def test_a_group_without_a_protocol_names_none(shell: Shell) -> None:
@@ -249,7 +249,7 @@ def test_a_group_of_kip_848_is_described_by_its_own_api(shell: Shell) -> None:
         )
         if answers == [gone]:
             said = shell("groups", "describe", "g", status=EXIT_FAILED)
-            assert "there is no group g" in said
+            assert "group g does not exist" in said
             continue
         assert shell("groups", "describe", "g").splitlines() == [
             "g: consumer, Reconciling, coordinator 1, uniform",
@@ -308,19 +308,19 @@ def test_a_reset_is_shown_and_made_only_if_it_is_asked_for(shell: Shell) -> None
 
 def test_a_reset_that_cannot_be_is_refused(shell: Shell) -> None:
     reset = ("groups", "reset-offsets", "g")
-    assert "give one of --to-earliest" in shell(*reset, status=EXIT_USAGE)
+    assert "give only one of --to-earliest" in shell(*reset, status=EXIT_USAGE)
     said = shell(*reset, "--to-latest", "--to-offset", "5", status=EXIT_USAGE)
-    assert "give one of --to-earliest" in said
+    assert "give only one of --to-earliest" in said
     said = shell(*reset, "--to-datetime", "soon", status=EXIT_USAGE)
-    assert "--to-datetime 'soon' is no date" in said
+    assert "--to-datetime 'soon' is no date and time" in said
     said = shell(*reset, "--to-latest", "--topic", "t:x", status=EXIT_USAGE)
     assert "--topic 't:x'" in said
     shell.group("Stable", reads=True)
     said = shell(*reset, "--to-latest", "--execute", status=EXIT_FAILED)
-    assert "group g is Stable with 1 members: stop them first" in said
+    assert "group g is Stable with 1 members: stop the members first" in said
     shell.group("Dead")
     said = shell(*reset, "--to-latest", status=EXIT_FAILED)
-    assert "group g has committed nothing: name the topics with --topic" in said
+    assert "group g has no committed offsets: name the topics with --topic" in said
     assert shell.cluster.commits == []
 
 

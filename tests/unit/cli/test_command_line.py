@@ -31,7 +31,11 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
         (["up", "--config", "novalue", "--dir", "{tmp}"], EXIT_USAGE, "write it as NAME=VALUE"),
         (["up", "--config", "num.partition=1"], EXIT_USAGE, "did you mean num.partitions?"),
         (["up", "--config", "node.id=7"], EXIT_USAGE, "each node has its own"),
-        (["up", "--config", "ssl.keystore.location=k"], EXIT_USAGE, "not supported yet"),
+        (
+            ["up", "--config", "ssl.keystore.location=k"],
+            EXIT_USAGE,
+            "not supported; quorumlog has no TLS",
+        ),
         (["up", "--port", "60000", "--dir", "{tmp}"], EXIT_USAGE, "choose one from 1 to"),
         (["up", "--port", "70000", "--dir", "{tmp}"], EXIT_USAGE, "choose one from 1 to"),
         (["up", "--defaults", "slow", "--dir", "{tmp}"], EXIT_USAGE, "'fast', 'kafka'"),
@@ -46,8 +50,8 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
         (["chaos", "list", "fault"], EXIT_USAGE, "did you mean faults?"),
         (["produce", "t", "--acks", "2"], EXIT_USAGE, "'all', '-1', '1', '0'"),
         (["produce", "t", "--header", "h"], EXIT_USAGE, "write it as NAME=VALUE"),
-        (["consume", "t", "--format", "%x"], EXIT_USAGE, "%x: there are %t %p"),
-        (["consume", "t", "--format", "%s", "--json"], EXIT_USAGE, "give one of"),
+        (["consume", "t", "--format", "%x"], EXIT_USAGE, "%x is no token; use %t %p"),
+        (["consume", "t", "--format", "%s", "--json"], EXIT_USAGE, "give only one of"),
         (
             ["consume", "t", "--from", "middle"],
             EXIT_USAGE,
@@ -64,9 +68,9 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
         (["chaos", "run", "--duration", "soon"], EXIT_USAGE, "is not a duration"),
         (["simulate", "--mutant", "x"], EXIT_USAGE, "vote_not_persisted"),
         (["simulate", "--faults", "x"], EXIT_USAGE, "power_loss"),
-        (["simulate", "--schedule", "x"], EXIT_USAGE, "is not a schedule"),
+        (["simulate", "--schedule", "x"], EXIT_USAGE, "has no schedule for a simulation"),
         (["simulate", "--world", "x"], EXIT_USAGE, "quorum"),
-        (["simulate", "--workload", "append_read"], EXIT_USAGE, "is for whole nodes"),
+        (["simulate", "--workload", "append_read"], EXIT_USAGE, "applies to whole nodes only"),
         (["simulate", "nodes", "--workload", "bank"], EXIT_USAGE, "no workload is called 'bank'"),
     ],
 )
@@ -215,7 +219,7 @@ def test_a_broken_rule_ends_with_status_1_and_a_schedule_that_replays(
     assert call(*broken, "--shrink", str(schedule), monkeypatch=monkeypatch) == EXIT_FAILED
     shown = capsys.readouterr()
     assert "seed 20: leader-completeness" in shown.out
-    assert "how seed 20 came to it:\n     0.000 " in shown.err
+    assert "trace of seed 20:\n     0.000 " in shown.err
     assert "     0.000 1: starts\n" in shown.err
     command = "--world quorum --seed 20 --duration 3s --nodes 3 --mutant no_log_check_in_votes"
     assert f"again: quorumlog simulate {command}\n" in shown.err
@@ -226,7 +230,7 @@ def test_a_broken_rule_ends_with_status_1_and_a_schedule_that_replays(
     assert call(*without, monkeypatch=monkeypatch) == EXIT_VALID
     schedule.write_text("{}")
     assert call(*without, monkeypatch=monkeypatch) == EXIT_USAGE
-    assert "is not a schedule" in capsys.readouterr().err
+    assert "has no schedule for a simulation" in capsys.readouterr().err
 
 
 def test_the_version_is_printed(

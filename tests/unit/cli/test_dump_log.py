@@ -200,7 +200,7 @@ def test_a_torn_batch_ends_what_is_told(tmp_path: Path) -> None:
     assert [one["base_offset"] for one in found] == [0]
     ((position, what),) = problems
     assert position == len(whole)
-    assert what.endswith(f"of which {len(torn)} are there; {len(torn)} bytes are not read")
+    assert what.endswith(f"but only {len(torn)} bytes are left; {len(torn)} bytes are not read")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_offsets_and_epochs_that_fall_are_told(tmp_path: Path) -> None:
     found, problems = told(segment_of(tmp_path, *batches))
     assert [one["is_valid"] for one in found] == [True] * 3
     assert [problem.what for problem in problems] == [
-        "base offset 4 where 5 is the least",
+        "base offset 4 is below 5, the end of the batch before",
         "leader epoch 1 after 2",
     ]
 
@@ -295,7 +295,7 @@ def test_the_status_tells_damage_from_nothing_read(
     assert dump_log.json(missing, good, status=EXIT_FAILED)["problem_count"] == 1
     (tmp_path / "notes.txt").write_text("x")
     shown = dump_log(tmp_path / "notes.txt", status=EXIT_UNKNOWN)
-    assert "by its name, it is no file of a log directory" in shown
+    assert "the name is no file name of a log directory" in shown
     (tmp_path / "empty").mkdir()
     assert dump_log.json(tmp_path / "empty", status=EXIT_UNKNOWN)["problem_count"] == 1
     (tmp_path / "node.log").write_text("what a node says")
@@ -363,7 +363,7 @@ def test_room_at_the_end_of_an_index_is_told_behind_its_entries(orders: Path) ->
     found, problems = told(path)
     assert len(found) == 1
     assert problems == [
-        Problem(len(good), "4096 zeros: room that was never used, or was lost in a crash")
+        Problem(len(good), "4096 zeros: preallocated space, or entries lost in a crash")
     ]
 
 

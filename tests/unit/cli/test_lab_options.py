@@ -103,9 +103,9 @@ def test_help_and_errors_of_a_chaos_run_name_the_faults_that_it_takes(
 ) -> None:
     assert call(monkeypatch, "chaos", "run", "--help") == 0
     shown = " ".join(capsys.readouterr().out.split())
-    listed = shown.partition("What breaks: ")[2].partition("; or none")[0].split(", ")
+    listed = shown.partition("Faults to inject: ")[2].partition("; or none")[0].split(", ")
     assert call(monkeypatch, "chaos", "run", "--fault", "kil") == EXIT_USAGE
-    assert capsys.readouterr().err.partition("there are ")[2].strip().split(", ") == listed
+    assert capsys.readouterr().err.partition("choose from ")[2].strip().split(", ") == listed
     possible = {name for name, kind in STEP_FAULTS.items() if takes(kind)}
     assert {*listed} == possible
     assert {"kill", "partition_one"} <= possible < {*STEP_FAULTS}

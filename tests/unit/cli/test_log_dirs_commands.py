@@ -65,7 +65,7 @@ def test_the_command_ends_when_the_replica_is_there(shell: Shell) -> None:
 def test_a_move_that_has_ended_elsewhere_is_an_error(shell: Shell) -> None:
     shell.cluster.offer(describe_.DescribeLogDirsRequest, described(("/a", False, 0)))
     offer_answer(shell)
-    assert "t-0 does not move to /b any more" in shell(*MOVE, status=EXIT_FAILED)
+    assert "t-0 stopped moving to /b: see the broker's log" in shell(*MOVE, status=EXIT_FAILED)
 
 
 def test_an_unknown_directory_is_named_with_those_there_are(shell: Shell) -> None:

@@ -153,7 +153,9 @@ def test_a_voter_is_not_added_again_but_replaced(shell: Shell) -> None:
         quorum_.DescribeQuorumRequest, quorum_.DescribeQuorumResponse(topics=[topic])
     )
     failed = shell("quorum", "add-voter", "--node", "1", status=EXIT_FAILED)
-    assert "runs with another one: quorumlog quorum remove-voter --node 1, then add" in failed
+    assert (
+        "runs with another directory: run quorumlog quorum remove-voter --node 1, then add it"
+    ) in failed
     assert "node 9 is no voter" in shell(
         "quorum", "remove-voter", "--node", "9", status=EXIT_FAILED
     )
@@ -179,7 +181,7 @@ def test_a_refused_change_is_told_and_not_repeated(shell: Shell) -> None:
 def test_what_is_no_directory_id_is_refused(shell: Shell) -> None:
     offer_changes(shell)
     options = ("--node", "3", "--directory", "x")
-    assert "no directory.id" in shell("quorum", "remove-voter", *options, status=EXIT_USAGE)
+    assert "not a directory.id" in shell("quorum", "remove-voter", *options, status=EXIT_USAGE)
 
 
 def offer_election(shell: Shell, *codes: ErrorCode) -> None:

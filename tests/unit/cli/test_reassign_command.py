@@ -59,7 +59,7 @@ def test_what_moves_is_cancelled_and_nothing_else(shell: Shell) -> None:
     assert shell("reassign", "--topic", "t", "--cancel") == "cancelled: t [0]\n"
     assert shell.cluster.requests()[-1].topics[0].partitions[0].replicas is None
     offer(shell)
-    assert shell("reassign", "--topic", "t", "--cancel") == "nothing of t is reassigned\n"
+    assert shell("reassign", "--topic", "t", "--cancel") == "t has no reassignment to cancel\n"
 
 
 def test_what_makes_no_sense_is_refused_before_anything_is_asked(shell: Shell) -> None:

@@ -72,7 +72,7 @@ def lines(*states: NodeState, active: int = -1, internal: bool = False) -> list[
 
 def test_a_cluster_without_a_majority_has_no_controller_and_dead_leaders() -> None:
     assert lines(PAUSED, KILLED, RUNNING, active=3) == [
-        "NO QUORUM: 1 of 3 voters answers; what follows is node 3's last state",
+        "NO QUORUM: 1 of 3 voters answers; below is the last state of node 3",
         "cluster c active controller none",
         "node 1 broker+controller h:1 pid 71, paused, fenced",
         "node 2 broker+controller h:2 killed",
@@ -106,7 +106,7 @@ def test_a_node_with_another_directory_than_the_voters_name_is_no_voter_yet() ->
     quorum = cluster_status.describe_quorum([1, 2, 3], views)
     assert (quorum["answering"], quorum["replaced"], quorum["has_majority"]) == ([1, 2], [3], True)
     shown = [*status_lines(described(*[RUNNING] * 3, active=1) | {"quorum": quorum}, internal=True)]
-    assert shown[3].endswith("pid 73, no voter yet: the voters name its lost directory")
+    assert shown[3].endswith("pid 73, no voter yet: the voter set has its lost directory")
     assert ", 1 voter with another directory" in shown[4]
     del views[2]["quorum"]["directory_id"]  # of an older release
     assert cluster_status.describe_quorum([1, 2, 3], views)["replaced"] == [3]

@@ -174,6 +174,6 @@ def test_a_transaction_that_hangs_is_aborted_by_its_leader(shell: Shell) -> None
     [marker] = shell.cluster.requests()[-1].markers
     said = (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)
     assert (said, marker.transaction_result) == ((7, 2, 3), False)
-    assert "no open transaction begins at offset 41" in shell(*words, "41", status=EXIT_FAILED)
+    assert "has no open transaction with first offset 41" in shell(*words, "41", status=EXIT_FAILED)
     outcome.error_code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert "TRANSACTION_COORDINATOR_FENCED" in shell(*words, "40", status=EXIT_FAILED)

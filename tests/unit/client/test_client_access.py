@@ -117,19 +117,19 @@ async def test_acls_are_described_and_deleted_by_a_filter() -> None:
 
 async def test_words_that_there_are_not_are_told_with_those_there_are() -> None:
     async with cluster_and_admin() as (cluster, admin):
-        with pytest.raises(ValueError, match="operation 'raed' is none of 'all', 'read'"):
+        with pytest.raises(ValueError, match="operation 'raed' must be one of 'all', 'read'"):
             await admin.describe_acls(AclFilter(operation="raed"))
-        with pytest.raises(ValueError, match="pattern type 'match' is none of"):
+        with pytest.raises(ValueError, match="pattern type 'match' must be one of"):
             await admin.create_acls([Acl(**{**_fields(READ), "pattern_type": "match"})])
         wrong: Any = [AclFilter()]
-        with pytest.raises(TypeError, match="a list of Acl is wanted"):
+        with pytest.raises(TypeError, match="must be a list of Acl"):
             await admin.create_acls(wrong)
-        with pytest.raises(ValueError, match="mechanism 'PLAIN' is none of"):
+        with pytest.raises(ValueError, match="mechanism 'PLAIN' must be one of"):
             await admin.alter_user_scram_credentials(deletions=[("a", "PLAIN")])
         with pytest.raises(ValueError, match="no credential is given"):
             await admin.alter_user_scram_credentials()
         wrong = "sideways"
-        with pytest.raises(ValueError, match="kind 'sideways' is none of 'upgrade'"):
+        with pytest.raises(ValueError, match="kind 'sideways' must be one of 'upgrade'"):
             await admin.update_features({"f": 1}, wrong)
         with pytest.raises(ValueError, match="no feature is given"):
             await admin.update_features({})

@@ -72,7 +72,7 @@ async def test_offsets_are_asked_by_name_or_time() -> None:
         assert (await admin.list_offsets({T: "earliest"}))[T].offset == 0
         assert (await admin.list_offsets({T: 17}, "read_committed"))[T].offset == 0
         wrong: Any = "newest"
-        with pytest.raises(ValueError, match="t-0: 'newest' is none of 'earliest', 'latest'"):
+        with pytest.raises(ValueError, match="t-0: 'newest' must be one of 'earliest', 'latest'"):
             await admin.list_offsets({T: wrong})
 
 

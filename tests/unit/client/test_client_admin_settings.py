@@ -100,7 +100,7 @@ async def test_what_has_settings_is_listed() -> None:
             about.ConfigResource("topic", "t"),
         ]
         assert cluster.requests()[0].resource_types == [2, 4]
-        with pytest.raises(ValueError, match="'disk' is none of 'topic', 'broker'"):
+        with pytest.raises(ValueError, match="'disk' must be one of 'topic', 'broker'"):
             await admin.list_config_resources(["disk"])
 
 

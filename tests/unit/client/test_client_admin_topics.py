@@ -42,10 +42,12 @@ async def test_what_is_no_topic_is_refused_before_it_is_sent() -> None:
     async with cluster_and_admin() as (cluster, admin):
         cluster.offer(create_topics_.CreateTopicsRequest, created())
         wrong: Any = ["x"]
-        with pytest.raises(TypeError, match="a list of NewTopic is wanted, not of 'x'"):
+        with pytest.raises(TypeError, match="must be a list of NewTopic, not of 'x'"):
             await admin.create_topics(wrong)
         wrong = {"retention.ms": [1]}
-        with pytest.raises(TypeError, match=r"setting 'retention\.ms': a str, int, float or bool"):
+        with pytest.raises(
+            TypeError, match=r"setting 'retention\.ms' must be a str, int, float or bool"
+        ):
             await admin.create_topics([NewTopic("new", configs=wrong)])
         with pytest.raises(KafkaError, match="CreateTopics cannot be written") as caught:
             await admin.create_topics([NewTopic("new", 2**40)])
@@ -76,7 +78,7 @@ async def test_a_topic_grows() -> None:
         assert [one.broker_ids for one in second.topics[0].assignments] == [[1, 2]]
         assert (first.validate_only, second.validate_only) == (False, True)
         wrong: Any = {"t": "6"}
-        with pytest.raises(TypeError, match="t: an int or NewPartitions is wanted, not '6'"):
+        with pytest.raises(TypeError, match="t: must be an int or NewPartitions, not '6'"):
             await admin.create_partitions(wrong)
 
 

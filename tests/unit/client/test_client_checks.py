@@ -26,12 +26,12 @@ from tests.support.client.fake_cluster import T
 from tests.support.client.fake_group import COMMIT, GroupCluster, group_cluster
 
 WRONG: list[tuple[Callable[[Any], object], Any, type[Exception], str]] = [
-    (checked_names, "ab", TypeError, r"a list of names is wanted: \['ab'\]"),
+    (checked_names, "ab", TypeError, r"must be a list of names: \['ab'\]"),
     (checked_names, [1], TypeError, "each a str, not 1"),
-    (checked_names, None, TypeError, "a list of names is wanted, not None"),
-    (checked_partitions, T, TypeError, "a list of TopicPartitions is wanted"),
-    (checked_partitions, [("t", 0)], TypeError, r"a TopicPartition is wanted, not \('t', 0\)"),
-    (checked_partitions, 7, TypeError, "a list of TopicPartitions is wanted, not 7"),
+    (checked_names, None, TypeError, "must be a list of names, not None"),
+    (checked_partitions, T, TypeError, "must be a list of TopicPartitions"),
+    (checked_partitions, [("t", 0)], TypeError, r"must be a TopicPartition, not \('t', 0\)"),
+    (checked_partitions, 7, TypeError, "must be a list of TopicPartitions, not 7"),
     (checked_partitions, [TopicPartition("t", "0")], TypeError, "a str and an int"),  # type: ignore[arg-type]
     (checked_partitions, [TopicPartition("t", -1)], ValueError, "a partition is not negative: -1"),
     (checked_places, {T: -5}, ValueError, "an offset is 0 to"),
@@ -39,9 +39,9 @@ WRONG: list[tuple[Callable[[Any], object], Any, type[Exception], str]] = [
     (checked_places, {T: "5"}, TypeError, "an offset is an int, not '5'"),
     (checked_places, {T: True}, TypeError, "an offset is an int, not True"),
     (checked_places, {T: OffsetAndMetadata(5, metadata=None)}, TypeError, "metadata a str"),  # type: ignore[arg-type]
-    (checked_places, {"t": 5}, TypeError, "a TopicPartition is wanted, not 't'"),
-    (checked_places, [T], TypeError, "a dict of TopicPartition to offsets is wanted"),
-    (checked_timestamps, [T], TypeError, "a dict of TopicPartition to times in ms is wanted"),
+    (checked_places, {"t": 5}, TypeError, "must be a TopicPartition, not 't'"),
+    (checked_places, [T], TypeError, "must be a dict of TopicPartition to offsets"),
+    (checked_timestamps, [T], TypeError, "must be a dict of TopicPartition to times in ms"),
     (checked_timestamps, {T: 1.5}, TypeError, "an int of milliseconds, not 1.5"),
     (checked_timestamps, {T: -9}, ValueError, "milliseconds since 1970: -9"),
 ]

@@ -41,7 +41,7 @@ def answering(data: bytes | None, ended: asyncio.Event) -> Answer:
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the peer speaks HTTP"),
         (TLS_ALERT, "the peer speaks TLS"),
         (b"\x7f\xff\xff\xffnonsense", "not Kafka's protocol: a frame of 2147483647 bytes"),
-        (b"", "without an answer (it is no Kafka broker, wants TLS, or is stopping"),
+        (b"", "without a response (no Kafka broker, requires TLS, or is stopping"),
         (None, "no answer in time"),
     ],
 )
@@ -89,7 +89,7 @@ def test_a_host_of_several_addresses_that_all_refuse() -> None:
 def test_an_unknown_host_name() -> None:
     lost = ConnectionLost("nowhere.invalid:9092")
     lost.__cause__ = socket.gaierror(-2, "Name or service not known")
-    assert why_unreachable(lost) == "the host name is not known"
+    assert why_unreachable(lost) == "unknown host name"
 
 
 async def test_a_broker_that_died_since_is_named_with_its_cause() -> None:

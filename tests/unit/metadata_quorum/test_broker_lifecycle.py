@@ -282,7 +282,7 @@ async def test_a_directory_that_fails_is_named_at_once() -> None:
 async def test_a_controller_that_knows_no_directories_ends_the_broker() -> None:
     async with with_two_directories(knows_directories=False) as (controller, _, _):
         assert controller.lifecycle is not None
-        with pytest.raises(RegistrationFailed, match="knows one log directory a broker"):
+        with pytest.raises(RegistrationFailed, match="supports only one log directory a broker"):
             await controller.lifecycle.failure
 
 

@@ -201,7 +201,7 @@ def test_the_directories_survive_a_snapshot() -> None:
 @pytest.mark.parametrize(
     ("log_dirs", "message"),
     [
-        (("3a", "1b"), "Log directory 1b is that of broker 1"),
+        (("3a", "1b"), "Log directory 1b belongs to broker 1"),
         (("3a", "3a"), "names a reserved log directory, or one twice"),
         (("3a", UNASSIGNED), "names a reserved log directory, or one twice"),
         (("3a", LOST), "names a reserved log directory, or one twice"),

@@ -74,7 +74,7 @@ def test_an_unclean_election_needs_a_live_replica_and_a_partition_without_a_lead
     bench.die(1)
     gone, led = bench.elect(("t", 0), ("led", 0), unclean=True)
     assert gone.error_code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    assert gone.error_message == "none of the replicas of t-0, [1], is alive"
+    assert gone.error_message == "no replica of t-0 is alive: start one of [1]"
     assert led.error_code is ErrorCode.ELECTION_NOT_NEEDED
     [preferred] = bench.elect(("t", 0))
     assert preferred.error_code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
@@ -162,8 +162,7 @@ def test_an_operator_is_told_of_each_unclean_election() -> None:
     bench, _ = unclean_leader()
     remarks = unclean_elections(bench.replay(), bench.log)
     assert [*remarks] == [
-        "UNCLEAN ELECTION: broker 2 leads t-0 from now on. It may lack acknowledged records: "
-        "those are lost"
+        "UNCLEAN ELECTION: broker 2 now leads t-0. Acknowledged records that it lacks are lost"
     ]
 
 

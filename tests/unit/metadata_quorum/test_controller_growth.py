@@ -56,7 +56,7 @@ def test_the_request_may_say_where_the_new_partitions_go(bench: Bench) -> None:
         (
             NewPartitions(name="t", count=2, assignments=(ids(1),)),
             "INVALID_REPLICA_ASSIGNMENT",
-            "where 2 is that of the topic",
+            "replication factor is 2",
         ),
         (
             NewPartitions(name="t", count=2, assignments=(ids(1, 9),)),

@@ -100,7 +100,8 @@ def test_a_wiped_broker_leaves_the_elr_in_the_commit_of_its_registration() -> No
     bench.heartbeat(3)
     assert (bench.partition().leader_id, bench.partition().elr) == (NO_LEADER, (2,))
     assert remark == (
-        "broker 3 may lack acknowledged records: its log directory is another one than before. "
+        "broker 3 may lack acknowledged records: the log directory has another directory.id than "
+        "before. "
         "It is out of every ISR and ELR until it has caught up"
     )
     assert come_back(bench, 3, boot="b", directory="new") is None  # killed, with that directory

@@ -66,7 +66,7 @@ def test_minus_one_means_the_clusters_default(bench: Bench) -> None:
         (
             NewTopic(name="t", assignments={0: ids(1), 1: ids(1, 2)}),
             "INVALID_REPLICA_ASSIGNMENT",
-            "of its own",
+            "the topic's replication factor",
         ),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_broker_that_alone_holds_records_is_not_unregistered_before_they_are_g
     code, message = unregister(bench, 3)
     assert code == "INVALID_REQUEST"
     assert message is not None
-    assert "than 3 is known to hold all of t00-0, t01-0" in message
+    assert "Only broker 3 is known to have all records of t00-0, t01-0" in message
     assert "t09-0 and 2 more: start it again" in message
     assert bench.partition("t00").elr == (3,)
 

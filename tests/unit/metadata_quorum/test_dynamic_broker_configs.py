@@ -193,7 +193,7 @@ def test_a_setting_that_would_protect_is_refused_as_at_the_start(
 ) -> None:
     code, message, _ = alter(bench, broker, name, "x")
     assert code is ErrorCode.INVALID_REQUEST
-    assert message.startswith(f"{name}: not supported yet; there is no TLS, SASL or authorization")
+    assert message.startswith(f"{name}: not supported; quorumlog has no TLS, SASL or authorization")
     assert alter(bench, broker, name, None)[0] is ErrorCode.NONE
 
 

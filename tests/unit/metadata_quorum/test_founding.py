@@ -50,7 +50,7 @@ def test_voters_in_the_log_count_for_the_configured_ones_only_once_they_are_comm
     tmp_path: Path,
 ) -> None:
     in_log = voter_set(1, 5)
-    with pytest.raises(VotersChanged, match=r"does not know yet whether kraft\.version 1 is comm"):
+    with pytest.raises(VotersChanged, match=r"kraft\.version 1, which may be uncommitted"):
         founded(tmp_path, VOTED, in_log, is_upgrade_committed=False)
     same = replace(VOTED, voters=(BrokerId(1), BrokerId(2)))  # as configured
     assert founded(tmp_path, same, in_log, is_upgrade_committed=False) == same

@@ -68,7 +68,7 @@ def test_a_log_that_lost_its_end_or_all_after_a_clean_stop_is_refused(
     written(RealDisk(), str(tmp_path)).close()
     segment = tmp_path / DIRECTORY / SEGMENT
     segment.write_bytes(segment.read_bytes()[:size])
-    with pytest.raises(DamagedLog, match="were there for certain"):
+    with pytest.raises(DamagedLog, match="the log certainly had"):
         MetadataLog.open(RealDisk(), str(tmp_path))
     segment.unlink()
     with pytest.raises(DamagedLog, match="has no segment"):
@@ -119,7 +119,7 @@ def test_a_late_checkpoint_does_not_undo_the_clean_stop() -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "not whole"), ("[]", "delete it"), (json.dumps({"version": 9}), "of version 9")],
+    [("", "is damaged"), ("[]", "delete it"), (json.dumps({"version": 9}), "of version 9")],
 )
 def test_a_checkpoint_that_cannot_be_read_is_not_guessed(
     tmp_path: Path, content: str, message: str

@@ -37,14 +37,14 @@ def test_an_election_is_kept_and_nothing_is_an_empty_one(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "not whole"),
+        ("", "is damaged"),
         ("{}", "Keep the log beside it"),
-        ("[1]", "not whole"),
-        ('{"data_version": 1, "leaderId": 1, "leaderEpoch": null, "votedId": 1}', "not whole"),
+        ("[1]", "is damaged"),
+        ('{"data_version": 1, "leaderId": 1, "leaderEpoch": null, "votedId": 1}', "is damaged"),
         ('{"data_version": 1, "leaderId": 1, "leaderEpoch": -1, "votedId": 1}', "leaderEpoch -1"),
         (
             '{"data_version": 1, "leaderId": 1, "leaderEpoch": 2147483648, "votedId": 1}',
-            "not whole",
+            "is damaged",
         ),
         ('{"data_version": 9}', "of version 9"),
     ],

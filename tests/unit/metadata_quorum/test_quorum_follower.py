@@ -139,7 +139,7 @@ def test_nothing_that_is_committed_goes() -> None:
         quorum.step(9, answered(fetch, fetch_response(4, high_watermark=3))), FetchRequest
     )
     diverging = DivergingEpoch(epoch=Epoch(1), end_offset=Offset(2))
-    with pytest.raises(InvariantViolation, match="3: what is committed"):
+    with pytest.raises(InvariantViolation, match="3: committed records"):
         quorum.step(10, answered(again, fetch_response(4, diverging_epoch=diverging)))
 
 

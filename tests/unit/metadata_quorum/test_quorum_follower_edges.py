@@ -171,7 +171,7 @@ def test_a_flush_that_was_not_ordered_or_goes_beyond_the_log_is_a_bug() -> None:
         node.step(1, events.LogFlushed(flushed_offset=Offset(0)))
     node, fetch_id = following()
     node.step(100, response_from(2, fetch_id, fetch_response(4)))
-    with pytest.raises(InvariantViolation, match="what was flushed was in the log"):
+    with pytest.raises(InvariantViolation, match="the flushed records were in the log"):
         node.step(101, events.LogFlushed(flushed_offset=Offset(2)))
 
 

@@ -70,7 +70,7 @@ def test_a_voter_without_its_election_state_is_new_and_says_so(
     for _ in range(2):
         open_and_close(settings(tmp_path))
         assert state(tmp_path) == Election(is_new=True)
-    assert "node 1 does not know its last vote" in caplog.text
+    assert "node 1 has lost its last vote" in caplog.text
     assert "new-cluster" in caplog.text
 
 
@@ -84,7 +84,9 @@ def test_a_lone_voter_has_nobody_to_mislead(
 
 def test_the_voters_of_a_cluster_are_those_of_its_last_run(tmp_path: Path) -> None:
     open_and_close(replace(settings(tmp_path, 1, 2, 3), is_new_cluster=True))
-    message = r"names 1, 2, but node 1 has voted in a quorum of 1, 2, 3: the voters .* cannot be"
+    message = (
+        r"names 1, 2, but node 1 has voted in a quorum of 1, 2, 3: the voters .* cannot change"
+    )
     with pytest.raises(VotersChanged, match=message):
         open_and_close(settings(tmp_path, 1, 2))
     with pytest.raises(VotersChanged):

@@ -229,7 +229,7 @@ def test_one_change_at_a_time() -> None:
     change(quorum, remove(3))
     response = answer(quorum.step(1000, asked(remove(2), 10)))
     assert response.error_code is ErrorCode.REQUEST_TIMED_OUT
-    assert "an earlier change" in response.error_message
+    assert "the previous voter change" in response.error_message
 
 
 # --- adding ---

@@ -82,7 +82,7 @@ def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> Non
         ({"listeners": "127.0.0.1"}, "write it as host:port"),
         ({"control.listener": "127.0.0.1:99999"}, "write it as host:port"),
         ({"controller.quorum.voters": "127.0.0.1:1"}, "write it as id@host:port"),
-        ({"controller.quorum.voters": "1@a:1,1@b:1"}, "1 is there twice"),
+        ({"controller.quorum.voters": "1@a:1,1@b:1"}, "1 is listed twice"),
         (
             {"controller.quorum.voters": "-1@a:1"},
             "controller.quorum.voters=-1: Value must be at least",
@@ -107,9 +107,9 @@ def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> Non
             "broker.heartbeat.interval.ms=9000 must be less than broker.session.timeout.ms=9000",
         ),
         ({"log.dirs": "/a,,/b"}, "a name between two commas is empty"),
-        ({"log.dirs": "/a,/b,/a"}, "a directory is there twice"),
+        ({"log.dirs": "/a,/b,/a"}, "a directory is listed twice"),
         ({"log.dirs": "/a,/b", "metadata.log.dir": "/c"}, "it must be one of log.dirs"),
-        ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2"}, "one listener is all that"),
+        ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2"}, "only one listener is supported"),
         ({"listeners": "PLAINTEXT://a:\u00b2"}, "write it as host:port"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "set advertised.listeners"),
         (
@@ -142,7 +142,7 @@ def test_a_properties_file_is_read_with_its_comments(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"line 3: node\.id is set twice"):
         config.read_properties(path)
     path.write_bytes(b"node.id=\xff\n")
-    with pytest.raises(ConfigError, match="not a text in UTF-8"):
+    with pytest.raises(ConfigError, match="not UTF-8 text"):
         config.read_properties(path)
     path.write_bytes(b"log.dirs=/a\0b\n")
     with pytest.raises(ConfigError, match="a zero byte"):

@@ -51,12 +51,12 @@ def test_logs_without_meta_properties_are_not_a_new_directory(node: NodeConfig, 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"", "is not whole"),
-        (b"version=1\nnonsense\n", "is not whole"),
-        (b"version=1\ncluster.id=c\nnode.id=1\ndirectory.i", "is not whole"),
+        (b"", "is damaged"),
+        (b"version=1\nnonsense\n", "is damaged"),
+        (b"version=1\ncluster.id=c\nnode.id=1\ndirectory.i", "is damaged"),
         (b"version=2\ncluster.id=c\nnode.id=1\ndirectory.id=d\n", "version 2"),
-        (b"version=1\ncluster.id=c\nnode.id=one\ndirectory.id=d\n", "is not whole"),
-        (b"\xff\xfe", "is not whole"),
+        (b"version=1\ncluster.id=c\nnode.id=one\ndirectory.id=d\n", "is damaged"),
+        (b"\xff\xfe", "is damaged"),
         (b"version=1\ncluster.id=other\nnode.id=1\ndirectory.id=d\n", "belongs to cluster other"),
         (b"version=1\ncluster.id=c\nnode.id=2\ndirectory.id=d\n", "belongs to node 2, not 1"),
     ],
@@ -98,7 +98,7 @@ def test_a_foreign_directory_among_ours_is_refused(node: NodeConfig) -> None:
     file = both.log_dirs[1] / "meta.properties"
     properties = file.read_text().partition("\n")[2]  # without the checksum, as a person writes it
     file.write_text(properties.replace("node.id=1", "node.id=2"))
-    with pytest.raises(StartFailed, match=r"b belongs to node 2, not 1, as its meta\.properties"):
+    with pytest.raises(StartFailed, match=r"b belongs to node 2, not 1, by its meta\.properties"):
         check_identities(RealDisk(), both)
 
 

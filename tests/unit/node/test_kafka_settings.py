@@ -72,7 +72,7 @@ def test_milliseconds_win_over_hours() -> None:
 def test_what_would_protect_is_refused(name: str, value: str) -> None:
     with pytest.raises(ConfigError) as refused:
         config.build({**COMPLETE, name: value})
-    assert str(refused.value).startswith(f"{name}: not supported yet")
+    assert str(refused.value).startswith(f"{name}: not supported")
 
 
 @pytest.mark.parametrize(

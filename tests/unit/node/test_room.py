@@ -7,7 +7,7 @@ import pytest
 from quorumlog.node.room import Room, StartEnded
 from quorumlog.storage.errors import DiskExhausted, StorageError
 
-REASON = "it waits for room on the disk, or for a file handle: cannot use /data"
+REASON = "waiting for disk space, or for a file handle: cannot use /data"
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -32,9 +32,9 @@ async def test_a_step_is_repeated_until_there_is_room(caplog: pytest.LogCaptureF
     assert room.obstacles.below("") == ""
     assert len(seen) < 30
     first, again, last = lines(caplog)
-    assert first == f"the start cannot go on: {REASON}"
+    assert first == f"the start is blocked: {REASON}"
     assert again.startswith(f"{first} (")
-    assert last.startswith("the start goes on: there is room, after 1")
+    assert last.startswith("the start continues: disk space is free again, after 1")
 
 
 async def test_another_error_ends_the_start() -> None:

@@ -50,7 +50,7 @@ def test_names_are_those_of_sparks_kafka_source_in_any_case() -> None:
         ({"startingOffsets": "now"}, "neither JSON"),
         ({"startingOffsets": '{"a": {"x": 1}}'}, "write it as"),
         ({"startingOffsets": '{"a": {"0": -3}}'}, "write it as"),
-        ({"endingOffsets": "earliest"}, "nothing lies before it"),
+        ({"endingOffsets": "earliest"}, "no record lies before it"),
         ({"maxOffsetsPerTrigger": "5"}, "is not for a batch"),
         ({"failOnDataLoss": "no"}, "true or false"),
         ({"maxRecordsPerPartition": "0"}, "above 0"),

@@ -154,7 +154,7 @@ def test_a_torn_file_is_named_with_what_to_do_or_what_follows(
                     assert found in (written, {})
             except CorruptCheckpoint as error:
                 assert not name.endswith("-offset-checkpoint")
-                assert f"/d/{name} is not whole" in str(error)  # noqa: PT017 - or it is equal
+                assert f"/d/{name} is damaged" in str(error)  # noqa: PT017 - or it is equal
                 assert "delete" in str(error) or "write it again" in str(error)  # noqa: PT017 - either will do
 
 
@@ -290,7 +290,5 @@ def test_records_without_partition_metadata_are_damage(disk: SimDisk) -> None:
     disk.open("/d/00000000000000000000.log", create=True)
     assert read_partition_metadata(disk, "/d") is None  # the crash came before the first append
     disk.open("/d/00000000000000000000.log").append([b"records"])
-    with pytest.raises(
-        CorruptCheckpoint, match=r"/d/partition.metadata is not whole \(there is no"
-    ):
+    with pytest.raises(CorruptCheckpoint, match=r"/d/partition.metadata is damaged \(there is no"):
         read_partition_metadata(disk, "/d")

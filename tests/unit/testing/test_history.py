@@ -63,7 +63,7 @@ def test_the_end_of_an_operation_is_what_the_block_says(history: History, trial:
         ("ok", ""),
         ("fail", "refused"),
         ("info", "no answer"),
-        ("info", "the test did not say what became of it"),
+        ("info", "the test did not report the outcome"),
     ]
     # After an unknown operation its process does nothing more.
     assert [one["process"] for one in found] == [0, 0, 0, 1]
@@ -268,5 +268,5 @@ def test_a_recorded_consumer_records_polls_and_jumps(history: History) -> None:
 
 
 def test_other_clients_are_recorded_by_hand(history: History) -> None:
-    with pytest.raises(TypeError, match="object is none of Producer, SyncProducer"):
+    with pytest.raises(TypeError, match="object is not one of Producer, SyncProducer"):
         history.recorded(object())

@@ -142,7 +142,7 @@ def test_a_marked_test_has_the_history_of_its_run(pytester: pytest.Pytester) -> 
     )
     result = run(pytester)
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["@pytest.mark.chaos has a history of its own: ask for the*"])
+    result.stdout.fnmatch_lines(["@pytest.mark.chaos has its own history: use the*"])
 
 
 NEMESIS = """
@@ -310,7 +310,7 @@ def test_what_is_not_known_is_not_valid(pytester: pytest.Pytester) -> None:
         + """
     assert history.verdict.valid == "unknown"
     assert not history.verdict.valid
-    assert "nothing was polled" in repr(history.verdict)
+    assert "no poll returned a record" in repr(history.verdict)
 """
     )
     run(pytester).assert_outcomes(passed=1)

@@ -43,7 +43,7 @@ def test_one_value_in_three_types_is_one_number() -> None:
 
 @pytest.mark.parametrize("value", [1.5, True, ["a"], {"id": 7}])
 def test_other_values_are_refused(value: object) -> None:
-    with pytest.raises(TypeError, match="say by history"):
+    with pytest.raises(TypeError, match="set history"):
         RecordedValues().number(value)
 
 

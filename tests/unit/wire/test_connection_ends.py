@@ -52,7 +52,7 @@ async def test_waiting_for_a_broker_that_takes_nothing_has_an_end(
         stop_reading(broker)
         send_more_than_a_socket_takes(connection)
         waiting = asyncio.create_task(connection.send(HeartbeatRequest(), timeout_ms=60_000))
-        with pytest.raises(RequestTimedOut, match="does not take"):
+        with pytest.raises(RequestTimedOut, match="does not read"):
             await connection.drain()
         with pytest.raises(ConnectionLost):
             await waiting

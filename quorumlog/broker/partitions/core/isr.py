@@ -59,9 +59,9 @@ class PendingIsr:
 class ProposalOutcome(Enum):
     """The outcome of a proposal, by the response to AlterPartition."""
 
-    COMMITTED = "the controller granted it"
-    REFUSED = "it was not granted and will not be"
-    AWAIT_METADATA = "the controller knows something that we do not: the metadata log will tell"
+    COMMITTED = "the controller granted the proposal"
+    REFUSED = "the controller refused the proposal for good"
+    AWAIT_METADATA = "the controller has newer metadata: wait for the metadata log"
     ASK_AGAIN = "the outcome is unknown"
 
 

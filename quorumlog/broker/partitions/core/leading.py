@@ -48,7 +48,7 @@ class Leadership:
             case events.IsrAnswered():
                 return self.isr_answered(role, now_ms, event)
             case events.LeaderAnswered():
-                raise InvariantViolation("only a follower appends what it fetched")
+                raise InvariantViolation("only a follower appends fetched records")
             case events.LeaderDiverged() | events.FetchOutOfRange() | events.BatchBeganEarlier():
                 return NO_EFFECTS  # the fetch was sent as a follower
             case _:

@@ -193,6 +193,6 @@ class Partition:
             case events.FollowerFetched():
                 return [self.serving.judge_follower(event)]
             case events.LeaderAnswered():
-                raise InvariantViolation("only a follower appends what it fetched")
+                raise InvariantViolation("only a follower appends fetched records")
             case _:
                 return NO_EFFECTS

@@ -79,9 +79,9 @@ class PartitionInvariants:
         ):
             require(False, "2: kept log start <= log start <= high watermark <= log end")
         if cuts and state.is_member and state.high_watermark < before.high_watermark:
-            require(False, "8: a member keeps what is committed")
+            require(False, "8: a member's high watermark does not fall")
         if state.flushed_offset > state.log_end_offset:
-            require(False, "7: what is flushed is in the log")
+            require(False, "7: flushed offset <= log end")
         if isinstance(role, Leader):
             self._check_leader(role, before)
 
@@ -101,15 +101,15 @@ class PartitionInvariants:
             if progress is None:
                 require(False, "3: maximal_isr <= replicas")
             elif rose and progress.log_end_offset < high_watermark:
-                require(False, "4: the maximal ISR holds what is committed")
+                require(False, "4: every member of the maximal ISR has all committed records")
             elif (
                 joined
                 and member not in before.maximal_isr
                 and state.partition_epoch == before.partition_epoch
                 and progress.log_end_offset < floor
             ):
-                require(False, "5: a replica that joins the ISR holds what is committed")
+                require(False, "5: a replica that joins the ISR has all committed records")
         if rose and len(isr) < state.min_insync_replicas:
-            require(False, "6: nothing is committed below min.insync.replicas")
+            require(False, "6: the high watermark rises only with min.insync.replicas in sync")
         if rose and high_watermark > state.counted_offset:
-            require(False, "7: nothing is committed that the leader may lose")
+            require(False, "7: high watermark <= counted offset of the leader")

@@ -16,10 +16,10 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 class Standing(Enum):
     """How far the metadata relies on a replica's records, when its log is opened."""
 
-    SPARE = "a leader has all committed records: what is damaged is cut, and fetched again"
-    COUNTED_ON = "it has all committed records: it is in the ISR or the ELR"
-    UNDECIDED = "no replica leads, and its log may be the best that is left"
-    CHOSEN = "it leads with the records that are left: an unclean election"
+    SPARE = "a leader has all committed records: damaged records are truncated and fetched again"
+    COUNTED_ON = "the replica has all committed records: it is in the ISR or the ELR"
+    UNDECIDED = "the partition has no leader, and this log may be the best remaining"
+    CHOSEN = "the replica leads with the remaining records: an unclean election"
 
     @property
     def must_be_whole(self) -> bool:

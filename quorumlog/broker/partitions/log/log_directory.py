@@ -73,7 +73,7 @@ class OrphanedRecords(LacksRecords):
         self.path: Final = path
         self.topic_id: Final = topic_id
         super().__init__(
-            f"{path}/{PARTITION_METADATA_FILE} is not whole, or has another topic id and no "
+            f"{path}/{PARTITION_METADATA_FILE} is damaged, or has another topic id and no "
             "checksum, and the records beside it may be the last ones of this partition. If no "
             "other replica leads it, and the topic was not deleted and made again since they were "
             "written, let that file have the two lines 'version: 0' and "
@@ -90,7 +90,7 @@ def _deleted_partition(name: str) -> TopicPartition:
 def _why_aside(found_id: TopicId | None, topic_id: TopicId) -> str:
     if found_id is None:
         return (
-            f"its {PARTITION_METADATA_FILE} is not whole, and others have its records, or no "
+            f"its {PARTITION_METADATA_FILE} is damaged, and others have its records, or no "
             "record had to last"
         )
     return (

@@ -156,7 +156,7 @@ class PartitionDriver:
 
         Raises CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError: the log is unchanged.
         """
-        require(not self.is_cutting, "nothing is appended to a log that is cut")
+        require(not self.is_cutting, "no append during a truncation")
         if records:
             batches = marked_headers(records)
             info = self.log.append_as_follower(records, leader_epoch=leader_epoch)
@@ -320,9 +320,9 @@ class PartitionDriver:
 
     def _disclaim(self, effect: effects.DisclaimLog) -> None:
         _logger.error(
-            "%s: the log of broker %d, which leads, differs from offset %d on, and this one has "
-            "committed all below %d: nothing is cut until the metadata says that this broker is "
-            "in neither ISR nor ELR",
+            "%s: the log of leader %d diverges from offset %d on, but this replica's high "
+            "watermark is %d: no truncation until the controller removes this broker from ISR "
+            "and ELR",
             *(self.topic_partition, effect.leader_id, effect.offset, effect.high_watermark),
         )
         self._around.report(self.topic_partition)

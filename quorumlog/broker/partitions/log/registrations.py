@@ -100,7 +100,7 @@ class Registrations:
             return None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             _logger.warning(
-                "%s is not whole (%s): the logs beside it may lack records", self._path, error
+                "%s is damaged (%s): the logs beside it may lack records", self._path, error
             )
             return None
         is_copy = content.inode != self._disk.inode(self._path)

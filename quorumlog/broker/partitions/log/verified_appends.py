@@ -115,7 +115,7 @@ class VerifiedAppends:
     def _verify(self, key: _Key, batch: AdmittedBatch) -> None:
         driver, header = self._drivers[batch.at], batch.header
         transaction = some(batch.transaction, "a batch that is verified is of a transaction")
-        verify = some(transaction.verify, "its coordinator can be asked")
+        verify = some(transaction.verify, "a verified transaction has a coordinator")
         guard = driver.producers.guards.take(
             header.producer_id, header.producer_epoch, header.base_sequence, adds=transaction.adds
         )

@@ -220,7 +220,7 @@ class Transaction:
 
     def apply(self, metadata: TransactionMetadata) -> None:
         """Make the change under way: its record is committed."""
-        require(self.pending is metadata.state, "1: what is committed was under way")
+        require(self.pending is metadata.state, "1: the committed state is the pending state")
         self._transition(metadata)
         self.pending, self.pending_behind = self.pending_behind, None
         self.failures = self.not_before_ms = 0

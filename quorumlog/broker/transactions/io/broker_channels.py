@@ -230,7 +230,7 @@ class _Channel(Generic[QuestionT]):
                 try:
                     response = await self._send()
                 except (ConnectionLost, RequestTimedOut, UnsupportedVersion) as error:
-                    _logger.info("asking %s:%d: %s", *self.address, error)
+                    _logger.info("request to %s:%d failed: %s", *self.address, error)
                     failures += 1
                     self._refuse_all()
                     await self._discard()

@@ -82,13 +82,13 @@ LOG_MUTANTS: Final = Mutants(_storage)
 # --- retention ---
 
 
-@LOG_MUTANTS.breaks("retention removes records that are not committed")
+@LOG_MUTANTS.breaks("retention removes uncommitted records")
 class _RemovesWhatIsNotCommitted(Retention):
     def is_committed(self, end: int, high_watermark: int) -> bool:  # noqa: ARG002 - broken
         return True
 
 
-@LOG_MUTANTS.breaks("a log without a limit of age loses its old records")
+@LOG_MUTANTS.breaks("a log with unlimited retention.ms loses its old records")
 class _TakesNoLimitForZero(Retention):
     def has_expired(self, segment: SegmentFacts, limits: RetentionLimits, wall_ms: int) -> bool:
         limited = replace(limits, max_age_ms=max(0, limits.max_age_ms))
@@ -110,7 +110,7 @@ class _Start(Retention):
         raise NotImplementedError
 
 
-@LOG_MUTANTS.breaks("retention by size removes a segment that the log still has room for")
+@LOG_MUTANTS.breaks("retention by size removes a segment that fits within the limit")
 class _RemovesOneTooMany(_Start):
     def changed(
         self, segments: Sequence[SegmentFacts], limits: RetentionLimits
@@ -119,7 +119,7 @@ class _RemovesOneTooMany(_Start):
         return segments, replace(limits, max_bytes=less)
 
 
-@LOG_MUTANTS.breaks("retention by size leaves a segment that is too many")
+@LOG_MUTANTS.breaks("retention by size keeps a segment above the limit")
 class _LeavesOneTooMany(_Start):
     def changed(
         self, segments: Sequence[SegmentFacts], limits: RetentionLimits
@@ -128,7 +128,9 @@ class _LeavesOneTooMany(_Start):
         return segments, replace(limits, max_bytes=more)
 
 
-@LOG_MUTANTS.breaks("a segment is as old as its oldest record: younger ones go with it")
+@LOG_MUTANTS.breaks(
+    "a segment's age is that of its oldest record: younger records are deleted with it"
+)
 class _AgesByTheOldestRecord(_Start):
     def changed(
         self, segments: Sequence[SegmentFacts], limits: RetentionLimits
@@ -138,7 +140,7 @@ class _AgesByTheOldestRecord(_Start):
         return older, limits
 
 
-@LOG_MUTANTS.breaks("old segments take a younger one before them along")
+@LOG_MUTANTS.breaks("deleting an old segment also deletes a younger segment before it")
 class _PassesOverYoungSegments(Retention):
     def start_after(
         self,
@@ -159,7 +161,7 @@ class _PassesOverYoungSegments(Retention):
         return start
 
 
-@LOG_MUTANTS.breaks("old segments stay as long as the log has a young record")
+@LOG_MUTANTS.breaks("old segments stay while the log has a young record")
 class _GoesByTheYoungestOfAll(_Start):
     def changed(
         self, segments: Sequence[SegmentFacts], limits: RetentionLimits
@@ -171,7 +173,7 @@ class _GoesByTheYoungestOfAll(_Start):
 # --- where a log starts ---
 
 
-@LOG_MUTANTS.breaks("a log forgets at a start which of its records were deleted")
+@LOG_MUTANTS.breaks("a restarted log loses its log start offset: deleted records return")
 class _ForgetsWhereItStarts(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> Log:
@@ -179,13 +181,13 @@ class _ForgetsWhereItStarts(Log):
         return super().open(disk, directory, settings, **known)
 
 
-@LOG_MUTANTS.breaks("the files of deleted records stay for ever")
+@LOG_MUTANTS.breaks("the segments of deleted records are never removed")
 class _LeavesDeadSegments(Log):
     def remove_dead_segments(self) -> None:
         """Claim it."""
 
 
-@LOG_MUTANTS.breaks("the segment in which a log starts goes with those below it")
+@LOG_MUTANTS.breaks("the segment with the log start offset is deleted with the segments below it")
 class _RemovesWhereItStarts(Log):
     def advance_log_start_offset(self, offset: int) -> None:
         super().advance_log_start_offset(offset)
@@ -194,21 +196,21 @@ class _RemovesWhereItStarts(Log):
             self._segments.detach_below(behind[0])
 
 
-@LOG_MUTANTS.breaks("dead segments lose their names the newest first: a crash leaves a hole")
+@LOG_MUTANTS.breaks("dead segments are renamed newest first: a crash leaves a hole")
 class _RemovesTheNewestFirst(Log):
     def remove_dead_segments(self) -> None:
         self._segments._dead.reverse()  # noqa: SLF001 - broken
         super().remove_dead_segments()
 
 
-@LOG_MUTANTS.breaks("records that were deleted can be read as long as their segment is there")
+@LOG_MUTANTS.breaks("deleted records are readable while their segment exists")
 class _DeletesWholeSegmentsAlone(Log):
     def advance_log_start_offset(self, offset: int) -> None:
         held_by = [base for base in self.segment_base_offsets if base <= offset]
         super().advance_log_start_offset(max(self.log_start_offset, *held_by[-1:]))
 
 
-@LOG_MUTANTS.breaks("recovery believes all segments but the last, whatever was flushed")
+@LOG_MUTANTS.breaks("recovery checks only the last segment, not all unflushed segments")
 class _BelievesAllButTheLast(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> Log:
@@ -221,13 +223,13 @@ class _PassingOver(TimeLookup):
         return super().first_since(timestamp_ms + 1)
 
 
-@LOG_MUTANTS.breaks("a lookup by time passes over a record of just that time")
+@LOG_MUTANTS.breaks("a lookup by time skips a record with exactly that timestamp")
 class _PassesOverTheTime(Log):
     def time_lookup(self) -> TimeLookup:
         return _PassingOver(self._segments, self.log_start_offset)
 
 
-@LOG_MUTANTS.breaks("a lookup by time answers with a record that was deleted")
+@LOG_MUTANTS.breaks("a lookup by time returns a deleted record")
 class _FindsDeletedRecords(Log):
     def time_lookup(self) -> TimeLookup:
         return TimeLookup(self._segments, Offset(0))
@@ -242,13 +244,13 @@ class _DropsTheNewest(CleaningRules):
         return super().is_kept(record, offset - 1, newest, *horizon)
 
 
-@LOG_MUTANTS.breaks("compaction drops tombstones at once: a reader keeps what was deleted")
+@LOG_MUTANTS.breaks("compaction drops tombstones at once: a reader keeps a deleted key")
 class _DropsTombstonesAtOnce(CleaningRules):
     def is_kept(self, record: RawRecord, *known: Any) -> bool:
         return not record.is_tombstone and super().is_kept(record, *known)
 
 
-@LOG_MUTANTS.breaks("tombstones stay for ever")
+@LOG_MUTANTS.breaks("tombstones are never removed")
 class _KeepsTombstonesForEver(CleaningRules):
     def is_kept(
         self,
@@ -269,7 +271,7 @@ class _RenewsTheDeleteHorizon(CleaningRules):
         return super().cleaned(batch, unmarked, newest, **known)
 
 
-@LOG_MUTANTS.breaks("compaction drops the last batch of a producer: repetitions are not known")
+@LOG_MUTANTS.breaks("compaction drops a producer's last batch: its duplicates are not detected")
 class _ForgetsLastSequences(CleaningRules):
     def cleaned(
         self,
@@ -281,7 +283,7 @@ class _ForgetsLastSequences(CleaningRules):
         return super().cleaned(batch, header, newest, **{**known, "is_last": False})
 
 
-@LOG_MUTANTS.breaks("compaction numbers the records that stay anew")
+@LOG_MUTANTS.breaks("compaction renumbers the remaining records")
 class _NumbersRecordsAnew(CleaningRules):
     def cleaned(
         self, batch: Buffer, header: BatchHeader, newest: NewestOffsets, **known: bool
@@ -294,19 +296,19 @@ class _NumbersRecordsAnew(CleaningRules):
         return encode_batch(records, base_offset=first, leader_epoch=header.leader_epoch)
 
 
-@LOG_MUTANTS.breaks("compaction goes on above the high watermark")
+@LOG_MUTANTS.breaks("compaction continues above the high watermark")
 class _CleansWhatIsNotCommitted(Compaction):
     def begin(self, rules: CleaningRules, settings: LogSettings, **known: Any) -> Cleaning:
         return super().begin(replace(rules, end_offset=1 << 62), settings, **known)
 
 
-@LOG_MUTANTS.breaks("compaction goes up to the high watermark, past the last stable offset")
+@LOG_MUTANTS.breaks("compaction continues past the last stable offset, up to the high watermark")
 class _CleansOpenTransactions(CleanableRange):
     def decided_end(self, high_watermark: int, last_stable_offset: int) -> int:  # noqa: ARG002 - broken
         return high_watermark
 
 
-@LOG_MUTANTS.breaks("two keys of one length count as one")
+@LOG_MUTANTS.breaks("two keys of the same length count as one key")
 class _MixesKeysUp(NewestOffsets):
     def is_replaced(self, key: bytes, offset: int) -> bool:
         newest = max(self._offsets.values(), default=-1)
@@ -319,7 +321,7 @@ class _KeepsTheOldest(NewestOffsets):
         return not super().is_replaced(key, offset)
 
 
-@LOG_MUTANTS.breaks("a pass goes by the keys of batches without a producer alone")
+@LOG_MUTANTS.breaks("a pass indexes only the keys of batches without a producer id")
 class _ForgetsKeysOfProducers(NewestOffsets):
     def take(self, batch: Buffer, header: BatchHeader, **known: bool) -> bool:
         if header.producer_id >= 0:
@@ -328,7 +330,7 @@ class _ForgetsKeysOfProducers(NewestOffsets):
         return super().take(batch, header, **known)
 
 
-@LOG_MUTANTS.breaks("a pass with more keys than it has room for forgets some, and goes on")
+@LOG_MUTANTS.breaks("a pass with a full key map drops keys and continues")
 class _ForgetsKeysWhenFull(NewestOffsets):
     def take(self, batch: Buffer, header: BatchHeader, **known: bool) -> bool:
         if len(self._offsets) >= 4:
@@ -336,14 +338,14 @@ class _ForgetsKeysWhenFull(NewestOffsets):
         return super().take(batch, header, **known)
 
 
-@LOG_MUTANTS.breaks("a pass calls more of the log clean than it has looked at")
+@LOG_MUTANTS.breaks("a pass marks more of the log as clean than it has read")
 class _ClaimsMoreThanItHasCleaned(Cleaning):
     def run(self) -> Iterator[CleanedSegment | None]:
         yield from super().run()
         self.newest.end_offset += 100
 
 
-@LOG_MUTANTS.breaks("compaction rewrites the dirty part alone: old records of its keys stay")
+@LOG_MUTANTS.breaks("compaction rewrites only the dirty part: old records of its keys stay")
 class _CleansTheDirtyPartAlone(Cleaning):
     def _groups(self) -> Iterator[list[Segment]]:
         for group in super()._groups():
@@ -354,20 +356,20 @@ class _CleansTheDirtyPartAlone(Cleaning):
 # --- how cleaned segments take the place of others ---
 
 
-@LOG_MUTANTS.breaks("a cleaned segment takes the place of others before it is on the disk")
+@LOG_MUTANTS.breaks("a cleaned segment replaces others before it is flushed")
 class _CleanedSegmentsAreNotFlushed(NotFlushed):
     @staticmethod
     def is_meant(path: str) -> bool:
         return path.endswith(CLEANED_SUFFIX)
 
 
-@LOG_MUTANTS.breaks("a start does not complete a swap that a crash has interrupted")
+@LOG_MUTANTS.breaks("a start does not complete an interrupted swap of segments")
 class _SwapsAreForgotten(HandsOn):
     def listdir(self, path: str) -> list[str]:
         return [name for name in self._real.listdir(path) if not name.endswith(SWAP_SUFFIX)]
 
 
-@LOG_MUTANTS.breaks("old segments go before the cleaned one has a name that a start looks for")
+@LOG_MUTANTS.breaks("old segments are removed before the cleaned segment is renamed to .swap")
 class _SwapsBeginTooLate(HandsOn):
     def rename(self, source: str, target: str) -> None:
         if target.endswith(SWAP_SUFFIX):
@@ -377,7 +379,7 @@ class _SwapsBeginTooLate(HandsOn):
         self._real.rename(source, target)
 
 
-@LOG_MUTANTS.breaks("a start completes a swap of several segments, and leaves all but the first")
+@LOG_MUTANTS.breaks("a start that completes a swap removes only the first of the old segments")
 class _LeavesSwappedSegments(HandsOn):
     def __init__(self, real: Disk) -> None:
         super().__init__(real)

@@ -109,7 +109,7 @@ class NotFlushed(OtherFiles):
             self._real.fsync_dir(path)
 
 
-@STORAGE_MUTANTS.breaks("a vote is told before it is on the disk: its file is not flushed")
+@STORAGE_MUTANTS.breaks("a vote is sent before it is durable: its file is not flushed")
 class _VotesAreNotFlushed(NotFlushed):
     @staticmethod
     def is_meant(path: str) -> bool:
@@ -123,14 +123,14 @@ class _MetadataIsNotFlushed(NotFlushed):
         return path.endswith(".log") and "/__cluster_metadata-0/" in path
 
 
-@STORAGE_MUTANTS.breaks("a checkpoint gets its name before its content is flushed (KAFKA-16541)")
+@STORAGE_MUTANTS.breaks("a checkpoint is renamed before its content is flushed (KAFKA-16541)")
 class _CheckpointsAreNotFlushed(NotFlushed):
     @staticmethod
     def is_meant(path: str) -> bool:
         return path.endswith("-checkpoint")
 
 
-@STORAGE_MUTANTS.breaks("the names of files in a directory are never flushed")
+@STORAGE_MUTANTS.breaks("a directory's entries are never flushed")
 class _NamesAreNotFlushed(HandsOn):
     def fsync_dir(self, path: str) -> None:
         """Claim it."""
@@ -142,13 +142,13 @@ class _FileFlushedWhileItHasAHandle(HandsOn):
             self._real.fsync()
 
 
-@STORAGE_MUTANTS.breaks("what was written before a log lost its handle is never flushed")
+@STORAGE_MUTANTS.breaks("records written through a lost file handle are never flushed")
 class _LostHandlesAreNotFlushed(OtherFiles):
     def other(self, path: str, file: Any) -> Any:
         return _FileFlushedWhileItHasAHandle(file) if path.endswith(".log") else file
 
 
-@STORAGE_MUTANTS.breaks("the directory of a log that gets its first record has no durable name")
+@STORAGE_MUTANTS.breaks("the directory entry of a new log is not flushed before its first record")
 class _NewDirectoriesAreNotNamed(HandsOn):
     _added_in = ""
 
@@ -169,7 +169,7 @@ class _FileIgnoringErrors(HandsOn):
             self._real.fsync()
 
 
-@STORAGE_MUTANTS.breaks("an fsync that failed counts as done (fsyncgate)")
+@STORAGE_MUTANTS.breaks("a failed fsync counts as done (fsyncgate)")
 class _FailedFsyncsCount(OtherFiles):
     def other(self, path: str, file: Any) -> Any:
         return _FileIgnoringErrors(file) if path else file
@@ -180,20 +180,20 @@ class _FileNotCut(HandsOn):
         """Claim it."""
 
 
-@STORAGE_MUTANTS.breaks("a log is cut in memory, and its file is not")
+@STORAGE_MUTANTS.breaks("a truncation changes the log in memory, but not its file")
 class _FilesAreNotCut(OtherFiles):
     def other(self, path: str, file: Any) -> Any:
         return _FileNotCut(file) if path.endswith(".log") else file
 
 
-@STORAGE_MUTANTS.breaks("the mark of a clean shutdown stays when a process starts (KAFKA-15375)")
+@STORAGE_MUTANTS.breaks("the clean shutdown marker stays after a start (KAFKA-15375)")
 class _CleanShutdownIsRemembered(HandsOn):
     def unlink(self, path: str) -> None:
         if not path.endswith(f"/{CLEAN_SHUTDOWN_FILE}"):
             self._real.unlink(path)
 
 
-@STORAGE_MUTANTS.breaks("the producers of records that were cut are found at the next start")
+@STORAGE_MUTANTS.breaks("a restart restores the producer state of truncated records")
 class _SnapshotsOutliveRecords(HandsOn):
     def unlink(self, path: str) -> None:
         if not path.endswith(".snapshot"):
@@ -208,19 +208,19 @@ class _AnyBytesCount(SegmentScan):
         pass
 
 
-@STORAGE_MUTANTS.breaks("recovery does not look at the checksums of batches")
+@STORAGE_MUTANTS.breaks("recovery does not verify the checksums of batches")
 class _RecoversWithoutChecksums(Log):
     scan = _AnyBytesCount
 
 
-@STORAGE_MUTANTS.breaks("a log is opened after a crash as if it had been closed")
+@STORAGE_MUTANTS.breaks("a log is opened after a crash as if it had been closed cleanly")
 class _TrustsFilesAfterCrashes(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
         return super().open(disk, directory, settings, **{**known, "clean": True})
 
 
-@STORAGE_MUTANTS.breaks("recovery cuts a batch that is whole")
+@STORAGE_MUTANTS.breaks("recovery truncates an intact batch")
 class _RecoveryCutsWholeBatches(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
@@ -230,7 +230,7 @@ class _RecoveryCutsWholeBatches(Log):
         return log
 
 
-@STORAGE_MUTANTS.breaks("a log that is opened does not know its leader epochs")
+@STORAGE_MUTANTS.breaks("an opened log does not load its leader epochs")
 class _ForgetsEpochsAtStart(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
@@ -239,7 +239,9 @@ class _ForgetsEpochsAtStart(Log):
         return log
 
 
-@STORAGE_MUTANTS.breaks("a log that is cut keeps the leader epochs of what was cut (KAFKA-10706)")
+@STORAGE_MUTANTS.breaks(
+    "a truncation keeps the leader epochs of the truncated records (KAFKA-10706)"
+)
 class _KeepsEpochsOfWhatItCut(Log):
     def truncate_to(self, offset: int) -> None:
         known = self.epochs.entries
@@ -247,20 +249,22 @@ class _KeepsEpochsOfWhatItCut(Log):
         self.epochs.extend(known)
 
 
-@STORAGE_MUTANTS.breaks("a log that is cut keeps one batch too many")
+@STORAGE_MUTANTS.breaks("a truncation keeps one batch too many")
 class _CutsTooLittle(Log):
     def truncate_to(self, offset: int) -> None:
         kept = [header.next_offset for header in self.headers(offset)][:1]
         super().truncate_to(kept[0] if kept else offset)
 
 
-@STORAGE_MUTANTS.breaks("a log that is cut loses one batch too many")
+@STORAGE_MUTANTS.breaks("a truncation removes one batch too many")
 class _CutsTooMuch(Log):
     def truncate_to(self, offset: int) -> None:
         super().truncate_to(max(self.log_start_offset, offset - 1))
 
 
-@STORAGE_MUTANTS.breaks("a follower's copy says that it was written in the epoch of today's leader")
+@STORAGE_MUTANTS.breaks(
+    "a follower appends batches with the current leader epoch instead of their own"
+)
 class _StampsCopiesAnew(Log):
     def append_as_follower(self, records: Buffer, *, leader_epoch: int | None = None) -> AppendInfo:
         stamped = bytearray(records)
@@ -272,7 +276,7 @@ class _StampsCopiesAnew(Log):
         return super().append_as_follower(stamped, leader_epoch=leader_epoch)
 
 
-@STORAGE_MUTANTS.breaks("a read that begins at a new segment leaves its first batch out")
+@STORAGE_MUTANTS.breaks("a read that starts in a new segment skips its first batch")
 class _SkipsWhereSegmentsBegin(Log):
     def read(self, offset: int, **limits: Any) -> ReadResult:
         if offset in self.segment_base_offsets[1:]:

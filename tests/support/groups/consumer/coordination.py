@@ -33,7 +33,7 @@ SETTINGS = ConsumerGroupSettings(session_timeout_ms=1000, heartbeat_interval_ms=
 
 
 class PythonMatcher:
-    """A fake: Python's expressions, of which the tests use what RE2 has, too."""
+    """A fake: Python's expressions; the tests use only the common subset with RE2."""
 
     def __init__(self) -> None:
         self.tried = 0
@@ -61,7 +61,7 @@ def heartbeat(member_id: str, member_epoch: int, **changes: Any) -> ConsumerHear
 
 
 def join(member_id: str, *names: str, **changes: Any) -> ConsumerHeartbeat:
-    """A full heartbeat; of a member that joins, unless `member_epoch` says otherwise."""
+    """A full heartbeat, of a joining member unless `member_epoch` is given."""
     values: dict[str, Any] = {
         "rebalance_timeout_ms": 500,
         "subscribed_topic_names": names or ("t",),
@@ -72,13 +72,13 @@ def join(member_id: str, *names: str, **changes: Any) -> ConsumerHeartbeat:
 
 
 def durable(group: ConsumerGroup) -> dict[str, Any]:
-    """Everything that the records of a group say."""
+    """The complete state in the records of a group."""
     volatile = {"is_metadata_due", "subscribed_names"}
     return {name: value for name, value in vars(group).items() if name not in volatile}
 
 
 class TopicsOfTest(Topics):
-    """Topics whose ids tell their names: `T(name, generation)`."""
+    """Topics with ids that contain their names: `T(name, generation)`."""
 
     __test__ = False
 
@@ -195,19 +195,19 @@ class ConsumerCoordination(DrivenShard[GroupCoordinator]):
         return self.consumer.groups["g"]
 
     def answer(self, request: Any) -> Any:
-        """Ask, and commit whatever must be committed for the answer."""
+        """Send a request, and commit the records that its response waits for."""
         request_id = self.ask(request)
         self.commit_writes()
         return self.replies[request_id]
 
     def beat(self, request: ConsumerHeartbeat) -> HeartbeatResult:
-        """Ask as `answer` does; the heartbeat must be served."""
+        """Send a request as `answer` does; it must succeed."""
         result: HeartbeatResult = self.answer(request)
         assert result.error_code is ErrorCode.NONE, result
         return result
 
     def refused(self, request: ConsumerHeartbeat) -> ErrorCode:
-        """Ask, and return why it is refused; nothing is written."""
+        """Send a request that is refused, without a write; return its error."""
         request_id = self.ask(request)
         assert not self.writes
         result: HeartbeatResult = self.replies[request_id]
@@ -225,7 +225,7 @@ class ConsumerCoordination(DrivenShard[GroupCoordinator]):
         )
 
     def check_replayed(self) -> None:
-        """What is served is what a replay of the log gives, if nothing is under way."""
+        """The served state equals a replay of the log, if no write is under way."""
         assert not self.writes
         loaded = self.reloaded().consumer.groups
         live = self.consumer.groups

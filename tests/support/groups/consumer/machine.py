@@ -1,6 +1,6 @@
-"""A model of KIP-848: clients of one consumer group, and what they must be told, step by step.
+"""A model of KIP-848: clients of one consumer group, and their required responses, in steps.
 
-`tests/property/test_consumer_groups.py` runs it and says what must hold.
+`tests/property/test_consumer_groups.py` runs it and lists the invariants.
 """
 
 from dataclasses import dataclass, field
@@ -35,19 +35,19 @@ QUIET_ROUNDS = 4  # one to make the target, one to give up, one to take, and one
 
 @dataclass
 class Client:
-    """What one client knows. `has`: what it consumes; `told`: what it was told to have at last."""
+    """The state of one client. `has`: its partitions; `told`: its last assignment."""
 
     member_id: str
     instance_id: str | None
     subscription: dict[str, Any]
-    is_stubborn: bool = False  # it gives nothing up
+    is_stubborn: bool = False  # it never revokes partitions
     epoch: int = 0
     previous_epoch: int = 0
     has: Partitions = NO_PARTITIONS
     told: Partitions = NO_PARTITIONS
     must_say_all: bool = True
     asked: int | None = None
-    heard_ms: int = 0  # when the coordinator last heard from it
+    heard_ms: int = 0  # the time of its last request to the coordinator
     dirty_ms: int | None = None  # its first request since it had nothing to give up
     is_away: bool = False
     sent: list[ConsumerHeartbeat] = field(default_factory=list, repr=False)
@@ -78,7 +78,7 @@ class OneConsumerGroup(RuleBasedStateMachine):
     def now_ms(self) -> int:
         return self.groups.now_ms
 
-    # --- What clients say and hear ---
+    # --- Requests and responses of clients ---
 
     def ask(self, client: Client, request: ConsumerHeartbeat) -> None:
         client.sent.append(request)
@@ -88,7 +88,7 @@ class OneConsumerGroup(RuleBasedStateMachine):
         client.asked = request_id
         self.asked[request_id] = (client, request, self.now_ms)
         if request.owned is not None:
-            client.has &= request.owned  # it gives up the rest by saying so
+            client.has &= request.owned  # its request revokes the rest
         for other in self.gone if request.member_epoch == 0 else ():
             if other.is_away and other.instance_id == client.instance_id:
                 other.has = NO_PARTITIONS  # its place is taken
@@ -147,7 +147,7 @@ class OneConsumerGroup(RuleBasedStateMachine):
             fields |= client.subscription
         self.ask(client, heartbeat(client.member_id, client.epoch, **fields))
 
-    # --- What may happen ---
+    # --- Steps ---
 
     @rule(
         instance_id=st.sampled_from((None, None, "i", "j", "k")),
@@ -177,7 +177,7 @@ class OneConsumerGroup(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def client_beats_twice(self, data: st.DataObject) -> None:
-        """It gives up on the first answer, and says all again."""
+        """It revokes at the first response, and sends all fields again."""
         client = data.draw(st.sampled_from(self.clients))
         self.beat(client)
         self.groups.commit_writes()
@@ -234,7 +234,7 @@ class OneConsumerGroup(RuleBasedStateMachine):
     @precondition(lambda self: any(client.instance_id for client in self.clients))
     @rule(data=st.data())
     def static_client_restarts(self, data: st.DataObject) -> None:
-        """It says that it will be back; the others go on meanwhile."""
+        """It leaves for a while; the others go on meanwhile."""
         static = [client for client in self.clients if client.instance_id is not None]
         old = data.draw(st.sampled_from(static))
         self.end(old, "goes")
@@ -298,7 +298,7 @@ class OneConsumerGroup(RuleBasedStateMachine):
 
     @rule(survives=st.booleans())
     def coordinator_fails_over(self, survives: bool) -> None:
-        """Perhaps the write under way made it; nobody was told."""
+        """The write under way may be committed; its response is lost."""
         last_request_id = self.groups.last_request_id
         self.groups.batches += [write.records for write in self.groups.writes[:survives]]
         self.groups = self.groups.reloaded()
@@ -316,7 +316,7 @@ class OneConsumerGroup(RuleBasedStateMachine):
             if group is not None and client.member_id in group.members:
                 client.heard_ms = self.now_ms
 
-    # --- What must hold ---
+    # --- Invariants ---
 
     @invariant()
     def what_is_served_is_what_a_replay_gives(self) -> None:

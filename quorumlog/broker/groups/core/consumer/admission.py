@@ -51,19 +51,20 @@ def check_fields(request: ConsumerHeartbeat, settings: ConsumerGroupSettings) ->
     if assignor is not None and assignor not in settings.assignors:
         known = ", ".join(settings.assignors)
         raise RequestRefused(
-            ErrorCode.UNSUPPORTED_ASSIGNOR, f"server_assignor {assignor!r} is none of: {known}"
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"server_assignor {assignor!r} is not supported; choose from {known}",
         )
 
 
 def _check_epoch(request: ConsumerHeartbeat) -> None:
     if request.member_epoch == 0:
         if request.rebalance_timeout_ms < 0:
-            raise _invalid("a member that joins must name its rebalance_timeout_ms")
+            raise _invalid("a joining member must send rebalance_timeout_ms")
         if request.owned is None or request.owned:
-            raise _invalid("a member that joins has no topic_partitions, and must say so")
+            raise _invalid("a joining member must send empty topic_partitions")
         if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
             raise _invalid(
-                "a member that joins must name subscribed_topic_names or subscribed_topic_regex"
+                "a joining member must send subscribed_topic_names or subscribed_topic_regex"
             )
     elif request.member_epoch == STATIC_LEFT_EPOCH:
         if request.instance_id is None:
@@ -157,5 +158,5 @@ def _check_member_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> N
     if current.state is MemberState.UNKNOWN and (request.owned is None or request.owned):
         raise RequestRefused(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            "the state of the member is not known here: give up all partitions and join again",
+            "the coordinator lost the member's state: revoke all partitions and rejoin",
         )

@@ -1,4 +1,4 @@
-"""All mutants of the world `partition`: of its replicas, of their flushes and of their storage."""
+"""All mutants of the world `partition`: of replicas, flushes and storage."""
 
 from typing import Final
 

@@ -1,6 +1,6 @@
 """Controllers that break one rule each: the world of a controller and brokers must find them.
 
-Those of unclean elections are here, too, with the follower that does not give up its records.
+Mutants of unclean elections are here, too, also the follower that does not truncate its records.
 """
 
 from collections.abc import Sequence, Set
@@ -35,11 +35,11 @@ from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset
 
-# ruff: noqa: ARG002 - a mutant has the signature of what it replaces
+# ruff: noqa: ARG002 - a mutant has the signature of the method that it replaces
 
 
 def controller_with(broken: type[Any]) -> type[Controller]:
-    """Return a controller that has this rule, or that is this one."""
+    """Return a controller class with this rule; a controller class is returned as it is."""
     if issubclass(broken, Controller):
         return broken
 
@@ -68,7 +68,9 @@ class _IgnoresPowerLoss(Controller):
         return super().decide(request, now_ms=now_ms, base_offset=base_offset)
 
 
-@CONTROLLER_MUTANTS.breaks("a broker that lost its memory takes up its places (decision 133)")
+@CONTROLLER_MUTANTS.breaks(
+    "a broker that lost unflushed records resumes its leaderships (decision 133)"
+)
 class _ResumesWithoutItsRecords(Resumptions):
     def may_resume(
         self, broker: BrokerImage | None, request: BrokerRegistration, losses: Losses
@@ -77,7 +79,9 @@ class _ResumesWithoutItsRecords(Resumptions):
         return super().may_resume(broker, replace(request, boot_id=boot_id), NO_LOSS)
 
 
-@CONTROLLER_MUTANTS.breaks("a new process leads on in an epoch of its former one (decision 133)")
+@CONTROLLER_MUTANTS.breaks(
+    "a new process leads in a leader epoch of the former process (decision 133)"
+)
 class _ResumesInOldEpochs(Resumptions):
     def _renewed(self, request: BrokerRegistration) -> tuple[PartitionChange, ...]:
         return ()
@@ -91,7 +95,7 @@ class _FencesBeforeTheLastSlice(Slices):
         return super().departure(broker_id, losses)._replace(is_whole=True)
 
 
-@CONTROLLER_MUTANTS.breaks("an ISR is granted to a process that has been replaced (KIP-903)")
+@CONTROLLER_MUTANTS.breaks("an ISR is granted with a replaced process (KIP-903)")
 class _GrantsToAnyProcess(PartitionDecisions):
     def _is_eligible(
         self, partition: PartitionImage, broker_id: BrokerId, broker_epoch: int
@@ -108,7 +112,7 @@ class _GrantsToTheFenced(PartitionDecisions):
         return True
 
 
-@CONTROLLER_MUTANTS.breaks("an ISR is granted that was proposed on an older view (KIP-497)")
+@CONTROLLER_MUTANTS.breaks("an ISR proposal from an older partition epoch is granted (KIP-497)")
 class _GrantsOldProposals(PartitionDecisions):
     def _refusal(
         self, partition: PartitionImage, broker_id: BrokerId, proposal: IsrProposal
@@ -126,7 +130,7 @@ class _LeavesRefusedProposalsValid(PartitionDecisions):
 
 
 @CONTROLLER_MUTANTS.breaks(
-    "a member that left stays eligible although the ISR goes on to commit (KIP-966)"
+    "a removed ISR member stays eligible although the ISR commits further records (KIP-966)"
 )
 class _KeepsTheElrWhileItCommits(PartitionChanges):
     def min_isr(self, located: Located, leader_id: BrokerId, replicas: int) -> int:
@@ -157,7 +161,7 @@ class _EndsBeforeAllAreInSync(PartitionChanges):
         return Assignment(assignment.target) if is_begun else super().completed(assignment, isr)
 
 
-@CONTROLLER_MUTANTS.breaks("a reassignment takes the leader away, and no other is elected")
+@CONTROLLER_MUTANTS.breaks("a reassignment removes the leader without an election")
 class _DropsTheLeaderWithoutAnElection(PartitionChanges):
     def change(
         self,
@@ -174,7 +178,7 @@ class _DropsTheLeaderWithoutAnElection(PartitionChanges):
         return replace(change, leader=NO_LEADER) if leads_anew else change
 
 
-@CONTROLLER_MUTANTS.breaks("a cancelled reassignment leaves the replicas that it was adding")
+@CONTROLLER_MUTANTS.breaks("a cancelled reassignment keeps the added replicas")
 class _LeavesWhatWasAdded(ReassignmentDecisions):
     def without_reassignment(self, partition: PartitionImage) -> Assignment:
         return Assignment(partition.replicas)
@@ -195,7 +199,7 @@ class _ElectsWithoutLeave(PartitionChanges):
         return True
 
 
-@CONTROLLER_MUTANTS.breaks("an unclean election passes over eligible replicas that are alive")
+@CONTROLLER_MUTANTS.breaks("an unclean election ignores live eligible replicas")
 class _PassesOverTheEligible(PartitionChanges):
     def elected(
         self, assignment: Assignment, pool: tuple[BrokerId, ...], active: Set[BrokerId]
@@ -203,7 +207,9 @@ class _PassesOverTheEligible(PartitionChanges):
         return super().elected(assignment, assignment.replicas, active)
 
 
-@CONTROLLER_MUTANTS.breaks("the ISR is not only the new leader after an unclean election")
+@CONTROLLER_MUTANTS.breaks(
+    "an unclean election leaves other replicas than the new leader in the ISR"
+)
 class _KeepsTheIsrOfTheLostHistory(PartitionChanges):
     def change(
         self,
@@ -220,7 +226,7 @@ class _KeepsTheIsrOfTheLostHistory(PartitionChanges):
         return replace(change, isr=(change.leader, *(o for o in alive if o != change.leader)))
 
 
-@CONTROLLER_MUTANTS.breaks("a follower keeps what was committed before an unclean election")
+@CONTROLLER_MUTANTS.breaks("a follower keeps records that an unclean election has discarded")
 class _KeepsWhatWasCommitted(Followership):
     def leader_diverged(self, event: events.LeaderDiverged) -> Sequence[effects.Effect]:
         return [

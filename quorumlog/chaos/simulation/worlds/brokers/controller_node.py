@@ -1,6 +1,6 @@
 """The controller of the simulated brokers: the real decisions over a log in a list.
 
-Every decision is committed at once. The brokers learn of it over the network, each in its time.
+Every decision is committed at once. Each broker receives it over the network, after its own delay.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 
-CONTROLLER_ID: Final = 0  # of the network; it is no machine and never fails
+CONTROLLER_ID: Final = 0  # on the network; it is no machine and never fails
 TICK_US: Final = 50_000
 SETTINGS: Final = ControllerSettings(broker_session_timeout_ms=1_500, default_replication_factor=3)
 
@@ -43,7 +43,7 @@ def image_of(replay: ClusterReplay) -> ClusterImage:
 
 
 class ControllerNode:
-    """Decides what brokers ask, and fences the silent."""
+    """Decides the requests of brokers, and fences brokers whose session expired."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ControllerNode:
         )
 
     def fail_over(self) -> None:
-        """Let another controller take over, and every preferred leader lead that may."""
+        """Let another controller take over, then elect every eligible preferred leader."""
         self._take_over()
         self._enact(self.controller.decide_activation())
         self._elect_rest()
@@ -108,7 +108,7 @@ class ControllerNode:
             self._enact(self.controller.decide_elections())
 
     def reassign(self, rng: Rng, broker_ids: Sequence[int], *, least: int) -> None:
-        """Let a partition begin to move, or go back."""
+        """Begin to reassign a partition at random, or cancel its reassignment."""
         cluster = self.controller.cluster
         partitions = {
             TopicPartition(name, index): partition
@@ -120,7 +120,7 @@ class ControllerNode:
             self._reassigning.answered(self.ask(request))
 
     def suspect(self, broker_id: int) -> None:
-        """Believe that a broker's process is gone, although it lives."""
+        """Treat a broker's process as dead, although it lives."""
         broker = self.controller.cluster.brokers.get(BrokerId(broker_id))
         if broker is not None:
             self._enact(
@@ -130,7 +130,7 @@ class ControllerNode:
             )
 
     def tick(self) -> None:
-        """Fence the brokers that were silent for too long."""
+        """Fence the brokers whose session has expired; repeat every TICK_US."""
         due_ms = self.controller.next_expiry_ms()
         while due_ms is not None and due_ms <= self.now_ms():
             decision = self.controller.decide_expiry(self.now_ms())

@@ -1,4 +1,4 @@
-"""What a simulated broker asks of the controller: requests over the network, and ISR proposals."""
+"""Requests of a simulated broker to the controller over the network, and its ISR proposals."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 
 PROPOSAL_TIMEOUT_US: Final = 200_000
-LATE_SHARE: Final = 0.2  # of the runs, in which the metadata log may overtake such answers
+LATE_SHARE: Final = 0.2  # of the runs; in them the metadata log may overtake ISR responses
 
 
 class ControllerRequests:
@@ -41,16 +41,16 @@ class ControllerRequests:
         are_late = seeded("late answers", environment.seed).random() < LATE_SHARE
         rng = seeded(f"late answers {node.node_id}", environment.seed)
         self._late_rng: Final = rng if are_late else None
-        self._to_report: Final[dict[TopicPartition, None]] = {}  # until that is answered
+        self._to_report: Final[dict[TopicPartition, None]] = {}  # not acknowledged yet
 
     def forget(self) -> None:
-        """Begin another life: nothing is to be reported."""
+        """Drop the reports of an earlier process."""
         self._to_report.clear()
 
     def ask(
         self, request: ControllerRequest, answered: Callable[[Any], None], *, late_us: int = 0
     ) -> None:
-        """Send a request; it, or its answer, may be lost, late or doubled."""
+        """Send a request; it, or its response, may be lost, late or doubled."""
         network, push = self._environment.network, self._environment.timeline.push
         incarnation = self._node.machine.incarnation
 
@@ -69,11 +69,11 @@ class ControllerRequests:
             push(after_us, arrive)
 
     def report(self, at: TopicPartition) -> None:
-        """Report how far a log is whole with the next heartbeat, if that is needed then."""
+        """Report the intact part of a log with the next heartbeat, if that is still due then."""
         self._to_report[at] = None
 
     def send_reports(self) -> None:
-        """Send the reports that no answer has come to yet."""
+        """Send the reports that are not acknowledged yet."""
         due = {at: self._report_of(at) for at in self._to_report}
         reports = tuple(report for report in due.values() if report is not None)
         request = ReportLogs(
@@ -94,7 +94,7 @@ class ControllerRequests:
         return node.replicas.reported.report_of(at, node.replicas.image, node.broker_epoch)
 
     def add(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
-        """Send a request, and feed its response, although another proposal may be pending then."""
+        """Send a proposal, and feed its response, even if another one is pending by then."""
         request = AlterPartitions(
             broker_id=self._node.node_id,
             broker_epoch=self._node.broker_epoch,

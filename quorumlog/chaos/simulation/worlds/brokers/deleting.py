@@ -11,11 +11,11 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 LIVES_US: Final = 2_500_000  # the mean life of a topic
 AGAIN_US: Final = 100_000
-GONE_US: Final = 300_000  # the mean time until there is one of that name again
+GONE_US: Final = 300_000  # the mean time until the topic is created again
 
 
 class Deleting:
-    """Of one topic, which exists. In the calm it stays."""
+    """Deletes and re-creates one existing topic. In the calm it stays."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Deleting:
         self._topic: Final = topic
 
     def run(self) -> None:
-        """Wait for a while, then delete it."""
+        """Delete the topic after a random time."""
         self._environment.timeline.push(self._rng.randrange(2 * LIVES_US), self._delete)
 
     def _delete(self) -> None:
@@ -45,5 +45,5 @@ class Deleting:
         results = self._controller.ask(CreateTopics(topics=(self._topic,)))
         if isinstance(results, TopicResults) and results.results[0].error_code is ErrorCode.NONE:
             self.run()
-        else:  # no broker is there to lead it
+        else:  # e.g. no broker is alive to lead it
             self._environment.timeline.push(AGAIN_US, self._create)

@@ -1,6 +1,6 @@
-"""Disk queues whose work takes simulated time: a partition is busy meanwhile, others are not.
+"""Disk queues whose work takes simulated time and blocks only its own partition.
 
-And what a person does to the disk of a broker that has stopped and says what to do.
+Also the manual repair of a log directory after a broker stopped with `OrphanedRecords`.
 """
 
 from collections import deque
@@ -26,23 +26,23 @@ AreOf = Callable[[TopicPartition, TopicId, list[Entry]], bool]
 
 
 LOG_DIR: Final = "/logs"
-LATE_US: Final = (2_000, 100_000, 400_000)  # the longest time from an end to its outcome, by run
+LATE_US: Final = (2_000, 100_000, 400_000)  # the longest delay of an outcome, by run
 
 
 def at_once() -> int:
-    """Return how late an outcome is that comes with the end of its work."""
+    """Return a delay of 0: each outcome arrives as soon as its work ends."""
     return 0
 
 
 def late_outcomes(environment: Environment, node_id: int) -> Callable[[], int]:
-    """Return a function that draws how late an outcome is: half of them are, before the calm."""
+    """Return a function that draws the delay of an outcome: half have none; in the calm, all."""
     longest_us = seeded("late outcomes", environment.seed).choice(LATE_US)
     rng = seeded(f"late outcomes {node_id}", environment.seed)
     return lambda: 0 if environment.is_calm else rng.choice((0, rng.randrange(longest_us)))
 
 
 class SimulatedDiskQueue:
-    """A DiskQueue of one life of a process. What is under way when that ends is never done.
+    """A DiskQueue of one life of a process. Work that is under way when that ends is lost.
 
     The outcome of work may reach `done` later than the work ends: a thread ends several pieces of
     work before the event loop receives their outcomes.
@@ -63,12 +63,12 @@ class SimulatedDiskQueue:
         self._environment: Final = environment
         self._take: Final = take
         self._late_us: Final = late_us
-        self._lanes: Final[dict[Hashable, deque[_Work]]] = {}  # of keys with work under way
+        self._lanes: Final[dict[Hashable, deque[_Work]]] = {}  # by key with work under way
 
     def submit(
         self, key: Hashable, work: Callable[[], T], done: Callable[[T | StorageError], None]
     ) -> None:
-        """Do `work` after all that was submitted for `key` before; then tell `done` its result."""
+        """Do `work` after all earlier work for `key`; then call `done` with its result."""
         submitted = _Work(self._environment.fsync_us(self._machine.node_id), work, done)
         lane = self._lanes.get(key)
         if lane is None:
@@ -97,7 +97,7 @@ class SimulatedDiskQueue:
 
 
 class _Work(NamedTuple):
-    """A piece of work. `takes_us`: how long."""
+    """A piece of work. `takes_us`: its duration."""
 
     takes_us: int
     work: Callable[[], Any]
@@ -108,7 +108,7 @@ class _Work(NamedTuple):
 
 
 def orphaned_in(replicas: ReplicaSet) -> OrphanedRecords | None:
-    """Return the error of a log that asks a person for help: no other replica has the lead."""
+    """Return the error of a log that needs manual repair: its partition has no other leader."""
     for at, error in replicas.reported.refused.items():
         partition = replicas.image.partition(at)
         if isinstance(error, OrphanedRecords) and partition and partition.is_undecided:
@@ -117,11 +117,11 @@ def orphaned_in(replicas: ReplicaSet) -> OrphanedRecords | None:
 
 
 def maybe_repair(disk: SimDisk, failure: BaseException, are_of: AreOf | None = None) -> None:
-    """Do what the failure says: write down whose records those are, or move them away.
+    """Repair as the error advises: write the topic id of the records, or move them away.
 
-    `are_of` tells whether records are of this topic, or of an earlier one of its name; without it,
-    no topic was ever made again. If the disk refuses, the next start fails in the same way, and
-    the person is back.
+    `are_of` returns whether records belong to this topic, not to an earlier one of its name;
+    without it, no topic was ever re-created. After a disk error the next start fails in the same
+    way, and the repair is tried again.
     """
     if isinstance(failure, OrphanedRecords):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The records that a power loss leaves of a log, read from the disk itself."""
+"""The records of a log that survive a power loss, read from the disk itself."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Replicas that break a rule of `log.flush.acks`: they count what is not on the disk yet."""
+"""Replicas that break a rule of `log.flush.acks`: they count unflushed records."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -26,19 +26,19 @@ def _with(broken: type[Any]) -> BrokenRules:
 FLUSH_MUTANTS: Final = Mutants(_with)
 
 
-@FLUSH_MUTANTS.breaks("a leader counts its own records before they are on its disk")
+@FLUSH_MUTANTS.breaks("a leader counts its own records before they are flushed")
 class _CommitsBeforeItsFlush(HighWatermarkRule):
     def own_offset(self) -> Offset:
         return self._state.log_end_offset
 
 
-@FLUSH_MUTANTS.breaks("a follower tells its leader of records that are not on its disk")
+@FLUSH_MUTANTS.breaks("a follower's fetch offset includes unflushed records")
 class _FollowersTellUnflushedOffsets(Followership):
     def may_fetch(self) -> bool:
         return True
 
 
-@FLUSH_MUTANTS.breaks("a flush of a partition's log does not wait for the disk")
+@FLUSH_MUTANTS.breaks("a flush of a partition's log completes before the fsync")
 class _FlushesDoNotWait(Log):
     def flush(self) -> Offset:
         self._flushed_offset = self._log_end_offset
@@ -46,7 +46,7 @@ class _FlushesDoNotWait(Log):
 
 
 @FLUSH_MUTANTS.breaks(
-    "a flush counts as it ended, whatever a cut or another flush has done to the log since"
+    "a flush's result counts although the log was truncated or flushed since its start"
 )
 class _CountsFlushesFromBeforeCuts(LogFlusher):
     def _ended(self, outcome: Offset | StorageError) -> None:

@@ -1,6 +1,6 @@
 """Replicas that break one rule each: the worlds with brokers must find them.
 
-They do not check themselves, so that it is the oracle that must find them.
+They run without their own invariant checks: the oracle must find them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ from quorumlog.wire.codec.identifiers import (
     TopicPartition,
 )
 
-# ruff: noqa: ARG002 - a mutant has the signature of what it replaces
+# ruff: noqa: ARG002 - a mutant has the signature of the method that it replaces
 
 
 def _replica(*broken: type[Any]) -> BrokenRules:
@@ -47,16 +47,16 @@ def _replica(*broken: type[Any]) -> BrokenRules:
 PARTITION_MUTANTS: Final = Mutants(_replica)
 
 
-@PARTITION_MUTANTS.breaks("a leader commits what only its own log holds")
+@PARTITION_MUTANTS.breaks("a leader commits records that only its own log has")
 class CommitsAlone(HighWatermarkRule):
-    """Commits what the leader alone holds."""
+    """Commits records that only the leader holds."""
 
     def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
         """Break the rule."""
         return ()
 
 
-@PARTITION_MUTANTS.breaks("a leader does not count members that it has proposed (KIP-497)")
+@PARTITION_MUTANTS.breaks("a leader does not count the members of its proposed ISR (KIP-497)")
 class CountsOnlyTheGrantedIsr(HighWatermarkRule):
     """Leaves out replicas that the controller may have granted already."""
 
@@ -75,7 +75,7 @@ class LetsLaggardsJoin(IsrRules):
 
 
 class CountsEchoesOfOlderProcesses(Leadership):
-    """Counts a fetch of a process that was replaced."""
+    """Counts a fetch of a replaced process."""
 
     def is_replaced(self, progress: FollowerProgress, event: events.FollowerFetched) -> bool:
         """Break the rule."""
@@ -83,11 +83,11 @@ class CountsEchoesOfOlderProcesses(Leadership):
 
 
 @PARTITION_MUTANTS.breaks(
-    "a leader takes a restarted follower for the process before (KIP-903)",
+    "a leader takes a restarted follower for its former process (KIP-903)",
     also=CountsEchoesOfOlderProcesses,
 )
 class IgnoresBrokerEpochs(IsrRules):
-    """Takes any process of a broker for the one that fetched."""
+    """Proposes any process of a broker, not only the process that fetched."""
 
     def broker_epoch(self, role: Leader, member: BrokerId) -> int:
         """Break the rule."""
@@ -100,7 +100,9 @@ class IgnoresBrokerEpochs(IsrRules):
         return role.followers[replica].log_end_offset >= floor
 
 
-@PARTITION_MUTANTS.breaks("a leader counts a follower by its offset, whatever its log holds")
+@PARTITION_MUTANTS.breaks(
+    "a leader counts a follower by its fetch offset, also if the logs diverge"
+)
 class CountsDivergingFollowers(Leadership):
     """Counts a fetch before it compares the logs."""
 
@@ -113,7 +115,7 @@ class CountsDivergingFollowers(Leadership):
         return super().follower_fetched(role, now_ms, event)
 
 
-@PARTITION_MUTANTS.breaks("a leader lets any log follow its own (KIP-595)")
+@PARTITION_MUTANTS.breaks("a leader serves a fetch without comparing the logs (KIP-595)")
 class IgnoresDivergence(Serving):
     """Sends records to a follower whose log differs."""
 
@@ -140,7 +142,7 @@ class _TruncatesBeforeItFollows(RoleChanges):
 
 
 @PARTITION_MUTANTS.breaks(
-    "a follower cuts its log at its own high watermark, as before KIP-101",
+    "a follower truncates its log to its own high watermark, as before KIP-101",
     also=_TruncatesBeforeItFollows,
 )
 class TruncatesToItsHighWatermark(Followership):
@@ -154,7 +156,7 @@ class TruncatesToItsHighWatermark(Followership):
 
 
 @PARTITION_MUTANTS.breaks(
-    "a follower appends an answer to a fetch before its truncation (KAFKA-13207)"
+    "a follower appends a fetch response from before its truncation (KAFKA-13207)"
 )
 class _TakesLateAnswers(Followership):
     def accepts_answer(
@@ -164,7 +166,9 @@ class _TakesLateAnswers(Followership):
         return leader_epoch == state.leader_epoch and fetch_offset == state.log_end_offset
 
 
-@PARTITION_MUTANTS.breaks("a leader commits without the members that it wants to leave the ISR")
+@PARTITION_MUTANTS.breaks(
+    "a leader commits without the members whose removal from the ISR is pending"
+)
 class _ShrinksBeforeItIsGranted(IsrRules):
     def propose(self, role: Leader, new_isr: frozenset[BrokerId]) -> Sequence[effects.Effect]:
         ordered = super().propose(role, new_isr)
@@ -172,7 +176,7 @@ class _ShrinksBeforeItIsGranted(IsrRules):
         return ordered
 
 
-@PARTITION_MUTANTS.breaks("a leader takes a proposal without an answer for one that was refused")
+@PARTITION_MUTANTS.breaks("a leader takes an unanswered ISR proposal for a refused proposal")
 class _TakesAnyRefusalForFinal(Leadership):
     def isr_answered(
         self, role: Leader, now_ms: int, event: events.IsrAnswered
@@ -182,7 +186,9 @@ class _TakesAnyRefusalForFinal(Leadership):
         return super().isr_answered(role, now_ms, event)
 
 
-@PARTITION_MUTANTS.breaks("an answer to an older ISR proposal counts for the pending one (KIP-497)")
+@PARTITION_MUTANTS.breaks(
+    "the response to an older ISR proposal counts for the pending proposal (KIP-497)"
+)
 class TakesAnswersToOlderProposals(IsrRules):
     """Gives up a proposal that the controller may have granted."""
 
@@ -193,9 +199,9 @@ class TakesAnswersToOlderProposals(IsrRules):
         return super().answered(role, event)
 
 
-@PARTITION_MUTANTS.breaks("a replica falls out of the sweeps for ever: nothing ends its wait")
+@PARTITION_MUTANTS.breaks("a replica leaves the timer sweeps for ever: its waits never time out")
 class NeverLooksAtTheClock(Leadership):
-    """Takes each replica for settled, whoever has fallen behind."""
+    """Counts each replica as settled, even if it has fallen behind."""
 
     def is_settled(self, role: Leader) -> bool:
         """Break the rule."""
@@ -203,10 +209,10 @@ class NeverLooksAtTheClock(Leadership):
 
 
 @PARTITION_MUTANTS.breaks(
-    "a log of a deleted topic is taken up by one with the same name (KAFKA-14616)"
+    "a new topic opens the log of a deleted topic with the same name (KAFKA-14616)"
 )
 class TakesUpLogsOfDeletedTopics(LogDirectory):
-    """Believes that what has the name of a partition is its log."""
+    """Opens any log with the name of a partition, whatever its topic id."""
 
     def open(
         self,

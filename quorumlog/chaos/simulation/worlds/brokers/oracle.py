@@ -1,9 +1,9 @@
-"""What must hold for replicated partitions, seen from outside all brokers, after every step.
+"""The rules of replicated partitions, checked from outside all brokers, after every step.
 
-It knows what each log holds, what was shown as committed, what producers were told, and the ISR
-and ELR that the metadata names. It models the system and shares no code with the cores.
-One process leads in a leader epoch, not even its successor (decision 2).
-Sources: KIP-101 (replicas agree), KIP-497 and KIP-966 (ISR and ELR hold what is committed).
+It has the records of each log, the high watermarks, the acknowledgements of producers, and the ISR
+and ELR of the metadata. It models the system and shares no code with the cores.
+Only one process leads in a leader epoch: a restart needs a new epoch (decision 2).
+Sources: KIP-101 (replicas agree), KIP-497 and KIP-966 (ISR and ELR hold all committed records).
 """
 
 from collections import defaultdict
@@ -19,22 +19,22 @@ from quorumlog.chaos.simulation.worlds.entries import Entry
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 
 SEQUENCED: Final = b"sequence "
-"""How the values of the idempotent producer begin; the number follows."""
+"""The prefix of the idempotent producer's values; the number follows."""
 
 
 class Members(NamedTuple):
-    """The brokers that must hold all that is committed, and the leader's place in time."""
+    """The brokers that must hold all committed records, and the leader epoch."""
 
     holders: tuple[int, ...]  # ISR and ELR
     leader_epoch: int
 
 
 class _NewHistory(NamedTuple):
-    """An unclean election: what its leader holds is committed, as far as it was before."""
+    """An unclean election: only the committed records that its leader holds remain."""
 
     leader: int
     leader_epoch: int
-    has_led: bool = False  # before, its log may still lose what it has of the old leader
+    has_led: bool = False  # before that, its log may still truncate records of the old leader
 
 
 _NOBODY: Final = Members((), -1)
@@ -42,23 +42,23 @@ Place = tuple[int, TopicPartition]  # a replica
 
 
 class ReplicationOracle:
-    """Remembers what may never change, over all brokers and crashes.
+    """The facts that may never change, over all brokers and crashes.
 
-    - per replica: what its log holds, and how much of that is as committed;
-    - per partition: what was ever shown as committed, and what was acknowledged;
-    - which topics were deleted: one that has their name later has places of its own;
+    - per replica: the records of its log, and how many of them equal the committed ones;
+    - per partition: the records that were ever committed, and the acknowledged ones;
+    - the deleted topics: a re-created topic has places of its own;
     - the brokers that have lost unflushed records and are not registered again yet. The metadata
-      cannot know it, and may still name them.
+      may still name them.
 
-    An unclean election, if it is allowed, starts a new history: what its leader lacks may be lost,
-    and what leaders of earlier epochs still commit. From then on all is as before; only the
-    idempotent producer starts anew, with another producer id.
+    An unclean election, if it is allowed, starts a new history: it may lose the records that its
+    leader lacks, and those that leaders of earlier epochs still commit. The rules then hold as
+    before; only the idempotent producer starts anew, with another producer id.
     """
 
     def __init__(
         self, *, may_lose: bool = False, disks: Mapping[int, SimDisk] | None = None
     ) -> None:
-        """`disks` of brokers that commit only what is on the disk: they lose power at any time."""
+        """`disks`: of brokers that commit only flushed records; they lose power at any time."""
         self.topics: Final = TopicLives()
         self.new_histories: Final[dict[TopicPartition, int]] = defaultdict(int)  # how many
         self.committed: Final[dict[TopicPartition, list[Entry]]] = defaultdict(list)
@@ -70,8 +70,8 @@ class ReplicationOracle:
         self._disks: Final = disks
         self._histories: Final[dict[TopicPartition, _NewHistory]] = {}
         self._lost: Final[dict[TopicPartition, set[tuple[int, bytes]]]] = defaultdict(set)
-        self._lives: Final[dict[int, int]] = defaultdict(int)  # of brokers: how many have ended
-        self._led: Final[dict[tuple[TopicPartition, int], tuple[int, int]]] = {}  # by epoch
+        self._lives: Final[dict[int, int]] = defaultdict(int)  # ended processes by broker
+        self._led: Final[dict[tuple[TopicPartition, int], tuple[int, int]]] = {}  # process by epoch
         self._shortened: Final[set[Place]] = set()  # logs that a power loss may have cut
         self._agreed: Final[dict[Place, int]] = defaultdict(int)
         self._high_watermarks: Final[dict[Place, int]] = defaultdict(int)
@@ -79,11 +79,11 @@ class ReplicationOracle:
     # --- logs ---
 
     def appended(self, broker_id: int, at: TopicPartition, entries: Iterable[Entry]) -> None:
-        """Note new entries at the end of a replica's log."""
+        """Append entries to a replica's log."""
         self.logs[broker_id, at] += entries
 
     def truncated(self, broker_id: int, at: TopicPartition, end: int) -> None:
-        """Note that a replica's log ends earlier now."""
+        """Truncate a replica's log at `end`."""
         place = broker_id, at
         del self.logs[place][end:]
         self._agreed[place] = min(self._agreed[place], end)
@@ -91,7 +91,7 @@ class ReplicationOracle:
         self._check_holders(at)
 
     def removed(self, broker_id: int, at: TopicPartition) -> None:
-        """Note that a broker has no replica any more: the files go a little later."""
+        """Record that a broker dropped a replica; its files are deleted a little later."""
         place = broker_id, at
         self._shortened.add(place)
         self._high_watermarks[place] = 0
@@ -99,7 +99,7 @@ class ReplicationOracle:
     def are_of(
         self, broker_id: int, at: TopicPartition, topic_id: TopicId, entries: list[Entry]
     ) -> bool:
-        """Tell whether no other topic of that name has had more of these records on this broker."""
+        """Return whether no other topic of that name shares more of these records here."""
         own = self.topics.place_of(at, topic_id)
         shared = {
             place: _common(self.logs.get((broker_id, place), []), entries)
@@ -108,7 +108,7 @@ class ReplicationOracle:
         return shared[own] == max(shared.values())
 
     def stopped(self, broker_id: int, *, loses_power: bool) -> None:
-        """Note the end of a process; with the power it loses what was not flushed."""
+        """Record the end of a process; a power loss drops its unflushed records."""
         self._lives[broker_id] += 1
         if loses_power:
             if self._disks is None:
@@ -121,11 +121,12 @@ class ReplicationOracle:
             self._check_disks(at, 0, of=broker_id)
 
     def recovered(self, broker_id: int, at: TopicPartition, entries: list[Entry]) -> None:
-        """Compare what a process finds in a log with what was written there."""
+        """Compare the recovered records of a log with those that were appended to it."""
         place = broker_id, at
         before = self.logs[place]
         check(
-            entries == before[: len(entries)], f"recovery: {broker_id} finds in {at} what was not"
+            entries == before[: len(entries)],
+            f"recovery: {broker_id} finds unwritten records in {at}",
         )
         is_whole = len(entries) == len(before) or place in self._shortened
         self._shortened.discard(place)
@@ -137,23 +138,23 @@ class ReplicationOracle:
     # --- metadata ---
 
     def registered(self, broker_id: int) -> None:
-        """Note that the metadata knows what a broker may have lost."""
+        """Record that a broker registered: the metadata accounts for its lost records."""
         self.lossy.discard(broker_id)
 
     def elected(self, at: TopicPartition, members: Members) -> None:
-        """Note what the metadata says of a partition now."""
+        """Record the holders and the leader epoch of a partition in the metadata."""
         self.members[at] = members
         self._check_holders(at)
 
     def elected_uncleanly(self, at: TopicPartition, leader: int, leader_epoch: int) -> None:
-        """Note that a leader was elected that may lack what is committed."""
+        """Record the election of a leader that may lack committed records."""
         check(self._may_lose, f"unclean: {leader} was elected for {at}, which allows no loss")
         self.new_histories[at] += 1
         self._histories[at] = _NewHistory(leader, leader_epoch)
         self._maybe_rewind(leader, at)
 
     def _maybe_rewind(self, broker_id: int, at: TopicPartition) -> None:
-        """Forget what was committed and is not held by a leader that begins a new history."""
+        """Drop the committed records that the leader of a new history lacks."""
         history = self._histories.get(at)
         if history is None or history.has_led or history.leader != broker_id:
             return
@@ -169,35 +170,35 @@ class ReplicationOracle:
     def _is_of_old_history(
         self, broker_id: int, at: TopicPartition, end: int, *, leads: bool, leader_epoch: int
     ) -> bool:
-        """Tell whether a high watermark may be lost, because an unclean election has passed it."""
+        """Return whether an unclean election allows the loss of this high watermark."""
         history, lost, place = self._histories.get(at), self._lost[at], (broker_id, at)
         if history is None:
             return False
         if leader_epoch >= history.leader_epoch:
             if leads and broker_id == history.leader:
                 self._histories[at] = history._replace(has_led=True)
-            # A follower may have heard of these commits before it heard of the election.
+            # A follower may have received these commits before the election.
             start = self._agreement(broker_id, at)
             return not leads and start < end and self._old_commits(place, end).issubset(lost)
         lost |= self._old_commits(place, end)
         return True
 
     def _old_commits(self, place: Place, end: int) -> set[tuple[int, bytes]]:
-        """Return what a replica holds below its high watermark, and is not committed now."""
+        """Return the records below `end` in a replica that are not committed any more."""
         start, log = self._agreement(*place), self.logs[place]
         return {(offset, log[offset].content) for offset in range(start, end)}
 
     def new_beginnings(self, at: TopicPartition) -> int:
-        """Return how often a leader began that need not have all records: also of a new topic."""
+        """Return the number of unclean elections and re-creations of a partition."""
         places = self.topics.places_of(at)
         return len(places) - 1 + sum(self.new_histories[place] for place in places)
 
     def deleted(self, at: TopicPartition) -> None:
-        """Note that a partition is gone with its topic: no broker need hold what it had."""
+        """Record the deletion of a partition: no broker must hold its records any more."""
         self.members.pop(at, None)
 
     def _check_holders(self, at: TopicPartition) -> None:
-        """Check that every member of ISR and ELR holds all that is committed."""
+        """Check that every member of ISR and ELR holds all committed records."""
         committed = self.committed[at]
         for member in self.members.get(at, _NOBODY).holders:
             if member not in self.lossy:
@@ -206,9 +207,9 @@ class ReplicationOracle:
                 check(held == len(committed), f"{rule} {len(committed)} committed records")
 
     def _check_disks(self, at: TopicPartition, start: int, of: int | None = None) -> None:
-        """Check that the disk of every member has all that is committed from `start` on.
+        """Check that the disk of every member has all committed records from `start` on.
 
-        `of`: only of this broker, if it is a member.
+        `of`: check only this broker, if it is a member.
         """
         committed, log = self.committed[at][start:], self.topics.log_of(at)
         if self._disks is None or not committed:
@@ -220,7 +221,7 @@ class ReplicationOracle:
                 check(durable[: len(committed)] == committed, f"{rule} from {start} on")
 
     def _agreement(self, broker_id: int, at: TopicPartition) -> int:
-        """Return how many records of a replica, from the first on, are as committed."""
+        """Return how many first records of a replica equal the committed ones."""
         place = broker_id, at
         log, committed, agreed = self.logs[place], self.committed[at], self._agreed[place]
         end = min(len(log), len(committed))
@@ -234,7 +235,7 @@ class ReplicationOracle:
     def showed(
         self, broker_id: int, at: TopicPartition, end: int, *, leads: bool, leader_epoch: int
     ) -> None:
-        """Note a replica's high watermark in the epoch of which it knows."""
+        """Record a replica's high watermark, in its own leader epoch."""
         place = broker_id, at
         history = self._histories.get(at)
         begins = history is not None and leads and not history.has_led
@@ -270,8 +271,8 @@ class ReplicationOracle:
     def _check_sequences(self, at: TopicPartition, new: list[Entry]) -> None:
         """Check that the records of each producer id are committed once and in order.
 
-        After an unclean election, and in a new topic of an old name, a producer id may begin
-        anywhere: what it sent first may be lost.
+        After an unclean election, and in a re-created topic, a producer id may begin anywhere: its
+        first records may be lost.
         """
         begins_anywhere = at in self._histories or self.topics.is_later(at)
         expected: dict[int, int] = {}
@@ -287,15 +288,15 @@ class ReplicationOracle:
             expected[producer_id] += 1
 
     def _last_sequence(self, at: TopicPartition, producer_id: int, default: int) -> int:
-        """Return the last sequence that is committed of a producer id."""
+        """Return the last committed sequence of a producer id."""
         for entry in reversed(self.committed[at]):
             if entry.producer_id == producer_id and entry.content.startswith(SEQUENCED):
                 return _sequence(entry)
         return default
 
     def acknowledge(self, at: TopicPartition, offset: int, value: bytes) -> None:
-        """Note that a producer was told that its record is committed at this offset."""
-        for place in self.topics.places_of(at):  # it does not say of which topic of the name
+        """Record that a producer received an acknowledgement of its record at this offset."""
+        for place in self.topics.places_of(at):  # the response names no topic id
             committed = self.committed[place]
             if offset < len(committed) and committed[offset].content == value:
                 self.acknowledged[place][offset] = value
@@ -304,7 +305,7 @@ class ReplicationOracle:
         check(is_lost, f"acked-committed: {value!r} was acknowledged at {offset} of {at}")
 
     def finish(self) -> None:
-        """Compare all replicas, at the end, with what is committed and was acknowledged."""
+        """Compare all replicas with the committed and acknowledged records at the end."""
         for (broker_id, at), log in self.logs.items():
             if broker_id not in self.members.get(at, _NOBODY).holders:
                 continue
@@ -314,7 +315,7 @@ class ReplicationOracle:
 
 
 def _common(one: list[Entry], other: list[Entry]) -> int:
-    """Return with how many equal records both begin."""
+    """Return the length of the common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 

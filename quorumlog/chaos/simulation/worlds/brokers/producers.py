@@ -1,4 +1,4 @@
-"""Producers with acks=all. They learn where the leader is from any broker, perhaps an old one."""
+"""Producers with acks=all. They find the leader in the image of any broker, perhaps outdated."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +19,7 @@ from quorumlog.wire.codec.records import Record, encode_batch
 
 PRODUCER_ID: Final = 7
 SEND_AGAIN_US: Final = 1_500_000
-DELETING_SHARE: Final = 0.2  # of the runs, in which the topic is deleted and created again
+DELETING_SHARE: Final = 0.2  # of the runs: the topic is deleted and re-created
 
 
 def draw_producing_options(
@@ -31,10 +31,10 @@ def draw_producing_options(
     unclean_share: float = 0.0,
     flush_acks_share: float = 0.0,
 ) -> tuple[int, dict[str, Option]]:
-    """Draw the options of a run: `nodes` are the brokers, and there is no other machine.
+    """Draw the options of a run: `nodes` brokers, and no other machine.
 
-    `unclean_share`: of the runs, allows unclean elections; half of these commit with one replica.
-    `flush_acks_share`: of the runs, commits only what is on the disks (`log.flush.acks`).
+    `unclean_share`: of the runs with unclean elections; half of these commit with one replica.
+    `flush_acks_share`: of the runs that commit only flushed records (`log.flush.acks`).
     """
     options: dict[str, Option] = {
         "nodes": nodes,
@@ -56,10 +56,10 @@ def draw_producing_options(
 
 @dataclass(slots=True, kw_only=True)
 class Producer:
-    """Writes to one partition: batches of its own, and those of an idempotent producer.
+    """Writes to one partition, plain batches and batches of an idempotent producer.
 
-    The idempotent one numbers its batches, has at most BATCHES_KEPT under way, as it must, and
-    sends all again from the first that is not acknowledged when it does not hear of that one.
+    The idempotent producer numbers its batches and has at most BATCHES_KEPT under way, as it must.
+    After a timeout it sends all again from the first batch that is not acknowledged.
     """
 
     at: TopicPartition
@@ -68,14 +68,14 @@ class Producer:
     oracle: ReplicationOracle
     rng: Rng
     every_us: int
-    acknowledged: int = 0  # sequences below are
+    acknowledged: int = 0  # the end of the acknowledged sequences
     _values: int = 0
     _next: int = 0
     _is_stopped: bool = False
     _producer_id: int = PRODUCER_ID
-    _first: int = 0  # of the sequences of this producer id
-    _histories: int = 0  # that it has begun anew for
-    _has_gap: bool = False  # a leader lacks what was acknowledged
+    _first: int = 0  # sequence of this producer id
+    _histories: int = 0  # the new beginnings that it has handled
+    _has_gap: bool = False  # a leader lacks acknowledged sequences
     _progress_us: int = 0  # when the newest sequence was acknowledged, or all sent again
 
     def stop(self) -> None:
@@ -83,11 +83,11 @@ class Producer:
         self._is_stopped = True
 
     def describe(self) -> str:
-        """Return what it writes to, and the sequence that it sends next."""
+        """Return the partition and the next sequence."""
         return f"the producer of {self.at}, next sequence {self._next}"
 
     def run(self) -> None:
-        """Send something, and go on until `stop`."""
+        """Send batches until `stop`."""
         if self._is_stopped:
             return
         if self.rng.random() < 0.5:
@@ -102,17 +102,17 @@ class Producer:
         if now_us - self._progress_us > SEND_AGAIN_US:
             self._next, self._progress_us = self.acknowledged, now_us
             self._maybe_start_anew()
-        # The first goes alone: a leader that knows nothing of a producer takes any number.
+        # The first goes alone: a leader without producer state takes any sequence.
         under_way_max = BATCHES_KEPT if self.acknowledged > self._first else 1
         if self._next - self.acknowledged < under_way_max:
             self._send(SEQUENCED + b"%d" % self._next, self._next)
             self._next += 1
 
     def _maybe_start_anew(self) -> None:
-        """Take another producer id if what was acknowledged may be lost by right.
+        """Take another producer id if acknowledged records may be lost.
 
-        After an unclean election, and when the topic was deleted. A leader of before may
-        acknowledge even then: its successor has a gap (KIP-360).
+        So after an unclean election or a deletion of the topic. An older leader may acknowledge
+        even then: its successor has a gap (KIP-360).
         """
         histories = self.oracle.new_beginnings(self.at)
         if histories != self._histories or self._has_gap:
@@ -137,7 +137,7 @@ class Producer:
             push(after_us, node.take, node.produce, self.at, batch, done)
 
     def _leader(self) -> int:
-        """Return the leader as some broker knows it, perhaps one that no longer leads."""
+        """Return the leader in the image of some broker, perhaps outdated; -1 if unknown."""
         running = [node for node in self.nodes.values() if node.machine.is_up]
         if not running:
             return -1
@@ -178,7 +178,7 @@ class Producing:
         self._every_us: Final = Options(schedule).number("produce_every_us")
 
     def clients(self, brokers: BrokersWorld) -> list[Producer]:
-        """Return the producers. They fail with no machine: only what they send is lost."""
+        """Return the producers. They have no machine and never fail; messages may be lost."""
         return [
             Producer(
                 at=at,
@@ -192,5 +192,5 @@ class Producing:
         ]
 
     def awaited(self) -> str:
-        """Check and await nothing: the oracle of replication knows what was acknowledged."""
+        """Return "": the replication oracle already checks the acknowledged records."""
         return ""

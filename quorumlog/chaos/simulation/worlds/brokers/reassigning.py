@@ -1,8 +1,8 @@
 """Moves partitions of the simulated brokers at random, and checks how each move ends.
 
-- While it goes on, the replicas of before are still there.
-- It ends when the wanted replicas, and no others, are there and all in sync.
-- When it is cancelled, the replicas of before, and no others, are there.
+- While it is under way, the old replicas remain.
+- When it ends, exactly the target replicas remain, all in sync.
+- When it is cancelled, exactly the old replicas remain.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 
-_AGAIN_SHARE: Final = 0.5  # of the requests, for one that is moving
-_CANCELLED_SHARE: Final = 0.5  # of these
-_ALL_SHARE: Final = 0.25  # of the requests, perhaps to all brokers
+_AGAIN_SHARE: Final = 0.5  # of the requests: for a partition that is moving
+_CANCELLED_SHARE: Final = 0.5  # of those: cancel the move
+_ALL_SHARE: Final = 0.25  # of the requests: may place replicas on all brokers
 
 
 class Reassigning:
-    """Knows, for each partition, the replicas of before a move and those that are wanted."""
+    """Records the old and the target replicas of each partition that moves."""
 
     def __init__(self) -> None:
         self._before: Final[dict[TopicPartition, frozenset[int]]] = {}
@@ -37,7 +37,7 @@ class Reassigning:
         *,
         least: int,
     ) -> AlterReassignments:
-        """Return a request for one partition; it is to have at least `least` replicas."""
+        """Return a request for one partition, with at least `least` target replicas."""
         moving = [at for at in sorted(partitions) if partitions[at].is_reassigned]
         at = rng.choice(moving if moving and rng.random() < _AGAIN_SHARE else sorted(partitions))
         order = [BrokerId(broker_id) for broker_id in broker_ids]
@@ -52,7 +52,7 @@ class Reassigning:
         return AlterReassignments(wanted=(wanted,))
 
     def answered(self, response: object) -> None:
-        """Note the answer to the request that was drawn last."""
+        """Record the response to the last request."""
         if self._asked is None or not isinstance(response, ReassignmentResults):
             return
         at, wanted = self._asked
@@ -61,12 +61,12 @@ class Reassigning:
         self._asked = None
 
     def forget(self, at: TopicPartition) -> None:
-        """Note that a partition is gone: one of its name is another."""
+        """Forget a deleted partition: a re-created one is a new partition."""
         self._before.pop(at, None)
         self._wanted.pop(at, None)
 
     def show(self, at: TopicPartition, partition: PartitionImage) -> None:
-        """Check a partition as the metadata has it now."""
+        """Check the current metadata of a partition."""
         replicas = frozenset(partition.replicas)
         before = self._before.setdefault(at, replicas)
         if partition.is_reassigned:
@@ -75,7 +75,7 @@ class Reassigning:
             return
         wanted = self._wanted.pop(at, before)
         if self._asked is not None and self._asked[0] == at:
-            wanted = self._asked[1]  # it is there as soon as it is asked for
+            wanted = self._asked[1]  # it may end before the response arrives
         if replicas == before:
             return
         ended = f"reassign-ends: {at} is on {sorted(replicas)}, ISR {sorted(partition.isr)}, and"

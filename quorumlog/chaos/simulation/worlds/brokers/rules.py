@@ -1,4 +1,4 @@
-"""The rules that a world with brokers runs on: a mutant replaces one of them."""
+"""The rules of a world with brokers: a mutant replaces one of them."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -11,17 +11,17 @@ from quorumlog.metadata_quorum.controller.controller import Controller
 
 
 class Unchecked(PartitionInvariants):
-    """Checks nothing: the outcome must show the damage."""
+    """Invariants without checks: the oracle must find the damage."""
 
     def check(self, before: Marks, *, truncates: bool = False, cuts: bool = False) -> None:
-        """Check nothing."""
+        """Skip the checks."""
 
 
 UNCHECKED_RULES: Final = replace(KAFKA_RULES, invariants=Unchecked)
 
 
 def telling_one_at_once(rules: PartitionRules) -> PartitionRules:
-    """Return the rules of a broker whose replicas hear of an image one after the other."""
+    """Return rules that apply an image to one replica for each turn of the event loop."""
 
     class OneAtOnce(rules.untold_news):  # type: ignore[name-defined,misc]  # a class by value
         at_once = 1
@@ -31,7 +31,7 @@ def telling_one_at_once(rules: PartitionRules) -> PartitionRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenRules:
-    """The defaults are the real ones."""
+    """A set of rules. The defaults are the real rules."""
 
     partition: PartitionRules = KAFKA_RULES
     controller: type[Controller] = Controller

@@ -31,28 +31,28 @@ SET_UP_US: Final = 50_000
 
 
 class Client(Protocol):
-    """What uses the brokers: a producer, a member of a group."""
+    """A client of the brokers: a producer, a member of a group."""
 
     @property
     def acknowledged(self) -> int:
-        """Return how much was acknowledged to it so far."""
+        """Return the number of acknowledgements so far."""
 
     def run(self) -> None:
         """Begin to write."""
 
     def stop(self) -> None:
-        """Write nothing more."""
+        """Write no more."""
 
     def describe(self) -> str:
-        """Return its state, for the report that the world does not settle."""
+        """Return the state, for the report of a world that does not settle."""
 
 
 class Workload(Protocol):
-    """What uses the brokers, and how.
+    """The clients of the brokers, and their final checks.
 
-    topic: what the brokers hold, perhaps beside others.
-    volatile: the topic, if there is one, that is deleted and created again.
-    machine_ids: the machines of the clients; those of the brokers are numbered from 1.
+    topic: the topic that the brokers hold, perhaps beside others.
+    volatile: the topic that is deleted and re-created, or None.
+    machine_ids: the machines of the clients; the brokers have the numbers from 1.
     """
 
     topic: str
@@ -60,18 +60,18 @@ class Workload(Protocol):
     machine_ids: tuple[int, ...]
 
     def clients(self, brokers: "BrokersWorld") -> Sequence[Client]:
-        """Return the clients, and set up what the brokers do for them. Called once."""
+        """Return the clients, and set up their parts of the brokers. Called once."""
 
     def awaited(self) -> str:
-        """Check what the clients were told, when all writes have ended and all logs are equal.
+        """Check the clients' results, when all writes have ended and all logs are equal.
 
-        Return what is not as it must be yet: ask again a little later; "": nothing. Raises
+        Return the condition that does not hold yet, to call again a little later, or "". Raises
         Violation.
         """
 
 
 class BrokersWorld:
-    """A World."""
+    """A World of brokers, a controller and the clients of a workload."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class BrokersWorld:
         *,
         beside: Sequence[TopicPartition] = (),
     ) -> None:
-        """`beside`: all partitions of other topics that the brokers hold."""
+        """`beside`: all partitions of other topics on the brokers."""
         options, rules = Options(schedule), rules or BrokenRules()
         node_ids = tuple(range(1, options.number("nodes") + 1))
         self.left_down_max: Final = 0
@@ -124,7 +124,7 @@ class BrokersWorld:
             )
         self._clients: Final = workload.clients(self)
         self._acknowledged_before_calm: dict[int, int] = {}
-        self._awaited = ""  # why the world had not settled, when that was last asked
+        self._awaited = ""  # the condition that the last `has_settled` missed
 
     @property
     def elections(self) -> int:
@@ -142,7 +142,7 @@ class BrokersWorld:
                 self.environment.timeline.push(after_us, node.take, node.learn, end)
 
     def begin(self) -> None:
-        """Create the topic as soon as all brokers are there; then let the clients write."""
+        """Create the topics as soon as all brokers are unfenced; then start the clients."""
         self.controller.tick()
         self._set_up()
 
@@ -195,13 +195,13 @@ class BrokersWorld:
         return []
 
     def may_lose_power(self, machine: Machine) -> bool:
-        """Tell whether others hold what is committed: else it would be gone by right.
+        """Return whether other brokers hold all committed records, so that none may be lost.
 
         A broker that is killed leaves the ISR, and the ELR with it, as long as the ISR has
-        min.insync.replicas members. So fewer than those may have lost something that the metadata
-        does not know of: else they could be all that is left. Where one replica may commit, only a
-        broker outside ISR and ELR loses its power. With `log.flush.acks` every broker may: what is
-        committed is on the disks.
+        min.insync.replicas members. So fewer than those may have lost records while the metadata
+        still names them: else they could be the only ones left. Where one replica may commit, only
+        a broker outside ISR and ELR loses its power. With `log.flush.acks` every broker may: the
+        committed records are on the disks.
         """
         if self._flush_acks:
             return True
@@ -217,7 +217,7 @@ class BrokersWorld:
         )
 
     def inflict(self, action: Action, machine: Machine) -> None:
-        """Fence a broker that lives, or let another controller take over and move leaders."""
+        """Fence a live broker, let another controller take over, or reassign a partition."""
         match action.fault:
             case FalseNotice():
                 self.controller.suspect(machine.node_id)
@@ -232,12 +232,12 @@ class BrokersWorld:
     # --- calm ---
 
     def calm_down(self) -> None:
-        """Remember what is acknowledged: it must become more."""
+        """Record the number of acknowledgements: it must grow in the calm."""
         for index, client in enumerate(self._clients):
             self._acknowledged_before_calm[index] = client.acknowledged
 
     def has_settled(self) -> bool:
-        """Tell whether all partitions are whole and served, then stop writing and compare."""
+        """Return whether all is in sync and served; once it is, stop the clients and compare."""
         self._awaited = self._find_awaited()
         return not self._awaited
 
@@ -256,14 +256,14 @@ class BrokersWorld:
         return self._workload.awaited()
 
     def _is_whole(self, at: TopicPartition) -> bool:
-        """Whether all its replicas are in sync, and it does not move."""
+        """Return whether all its replicas are in sync, and no reassignment is under way."""
         partition = self.controller.controller.cluster.partition(*at)
         if partition is None or partition.is_reassigned:
             return False
         return {*partition.isr} == {*partition.replicas}
 
     def _is_alike(self, at: TopicPartition) -> bool:
-        """Whether its replicas, and no other brokers, have a log with all that is committed."""
+        """Return whether exactly its replicas have a log, with all committed records."""
         cluster = self.controller.controller.cluster
         partition, topic_id = cluster.partition(*at), cluster.topic_id(at.topic)
         holding = {node_id for node_id, node in self.nodes.items() if at in node.replicas.drivers}
@@ -279,7 +279,7 @@ class BrokersWorld:
         return True
 
     def describe(self) -> str:
-        """Return what is awaited, and the metadata and the logs of every partition."""
+        """Return the awaited condition, and the metadata and logs of every partition."""
         cluster = self.controller.controller.cluster
         shown = [f"waits for {self._awaited}"]
         for at in self.places:

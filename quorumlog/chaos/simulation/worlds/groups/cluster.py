@@ -1,4 +1,4 @@
-"""The brokers as members of a group see them: where the coordinator is, what it has committed."""
+"""The brokers as group members reach them: the coordinator and its committed offsets."""
 
 from collections.abc import Callable
 from typing import Final
@@ -12,7 +12,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 class Cluster:
-    """What members see of the brokers."""
+    """The brokers and coordinators that members send requests to."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class Cluster:
         controller: ControllerNode,
         arrivals_us: Callable[[int, int], list[int]],
     ) -> None:
-        """`arrivals_us(source, target)`: after how long a message arrives, if it does."""
+        """`arrivals_us(source, target)`: the delays of the copies of a message, if any arrive."""
         self.at: Final = at
         self.nodes: Final = nodes
         self._controller: Final = controller
@@ -29,13 +29,13 @@ class Cluster:
         self.hosts: Final[dict[int, CoordinatorHost]] = {}
 
     def find_coordinator(self, rng: Rng) -> int | None:
-        """Return the coordinator as some broker knows it, perhaps one that no longer is."""
+        """Return the coordinator in the image of some broker; the image may be outdated."""
         running = [node for node in self.nodes.values() if node.machine.is_up]
         image = rng.choice(running).replicas.image.partition(self.at) if running else None
         return None if image is None or image.leader_id not in self.hosts else image.leader_id
 
     def is_replaced(self, host: CoordinatorHost) -> bool:
-        """Tell whether another leader has been elected, or the same one anew: it may not know."""
+        """Return whether the leader epoch of `host` is over; `host` may not have noticed."""
         partition = self._controller.controller.cluster.partition(*self.at)
         return partition is None or (partition.leader_id, partition.leader_epoch) != (
             host.node_id,

@@ -1,4 +1,4 @@
-"""How a member commits what it owns: by OffsetCommit, or within a transaction."""
+"""Commits of a member for its partitions: by OffsetCommit, or within a transaction."""
 
 from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -15,7 +15,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 REQUEST_TIMEOUT_US: Final = 600_000
 DECIDES_US: Final = 20_000  # how long EndTxn takes
-ABORTS: Final = 0.15  # the chance that a member aborts what it could commit
+ABORTS: Final = 0.15  # the chance that a member aborts a transaction that it could commit
 
 Send = Callable[[Any, Callable[[], bool], Callable[[Any], None]], None]
 Take = Callable[..., None]
@@ -24,7 +24,7 @@ CommitT_contra = TypeVar("CommitT_contra", contravariant=True)
 
 
 class CommitOracle(Protocol[CommitT_contra]):
-    """What is told of commits."""
+    """The oracle of commits."""
 
     def began(self, commit: CommitT_contra) -> None:
         """Note that a commit counts only if its transaction is committed."""
@@ -37,10 +37,10 @@ class CommitOracle(Protocol[CommitT_contra]):
 
 
 class Commits(Generic[CommitT]):
-    """One commit is under way at most. Without `transactions`, a commit is a request.
+    """The commits of a member, at most one under way. Without `transactions`: OffsetCommit.
 
-    With them it is a transaction of its own, and acknowledged by the decision to commit it: the
-    marker, and what it makes visible, come later.
+    With them each commit is a transaction of its own, acknowledged by the decision to commit it:
+    the marker, which makes the offsets visible, comes later.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Commits(Generic[CommitT]):
         self._producer_id: Final = machine.node_id
 
     def boot(self) -> None:
-        """Begin anew, in a new process."""
+        """Reset the state for a new process."""
         self._connection += 1
         self.is_under_way = False
         if self._transactions is not None:
             self._transactions.init(self._producer_id)
 
     def commit(self, commit: CommitT, request: CommitOffsets) -> None:
-        """Commit once; no answer in time: give up, with the connection."""
+        """Send a commit once; after a timeout give it up and close the connection."""
         if self._transactions is None:
             self._ask(request, lambda result: self._answered(commit, result), self._give_up)
             return
@@ -123,7 +123,7 @@ class Commits(Generic[CommitT]):
         self.is_under_way = False
 
     def _end(self, commit: CommitT, epoch: int, *, is_written: bool) -> None:
-        """Have the transaction ended: committed only if all of it was written."""
+        """End the transaction: commit it only if all its offsets were written."""
         transactions = self._transactions
         if transactions is None:
             return

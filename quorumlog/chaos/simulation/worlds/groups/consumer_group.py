@@ -1,4 +1,4 @@
-"""The workload of the world `groups`: a consumer group, whose offsets the brokers keep."""
+"""The workload of the world `groups`: a consumer group with offsets stored by the brokers."""
 
 import re
 from typing import Final
@@ -20,13 +20,13 @@ from quorumlog.chaos.simulation.worlds.groups.transactions import TransactionCoo
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 TAG: Final = re.compile(rb"<\d+\.\d+>")
-"""What members write: see `Member`."""
+"""The tags that members write in assignments and commits: see `Member`."""
 
 MEMBERS_MAX: Final = 4
 
 
 def draw_group_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
-    """Draw the options of a run: `nodes` are the brokers, and machines of members follow them."""
+    """Draw the options of a run: `nodes` brokers, then one machine for each member."""
     members = rng.randrange(2, MEMBERS_MAX + 1)
     options: dict[str, Option] = {
         "nodes": nodes,
@@ -66,7 +66,7 @@ class ConsumerGroup:
         self._searched_up_to = 0
 
     def clients(self, brokers: BrokersWorld) -> list[Member]:
-        """Return the members; give each broker a place for a coordinator."""
+        """Return the members; add a coordinator host to each broker."""
         self._brokers = brokers
         environment, options = brokers.environment, self._options
         network, at = environment.network, brokers.places[0]
@@ -103,7 +103,7 @@ class ConsumerGroup:
         return members
 
     def awaited(self) -> str:
-        """Check what the coordinator shows against what was acknowledged, once it has loaded."""
+        """Compare the coordinator's offsets with the acknowledged commits, once it has loaded."""
         leader_id = self._cluster.find_coordinator(seeded("end", self._seed))
         coordinator = None if leader_id is None else self._cluster.hosts[leader_id].coordinator
         if not isinstance(coordinator, GroupCoordinator):
@@ -111,12 +111,12 @@ class ConsumerGroup:
         if not self._transactions.is_idle():
             return "the transactions to end"
         is_stable = not coordinator.transactional.unstable(GROUP_ID)
-        check(is_stable, "transaction-ends: an offset is pending that nothing ends")
+        check(is_stable, "transaction-ends: an offset stays pending for ever")
         self._oracle.finish(positions_of(coordinator.fetch_offsets(GROUP_ID, None)))
         return ""
 
     def _find(self, tag: str) -> int | None:
-        """Return where a committed record has this tag first."""
+        """Return the offset of the first committed record with this tag."""
         committed = self._brokers.oracle.committed[self._cluster.at]
         for offset in range(self._searched_up_to, len(committed)):
             for found in TAG.findall(committed[offset].content):

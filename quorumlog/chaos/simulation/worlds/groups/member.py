@@ -1,7 +1,7 @@
 """One member of a group on a machine of its own: joins, syncs, fetches offsets, commits.
 
 It follows the classic protocol as a consumer does. Every request may be lost or late; a member
-that was paused goes on with the generation that it knew before.
+that was paused goes on with its generation from before the pause.
 """
 
 from enum import Enum, auto
@@ -57,7 +57,7 @@ class _Phase(Enum):
 
 
 class Member(MemberProcess):
-    """A Process, and a Client of the brokers' world. It has one commit under way at most."""
+    """A Process, and a Client of the brokers' world, with at most one commit under way."""
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class Member(MemberProcess):
     def _forget(self) -> None:
         self._phase = _Phase.JOINING
         self._member_id, self._generation_id = "", -1
-        self._assignments: dict[str, bytes] = {}  # if it leads
+        self._assignments: dict[str, bytes] = {}  # by member id, if it leads
         self._owned: list[int] = []
-        self._positions: dict[int, int] = {}  # the newest that was committed or shown
+        self._positions: dict[int, int] = {}  # the newest offset sent in a commit or fetched
 
-    # --- a life of the process ---
+    # --- the process ---
 
     def boot(self) -> None:
         """Start with nothing in memory."""
@@ -103,10 +103,10 @@ class Member(MemberProcess):
         self._every(self._commit_every_us, self._commit)
 
     def run(self) -> None:
-        """Do nothing: it joins as soon as there is a coordinator."""
+        """Do nothing: `boot` has sent the first JoinGroup."""
 
     def stop(self) -> None:
-        """Commit and leave no more; stay a member."""
+        """Stop committing and leaving; stay a member."""
         self._is_stopped = True
 
     @property
@@ -131,7 +131,7 @@ class Member(MemberProcess):
             host.ask(request, answer)
 
     def _look_elsewhere(self) -> None:
-        """Find the coordinator again, and go on where the member was."""
+        """Find the coordinator again, and repeat the step of the current phase."""
         self._coordinator = None
         match self._phase:
             case _Phase.JOINING:
@@ -139,10 +139,10 @@ class Member(MemberProcess):
             case _Phase.SYNCING | _Phase.FETCHING:
                 self._sync()
             case _Phase.OWNING:
-                pass  # the next heartbeat does it
+                pass  # the next heartbeat finds the coordinator
 
     def _join_soon(self, error_code: ErrorCode) -> None:
-        """Give up what the member has, and join again."""
+        """Give up all partitions, and join again after a backoff."""
         self._phase, self._owned = _Phase.JOINING, []
         if error_code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}:
             self._member_id = ""
@@ -180,7 +180,7 @@ class Member(MemberProcess):
             self._sync()
 
     def _assign(self, member_ids: list[str]) -> dict[str, bytes]:
-        """Deal the partitions out, as the leader of a generation."""
+        """Return the assignment of each member, as the leader of a generation."""
         name, count = self._new_name(), len(member_ids)
         dealt = [range(index, self._partitions, count) for index in range(count)]
         return {
@@ -246,7 +246,7 @@ class Member(MemberProcess):
     # --- commits ---
 
     def _commit(self) -> None:
-        """Commit the next offsets of all that the member owns, or leave now and then."""
+        """Commit the next offset of each owned partition, or leave now and then."""
         if self._phase is not _Phase.OWNING or self._is_stopped or self._commits.is_under_way:
             return
         if self._instance is None and self._rng.random() < LEAVES:

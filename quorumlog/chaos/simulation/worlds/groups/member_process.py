@@ -1,4 +1,4 @@
-"""The process of a member of a group, on a machine of its own: time, pauses, requests."""
+"""The process of a group member, on a machine of its own: time, pauses, requests."""
 
 from collections import deque
 from collections.abc import Callable
@@ -19,17 +19,17 @@ BACKOFF_US: Final = 100_000
 
 
 class MemberProcess:
-    """A Process. What it says and hears is up to those that inherit it.
+    """A Process. Subclasses choose the requests and handle the responses.
 
-    It has one request about its membership under way at most. A request that took too long is given
-    up with its connection: it is not read any more when it arrives later.
+    It has at most one request about its membership under way. A timeout closes the connection of
+    the request: a broker drops it when it arrives later.
     """
 
     def __init__(self, machine: Machine, cluster: Cluster, rng: Rng) -> None:
         self._machine: Final = machine
         self._cluster: Final = cluster
         self._rng: Final = rng
-        self._names = 0  # of member ids, assignments and commits: none is used twice
+        self._names = 0  # member ids, tags of assignments and commits: each is unique
         self._inbox: Final = deque[tuple[Callable[..., None], tuple[object, ...]]]()
         self._forget_requests()
 
@@ -40,34 +40,34 @@ class MemberProcess:
         self._inbox.clear()
 
     def describe(self) -> str:
-        """Return its state, for the report that the world does not settle."""
+        """Return the state, for the report of a world that does not settle."""
         return f"{self._machine.node_id}: {self._shown()}"
 
-    # --- what others fill in ---
+    # --- methods for subclasses ---
 
     def _shown(self) -> str:
         """Return the state, for the trace."""
         raise NotImplementedError
 
     def _may_act(self) -> bool:
-        """Tell whether the periodic actions happen now."""
+        """Return whether the periodic actions happen now."""
         return True
 
     def _look_elsewhere(self) -> None:
-        """Go on after a request that was not answered."""
+        """Go on after a request timed out."""
         raise NotImplementedError
 
     def _serve(self, host: CoordinatorHost, request: Any, answer: Answer) -> None:
-        """Let a request that has arrived be served. Called on the side of the broker."""
+        """Pass an arrived request to the coordinator. Runs on the broker."""
         host.ask(request, answer)
 
     # --- time ---
 
     def stopped(self, *, loses_power: bool) -> None:
-        """Do nothing: the coordinator finds out when the session ends."""
+        """Do nothing: the coordinator removes the member when its session ends."""
 
     def resumed(self) -> None:
-        """Take what has waited."""
+        """Run the steps that arrived during the pause."""
         while self._inbox and self._machine.is_up and not self._machine.is_paused:
             action, arguments = self._inbox.popleft()
             self._step(action, arguments)
@@ -111,7 +111,7 @@ class MemberProcess:
         answered: Callable[[Any], None],
         timeout_us: int = REQUEST_TIMEOUT_US,
     ) -> None:
-        """Ask about the membership. The answer is lost if another question comes first."""
+        """Send a request about the membership. A later one discards its response."""
         self._control += 1
         connection, self._is_asking = self._control, True
         if self._coordinator is None:
@@ -147,7 +147,7 @@ class MemberProcess:
         """Send a request to the coordinator."""
         target = self._coordinator
         if target is None:
-            return  # none is known: the request will time out
+            return  # no coordinator was found: the request will time out
         own_id, incarnation = self._machine.node_id, self._machine.incarnation
         host, arrivals_us = self._cluster.hosts[target], self._cluster.arrivals_us
 

@@ -1,4 +1,4 @@
-"""Rules of groups that are broken, one in each class: the world must find them."""
+"""Mutants of the group rules, one broken rule in each class: the world must find them."""
 
 from functools import partial
 from typing import Final
@@ -28,7 +28,7 @@ class _AnswersCommitsEarly(CommittedOffsets):
         self._outbox.append(commit.records, lambda _now_ms, _error_code: None)
 
 
-@GROUP_MUTANTS.breaks("an offset is shown before its record is committed (KAFKA-17507)")
+@GROUP_MUTANTS.breaks("an offset is returned before its record is committed (KAFKA-17507)")
 class _ShowsUncommittedOffsets(CommittedOffsets):
     def _write(self, request_id: int, commit: DecidedCommit) -> None:
         super()._write(request_id, commit)
@@ -36,28 +36,28 @@ class _ShowsUncommittedOffsets(CommittedOffsets):
             self._committed.apply(record)
 
 
-@GROUP_MUTANTS.breaks("a member commits for a generation that is over")
+@GROUP_MUTANTS.breaks("a member commits with an old generation")
 class _TakesAnyGeneration(CommittedOffsets):
     def _refusal(self, now_ms: int, request: CommitOffsets) -> ErrorCode:
         error_code = super()._refusal(now_ms, request)
         return ErrorCode.NONE if error_code is ErrorCode.ILLEGAL_GENERATION else error_code
 
 
-@GROUP_MUTANTS.breaks("a member whose session has ended goes on to commit")
+@GROUP_MUTANTS.breaks("a member with an expired session still commits")
 class _TakesFormerMembers(CommittedOffsets):
     def _refusal(self, now_ms: int, request: CommitOffsets) -> ErrorCode:
         error_code = super()._refusal(now_ms, request)
         return ErrorCode.NONE if error_code is ErrorCode.UNKNOWN_MEMBER_ID else error_code
 
 
-@GROUP_MUTANTS.breaks("a coordinator that takes over does not know the group's generation")
+@GROUP_MUTANTS.breaks("a new coordinator does not load the group's generation")
 class _ForgetsGenerations(ClassicGroups):
     def loaded(self, now_ms: int) -> None:
         super().loaded(now_ms)
         self.groups.clear()
 
 
-@GROUP_MUTANTS.breaks("members are told an assignment that may be lost (KAFKA-13614)")
+@GROUP_MUTANTS.breaks("members receive an assignment that is not committed (KAFKA-13614)")
 class _AssignsBeforeItIsStored(ClassicProtocol):
     def _store_assignment(self, group: Group, now_ms: int, assigned: dict[str, bytes]) -> None:
         for member in group.members.values():
@@ -70,9 +70,7 @@ class _AssignsBeforeItIsStored(ClassicProtocol):
         super()._store_assignment(group, now_ms, assigned)
 
 
-@GROUP_MUTANTS.breaks(
-    "a coordinator that takes over goes by the first record of an offset, not the last"
-)
+@GROUP_MUTANTS.breaks("a new coordinator loads the first record of an offset, not the last")
 class _LoadsTheOldestOffsets(Replay):
     def replay_encoded(self, key: bytes, value: bytes | None) -> None:
         before = {name: dict(offsets) for name, offsets in self._committed.offsets.items()}
@@ -81,16 +79,14 @@ class _LoadsTheOldestOffsets(Replay):
             self._committed.offsets[group_id].update(offsets)
 
 
-@GROUP_MUTANTS.breaks(
-    "a coordinator that takes over does not wait until all of its log is committed"
-)
+@GROUP_MUTANTS.breaks("a new coordinator does not wait until its whole log is committed")
 class _ServesBeforeAllIsCommitted(CoordinatorShard[GroupCoordinator]):
     def _is_whole(self, read: LocalRead) -> bool:
         del read
         return True
 
 
-@GROUP_MUTANTS.breaks("a broker that no longer leads goes on to serve its groups")
+@GROUP_MUTANTS.breaks("a broker serves groups after it has lost the leadership")
 class _ServesAfterItResigned(CoordinatorShard[GroupCoordinator]):
     def _handle_resigned(self, leader_epoch: Epoch) -> None:
         pass

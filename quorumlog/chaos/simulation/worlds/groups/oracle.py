@@ -1,9 +1,9 @@
-"""What a consumer group must keep to, seen from its members, over all brokers and crashes.
+"""The rules of a consumer group, checked from its members, over all brokers and crashes.
 
-It knows what members were told, what was acknowledged to them, and what the offsets topic has
-committed. It models the protocol and shares no code with the coordinator. Sources: KIP-62,
-KAFKA-13614 (no member is told what could be lost), KAFKA-17507 (no offset is shown before it is
-committed).
+It records the assignments and acknowledgements that members received, and reads the committed
+records of the offsets topic. It models the protocol and shares no code with the coordinator.
+Sources: KIP-62, KAFKA-13614 (a member receives no assignment that could be lost), KAFKA-17507 (no
+offset is shown before it is committed).
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ class Membership(NamedTuple):
     generation_id: int
 
     def is_replaced_by(self, newer: "Membership") -> bool:
-        """Tell whether a newer process of a static member has the same place."""
+        """Return whether a newer process of a static member has the same place."""
         is_same_place = (self.name, self.generation_id) == (newer.name, newer.generation_id)
         return is_same_place and self.member_id != newer.member_id
 
@@ -50,19 +50,19 @@ class _Acknowledged(NamedTuple):
 
 
 class GroupOracle:
-    """Remembers what members were told, and what was acknowledged to them."""
+    """Records the assignments of members and their acknowledged commits, and checks them."""
 
     def __init__(self, find: Callable[[str], int | None]) -> None:
-        """`find` returns the offset of the first committed record with a tag, if there is any."""
+        """`find` returns the offset of the first committed record with a tag, or None."""
         self._find: Final = find
         self._acknowledged: Final[dict[int, list[_Acknowledged]]] = defaultdict(list)
         self._owners: Final[dict[int, dict[int, str]]] = defaultdict(dict)
         self._assignments: Final[dict[int, str]] = {}
         self._undecided: Final[set[str]] = set()  # tags of commits in transactions
-        self._stored_at: Final[dict[int, int]] = {}  # generation -> its offset in the log
+        self._stored_at: Final[dict[int, int]] = {}  # generation -> the log offset of its record
 
     def assigned(self, membership: Membership, assignment: str, partitions: list[int]) -> None:
-        """Note what a member was told to read. `assignment` is the tag of what the leader sent."""
+        """Record the partitions of a member. `assignment`: the tag of the leader's assignment."""
         generation_id = membership.generation_id
         known = self._assignments.setdefault(generation_id, assignment)
         rule = f"one-assignment: generation {generation_id} has {known} and {assignment}"
@@ -112,11 +112,11 @@ class GroupOracle:
             check(is_before, f"old-generation: {commit} was taken after {generation_id} had begun")
 
     def fetched(self, reader: Membership, shown: Mapping[int, Position]) -> None:
-        """Compare the offsets that a member was shown after it was told its assignment.
+        """Compare the offsets that a member fetched after its SyncGroup with the acknowledged ones.
 
-        The coordinator that told it has the record of the member's generation, and thus all
-        commits of generations before, and those of the process that had the member's place before.
-        Commits of the same generation may have come after the answer was given.
+        The coordinator that answered has the record of the member's generation, thus all commits
+        of earlier generations, and of the process that had the member's place before. Other
+        commits of the same generation may have come after the response.
         """
         self._check_shown(shown)
         for partition, position in shown.items():
@@ -132,7 +132,7 @@ class GroupOracle:
             _check_reached(partition, max(before, default=-1), shown)
 
     def finish(self, shown: Mapping[int, Position]) -> None:
-        """Compare what the last coordinator shows with all that was acknowledged."""
+        """Compare the offsets of the last coordinator with all acknowledged commits."""
         self._check_shown(shown)
         for partition, commits in self._acknowledged.items():
             _check_reached(partition, max(one.offset for one in commits), shown)

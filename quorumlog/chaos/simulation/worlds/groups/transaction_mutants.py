@@ -1,4 +1,4 @@
-"""Rules of offsets in transactions that are broken: the world must find them."""
+"""Mutants of the rules of transactional offsets: the world must find them."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +19,9 @@ from quorumlog.wire.codec.records import BatchHeader, Record
 TRANSACTION_MUTANTS: Final = Mutants(partial(with_broken, GROUP_RULES))
 
 
-@TRANSACTION_MUTANTS.breaks("an offset that a transaction may change is shown as stable (KIP-447)")
+@TRANSACTION_MUTANTS.breaks(
+    "an offset with a pending transactional commit is returned as stable (KIP-447)"
+)
 class _ShowsUnstableOffsets(TransactionalOffsets):
     def unstable(self, group_id: str) -> frozenset[TopicPartition]:
         del group_id
@@ -35,27 +37,29 @@ class _VerifiesNothing(TransactionalOffsets):
         super()._handle_commit(now_ms, request_id, request)
 
 
-@TRANSACTION_MUTANTS.breaks("a coordinator that takes over forgets the transactions that are open")
+@TRANSACTION_MUTANTS.breaks("a new coordinator does not load open transactions")
 class _ForgetsOpenTransactions(Replay):
     def replay_transactional(self, header: BatchHeader, records: Sequence[Record]) -> None:
         pass
 
 
-@TRANSACTION_MUTANTS.breaks("a coordinator that takes over counts what is pending")
+@TRANSACTION_MUTANTS.breaks("a new coordinator counts pending transactional offsets as committed")
 class _LoadsPendingAsCommitted(Replay):
     def replay_transactional(self, header: BatchHeader, records: Sequence[Record]) -> None:
         for record in () if header.is_control else records:
             self.replay_encoded(record.key or b"", record.value)
 
 
-@TRANSACTION_MUTANTS.breaks("the offsets of an aborted transaction count")
+@TRANSACTION_MUTANTS.breaks("the offsets of an aborted transaction count as committed")
 class _CountsWhatIsAborted(CommittedState):
     def end_transaction(self, producer_id: int, *, commits: bool) -> list[PendingOffset]:
         del commits
         return super().end_transaction(producer_id, commits=True)
 
 
-@TRANSACTION_MUTANTS.breaks("a marker is acknowledged before its offsets count (KAFKA-17507)")
+@TRANSACTION_MUTANTS.breaks(
+    "a marker is acknowledged before its offsets are committed (KAFKA-17507)"
+)
 class _AcknowledgesMarkersEarly(TransactionalOffsets):
     def _handle_complete(self, request_id: int, request: CompleteTransaction) -> None:
         self._begun.pop(request.marker.producer_id, None)
@@ -67,7 +71,7 @@ class _AcknowledgesMarkersEarly(TransactionalOffsets):
         )
 
 
-@TRANSACTION_MUTANTS.breaks("a marker ends a transaction, and its offsets do not count")
+@TRANSACTION_MUTANTS.breaks("a marker ends a transaction, but its offsets are not committed")
 class _CountsNothing(CommittedState):
     def end_transaction(self, producer_id: int, *, commits: bool) -> list[PendingOffset]:
         return self.pending.end(producer_id, commits=commits)

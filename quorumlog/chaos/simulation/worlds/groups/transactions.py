@@ -1,8 +1,8 @@
 """A transaction coordinator that never fails, for the members that commit in transactions.
 
-It decides at once and for ever. It tells the coordinator of the group by markers, which it sends
-until one is acknowledged; messages between the two may be late or lost. A member that begins anew
-has another epoch, and what it left open is aborted.
+It decides at once and for ever. It sends the marker to the coordinator of the group until that
+acknowledges it; messages between the two may be late or lost. A member that restarts gets the next
+producer epoch, and its open transaction is aborted.
 """
 
 from collections.abc import Callable
@@ -20,22 +20,22 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker
 RESEND_US: Final = 400_000
 DELAY_MAX_US: Final = 30_000
 LOST: Final = 0.05  # the chance that a message is lost
-SLOW: Final = 0.1  # the chance that a verification is heard late
+SLOW: Final = 0.1  # the chance that the result of a verification is late
 SLOW_MAX_US: Final = 2_000_000
 
 
 @dataclass(slots=True)
 class _Producer:
-    """`connection`: the number of the one that its marker is sent over."""
+    """A producer. `connection`: the number of the connection for its marker."""
 
     epoch: int = 0
     is_open: bool = False
-    marker: TransactionMarker | None = None  # that is not acknowledged yet
+    marker: TransactionMarker | None = None  # not acknowledged yet
     connection: int = 0
 
 
 class TransactionCoordinator:
-    """Of all producers of a run; `bumps_epoch`: each transaction has an epoch of its own (v2)."""
+    """Coordinates all producers of a run; `bumps_epoch`: a new epoch per transaction (v2)."""
 
     def __init__(
         self, timeline: Timeline, cluster: Cluster, rng: Rng, *, bumps_epoch: bool
@@ -47,18 +47,18 @@ class TransactionCoordinator:
         self._producers: Final[dict[int, _Producer]] = {}
 
     def is_idle(self) -> bool:
-        """Tell whether no transaction is open, and every marker was acknowledged."""
+        """Return whether no transaction is open and every marker was acknowledged."""
         return not any(one.is_open or one.marker for one in self._producers.values())
 
     def init(self, producer_id: int) -> None:
-        """Begin anew: what an earlier process has left open is aborted."""
+        """Bump the epoch, and abort the open transaction of an earlier process."""
         producer = self._producers.setdefault(producer_id, _Producer())
         producer.epoch += 1
         if producer.is_open:
             self._end(producer_id, producer, commits=False)
 
     def begin(self, producer_id: int) -> int | None:
-        """Begin a transaction; return its epoch, or None while the one before is being ended."""
+        """Begin a transaction; return its epoch, or None before the previous one has ended."""
         producer = self._producers[producer_id]
         if producer.marker is not None or producer.is_open:
             return None
@@ -66,12 +66,12 @@ class TransactionCoordinator:
         return producer.epoch
 
     def end(self, producer_id: int, epoch: int, *, commits: bool) -> bool:
-        """Decide; return whether the transaction is committed."""
+        """Decide the outcome; return whether the transaction is committed."""
         producer = self._producers[producer_id]
         if producer.epoch != epoch:
             return False
         producer.epoch += self.bumps_epoch
-        if not producer.is_open:  # the end of nothing fences a commit that is late (KIP-890)
+        if not producer.is_open:  # EndTxn without offsets fences a late commit (KIP-890)
             return False
         self._end(producer_id, producer, commits=commits)
         return commits
@@ -84,11 +84,11 @@ class TransactionCoordinator:
     def verify(
         self, request: CommitTransactionalOffsets, answer: Callable[[ErrorCode], None]
     ) -> None:
-        """Answer a broker that asks for a commit, a little later."""
+        """Verify a commit for a broker, and call `answer` a little later."""
 
         def asked() -> None:
             answered = partial(answer, self._verify(request))
-            if self._rng.random() < SLOW:  # its client gives up meanwhile
+            if self._rng.random() < SLOW:  # the client times out meanwhile
                 self._timeline.push(self._rng.randrange(SLOW_MAX_US), answered)
             else:
                 self._later(answered, may_be_lost=False)
@@ -105,7 +105,7 @@ class TransactionCoordinator:
         return ErrorCode.NONE if producer.is_open else ErrorCode.TRANSACTION_ABORTABLE
 
     def _send(self, producer: _Producer, marker: TransactionMarker) -> None:
-        """Send the marker, and again after a while; no broker reads it twice at a time."""
+        """Send the marker now and every RESEND_US; a resend drops copies still in flight."""
         if producer.marker is not marker:
             return
         producer.connection += 1

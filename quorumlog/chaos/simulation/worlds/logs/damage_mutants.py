@@ -30,15 +30,13 @@ class _FileThatIsNeverInDoubt(HandsOn):
     is_in_doubt = False
 
 
-@DAMAGE_MUTANTS.breaks(
-    "what an fsync cannot know of a lost handle is not read again (decision 107)"
-)
+@DAMAGE_MUTANTS.breaks("records written through a lost file handle are not verified (decision 107)")
 class _DoubtsNoFsync(OtherFiles):
     def other(self, path: str, file: Any) -> Any:
         return _FileThatIsNeverInDoubt(file) if path.endswith(".log") else file
 
 
-@DAMAGE_MUTANTS.breaks("records that may be the last ones are set aside (decision 115)")
+@DAMAGE_MUTANTS.breaks("records that may be the last copies are set aside (decision 115)")
 class _SetsTheLastRecordsAside(LogDirectory):
     def open(
         self,
@@ -52,13 +50,13 @@ class _SetsTheLastRecordsAside(LogDirectory):
         return super().open(topic_partition, topic_id, configs, newest_epoch=newest_epoch)
 
 
-@DAMAGE_MUTANTS.breaks("a log that was refused as damaged is opened at the next start")
+@DAMAGE_MUTANTS.breaks("a refused damaged log is opened at the next start")
 class _RefusesOnlyOnce(HandsOn):
     def exists(self, path: str) -> bool:
         return not path.endswith(f"/{REFUSED_FILE}") and bool(self._real.exists(path))
 
 
-@DAMAGE_MUTANTS.breaks("a log that was closed cleanly is opened without its start (decision 116)")
+@DAMAGE_MUTANTS.breaks("a cleanly closed log is opened without its start (decision 116)")
 class _OpensLogsWithoutTheirStart(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
@@ -67,14 +65,14 @@ class _OpensLogsWithoutTheirStart(Log):
         return log
 
 
-@DAMAGE_MUTANTS.breaks("a log that was closed cleanly is opened without its end (decision 116)")
+@DAMAGE_MUTANTS.breaks("a cleanly closed log is opened without its end (decision 116)")
 class _OpensLogsWithoutTheirEnd(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
         return super().open(disk, directory, settings, **{**known, "known_end_offset": 0})
 
 
-@DAMAGE_MUTANTS.breaks("a log that was closed cleanly is opened with holes (decision 116)")
+@DAMAGE_MUTANTS.breaks("a cleanly closed log is opened with holes (decision 116)")
 class _OpensLogsWithHoles(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":

@@ -160,7 +160,7 @@ class LogOracle:
         for offset in range(before, start):
             is_surplus = limits.max_bytes >= 0 and self._bytes_behind(offset) >= limits.max_bytes
             is_old = self._has_expired(offset, limits, wall_ms)
-            check(is_old or is_surplus, f"retained: {offset} of [{before}, {start}) is wanted")
+            check(is_old or is_surplus, f"retained: {offset} of [{before}, {start}) must be kept")
         if len(bases) > 1 and bases[1] <= self.committed:  # younger ones may wait for the oldest
             oldest = range(bases[0], bases[1])
             is_old = all(self._has_expired(offset, limits, wall_ms) for offset in oldest)
@@ -293,7 +293,7 @@ def _read(log: Log, start: int, end: int) -> Seen:
     offset = start
     while offset < end:
         result = log.read(offset, max_bytes=2_000, end_offset=end)
-        check(result.next_offset > offset, f"read: nothing at {offset} of {end}")
+        check(result.next_offset > offset, f"read: no records at {offset} of {end}")
         for position, header in iterate_headers(result.records):
             follows = header.base_offset <= start if offset == start else True
             check(follows and header.next_offset > offset, f"read: a batch at {offset}")

@@ -62,7 +62,7 @@ def made_mutant(broken: type[Any], *others: type[Any]) -> type[Quorum]:
 MUTANTS: Final = Mutants(made_mutant)
 
 
-@MUTANTS.breaks("a vote is forgotten by a restart")
+@MUTANTS.breaks("a restart loses the vote")
 class _VoteNotPersisted(QuorumState):
     def emit(self, effect: Effect) -> None:
         if isinstance(effect, effects.PersistElection):
@@ -70,7 +70,7 @@ class _VoteNotPersisted(QuorumState):
         super().emit(effect)
 
 
-@MUTANTS.breaks("a vote leaves before it is on the disk")
+@MUTANTS.breaks("a vote is sent before it is flushed")
 class _VoteBeforePersisted(UncheckedQuorum):
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         orders = super().step(now_ms, event)
@@ -85,25 +85,25 @@ class _SecondVote(Elections):
         return super()._vote(role, request)
 
 
-@MUTANTS.breaks("a voter elects any candidate, whatever its log lacks")
+@MUTANTS.breaks("a voter grants its vote to a candidate with an incomplete log")
 class _NoLogCheckInVotes(Elections):
     def _is_up_to_date(self, request: VoteRequest) -> bool:  # noqa: ARG002 - a mutant has the signature of what it replaces
         return True
 
 
-@MUTANTS.breaks("a follower never gives up its leader: there is none in the end")
+@MUTANTS.breaks("a follower's fetch timeout never ends: a lost leader is never replaced")
 class _WaitsForEver(Elections):
     def _stand_deadline_ms(self, role: Unattached | Follower) -> int | None:
         return None if isinstance(role, Follower) else super()._stand_deadline_ms(role)
 
 
-@MUTANTS.breaks("a leader counts what is not on its disk")
+@MUTANTS.breaks("a leader counts its own unflushed records")
 class _LeaderCountsUnflushed(Leadership):
     def _own_end_offset(self) -> Offset:
         return self._state.log.end_offset
 
 
-@MUTANTS.breaks("one voter less than a majority commits")
+@MUTANTS.breaks("one voter fewer than a majority commits")
 class _MinorityCommits(Leadership):
     def _held_by_majority(self, ends: list[Offset]) -> Offset:
         return ends[self._state.majority - 2]
@@ -115,13 +115,13 @@ class _CommitsOlderEpochs(Leadership):
         return True
 
 
-@MUTANTS.breaks("the high watermark stops at the epoch's start (KAFKA-12619)")
+@MUTANTS.breaks("the high watermark stops at the leader epoch's start (KAFKA-12619)")
 class _CommitsEpochStart(Leadership):
     def _is_of_this_epoch(self, role: Leader, committed: Offset) -> bool:
         return committed >= role.epoch_start_offset
 
 
-@MUTANTS.breaks("a leader lets any log follow its own")
+@MUTANTS.breaks("a leader serves a fetch without comparing the logs")
 class _LeaderSeesNoDivergence(Leadership):
     def _diverging_epoch(self, request: FetchRequest) -> DivergingEpoch | None:  # noqa: ARG002 - a mutant has the signature of what it replaces
         return None
@@ -136,7 +136,7 @@ class _SeesLengthsOnly(Leadership):
         return super()._diverging_epoch(request)
 
 
-@MUTANTS.breaks("a leader answers fetches of an older epoch")
+@MUTANTS.breaks("a leader accepts fetches of an older epoch")
 class _AnswersStaleFetches(Leadership):
     def _fetch_refusal(self, request: FetchRequest) -> ErrorCode:
         error_code = super()._fetch_refusal(request)
@@ -144,25 +144,25 @@ class _AnswersStaleFetches(Leadership):
         return ErrorCode.NONE if is_stale and isinstance(self._state.role, Leader) else error_code
 
 
-@MUTANTS.breaks("a leader without a majority is due to resign for ever, and does not (KAFKA-15489)")
+@MUTANTS.breaks("a leader without a majority never resigns (KAFKA-15489)")
 class _NeverResigns(Leadership):
     def resign(self, role: Role) -> None:
         """Do nothing."""
 
 
-@MUTANTS.breaks("a follower acknowledges what is not on its disk")
+@MUTANTS.breaks("a follower acknowledges unflushed records")
 class _FetchBeforeFlush(Followership):
     def _is_acknowledgement_true(self) -> bool:
         return True
 
 
-@MUTANTS.breaks("logs are compared by their length alone", also=_SeesLengthsOnly)
+@MUTANTS.breaks("logs are compared only by their length", also=_SeesLengthsOnly)
 class _TruncatesTooLittle(Followership):
     def _truncation_offset(self, diverging: DivergingEpoch) -> Offset:  # noqa: ARG002 - a mutant has the signature of what it replaces
         return Offset(self._state.log.end_offset - 1)
 
 
-@MUTANTS.breaks("a follower drops a whole epoch, committed or not (KAFKA-12460)")
+@MUTANTS.breaks("a follower truncates a whole epoch, including committed records (KAFKA-12460)")
 class _TruncatesTooMuch(Followership):
     def _truncation_offset(self, diverging: DivergingEpoch) -> Offset:  # noqa: ARG002 - a mutant has the signature of what it replaces
         start, *_ = [entry.start_offset for entry in self._state.log.epochs.entries][-2:]
@@ -172,13 +172,13 @@ class _TruncatesTooMuch(Followership):
         """Check nothing."""
 
 
-@MUTANTS.breaks("a follower believes a high watermark while its log diverges (KAFKA-14704)")
+@MUTANTS.breaks("a follower applies a high watermark while its log diverges (KAFKA-14704)")
 class _HighWatermarkFromDivergence(Followership):
     def _committed_here(self, response: FetchResponse) -> Offset:
         return min(self._state.log.end_offset, response.high_watermark)
 
 
-@MUTANTS.breaks("a leader goes on in its epoch after a restart (KAFKA-10527)")
+@MUTANTS.breaks("a restarted leader continues its epoch (KAFKA-10527)")
 class _LeaderRestartsAsLeader(Starting):
     def _resume_as_resigned(self, deadline_ms: int) -> None:
         super()._resume_as_resigned(deadline_ms)
@@ -194,19 +194,21 @@ class _ChecksNoDraft(Followership):
         super().handle_snapshot_checked(role, replace(event, is_whole=True))
 
 
-@MUTANTS.breaks("a follower installs half a snapshot", also=_ChecksNoDraft)
+@MUTANTS.breaks("a follower installs an incomplete snapshot", also=_ChecksNoDraft)
 class _HalfSnapshot(SnapshotDownloads):
     def _is_complete(self, download: Download) -> bool:
         return 2 * download.position >= (download.size or 0)
 
 
-@MUTANTS.breaks("a leader sees only how long a log is that parts from its own below its start")
+@MUTANTS.breaks(
+    "a leader compares only the length of a log that diverges below the leader's log start"
+)
 class _SeesNoEpochBelowStart(Leadership):
     def _is_below_start(self, request: FetchRequest) -> bool:
         return request.fetch_offset < self._state.log.start_offset
 
 
-@MUTANTS.breaks("a leader answers a fetch below its start with later records")
+@MUTANTS.breaks("a leader answers a fetch below its log start with later records")
 class _SkipsWhatIsGone(Leadership):
     def _is_below_start(self, request: FetchRequest) -> bool:  # noqa: ARG002 - a mutant has the signature of what it replaces
         return False
@@ -223,13 +225,13 @@ class _SkipsWhatIsGone(Leadership):
         super()._complete(role, request_id)
 
 
-@MUTANTS.breaks("a node forgets at a restart that its log starts with a snapshot")
+@MUTANTS.breaks("a restarted node ignores the snapshot at the start of its log")
 class _ForgetsStart(UncheckedQuorum):
     def _handle_started(self, event: events.Started) -> None:
         super()._handle_started(replace(event, log_start=None))
 
 
-@MUTANTS.breaks("a follower forgets of which epoch the end of its snapshot is")
+@MUTANTS.breaks("a follower loses the epoch of its snapshot's end")
 class _ForgetsSnapshotEpoch(SnapshotDownloads):
     def install(self, snapshot_id: SnapshotId, voters: VoterSet | None) -> None:
         super().install(snapshot_id, voters)
@@ -243,7 +245,7 @@ class _CountsWaits(Timeouts):
         pass
 
 
-@MUTANTS.breaks("a deadline begins before the write is done that it waits for")
+@MUTANTS.breaks("a deadline starts before the write that it depends on")
 class _DeadlinesBeginBeforeTheWrite(QuorumState):
     timeout_rules = _CountsWaits
 
@@ -255,7 +257,7 @@ class _Configured(Timeouts):
         return 0
 
 
-@MUTANTS.breaks("the timeouts ignore how slow the disks are")
+@MUTANTS.breaks("the timeouts ignore the latency of the node's disk")
 class _TimeoutsIgnoreTheDisk(QuorumState):
     timeout_rules = _Configured
 
@@ -267,6 +269,6 @@ class _OwnDiskAlone(Timeouts):
         """Do nothing."""
 
 
-@MUTANTS.breaks("a candidate and a leader ignore how slow the disks of the others are")
+@MUTANTS.breaks("a candidate and a leader ignore the disk latency of other nodes")
 class _IgnoresTheDisksOfOthers(QuorumState):
     timeout_rules = _OwnDiskAlone

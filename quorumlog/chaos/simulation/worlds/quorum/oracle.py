@@ -68,7 +68,7 @@ class Oracle:
         end = max(ends, default=0)
         holds = self.logs[node_id][:end] == self.committed[:end]
         check(
-            holds, f"leader-completeness: {node_id} leads epoch {epoch} without what is below {end}"
+            holds, f"leader-completeness: {node_id} leads epoch {epoch} without records below {end}"
         )
         if self.voters.directories:
             self._check_election(node_id, epoch)
@@ -87,7 +87,7 @@ class Oracle:
 
     def stands(self, node_id: int) -> None:
         """Note that a node asks for votes: only a voter does, or one whose removal may not last."""
-        check(self._may_stand(node_id), f"stands: {node_id} asks for votes, and is no voter")
+        check(self._may_stand(node_id), f"stands: {node_id} requests votes, but is no voter")
 
     def _may_stand(self, node_id: int) -> bool:
         log, known = self.logs[node_id], self._high_watermarks[node_id]
@@ -144,7 +144,7 @@ class Oracle:
     def counts(self, node_id: int, voters: frozenset[Key]) -> None:
         """Compare the voters that a node counts with what its log says, perhaps none."""
         said = self.voters.said_by(self.logs[node_id])
-        check(voters == said, f"voters-in-force: {node_id} counts {voters}, its log says {said}")
+        check(voters == said, f"voters-in-force: {node_id} counts {voters}, its log has {said}")
 
     def lost_disk(self, node_id: int, new_directory_id: str) -> None:
         """Note that a machine has got an empty disk: what it held as a voter is gone with it."""
@@ -188,7 +188,7 @@ class Oracle:
             before, durable = entries, end  # the crash came after the log was dropped
         check(entries[:durable] == before[:durable], f"durability: {node_id} lost a flushed record")
         is_prefix = entries == before[: len(entries)]
-        check(is_prefix, f"recovery: {node_id} found what it had not written")
+        check(is_prefix, f"recovery: {node_id} found records it had not written")
         shown = self.shown_epochs[node_id]
         check(epoch >= shown, f"epoch-durable: {node_id} showed epoch {shown}, recovered {epoch}")
         self.logs[node_id] = entries
@@ -214,7 +214,7 @@ class Oracle:
     def installs(self, node_id: int, end: int, state: str) -> None:
         """Note that a node gives up its log for a snapshot."""
         known = self._high_watermarks[node_id]
-        check(end >= known, f"snapshot-behind: {node_id} knows {known}, installs {end}")
+        check(end >= known, f"snapshot-behind: {node_id} has {known}, installs {end}")
         self.applied(node_id, end, state)
         self._installing[node_id] = end
 
@@ -239,7 +239,7 @@ class Oracle:
         check(is_agreed, f"commit-agreed: {node_id} below {agreed}")
         self._compared[node_id] = agreed
         is_new = end > len(self.committed)
-        check(leads_epoch is not None or not is_new, f"commit-led: {node_id} knows of {end} first")
+        check(leads_epoch is not None or not is_new, f"commit-led: {node_id} has {end} first")
         self.committed += log[agreed:end]
 
     def _led_commit(self, node_id: int, end: int, epoch: int) -> None:
@@ -266,9 +266,9 @@ class Oracle:
 
     def finish(self, node_id: int, entries: list[Entry]) -> None:
         """Compare a node's disk, at the end, with what it said, and with what was acknowledged."""
-        check(entries == self.logs[node_id], f"log-file: {node_id} holds what it had not appended")
+        check(entries == self.logs[node_id], f"log-file: {node_id} holds unappended records")
         for offset, entry in self.acknowledged.items():
             is_there = entries[offset : offset + 1] == [entry]
             check(is_there, f"acked-lost: {node_id} at {offset}")
         end = len(self.committed)
-        check(entries[:end] == self.committed, f"converged: {node_id} lacks what is committed")
+        check(entries[:end] == self.committed, f"converged: {node_id} lacks committed records")

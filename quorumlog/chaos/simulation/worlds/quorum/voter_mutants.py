@@ -20,7 +20,7 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Offset
 VOTER_MUTANTS: Final = Mutants(made_mutant)
 
 
-@VOTER_MUTANTS.breaks("a leader counts the voters before the last change, until that is committed")
+@VOTER_MUTANTS.breaks("a leader counts the old voters until the voter change is committed")
 class _CountsTheOldVoters(Leadership):
     def _maybe_advance_high_watermark(self, role: Leader) -> None:
         state, log = self._state, self._state.log
@@ -38,7 +38,7 @@ class _CountsTheOldVoters(Leadership):
             state.advance_high_watermark(committed)
 
 
-@VOTER_MUTANTS.breaks("a leader changes the voters while an earlier change is not committed")
+@VOTER_MUTANTS.breaks("a leader changes the voters before the previous change is committed")
 class _ChangesTwoAtOnce(VoterChanges):
     def _is_changing(self, role: Leader) -> bool:  # noqa: ARG002 - a mutant has the signature of what it replaces
         return False
@@ -68,14 +68,14 @@ class _NeverReverts(VoterSets):
         super().append(later)
 
 
-@VOTER_MUTANTS.breaks("a truncation of the log leaves the voters that it had")
+@VOTER_MUTANTS.breaks("a truncation keeps the voters of the truncated records")
 class _KeepsTruncatedVoters(QuorumState):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.log.voter_sets = _NeverReverts()
 
 
-@VOTER_MUTANTS.breaks("a leader that has removed itself counts its own log")
+@VOTER_MUTANTS.breaks("a leader that removed itself counts its own log")
 class _RemovedLeaderCountsItself(Leadership):
     def _counts_itself(self) -> bool:
         return True
@@ -86,16 +86,14 @@ class _VotesAlthoughNew(QuorumState):
         return self.is_new or super().may_vote(is_named=is_named)
 
 
-@VOTER_MUTANTS.breaks(
-    "a node with a new disk votes as the voter that it was", also=_VotesAlthoughNew
-)
+@VOTER_MUTANTS.breaks("a node with a new disk votes as the old voter", also=_VotesAlthoughNew)
 class _WipedVoterVotes(Elections):
     def handle_vote_request(self, request_id: int, request: VoteRequest) -> None:
         directory_id = self._state.directory_id
         super().handle_vote_request(request_id, replace(request, voter_directory_id=directory_id))
 
 
-@VOTER_MUTANTS.breaks("a node is added to the voters before it may vote")
+@VOTER_MUTANTS.breaks("a node becomes a voter before it may vote")
 class _AddsBeforeItMayVote(VoterChanges):
     def _may_vote(self, progress: Progress) -> bool:  # noqa: ARG002 - a mutant has the signature of what it replaces
         return True
@@ -109,12 +107,12 @@ class _StandsForEver(Membership):
         return any(keys) or super().may_stand
 
 
-@VOTER_MUTANTS.breaks("a node that was removed from the voters goes on to stand")
+@VOTER_MUTANTS.breaks("a removed voter still stands for election")
 class _RemovedVoterStands(QuorumState):
     membership = _StandsForEver
 
 
-@VOTER_MUTANTS.breaks("a snapshot does not hold the voters")
+@VOTER_MUTANTS.breaks("a snapshot omits the voters")
 class _SnapshotWithoutVoters(UncheckedQuorum):
     def voters_at(self, end_offset: Offset) -> VoterSet | None:  # noqa: ARG002 - a mutant has the signature of what it replaces
         return None
@@ -125,12 +123,12 @@ class _AnyDirectory(Membership):
         return node_id in self.voter_set.ids
 
 
-@VOTER_MUTANTS.breaks("a node with a new disk is taken for the voter that it was")
+@VOTER_MUTANTS.breaks("a node with a new disk counts as the old voter")
 class _CountsAnyDirectory(QuorumState):
     membership = _AnyDirectory
 
 
-@VOTER_MUTANTS.breaks("a node forgets the voters of its log at a restart")
+@VOTER_MUTANTS.breaks("a restarted node ignores the voters in its log")
 class _ForgetsVotersAtStart(UncheckedQuorum):
     def _handle_started(self, event: events.Started) -> None:
         super()._handle_started(replace(event, voter_sets=()))

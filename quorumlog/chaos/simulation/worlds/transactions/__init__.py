@@ -1,1 +1,1 @@
-"""Transactions: coordinators on brokers that fail, producers, and readers of what is committed."""
+"""Transactions: coordinators on brokers that fail, producers, and `read_committed` readers."""

@@ -1,4 +1,4 @@
-"""An administrator that fences producers, and a stranger that guesses their epochs."""
+"""An administrator that fences producers, and a stranger with guessed producer epochs."""
 
 from collections.abc import Callable
 from typing import Final
@@ -21,11 +21,11 @@ from quorumlog.chaos.simulation.worlds.transactions.requests import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-EVERY_US: Final = 500_000  # two acts, on average
+EVERY_US: Final = 500_000  # the mean time between two requests
 
 
 class Administrator:
-    """A Process. It fences by an InitProducerId, as `fenceProducers` of Kafka's admin client."""
+    """A Process. It fences by InitProducerId, as `fenceProducers` of Kafka's admin client does."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Administrator:
         places: list[TopicPartition],
         is_calm: Callable[[], bool],
     ) -> None:
-        """Once it `is_calm`, it does nothing."""
+        """`is_calm`: from then on it sends no requests."""
         self.machine: Final = machine
         self._cluster: Final = cluster
         self._oracle: Final = oracle
@@ -51,15 +51,15 @@ class Administrator:
         self._names = 0
 
     def boot(self) -> None:
-        """Start."""
+        """Start the process and its timer."""
         self._inbox.clear()
         self._wait()
 
     def stopped(self, *, loses_power: bool) -> None:
-        """Do nothing."""
+        """Do nothing: the process has no state to lose."""
 
     def resumed(self) -> None:
-        """Take what has waited."""
+        """Run the steps that arrived during the pause."""
         self._inbox.resume()
 
     def _wait(self) -> None:
@@ -101,7 +101,7 @@ class Administrator:
     def _ask(
         self, settings: ProducerSettings, request: Request, granted: Callable[[int], None]
     ) -> None:
-        """Ask a coordinator; an InitProducerId that it grants begins a producer as any other."""
+        """Send a request; a granted InitProducerId begins an instance as for any producer."""
         self._names += 1
         name = f"<{self.machine.node_id}.{self._names}>"
         instance = Instance(settings.transactional_id, name, settings.timeout_ms)

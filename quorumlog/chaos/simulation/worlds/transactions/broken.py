@@ -1,4 +1,4 @@
-"""The rules that the world runs on: a mutant replaces one of them."""
+"""The rules of the world: a mutant replaces one of them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,19 +12,19 @@ from quorumlog.storage.io.log import Log
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenTransactions:
-    """The rules of coordinators, and of replicas. The defaults are the real ones."""
+    """The rules of coordinators and of replicas. The defaults are the real rules."""
 
     coordinator: TransactionRules = SOUND
     brokers: BrokenRules = BrokenRules()  # noqa: RUF009 - it is frozen
 
 
 def broken_coordinator(*broken: type[Any]) -> BrokenTransactions:
-    """Return rules in which each class replaces the one of a coordinator that it inherits."""
+    """Return rules in which each class replaces its base class in a coordinator."""
     return BrokenTransactions(coordinator=with_broken(SOUND, *broken))
 
 
 def broken_replica(broken: type[Any]) -> BrokenTransactions:
-    """Return rules in which a class replaces the rule of a replica that it inherits, or the log."""
+    """Return rules in which a class replaces its base class in a replica, or the log."""
     if issubclass(broken, Log):
         return BrokenTransactions(brokers=BrokenRules(storage=Storage(log=broken)))
     return BrokenTransactions(brokers=BrokenRules(partition=with_broken(UNCHECKED_RULES, broken)))

@@ -1,4 +1,4 @@
-"""What a producer with a bug sends: a batch that no leader may take. It harms nobody else."""
+"""Batches of a producer with a bug: leaders must refuse them. They harm no other producer."""
 
 from collections.abc import Callable
 from typing import Final
@@ -13,11 +13,11 @@ from quorumlog.chaos.simulation.worlds.transactions.partition_batches import enc
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-OFTEN: Final = 0.3  # of the transactions of a producer that is careless
+OFTEN: Final = 0.3  # of the transactions of a careless producer
 
 
 class Carelessness:
-    """Of one producer."""
+    """The careless batches of one producer."""
 
     def __init__(
         self, party: Party, cluster: Cluster, oracle: TransactionOracle, rng: Rng, *, is_on: bool
@@ -29,7 +29,7 @@ class Carelessness:
         self._is_on: Final = is_on
 
     def is_due(self) -> bool:
-        """Draw whether a transaction suffers from it."""
+        """Draw whether a transaction has a careless batch."""
         return self._is_on and self._rng.random() < OFTEN
 
     def produce(
@@ -41,7 +41,7 @@ class Carelessness:
         is_added: bool,
         answered: Callable[[ProduceResult | None], None],
     ) -> None:
-        """Produce to a partition that was not added, or outside of the open transaction."""
+        """Produce to a partition that was not added, or outside the open transaction."""
         name = f"careless {transaction.tag}" if is_added else f"{transaction.tag}:careless"
         value = name.encode()
         now_ms = self._party.machine.now_ms()

@@ -1,4 +1,4 @@
-"""The brokers as clients see them: any of them says where a leader is, perhaps a former one."""
+"""The brokers as clients reach them: any of them names a leader, perhaps an outdated one."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -16,7 +16,7 @@ from quorumlog.chaos.simulation.worlds.transactions.transaction_broker import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-# An InitProducerId that is answered so gets no epoch. An abort that it asks for is its own cause.
+# An InitProducerId with such an error gets no epoch. An abort that it starts is its own cause.
 CHANGES_NOTHING: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -28,11 +28,11 @@ CHANGES_NOTHING: Final = frozenset(
 
 
 class Reply(NamedTuple):
-    """The answer of a coordinator.
+    """The response of a coordinator.
 
-    `came`: the number of the request as it came in. `coordinator`: which one got it, and nothing
-    more. `is_of_leader`: no other broker was elected when it was given: an old coordinator may
-    know nothing of what its successor has promised.
+    `came`: the number of the request, by arrival. `coordinator`: the identity of its receiver.
+    `is_of_leader`: no other broker had been elected before the response: an old coordinator may
+    lack the changes of its successor.
     """
 
     came: int
@@ -42,7 +42,7 @@ class Reply(NamedTuple):
 
 
 class Cluster:
-    """What clients see of the brokers."""
+    """The brokers that clients send requests to."""
 
     def __init__(
         self,
@@ -51,20 +51,20 @@ class Cluster:
         oracle: TransactionOracle,
         leads: Callable[[TopicPartition], int],
     ) -> None:
-        """`leads` tells the leader that the controller knows."""
+        """`leads` returns the leader in the controller's image."""
         self._leads: Final = leads
         self._brokers: Final = brokers
         self._messages: Final = messages
         self._oracle: Final = oracle
 
     def leader_of(self, at: TopicPartition, rng: Rng) -> TransactionBroker | None:
-        """Return the leader as some broker knows it."""
+        """Return the leader in the image of some broker, perhaps outdated."""
         running = [one for one in self._brokers.values() if one.node.machine.is_up]
         partition = rng.choice(running).node.replicas.image.partition(at) if running else None
         return None if partition is None else self._brokers.get(partition.leader_id)
 
     def coordinator(self, rng: Rng) -> TransactionBroker | None:
-        """Return the coordinator as some broker knows it."""
+        """Return the coordinator in the image of some broker, perhaps outdated."""
         return self.leader_of(STATE, rng)
 
     def ask(
@@ -76,7 +76,7 @@ class Cluster:
         *,
         may_come_late: bool,
     ) -> None:
-        """Ask a coordinator; `answered` gets a Reply."""
+        """Send a request to a coordinator; `answered` receives a Reply, or None."""
         init = request.expected if isinstance(request, InitProducerId) else None
 
         def handle(reply: Answer) -> None:
@@ -107,7 +107,7 @@ class Cluster:
         adds: bool,
         may_come_late: bool = True,
     ) -> None:
-        """Send a batch; `answered` gets its ProduceResult."""
+        """Send a batch; `answered` receives its ProduceResult, or None."""
 
         def handle(reply: Answer) -> None:
             if leader is not None:

@@ -1,6 +1,6 @@
-"""What a reader at `read_committed` may see of a partition, by its records alone (KIP-98).
+"""The records of a partition that `read_committed` may return, by its log alone (KIP-98).
 
-It shares no code with the brokers: it goes through the log from its beginning.
+It shares no code with the brokers: it reads the log from its beginning.
 """
 
 from collections.abc import Iterable
@@ -17,34 +17,34 @@ class Ended(NamedTuple):
 
 
 class CommittedView:
-    """Of one partition. `visible`: the records that count, by offset.
+    """The committed view of one partition. `visible`: the visible records, by offset.
 
-    `begun`: the first record of each transaction, for the oracle to take.
+    `begun`: the first record of each transaction; the oracle removes them.
     """
 
     def __init__(self) -> None:
         self.visible: Final[dict[int, bytes]] = {}
-        self.end = 0  # of the committed records that were seen
+        self.end = 0  # of the committed records read so far
         self.begun: Final[list[bytes]] = []
         self._open: Final[dict[int, dict[int, bytes]]] = {}  # by producer id
 
     @property
     def open_records(self) -> dict[int, bytes]:
-        """The records of transactions that no marker has ended."""
+        """The records of open transactions."""
         return {at: value for records in self._open.values() for at, value in records.items()}
 
     @property
     def open_firsts(self) -> list[bytes]:
-        """The first record of each transaction that no marker has ended."""
+        """The first record of each open transaction."""
         return [next(iter(records.values())) for records in self._open.values()]
 
     @property
     def last_stable_offset(self) -> int:
-        """Where the first transaction begins that no marker has ended, or the end."""
+        """The first offset of the earliest open transaction, or the end."""
         return min((min(records) for records in self._open.values()), default=self.end)
 
     def go_on(self, committed: list[Entry]) -> Iterable[Ended]:
-        """Take in what is committed by now; yield what each marker ends."""
+        """Read the newly committed records; yield the records that each marker ends."""
         while self.end < len(committed):
             offset, entry = self.end, committed[self.end]
             self.end += 1

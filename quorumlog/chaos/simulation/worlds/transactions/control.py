@@ -1,4 +1,4 @@
-"""The requests of a producer to its coordinator: one at a time, asked until it is answered."""
+"""The requests of a producer to its coordinator, one at a time, repeated until answered."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -21,7 +21,7 @@ RETRIABLE: Final = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # it is about to be created again
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # the topic is about to be re-created
     }
 )
 ELSEWHERE: Final = RETRIABLE - {
@@ -29,11 +29,11 @@ ELSEWHERE: Final = RETRIABLE - {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 }
 Answered = Callable[[Reply, ErrorCode], None]
-"""Called with the last answer, and the first error in it."""
+"""Called with the last reply, and its first error code."""
 
 
 class Control:
-    """Of one producer. A new request takes the place of the one that is under way."""
+    """The control requests of one producer. A new request replaces the one under way."""
 
     def __init__(
         self,
@@ -50,15 +50,15 @@ class Control:
         self._rng: Final = rng
         self._may_come_late: Final = may_come_late
         self._coordinator: TransactionBroker | None = None
-        self._number = 0  # of the request that is under way
+        self._number = 0  # of the request under way
 
     def forget(self) -> None:
-        """Wait for no answer any more."""
+        """Drop the request under way, and the coordinator."""
         self._number += 1
         self._coordinator = None
 
     def ask(self, instance: Instance, request: Request, answered: Answered) -> None:
-        """Ask until there is an answer that is not `RETRIABLE`."""
+        """Send a request until its error code is not `RETRIABLE`."""
         self._number += 1
         self._ask(self._number, self._oracle.asks(instance), instance, request, answered)
 

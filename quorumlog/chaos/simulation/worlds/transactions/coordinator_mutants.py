@@ -24,7 +24,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 COORDINATOR_MUTANTS: Final = Mutants(broken_coordinator)
 
 
-@COORDINATOR_MUTANTS.breaks("two producers of one transactional id get the same epoch")
+@COORDINATOR_MUTANTS.breaks("two producers of one transactional id get the same producer epoch")
 class _GivesTheSameEpochTwice(Initialization):
     def _go_on(
         self, transaction: Transaction, now_ms: int, request_id: int, request: InitProducerId
@@ -35,9 +35,7 @@ class _GivesTheSameEpochTwice(Initialization):
         self._write(transaction, metadata, request_id, request)
 
 
-@COORDINATOR_MUTANTS.breaks(
-    "a producer that another has replaced goes on with the epoch of that one"
-)
+@COORDINATOR_MUTANTS.breaks("a replaced producer continues with its successor's producer epoch")
 class _LetsTheReplacedComeBack(Initialization):
     def _go_on(
         self, transaction: Transaction, now_ms: int, request_id: int, request: InitProducerId
@@ -49,7 +47,7 @@ class _LetsTheReplacedComeBack(Initialization):
             super()._go_on(transaction, now_ms, request_id, request)
 
 
-@COORDINATOR_MUTANTS.breaks("a fenced producer aborts the transaction of another (decision 119)")
+@COORDINATOR_MUTANTS.breaks("a fenced producer aborts its successor's transaction (decision 119)")
 class _LetsAnyEpochAbortAnOpenTransaction(Initialization):
     def _busy_or_fenced(self, transaction: Transaction, expected: ProducerIdAndEpoch) -> ErrorCode:
         if transaction.state is TransactionState.ONGOING and not transaction.is_busy:
@@ -57,7 +55,7 @@ class _LetsAnyEpochAbortAnOpenTransaction(Initialization):
         return super()._busy_or_fenced(transaction, expected)
 
 
-@COORDINATOR_MUTANTS.breaks("a fenced producer adds partitions to the transaction of another")
+@COORDINATOR_MUTANTS.breaks("a fenced producer adds partitions to its successor's transaction")
 class _AddsForAnyEpoch(Adding):
     def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
         epoch = transaction.producer.epoch
@@ -69,9 +67,7 @@ class _AddsForAnyEpoch(Adding):
         super()._add(transaction, now_ms, told)
 
 
-@COORDINATOR_MUTANTS.breaks(
-    "a coordinator verifies partitions that are not in the transaction (KIP-890)"
-)
+@COORDINATOR_MUTANTS.breaks("a coordinator confirms partitions outside the transaction (KIP-890)")
 class _VerifiesWhatIsNotThere(Adding):
     def _verify(self, transaction: Transaction, request_id: int, request: AddPartitions) -> None:
         outcomes = dict.fromkeys(request.partitions, ErrorCode.NONE)
@@ -81,7 +77,7 @@ class _VerifiesWhatIsNotThere(Adding):
             super()._verify(transaction, request_id, request)
 
 
-@COORDINATOR_MUTANTS.breaks("a producer is told that partitions are added before that is committed")
+@COORDINATOR_MUTANTS.breaks("AddPartitionsToTxn is acknowledged before its record is committed")
 class _SaysThatPartitionsAreAddedAtOnce(Adding):
     def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
         producer = transaction.producer
@@ -96,7 +92,7 @@ class _SaysThatPartitionsAreAddedAtOnce(Adding):
         self._outbox.write(transaction, metadata, lambda _now_ms, _error_code: None)
 
 
-@COORDINATOR_MUTANTS.breaks("adding a partition drops those that were added before")
+@COORDINATOR_MUTANTS.breaks("adding a partition drops the partitions added before")
 class _ForgetsPartitionsThatWereAddedBefore(Adding):
     def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
         metadata = transaction.metadata
@@ -107,7 +103,7 @@ class _ForgetsPartitionsThatWereAddedBefore(Adding):
         transaction._metadata = metadata  # noqa: SLF001 - a mutant
 
 
-@COORDINATOR_MUTANTS.breaks("a transactional id expires although it is in use")
+@COORDINATOR_MUTANTS.breaks("a transactional id expires while it is in use")
 class _ExpiresTooEarly(Expiry):
     def deadline_ms(self, transaction: Transaction) -> int:
         return super().deadline_ms(transaction) - 995_000

@@ -1,4 +1,4 @@
-"""Coordinators that break one rule of how transactions end each: the world must find them."""
+"""Coordinators that break one rule of ending transactions each: the world must find them."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -15,7 +15,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 ENDING_MUTANTS: Final = Mutants(broken_coordinator)
 
 
-@ENDING_MUTANTS.breaks("a producer is told the outcome before that is committed")
+@ENDING_MUTANTS.breaks("EndTxn is acknowledged before the decision is committed")
 class _TellsTheOutcomeBeforeItIsCommitted(Ending):
     def _prepare(self, *arguments: Any, is_fence: bool = False) -> None:
         transaction, now_ms, to, version, done = arguments
@@ -26,9 +26,7 @@ class _TellsTheOutcomeBeforeItIsCommitted(Ending):
         done(now_ms, ErrorCode.NONE)
 
 
-@ENDING_MUTANTS.breaks(
-    "an EndTxn with an epoch that no producer has yet ends a transaction (KAFKA-9600)"
-)
+@ENDING_MUTANTS.breaks("an EndTxn with a future producer epoch ends a transaction (KAFKA-9600)")
 class _TakesNewerEpochs(Ending):
     def handle(
         self,
@@ -42,7 +40,7 @@ class _TakesNewerEpochs(Ending):
         super().handle(transaction, now_ms, request_id, request)
 
 
-@ENDING_MUTANTS.breaks("an EndTxn that is late ends the next transaction (KAFKA-17754)")
+@ENDING_MUTANTS.breaks("a delayed EndTxn ends the next transaction (KAFKA-17754)")
 class _TakesTheEpochBefore(Ending):
     def handle(
         self,
@@ -56,7 +54,7 @@ class _TakesTheEpochBefore(Ending):
         super().handle(transaction, now_ms, request_id, request)
 
 
-@ENDING_MUTANTS.breaks("the coordinator aborts a transaction and leaves its producer the epoch")
+@ENDING_MUTANTS.breaks("the coordinator aborts a transaction without bumping the producer epoch")
 class _FencesWithoutAnEpoch(Ending):
     def _prepare(self, *arguments: Any, is_fence: bool = False) -> None:
         transaction, now_ms, to, version, done = arguments
@@ -66,7 +64,7 @@ class _FencesWithoutAnEpoch(Ending):
         super()._prepare(transaction, now_ms, to, version, done)
 
 
-@ENDING_MUTANTS.breaks("a transaction that the coordinator aborts costs two epochs (KAFKA-19367)")
+@ENDING_MUTANTS.breaks("an abort by the coordinator bumps the producer epoch twice (KAFKA-19367)")
 class _FencesWithTwoEpochs(Ending):
     def fence(self, transaction: Transaction, now_ms: int, done: WriteDone) -> None:
         metadata = transaction.metadata
@@ -77,7 +75,7 @@ class _FencesWithTwoEpochs(Ending):
 
 
 @ENDING_MUTANTS.breaks(
-    "the last epoch of a producer id is used as any other (KAFKA-20090, KAFKA-18660)"
+    "the last epoch of a producer id is used like any other (KAFKA-20090, KAFKA-18660)"
 )
 class _UsesTheLastEpochAsAnyOther(Ending):
     def _prepare(self, *arguments: Any, is_fence: bool = False) -> None:
@@ -90,7 +88,7 @@ class _UsesTheLastEpochAsAnyOther(Ending):
             names["is_exhausted"] = exhausted
 
 
-@ENDING_MUTANTS.breaks("a repeated EndTxn is granted, however the transaction has ended")
+@ENDING_MUTANTS.breaks("a repeated EndTxn succeeds even if the transaction ended otherwise")
 class _GrantsRepeatedRequestsWhateverTheOutcome(Ending):
     def _judge_with_bump(
         self, transaction: Transaction, producer: ProducerIdAndEpoch, *, commit: bool
@@ -100,9 +98,7 @@ class _GrantsRepeatedRequestsWhateverTheOutcome(Ending):
         return super()._judge_with_bump(transaction, producer, commit=commit)
 
 
-@ENDING_MUTANTS.breaks(
-    "a commit behind an abort of the coordinator's own is called a mistake (KAFKA-20785)"
-)
+@ENDING_MUTANTS.breaks("a commit after the coordinator's abort gets a fatal error (KAFKA-20785)")
 class _CallsCommitsBehindTimeoutsMistakes(Ending):
     def _judge_with_bump(
         self, transaction: Transaction, producer: ProducerIdAndEpoch, *, commit: bool
@@ -114,7 +110,7 @@ class _CallsCommitsBehindTimeoutsMistakes(Ending):
 
 
 @ENDING_MUTANTS.breaks(
-    "a producer is fenced while the markers of its last transaction are written (KAFKA-18464)"
+    "a producer is fenced while its last transaction's markers are written (KAFKA-18464)"
 )
 class _JudgesTheEpochBeforeItWaits(Ending):
     def _judge_with_bump(

@@ -1,4 +1,4 @@
-"""What has come to the process of a client, and waits while that is paused."""
+"""The messages and timers of a client process: they wait while it is paused."""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from quorumlog.chaos.simulation.kernel.machine import Machine
 
 
 class Inbox:
-    """Of one machine. `describe` tells the state of the process after a step, for the trace."""
+    """The inbox of one machine. `describe` returns the state after a step, for the trace."""
 
     def __init__(self, machine: Machine, describe: Callable[[], str]) -> None:
         self._machine: Final = machine
@@ -16,18 +16,18 @@ class Inbox:
         self._waiting: Final = deque[tuple[Callable[..., None], tuple[object, ...]]]()
 
     def clear(self) -> None:
-        """Forget all: the process starts anew."""
+        """Drop all waiting steps, for a new process."""
         self._waiting.clear()
 
     def take(self, action: Callable[..., None], *arguments: object) -> None:
-        """Do what a message or a timer asks: now, or after a pause."""
+        """Run the action of a message or a timer: now, or after a pause."""
         if self._machine.is_paused or self._waiting:
             self._waiting.append((action, arguments))
         else:
             self._step(action, arguments)
 
     def resume(self) -> None:
-        """Take what has waited."""
+        """Run the steps that arrived during the pause."""
         while self._waiting and self._machine.is_up and not self._machine.is_paused:
             self._step(*self._waiting.popleft())
 

@@ -1,4 +1,4 @@
-"""The InitProducerIds that coordinators got. A producer may not have heard what one has changed."""
+"""The InitProducerIds that coordinators received; their responses may have been lost."""
 
 from typing import Final, NamedTuple
 
@@ -6,7 +6,7 @@ from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
 
 
 class _Init(NamedTuple):
-    """What it names, the coordinator that got it, and whether the id may have expired by then."""
+    """The producer it names, its coordinator, and whether its id may have expired before it."""
 
     expected: ProducerIdAndEpoch
     coordinator: object
@@ -14,7 +14,7 @@ class _Init(NamedTuple):
 
 
 class Initializations:
-    """Those that were not refused, by their place among the requests."""
+    """The InitProducerIds that were not refused, by request number."""
 
     def __init__(self) -> None:
         self._inits: Final[dict[int, _Init]] = {}
@@ -22,25 +22,25 @@ class Initializations:
     def came_in(
         self, number: int, expected: ProducerIdAndEpoch, coordinator: object, *, may_be_first: bool
     ) -> None:
-        """Note that a coordinator has got one. `may_be_first`: its id may have expired."""
+        """Record a received request. `may_be_first`: its transactional id may have expired."""
         self._inits[number] = _Init(expected, coordinator, may_be_first)
 
     def refused(self, number: int) -> None:
-        """Note that it has changed nothing."""
+        """Remove a request that was refused without a change."""
         self._inits.pop(number, None)
 
     def may_be_first(self, number: int) -> bool:
-        """Whether this request is one that gets a producer id, whatever it names (KIP-360).
+        """Return whether this request may get a producer id, whatever producer it names (KIP-360).
 
-        It is the first of an id that has expired: the coordinator knows nothing of earlier ones.
+        It may be the first of an expired id: the coordinator has dropped the earlier producers.
         """
         init = self._inits.get(number)
         return init is not None and init.may_be_first
 
     def may_be_replaced(self, producer: ProducerIdAndEpoch | None, coordinator: object) -> bool:
-        """Whether another coordinator may have given the producer its next epoch: it was not told.
+        """Return whether another coordinator may have bumped its epoch, with a lost response.
 
-        No record says which epoch it had before that one: this coordinator takes it for an old one.
+        The record has no previous epoch: this coordinator treats the producer's epoch as old.
         """
         return any(
             init.expected == producer and init.coordinator is not coordinator

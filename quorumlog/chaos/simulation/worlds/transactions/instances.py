@@ -1,4 +1,4 @@
-"""Producers and their transactions, as the oracle knows them."""
+"""Producers and their transactions, as the oracle records them."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -8,9 +8,9 @@ from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
 
 @dataclass(slots=True, eq=False)
 class Instance:
-    """A producer from its InitProducerId on, until it begins anew.
+    """A producer, from one InitProducerId to the next one that begins anew.
 
-    `came`: which request it was that its answer belongs to, in the order in which they came in.
+    `came`: the number of the answered InitProducerId, by arrival.
     """
 
     transactional_id: str
@@ -18,11 +18,11 @@ class Instance:
     timeout_ms: int
     producer: ProducerIdAndEpoch | None = None
     came: int = 0
-    known_ms: int = 0  # by the slowest clock: its id was last changed at that time or later
+    known_ms: int = 0  # by the slowest clock: the last change of its id was then or later
 
 
 class Asking(NamedTuple):
-    """What was so when a producer sent a request: the slowest clock, and whether it was fenced."""
+    """The slowest clock, and whether the producer was fenced, when it sent a request."""
 
     sent_ms: int
     is_fenced: bool
@@ -30,9 +30,9 @@ class Asking(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transaction. `tag` stands before its records; True is a commit.
+    """One transaction. `tag` is the prefix of its records; as an outcome, True is a commit.
 
-    `number`: its place among all that was begun and asked for.
+    `number`: its place among all requests and begun transactions.
     """
 
     tag: str
@@ -40,18 +40,18 @@ class Transaction:
     instance: Instance
     producer: ProducerIdAndEpoch
     began_ms: int  # by the slowest clock
-    asked: dict[bool, int] = field(default_factory=dict)  # for what, and when first (slowest clock)
+    asked: dict[bool, int] = field(default_factory=dict)  # first request by outcome (slowest clock)
     told: bool | None = None
     outcome: bool | None = None  # by the first marker that ended a record of it
-    is_fenced: bool = False  # another producer was told its epoch
-    is_refused: bool = False  # its producer was told that its time is over
+    is_fenced: bool = False  # a newer producer has received its epoch
+    is_refused: bool = False  # its producer was fenced: the transaction timed out
     acknowledged: set[bytes] = field(default_factory=set)
 
     def ended_ms(self, *, commits: bool, has_rival: bool) -> int:
-        """Return when it ended at the earliest, by the slowest clock: its producer was told how.
+        """Return its earliest possible end, by the slowest clock, after a successful EndTxn.
 
-        An EndTxn that is answered so may have changed nothing: an earlier one has ended it, or the
-        coordinator was ahead with an abort, for a rival or because its time was over (KIP-890).
+        That EndTxn may have changed nothing: an earlier one has ended the transaction, or the
+        coordinator had aborted it before, for a rival or after its timeout (KIP-890).
         """
         if commits:
             return self.asked[True]
@@ -60,6 +60,6 @@ class Transaction:
 
 
 def tag_of(content: bytes) -> str:
-    """Return the tag of the transaction that a record is of; "": of none."""
+    """Return the tag of a record's transaction; "" for a record outside of any."""
     tag, colon, _ = content.partition(b":")
     return tag.decode() if colon else ""

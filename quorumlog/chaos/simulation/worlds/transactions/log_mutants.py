@@ -19,7 +19,7 @@ LOG_MUTANTS: Final = Mutants(broken_replica)
 
 
 class _OtherEntries(Log):
-    """Takes another class for its aborted transactions."""
+    """A log with another class for its aborted transactions."""
 
     aborted_class: ClassVar[type[AbortedTransactions]] = AbortedTransactions
 
@@ -29,7 +29,7 @@ class _OtherEntries(Log):
 
 
 @LOG_MUTANTS.breaks(
-    "a leader begins a transaction in its log without asking a coordinator (KIP-890)"
+    "a leader begins a transaction without verification by the coordinator (KIP-890)"
 )
 class _OpensTransactionsUnasked(ProducerStates):
     def must_verify(self, batch: BatchHeader) -> bool:
@@ -49,16 +49,14 @@ class _ForgivingGuards(Guards):
         return guard is not None
 
 
-@LOG_MUTANTS.breaks(
-    "a coordinator's answer from before the marker begins a transaction (KAFKA-14884)"
-)
+@LOG_MUTANTS.breaks("a verification from before the marker begins a transaction (KAFKA-14884)")
 class _BelievesAnswersFromBeforeTheMarker(ProducerStates):
     def __init__(self) -> None:
         super().__init__()
         self.guards = _ForgivingGuards()  # type: ignore[misc]
 
 
-@LOG_MUTANTS.breaks("a batch outside of the open transaction is taken")
+@LOG_MUTANTS.breaks("a non-transactional batch is accepted during the producer's transaction")
 class _TakesAnyBatchIntoTheTransaction(ProducerStates):
     def check_transaction(
         self, batch: BatchHeader, guard: Guard | None, *, is_asked: bool
@@ -68,14 +66,14 @@ class _TakesAnyBatchIntoTheTransaction(ProducerStates):
         return super().check_transaction(batch, guard, is_asked=is_asked)
 
 
-@LOG_MUTANTS.breaks("a marker that is late ends the next transaction (KIP-1228)")
+@LOG_MUTANTS.breaks("a delayed marker ends the next transaction (KIP-1228)")
 class _TakesLateMarkers(ProducerStates):
     def check_marker(self, marker: TransactionMarker, transaction_version: int) -> ErrorCode:
         del transaction_version
         return super().check_marker(marker, 1)
 
 
-@LOG_MUTANTS.breaks("a marker that is there already is refused (KAFKA-19999)")
+@LOG_MUTANTS.breaks("a repeated marker is refused (KAFKA-19999)")
 class _RefusesMarkersSentAgain(ProducerStates):
     def check_marker(self, marker: TransactionMarker, transaction_version: int) -> ErrorCode:
         described = self.describe(marker.producer_id)
@@ -84,20 +82,20 @@ class _RefusesMarkersSentAgain(ProducerStates):
         return super().check_marker(marker, transaction_version)
 
 
-@LOG_MUTANTS.breaks("a snapshot of producers does not say where open transactions begin")
+@LOG_MUTANTS.breaks("a producer snapshot omits the first offsets of open transactions")
 class _ForgetsWhereTransactionsBegan(ProducerStates):
     def snapshot(self) -> list[SnapshotEntry]:
         return [one._replace(transaction_offset=-1) for one in super().snapshot()]
 
 
-@LOG_MUTANTS.breaks("a producer expires although its transaction is open (KAFKA-9144)")
+@LOG_MUTANTS.breaks("a producer id expires during its open transaction (KAFKA-9144)")
 class _ForgetsIdleProducersInTransactions(ProducerStates):
     def expire(self, wall_ms: int, expiration_ms: int) -> None:
         super().expire(wall_ms, expiration_ms)
         self._in_transaction.clear()
 
 
-@LOG_MUTANTS.breaks("a producer with an open transaction is dropped to make room")
+@LOG_MUTANTS.breaks("a producer id with an open transaction is evicted from the full table")
 class _CountsThoseInTransactions(ProducerStates):
     def _add_idle(self, producer_id: int, producer: Any) -> None:
         super()._add_idle(producer_id, producer)
@@ -115,7 +113,7 @@ class _StableWithTheMarker(OpenTransactions):
 
 
 class _OtherTransactions(ProducerStates):
-    """Takes another class for its open transactions, also for those that a log says at a start."""
+    """A log with another class for its open transactions, also for those that it recovers."""
 
     transactions_class: ClassVar[type[OpenTransactions]] = OpenTransactions
 
@@ -141,7 +139,7 @@ class _StableWithTheNext(OpenTransactions):
 
 
 @LOG_MUTANTS.breaks(
-    "the last stable offset passes a transaction when its marker is the next to commit"
+    "the last stable offset passes a transaction one offset before its marker is committed"
 )
 class _IsStableOneOffsetTooEarly(_OtherTransactions):
     transactions_class = _StableWithTheNext
@@ -153,7 +151,7 @@ class _NamesOnlyWhatEndsInTheRangeEntries(AbortedTransactions):
         return [one for one in found if one.last_offset < end_offset]
 
 
-@LOG_MUTANTS.breaks("an aborted transaction that ends behind what is read is not named")
+@LOG_MUTANTS.breaks("a fetch response omits an aborted transaction that ends behind its records")
 class _NamesOnlyWhatEndsInTheRange(_OtherEntries):
     aborted_class = _NamesOnlyWhatEndsInTheRangeEntries
 
@@ -163,6 +161,6 @@ class _NamesOnlyTheFirstEntries(AbortedTransactions):
         return super().reaching_into(from_offset, end_offset)[:1]
 
 
-@LOG_MUTANTS.breaks("only the first aborted transaction of a read is named")
+@LOG_MUTANTS.breaks("a fetch response names only the first aborted transaction")
 class _NamesOnlyTheFirst(_OtherEntries):
     aborted_class = _NamesOnlyTheFirstEntries

@@ -20,7 +20,7 @@ MARKER_MUTANTS: Final = Mutants(broken_coordinator)
 class _SendsMarkersBeforeTheDecisionIsCommitted(Markers):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._sent_for: set[tuple[str, int]] = set()  # else each answer would send them again
+        self._sent_for: set[tuple[str, int]] = set()  # else each response would send them again
 
     def go_on(self, transaction: Transaction, now_ms: int) -> None:
         is_open = transaction.state is TransactionState.ONGOING and transaction.pending is None
@@ -36,7 +36,7 @@ class _SendsMarkersBeforeTheDecisionIsCommitted(Markers):
         return is_new
 
 
-@MARKER_MUTANTS.breaks("a transaction is complete with the first of its markers")
+@MARKER_MUTANTS.breaks("a transaction completes at its first written marker")
 class _IsCompleteWithTheFirstMarker(Markers):
     def handle_written(self, transaction: Transaction, now_ms: int, event: MarkersWritten) -> None:
         if ErrorCode.NONE in event.errors.values():
@@ -45,30 +45,30 @@ class _IsCompleteWithTheFirstMarker(Markers):
         super().handle_written(transaction, now_ms, event)
 
 
-@MARKER_MUTANTS.breaks("a marker whose outcome is not known is taken for written")
+@MARKER_MUTANTS.breaks("a marker with an unknown outcome counts as written")
 class _TakesAnyErrorForWritten(Markers):
     def handle_written(self, transaction: Transaction, now_ms: int, event: MarkersWritten) -> None:
         errors = dict.fromkeys(event.errors, ErrorCode.NONE)
         super().handle_written(transaction, now_ms, replace(event, errors=errors))
 
 
-@MARKER_MUTANTS.breaks("an answer about the markers of an earlier decision counts for this one")
+@MARKER_MUTANTS.breaks(
+    "a WriteTxnMarkers response for an earlier decision counts for the current one"
+)
 class _TakesAnswersAboutEarlierDecisions(Markers):
     def handle_written(self, transaction: Transaction, now_ms: int, event: MarkersWritten) -> None:
         about_this = replace(event, prepared_ms=transaction.metadata.last_update_ms)
         super().handle_written(transaction, now_ms, about_this)
 
 
-@MARKER_MUTANTS.breaks("a marker that was not written is not sent again")
+@MARKER_MUTANTS.breaks("a failed marker is not resent")
 class _SendsMarkersOnce(Markers):
     def handle_written(self, transaction: Transaction, now_ms: int, event: MarkersWritten) -> None:
         written = {one: code for one, code in event.errors.items() if code is ErrorCode.NONE}
         super().handle_written(transaction, now_ms, replace(event, errors=written))
 
 
-@MARKER_MUTANTS.breaks(
-    "a coordinator that takes over does not send the markers of what was decided before"
-)
+@MARKER_MUTANTS.breaks("a new coordinator does not send the markers of earlier decisions")
 class _ForgetsWhatWasDecidedBefore(Markers):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -82,7 +82,7 @@ class _ForgetsWhatWasDecidedBefore(Markers):
         super().go_on(transaction, now_ms)
 
 
-@MARKER_MUTANTS.breaks("a transaction waits for the markers of partitions that were deleted")
+@MARKER_MUTANTS.breaks("a transaction waits for the markers of deleted partitions")
 class _WaitsForMarkersOfDeletedPartitions(Markers):
     def handle_deleted(
         self, transaction: Transaction, partitions: Iterable[TopicPartition]

@@ -1,4 +1,4 @@
-"""Requests from one process to another, and the answers. Either may be lost or late."""
+"""Requests from one process to another, and their responses. Both may be lost or late."""
 
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -9,40 +9,40 @@ from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.worlds.brokers.shard_host import Answer
 
 TIMEOUT_US: Final = 1_200_000
-ANSWERS_STRAGGLE: Final = 0.2  # of those between brokers, in the runs that have it
-COPIES_STRAGGLE: Final = 0.5  # so many requests have a copy that does
+ANSWERS_STRAGGLE: Final = 0.2  # share of the responses between brokers, in runs with stragglers
+COPIES_STRAGGLE: Final = 0.5  # share of the requests with a very late copy
 STRAGGLING_US: Final = 1_000_000
-REFUSED_US: Final = 1_000  # until it is clear that nobody can be asked
+REFUSED_US: Final = 1_000  # until a request without a target fails
 
 
 class Party(Protocol):
-    """A process that asks or is asked. All that arrives goes through `take`."""
+    """A process that sends or receives requests. All its messages go through `take`."""
 
     @property
     def machine(self) -> Machine:
         """Its machine."""
 
     def take(self, action: Callable[..., None], *arguments: object) -> None:
-        """Do what a message or a timer asks: now, or after a pause."""
+        """Run the action of a message or a timer: now, or after a pause."""
 
 
 class Messages:
-    """Every request is answered once: by the other process, or by None when its time is over."""
+    """Sends requests. Each has one answer: the response, or None after its timeout."""
 
     def __init__(self, network: Network, stragglers: Rng | None) -> None:
-        """`stragglers`: draws which messages between brokers are very late; None: no other is."""
+        """`stragglers`: draws the very late messages between brokers; None: there are none."""
         self._network: Final = network
         self._stragglers: Final = stragglers
 
     def _straggling_us(self, share: float) -> int:
-        """Return how much later than others a message between brokers comes."""
+        """Return the extra delay of a message between brokers."""
         rng = self._stragglers
         if rng is None or self._network.is_calm or rng.random() >= share:
             return 0
         return rng.randrange(STRAGGLING_US)
 
     def _copies_us(self, own_id: int, other_id: int, *, may_straggle: bool) -> list[int]:
-        """Return after how long each copy of a request arrives, the first one first."""
+        """Return the delay of each copy of a request, the earliest first."""
         copies = self._network.arrivals_us(own_id, other_id)
         late_us = self._straggling_us(COPIES_STRAGGLE) if may_straggle and copies else 0
         return [*copies, copies[0] + late_us] if late_us else copies
@@ -58,12 +58,13 @@ class Messages:
         timeout_us: int = TIMEOUT_US,
         may_straggle: bool = False,
     ) -> None:
-        """Let `target` call `handle` with what sends the answer; None: nobody is there to ask.
+        """Let `target` call `handle` with a function that sends the response.
 
+        `target` None: the request fails, and `answered` receives None.
         `may_come_late`: the request may arrive twice, and after its sender has given it up. Else
-        it is lost with its connection: in the time of an answer that is not heard.
-        `may_straggle`: one broker asks another, and an answer, or a copy of a request that may come
-        late, can be on its way for long while others pass it.
+        it is lost with its connection: no later than its timeout.
+        `may_straggle`: for a request between brokers. Its response, or a copy of it if it may come
+        late, can be in flight for long while later messages overtake it.
         """
         asking, is_open = source.machine, True
         incarnation = asking.incarnation

@@ -1,4 +1,4 @@
-"""What is drawn for a run of the world `transactions`."""
+"""The random options of a run of the world `transactions`."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ PRODUCERS_MAX: Final = 4
 
 
 def draw_transaction_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
-    """Draw the options of a run: `nodes` are the brokers, and machines of clients follow them."""
+    """Draw the options of a run: `nodes` brokers, then one machine for each client."""
     producers = rng.randrange(1, PRODUCERS_MAX + 1)
     level = rng.choice((0, 1, 2, 2, 2))
     options: dict[str, Option] = {
@@ -31,7 +31,7 @@ def draw_transaction_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Optio
         "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
     }
     options["deletes_topic"] = rng.random() < 0.25
-    # A long one lets an answer come to a coordinator that was replaced and leads again.
+    # After a long timeout, a response may reach a coordinator that was replaced and leads again.
     options["marker_timeout_us"] = rng.choice((1_200_000, 1_200_000, 1_200_000, 6_000_000))
     options["has_stragglers"] = rng.random() < 0.3
     return nodes + producers + 1, options

@@ -1,8 +1,8 @@
-"""What must hold for transactions, seen by producers and readers, over all brokers and crashes.
+"""The rules of transactions, checked from producers and readers, over all brokers and crashes.
 
-It knows what producers asked for and were told, when their requests came in, what is committed in
-the partitions of their records, and the clocks of the machines. Of coordinators it knows nothing
-but which of them got a request. Each record says which transaction it is of.
+It records the requests and responses of producers, the arrival of requests, and the coordinator
+that received each, and reads the committed records of the data partitions and the clocks of the
+machines. It has no other state of coordinators. Each record has the tag of its transaction.
 Sources: KIP-98, KIP-360, KIP-890.
 """
 
@@ -30,11 +30,11 @@ from quorumlog.chaos.simulation.worlds.transactions.instances import (
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 STRANGER_IS_AHEAD: Final = 50  # epochs
-LAST_EPOCH: Final = 32_766  # one less than a number of 16 bits may be: that one fences the last
+LAST_EPOCH: Final = 32_766  # one below the maximum of int16, which fences this last epoch
 
 
 class TransactionOracle:
-    """`look` takes in what is committed; it is called before anything is told to somebody."""
+    """Checks the responses to producers and readers. `look` reads the committed records first."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class TransactionOracle:
         clocks_ms: Callable[[], list[int]],
         expiration_ms: int,
     ) -> None:
-        """`places`: by the names of topics. `clocks_ms`: what the clocks of the machines show."""
+        """`places`: the partitions, by topic name. `clocks_ms`: the times of the machines."""
         self._committed: Final = committed
         self._clocks_ms: Final = clocks_ms
         self._expiration_ms: Final = expiration_ms
@@ -55,22 +55,22 @@ class TransactionOracle:
         self._transactions: Final[dict[str, Transaction]] = {}
         self._requests = 0
         self._epochs: Final = EpochAccounts()
-        self._rivals: Final[dict[str, int]] = {}  # the last Init that names no epoch, by id
+        self._rivals: Final[dict[str, int]] = {}  # the last Init without an epoch, by id
         self._inits: Final = Initializations()
         self._looked_ms = 0  # the slowest clock at the last look
-        self._known_ms: Final[dict[str, int]] = {}  # the latest one of its instances, by id
+        self._known_ms: Final[dict[str, int]] = {}  # the latest of its instances, by id
         self._owners: Final[dict[ProducerIdAndEpoch, Instance]] = {}
-        self._newest: Final[dict[str, ProducerIdAndEpoch]] = {}  # that an Init has told, by id
+        self._newest: Final[dict[str, ProducerIdAndEpoch]] = {}  # returned by an Init, by id
 
-    # --- what is committed ---
+    # --- committed records ---
 
     def place_of(self, at: TopicPartition) -> TopicPartition | None:
-        """Return the place of the newest topic of this name, as the controller has it."""
+        """Return the place of the newest topic of this name; None if it is deleted."""
         place = self.topics.places_of(at)[-1]
         return None if self.topics.is_deleted(place) else place
 
     def _renew_views(self) -> None:
-        """Look at what there is: what becomes of the records of a deleted topic does not count."""
+        """Keep views only of existing topics: records of a deleted topic do not count."""
         places = [place for at in self._places if (place := self.place_of(at)) is not None]
         if [*self.views] != places:
             known = {place: self.views.get(place) or CommittedView() for place in places}
@@ -78,7 +78,7 @@ class TransactionOracle:
             self.views.update(known)
 
     def look(self) -> None:
-        """Take in what is committed by now, and the markers among it."""
+        """Read the newly committed records, and apply their markers."""
         self._renew_views()
         for at, view in self.views.items():
             for ended in view.go_on(self._committed[at]):
@@ -93,9 +93,9 @@ class TransactionOracle:
         self._looked_ms = min(self._clocks_ms())
 
     def _check_others(self, begun: Transaction, *, is_open: bool) -> None:
-        """Check that all markers of an id's last transaction are there when the next one begins.
+        """Check that an id's last transaction has all its markers before the next one begins.
 
-        If that is not open any more, another one may have begun since.
+        If `begun` is not open any more, a later transaction may have begun since.
         """
         for at, view in self.views.items():
             for value in view.open_firsts:
@@ -106,30 +106,30 @@ class TransactionOracle:
                 check(not is_same_id or other is begun or is_later, rule)
 
     def _end(self, at: TopicPartition, transaction: Transaction, *, commits: bool) -> None:
-        """Check that a marker may end a record of this transaction so."""
+        """Check that a marker may end this transaction with this outcome."""
         tag, what = transaction.tag, "committed" if commits else "aborted"
         if transaction.outcome is None:
             transaction.outcome = commits
-            rule = f"outcome: {tag} is {what} in {at}, its producer never asked for that"
+            rule = f"outcome: {tag} is {what} in {at}, its producer never requested it"
             is_asked = commits in transaction.asked
             check(is_asked or (not commits and self._may_be_aborted(transaction)), rule)
         check(transaction.outcome is commits, f"one-outcome: {tag} is {what} in {at}, not before")
         self._check_told(transaction)
-        # The marker came after the last look, and the change that completes the transaction later.
+        # The marker came after the last look; the transaction completes after its markers.
         self._has_changed(transaction.instance, self._looked_ms)
         rule = f"fenced-committed: {tag} is committed in {at} after a newer producer had begun"
         check(not (commits and transaction.is_fenced), rule)
-        rule = f"refused-committed: {tag} is committed in {at}, its producer was told it is not"
+        rule = f"refused-committed: {tag} is committed in {at}, its producer got a refusal"
         check(not (commits and transaction.is_refused), rule)
 
     def _check_told(self, transaction: Transaction) -> None:
         told, outcome = transaction.told, transaction.outcome
         is_known = told is not None and outcome is not None
-        rule = f"told: {transaction.tag} is a commit: {outcome}, its producer was told {told}"
+        rule = f"told: {transaction.tag} is a commit: {outcome}, its producer received {told}"
         check(not is_known or told is outcome, rule)
 
     def _may_be_aborted(self, transaction: Transaction) -> bool:
-        """Whether a newer producer begins, or some clock can say that it lasts too long."""
+        """Return whether a newer producer begins, or it has timed out by some clock."""
         return self._has_rival(transaction.instance) or self._has_lasted(transaction)
 
     def _has_rival(self, instance: Instance) -> bool:
@@ -144,9 +144,10 @@ class TransactionOracle:
     def came_in(
         self, transactional_id: str, init: ProducerIdAndEpoch | None, coordinator: object
     ) -> int:
-        """Note that a broker has got a request; count it.
+        """Record a request that a broker received; return its number.
 
-        `init`: what it names; None: it is no Init. `coordinator`: the one there; None: none serves.
+        `init`: the producer that an Init names; None for another request. `coordinator`: the
+        receiving one; None if none serves there.
         """
         self._requests += 1
         if init == NO_PRODUCER:
@@ -160,12 +161,12 @@ class TransactionOracle:
         return self._requests
 
     def gave_nothing(self, transactional_id: str, came: int) -> None:
-        """Note that a coordinator has refused an Init without any change."""
+        """Record that a coordinator has refused an Init without any change."""
         self._epochs.costs_none(transactional_id, came)
         self._inits.refused(came)
 
     def initialized(self, instance: Instance, producer: ProducerIdAndEpoch, came: int) -> None:
-        """Note that a producer was told its epoch: all older ones of its id are fenced."""
+        """Record the epoch of a new producer: older producers of its id are fenced."""
         self.look()
         instance.came = came
         self._has_epoch(instance, producer)
@@ -178,7 +179,7 @@ class TransactionOracle:
                 transaction.is_fenced = True
 
     def goes_on(self, instance: Instance, producer: ProducerIdAndEpoch) -> None:
-        """Note that a producer was told the epoch of its next transaction."""
+        """Record that a producer received the epoch of its next transaction."""
         self._has_epoch(instance, producer)
 
     def _has_epoch(self, instance: Instance, producer: ProducerIdAndEpoch) -> None:
@@ -191,23 +192,23 @@ class TransactionOracle:
         instance.producer = producer
 
     def is_fenced(self, instance: Instance) -> bool:
-        """Whether another producer was told a newer epoch."""
+        """Return whether another producer has received a newer epoch."""
         newest = self._newest.get(instance.transactional_id, NO_PRODUCER)
         return instance.producer is not None and newest > instance.producer
 
     def asks(self, instance: Instance) -> Asking:
-        """Return what is so when a producer sends a request."""
+        """Return the state at the time when a producer sends a request."""
         return Asking(min(self._clocks_ms()), self.is_fenced(instance))
 
     def granted(self, instance: Instance, asking: Asking, request: Request, came: int) -> None:
-        """Note that a coordinator did what a producer asked for."""
+        """Record that a coordinator granted a request of a producer."""
         rule = f"fenced-acts: {instance.name}, {instance.producer}, may {type(request).__name__}"
         check(not asking.is_fenced or self._inits.may_be_first(came), rule)
-        if not isinstance(request, EndTransaction):  # a repeated one changes nothing: `told`
+        if not isinstance(request, EndTransaction):  # a repeated EndTxn may change nothing
             self._has_changed(instance, asking.sent_ms)
 
     def _has_changed(self, instance: Instance, since_ms: int) -> None:
-        """Note that an id was changed at this time or later, by the slowest clock."""
+        """Record that an id was changed at this time or later, by the slowest clock."""
         instance.known_ms = max(instance.known_ms, since_ms)
         name = instance.transactional_id
         self._known_ms[name] = max(self._known_ms.get(name, 0), since_ms)
@@ -219,9 +220,9 @@ class TransactionOracle:
         what: str,
         coordinator: object,
     ) -> None:
-        """Note that a producer was told by this coordinator that it is fenced.
+        """Check that this coordinator may fence a producer.
 
-        `transaction`: what may have lasted too long. Then it is aborted, and was not committed.
+        `transaction`: it may have timed out. Then it is aborted, and was not committed.
         """
         self.look()
         if (
@@ -230,7 +231,7 @@ class TransactionOracle:
             or self._inits.may_be_replaced(instance.producer, coordinator)
         ):
             return
-        rule = f"fenced-wrongly: {instance.name}, {instance.producer}, is told {what}"
+        rule = f"fenced-wrongly: {instance.name}, {instance.producer}, receives {what}"
         is_by_clock = transaction is not None and self._has_lasted(transaction)
         check(is_by_clock, rule)
         if transaction is not None:
@@ -242,18 +243,18 @@ class TransactionOracle:
         return max(self._clocks_ms()) - known_ms >= self._expiration_ms
 
     def mistaken(self, instance: Instance, what: str) -> None:
-        """Note that a producer was told by the coordinator that it has made a mistake."""
-        raise Violation(f"mistaken: {instance.name}, {instance.producer}, is told {what}")
+        """Raise Violation: the coordinator rejected a valid request of a producer."""
+        raise Violation(f"mistaken: {instance.name}, {instance.producer}, receives {what}")
 
     def stranger(self, transactional_id: str) -> ProducerIdAndEpoch | None:
-        """Return what nobody will be for long; None: there is none such."""
+        """Return a producer epoch that stays unused for long; None if there is none."""
         known = self._newest.get(transactional_id, NO_PRODUCER)
         epoch = known.epoch + STRANGER_IS_AHEAD
         is_one = known != NO_PRODUCER and epoch <= LAST_EPOCH
         return known._replace(epoch=epoch) if is_one else None
 
     def stranger_granted(self, producer: ProducerIdAndEpoch, what: str, came: int) -> None:
-        """Note that a coordinator did what a stranger asked for."""
+        """Check that a coordinator may grant a request of a stranger."""
         check(self._inits.may_be_first(came), f"stranger-acts: {producer} may {what}")
 
     # --- transactions ---
@@ -268,11 +269,11 @@ class TransactionOracle:
         return transaction
 
     def asks_to_end(self, transaction: Transaction, *, commits: bool) -> None:
-        """Note that its producer asks for this outcome."""
+        """Record that its producer requests this outcome."""
         transaction.asked.setdefault(commits, min(self._clocks_ms()))
 
     def told(self, transaction: Transaction, *, commits: bool) -> None:
-        """Note that a producer was told how its transaction ends."""
+        """Record that a producer received the outcome of its transaction."""
         self.look()
         transaction.told = commits
         self._check_told(transaction)
@@ -281,23 +282,23 @@ class TransactionOracle:
         self._has_changed(transaction.instance, ended_ms)
 
     def acknowledged(self, transaction: Transaction, values: list[bytes]) -> None:
-        """Note that records of a transaction were acknowledged."""
+        """Record the acknowledged records of a transaction."""
         transaction.acknowledged.update(values)
 
     def misplaced(
         self, transaction: Transaction, at: TopicPartition, offset: int, value: bytes
     ) -> None:
-        """Note that a leader has taken a batch that is not of the transaction as it is open.
+        """Check that a leader may accept a batch outside the open transaction and its partitions.
 
-        A batch outside of any is refused where the log has an open transaction of its producer, as
-        in Kafka's `ProducerAppendInfo`: a topic that was created meanwhile has none. A batch for
-        a partition that was not added is refused unless the transaction may have ended by itself.
+        A plain batch is refused where the log has an open transaction of its producer, as in
+        Kafka's `ProducerAppendInfo`: a topic that was re-created meanwhile has none. A batch for a
+        partition that was not added is refused unless the transaction may have been aborted.
         """
         rule = f"misplaced: {value!r} is taken at {offset} of {at}"
         for place in self.topics.places_of(at):
             entries = self._committed[place]
             if offset >= len(entries) or entries[offset].content != value:
-                continue  # an earlier batch has its place
+                continue  # another batch is at this offset
             if entries[offset].is_transactional:
                 is_wrong = not self._may_be_aborted(transaction)
             else:
@@ -314,9 +315,9 @@ class TransactionOracle:
         last_stable_offset: int,
         shown: dict[int, bytes],
     ) -> None:
-        """Compare what a leader has shown of [from_offset, next_offset) at `read_committed`.
+        """Compare a leader's records in [from_offset, next_offset) at `read_committed`.
 
-        `at`: a place that is there.
+        `at`: a place of an existing topic.
         """
         self.look()
         view = self.views[at]
@@ -332,12 +333,12 @@ class TransactionOracle:
             check(was == must, f"read-committed: {was!r} at {offset} of {at} instead of {must!r}")
 
     def is_decided(self) -> bool:
-        """Whether a marker has ended every record."""
+        """Return whether every transaction has all its markers."""
         self.look()
         return not any(view.open_records for view in self.views.values())
 
     def finish(self) -> None:
-        """Compare what is visible in the end with what producers were told."""
+        """Compare the visible records at the end with the outcomes that producers received."""
         seen: dict[bytes, int] = {}
         for view in self.views.values():
             for value in view.visible.values():

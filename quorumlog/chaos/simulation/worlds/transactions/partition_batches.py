@@ -1,4 +1,4 @@
-"""The records that a transaction writes to one partition: one batch at a time."""
+"""The records of a transaction for one partition, sent one batch at a time."""
 
 from collections import deque
 from collections.abc import Callable
@@ -30,10 +30,10 @@ ABORTABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """What all partitions of a transaction have in common.
+    """The context and callbacks shared by all partitions of a transaction.
 
-    `acknowledged(at, base_offset, values)`, `refused(at)`: it must be aborted, `ended(at)`: all is
-    written. Nothing is called once `is_over()`.
+    `acknowledged(at, base_offset, values)`: for each batch. `refused(at)`: the transaction must be
+    aborted. `ended(at)`: all batches are written. No callback runs once `is_over()`.
     """
 
     party: Party
@@ -49,7 +49,7 @@ class Writing:
 
 
 class PartitionBatches:
-    """`next_sequence` is that of the next batch; one that is sent again keeps its own."""
+    """The batches of one partition. `next_sequence`: of the next batch; a resend keeps its own."""
 
     def __init__(
         self, writing: Writing, at: TopicPartition, next_sequence: int, batches: list[list[bytes]]
@@ -61,11 +61,11 @@ class PartitionBatches:
 
     @property
     def is_ended(self) -> bool:
-        """Whether all batches are acknowledged."""
+        """True once all batches are acknowledged."""
         return not self._left
 
     def send(self) -> None:
-        """Send the next batch that is not acknowledged, or say that there is none."""
+        """Send the first batch that is not acknowledged, or call `ended` after the last."""
         writing = self._writing
         if writing.is_over():
             return
@@ -108,7 +108,7 @@ def encoded_batch(
     *,
     is_transactional: bool = True,
 ) -> bytes:
-    """Return a batch of a producer."""
+    """Return an encoded batch of a producer."""
     return encode_batch(
         [Record(index, now_ms, None, value) for index, value in enumerate(values)],
         producer_id=producer.producer_id,

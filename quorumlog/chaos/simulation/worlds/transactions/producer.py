@@ -1,6 +1,6 @@
 """A transactional producer on a machine of its own, as a Process and a Client.
 
-One that is fenced is a zombie for a while: it asks for more before it begins anew.
+A fenced producer acts as a zombie for a while: it sends more requests before it begins anew.
 """
 
 from collections.abc import Callable
@@ -34,11 +34,11 @@ from quorumlog.chaos.simulation.worlds.transactions.requests import ProducerSett
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-GIVE_UP_US: Final = 2_500_000  # a transaction whose records are not acknowledged is aborted
-CHANGES_ITS_MIND: Final = 0.15  # so many transactions are aborted while batches are under way
+GIVE_UP_US: Final = 2_500_000  # then a transaction without all acknowledgements is aborted
+CHANGES_ITS_MIND: Final = 0.15  # share of transactions aborted while batches are under way
 CHANGE_US: Final = 200_000
 PAUSE_US: Final = 50_000  # between two transactions
-ZOMBIE_US: Final = 800_000  # before a producer that is fenced begins anew
+ZOMBIE_US: Final = 800_000  # before a fenced producer begins anew
 COMMITS: Final = 0.75
 ADDS_IN_STEPS: Final = 0.3
 BATCHES_MAX: Final = 2
@@ -54,7 +54,7 @@ FENCED: Final = frozenset(
 
 
 class _Phase(Enum):
-    BEGINNING = auto()  # it has no epoch yet, or is about to get the next one
+    BEGINNING = auto()  # without an epoch, or before the next one
     READY = auto()
     ADDING = auto()
     WRITING = auto()
@@ -93,7 +93,7 @@ class Producer:
         self._carelessness: Final = Carelessness(
             self, cluster, oracle, rng, is_on=settings.is_careless
         )
-        self._names = 0  # of instances and transactions: none is used twice
+        self._names = 0  # of instances and transactions: each is unique
         self._is_stopped = False
         self._forget()
 
@@ -105,7 +105,7 @@ class Producer:
         self._batches: dict[TopicPartition, PartitionBatches] = {}
         self._not_added: dict[TopicPartition, PartitionBatches] = {}  # yet
         self._sequences: dict[TopicPartition, int] = {}
-        self._is_careless = False  # it sent what must not be taken, and was not told that it is not
+        self._is_careless = False  # its careless batch may have been appended
         self._control.forget()
         self._inbox.clear()
 
@@ -117,7 +117,7 @@ class Producer:
         settings = self._settings
         return Instance(settings.transactional_id, self._new_name(), settings.timeout_ms)
 
-    # --- a life of the process ---
+    # --- the process ---
 
     def boot(self) -> None:
         """Start with nothing in memory."""
@@ -125,33 +125,33 @@ class Producer:
         self._begin_anew()
 
     def stopped(self, *, loses_power: bool) -> None:
-        """Do nothing: the coordinator ends what is open when its time is over."""
+        """Do nothing: the coordinator aborts the open transaction after its timeout."""
 
     def resumed(self) -> None:
-        """Take what has waited."""
+        """Run the steps that arrived during the pause."""
         self._inbox.resume()
 
     def run(self) -> None:
-        """Do nothing: it begins as soon as there is a coordinator."""
+        """Do nothing: `boot` has sent the first InitProducerId."""
 
     def stop(self) -> None:
-        """Begin no other transaction."""
+        """Begin no further transaction."""
         self._is_stopped = True
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for nothing, once it is stopped."""
+        """True once it is stopped and has no transaction under way."""
         return self._is_stopped and self._phase in {_Phase.READY, _Phase.FENCED}
 
     def describe(self) -> str:
-        """Return its state, for the trace and for the report that the world does not settle."""
+        """Return the state, for the trace and the report of a world that does not settle."""
         tag = "" if self._transaction is None else self._transaction.tag
         return f"{self._settings.transactional_id} {self._phase.name} {self._producer} {tag}"
 
     def _later(self, after_us: int, action: Callable[..., None], *arguments: object) -> None:
         self.machine.later(self._rng.randrange(1, 2 * after_us), self.take, action, *arguments)
 
-    # --- who it is ---
+    # --- producer ids and epochs ---
 
     def _begin_anew(self) -> None:
         self._instance = self._new_instance()
@@ -181,9 +181,9 @@ class Producer:
         self._later(PAUSE_US, self._begin)
 
     def _refused(self, reply: Reply, code: ErrorCode) -> None:
-        """Give up this epoch: it is fenced, or the coordinator takes something for a mistake."""
+        """Give up this epoch after an error: fencing, or an invalid request."""
         if reply.is_of_leader and code in FENCED:
-            # An abort is granted although the coordinator was ahead of it (KIP-890).
+            # An abort succeeds even if the coordinator has aborted before (KIP-890).
             is_late = self._phase is not _Phase.ABORTING or self._settings.version < 2
             late = self._transaction if is_late else None
             self._oracle.fenced(self._instance, late, code.name, reply.coordinator)
@@ -199,7 +199,7 @@ class Producer:
             self._begin_anew()
 
     def _act_as_zombie(self) -> None:
-        """Ask for something as the producer that this one was."""
+        """Send a request with the fenced producer epoch."""
         if self._phase is not _Phase.FENCED or self._is_stopped:
             return
         settings, producer = self._settings, self._producer
@@ -241,7 +241,7 @@ class Producer:
         self._go_on_writing()
 
     def _go_on_writing(self) -> None:
-        """Write to some partitions; a client that adds them by itself does so in steps, perhaps."""
+        """Write to some partitions; a client that sends AddPartitions may do so in steps."""
         if self._settings.version >= 2:
             self._write([*self._not_added])
             return
@@ -314,9 +314,9 @@ class Producer:
             self._end(commits=self._rng.random() < COMMITS)
 
     def _was_careless(self, transaction: Transaction, result: ProduceResult | None) -> None:
-        """Go on. Unless the batch was refused, the log may have it: its sequence is used up.
+        """End the transaction. Unless the batch was refused, its sequence may be used up.
 
-        A topic that was created meanwhile takes it: it knows of no transaction.
+        A topic that was re-created meanwhile appends it: it has no state of the transaction.
         """
         if self._transaction is transaction and self._phase is _Phase.WRITING:
             self._is_careless = result is None or result.error_code not in ABORTABLE

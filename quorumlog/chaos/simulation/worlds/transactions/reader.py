@@ -1,7 +1,7 @@
-"""A reader of one partition at `read_committed`: it sees what leaders would serve, and checks it.
+"""A reader of one partition at `read_committed`: it checks the records that leaders would serve.
 
-It filters as the protocol has it (KIP-98): by the list of aborted transactions that a leader names
-beside the records, which reach up to the last stable offset.
+It filters as the protocol requires (KIP-98): by the aborted transactions that a leader returns
+with the records, which end at the last stable offset.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from quorumlog.wire.codec.records import decode_batches
 from quorumlog.wire.codec.transaction_markers import marker_of
 
 READ_US: Final = 100_000
-READ_BYTES: Final = 300  # little, so that transactions reach over several reads
-GOES_BACK: Final = 0.05  # of the reads begin at an earlier place, as a new consumer does
+READ_BYTES: Final = 300  # small, so that transactions span several reads
+GOES_BACK: Final = 0.05  # of the reads begin at an earlier offset, as a new consumer does
 RECORDS_BACK_MAX: Final = 60
 
 
 def shown_of(records: bytes, aborted: Sequence[AbortedTransaction]) -> dict[int, bytes]:
-    """Return the records that a consumer hands on, by offset."""
+    """Return the records that a consumer returns, by offset."""
     waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
     aborting: set[int] = set()
     shown: dict[int, bytes] = {}
@@ -42,10 +42,10 @@ def shown_of(records: bytes, aborted: Sequence[AbortedTransaction]) -> dict[int,
 
 
 class Reader:
-    """It asks any broker that takes itself for the leader, perhaps a former one.
+    """Reads from any broker that acts as leader, perhaps a former one.
 
-    Every time it reads all that there is, in several reads. With one read at a time it would not
-    make up for its steps back: in a run with much to read, it would stay near the beginning.
+    Each run reads up to the end, in several reads. With only one read it would not make up for its
+    steps back: in a run with many records it would stay near the beginning.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Reader:
         environment: Environment,
         rng: Rng,
     ) -> None:
-        self.place: TopicPartition | None = None  # of the topic that it has read last
+        self.place: TopicPartition | None = None  # of the topic that it read last
         self.position = Offset(0)
         self._at: Final = at
         self._nodes: Final = nodes
@@ -65,7 +65,7 @@ class Reader:
         self._rng: Final = rng
 
     def run(self) -> None:
-        """Read now, and again and again."""
+        """Read now, and again after random times."""
         if self._rng.random() < GOES_BACK and not self._environment.is_calm:
             self.position = Offset(max(0, self.position - self._rng.randrange(RECORDS_BACK_MAX)))
         running = [node for node in self._nodes.values() if node.machine.is_up]
@@ -80,7 +80,7 @@ class Reader:
             return
         place = self._oracle.place_of(self._at)
         if place is None or place != self._oracle.topics.place_of(self._at, driver.topic_id):
-            return  # of a topic that was deleted
+            return  # a log of a deleted topic
         if place != self.place:
             self.place, self.position = place, Offset(0)
         is_more = True
@@ -88,7 +88,7 @@ class Reader:
             is_more = self._read_once(driver, place)
 
     def _read_once(self, driver: PartitionDriver, place: TopicPartition) -> bool:
-        """Return whether more may follow."""
+        """Read once and check; return whether more records may follow."""
         end, position = driver.end(ReadEnd.LAST_STABLE), self.position
         records, next_offset = b"", position
         if end > position:
@@ -97,7 +97,7 @@ class Reader:
         shown = {
             offset: value
             for offset, value in shown_of(records, aborted).items()
-            if offset >= position  # a batch may begin before
+            if offset >= position  # a batch may begin before the position
         }
         self._oracle.read(place, position, next_offset, end, shown)
         self.position = next_offset

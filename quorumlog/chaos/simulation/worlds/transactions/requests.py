@@ -1,4 +1,4 @@
-"""How the producers of a run are, and the requests that they send."""
+"""The settings of the producers of a run, and their requests."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from quorumlog.broker.transactions.core.requests import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-# By the version of the protocol that a producer knows. 0: of before KIP-360.
+# By the protocol version of a producer. 0: before KIP-360.
 INIT_VERSIONS: Final = (1, 5, 5)
 ADD_VERSIONS: Final = (1, 3, 3)
 END_VERSIONS: Final = (1, 4, 5)
@@ -26,12 +26,12 @@ END_VERSIONS: Final = (1, 4, 5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """How one producer is.
+    """The settings of one producer.
 
-    `version`: 2 has an epoch for each transaction, and leaves it to leaders to add partitions; 1
-    and 2 go on with a new epoch after a lost batch (KIP-360). `is_careless`: it produces where it
-    may not, now and then. Only requests of version 2 `may_come_late`: an older coordinator or
-    client cannot tell them from those of the next transaction.
+    `version`: with 2 each transaction has its own epoch, and leaders add the partitions; 1 and 2
+    go on with a new epoch after a lost batch (KIP-360). `is_careless`: some of its batches must be
+    refused. Only requests of version 2 `may_come_late`: with older versions a coordinator cannot
+    distinguish them from requests of the next transaction.
     """
 
     transactional_id: str
@@ -41,7 +41,7 @@ class ProducerSettings:
     may_come_late: bool
 
     def init(self, expected: ProducerIdAndEpoch = NO_PRODUCER) -> InitProducerId:
-        """Begin to use the id, or go on as `expected`."""
+        """Return an InitProducerId: for a new producer, or to bump the epoch of `expected`."""
         return InitProducerId(
             transactional_id=self.transactional_id,
             api_version=INIT_VERSIONS[self.version],
@@ -52,7 +52,7 @@ class ProducerSettings:
     def add(
         self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]
     ) -> AddPartitions:
-        """Add partitions to the transaction."""
+        """Return a request to add partitions to the transaction."""
         return AddPartitions(
             transactional_id=self.transactional_id,
             api_version=ADD_VERSIONS[self.version],
@@ -61,7 +61,7 @@ class ProducerSettings:
         )
 
     def end(self, producer: ProducerIdAndEpoch, *, commits: bool) -> EndTransaction:
-        """End the transaction."""
+        """Return a request to end the transaction."""
         return EndTransaction(
             transactional_id=self.transactional_id,
             api_version=END_VERSIONS[self.version],
@@ -71,7 +71,7 @@ class ProducerSettings:
 
 
 def error_code_of(result: Result) -> ErrorCode:
-    """Return the first error that a result has."""
+    """Return the first error code of a result, or NONE."""
     match result:
         case AddPartitionsResult(partitions=partitions):
             return next(filter(None, partitions.values()), ErrorCode.NONE)

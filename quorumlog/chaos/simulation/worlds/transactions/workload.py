@@ -30,8 +30,8 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.topic_names import TRANSACTIONS_TOPIC
 
 TOPIC: Final = "records"
-VOLATILE: Final = "passing"  # is deleted, and created again
-FIRST_PRODUCER_ID: Final = 1000  # of those that the controller gives; older ones are below
+VOLATILE: Final = "passing"  # it is deleted and re-created
+FIRST_PRODUCER_ID: Final = 1000  # from the controller; producer ids of before the run are lower
 
 
 def data_places(schedule: Schedule) -> list[TopicPartition]:
@@ -63,7 +63,7 @@ class Transactions:
         self._readers: list[Reader]
 
     def clients(self, brokers: BrokersWorld) -> list[Producer]:
-        """Return the producers; give each broker a place for a coordinator."""
+        """Return the producers; add a coordinator host to each broker."""
         self._brokers, options = brokers, self._options
         environment = brokers.environment
         self._oracle = TransactionOracle(
@@ -105,7 +105,7 @@ class Transactions:
         return self._producers
 
     def _place_coordinators(self, messages: Messages, settings: list[ProducerSettings]) -> None:
-        """Give each broker a place for a coordinator."""
+        """Add a coordinator host to each broker."""
         next_producer_id = partial(next, count(FIRST_PRODUCER_ID))
         for node_id, node in self._brokers.nodes.items():
             host = TransactionBroker(
@@ -141,7 +141,7 @@ class Transactions:
             yield producer
 
     def _producer_settings(self) -> Iterator[ProducerSettings]:
-        """Yield how each producer is; several may have one transactional id."""
+        """Yield the settings of each producer; several may share a transactional id."""
         options = self._options
         ids, level = options.number("transactional_ids"), options.number("transaction_version")
         for index in range(options.number("producers")):
@@ -156,7 +156,7 @@ class Transactions:
             )
 
     def _new_coordinator(self) -> TransactionCoordinator:
-        """Return a coordinator that has its log yet to load, but for what was before the run."""
+        """Return a coordinator before it loads its log, with the ids from before the run."""
         options = self._options
         settings = TransactionSettings(
             transactional_id_expiration_ms=options.number("expiration_ms")
@@ -184,9 +184,9 @@ class Transactions:
         return -1 if partition is None else partition.leader_id
 
     def awaited(self) -> str:
-        """Check what is visible, once all is decided and every reader is at the end."""
+        """Check the visible records, once all is decided and every reader is at the end."""
         if not all(one.is_idle for one in self._producers):
-            return "the producers to end what they do"
+            return "the producers to end their transactions"
         if not self._oracle.is_decided():
             return "markers to decide every transaction"
         host = self._hosts.get(self._leads(STATE))

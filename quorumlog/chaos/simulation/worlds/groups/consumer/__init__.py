@@ -1,1 +1,1 @@
-"""Members of the consumer protocol (KIP-848), and classic ones beside them, in one group."""
+"""Members of the consumer protocol (KIP-848) and classic members in one group."""

@@ -1,6 +1,6 @@
-"""What the committed log says of the group: the witness of the oracle.
+"""The state of the group in the committed log: the witness of the oracle.
 
-It reads records in Kafka's formats, and knows no rule of the coordinator.
+It reads records in Kafka's formats, and models no rule of the coordinator.
 """
 
 from collections import defaultdict
@@ -30,33 +30,33 @@ Named = frozenset[TopicPartition]
 
 
 class LogReader(Protocol):
-    """What is told of the log, in its order."""
+    """Receives the events of the log, in its order."""
 
     def removed(self, member_id: str, leader_epoch: int) -> None:
-        """Note that a batch of the leader of this epoch leaves a member out."""
+        """Handle a batch of the leader of this epoch that removes a member."""
 
     def generation_began(self, stored: StoredGroup, leader_epoch: int) -> None:
-        """Note that a classic group goes on from an older generation to this one."""
+        """Handle the step of a classic group from an older generation to this one."""
 
     def stored(self, tag: str) -> None:
-        """Note that the offset with this tag is in the log; the epochs are those before it."""
+        """Handle a committed offset with this tag; `epochs` is the state before it."""
 
 
 class GroupLog:
-    """The state of the group at the end of what was read.
+    """The state of the group at the end of the records read so far.
 
-    members: each with its instance id, whichever protocol the group has.
-    epochs: what the log says that they are at: epochs, or the generation.
-    currents, targets: of members of a consumer group.
-    since: the epoch from which on a member of a consumer group has owned a partition, by its name.
-    said: what each member was ever given at an epoch.
-    removals: how often a member was left out. It may come back under its id, and in a group that
+    members: the instance id of each member, of either protocol.
+    epochs: the member epoch, or the generation of a classic group, by member.
+    currents, targets: the assignments of members of a consumer group.
+    since: the member epoch since which a consumer member has owned a partition, by topic name.
+    said: all assignments that the log has for a member at an epoch.
+    removals: how often a member was removed. It may come back under its id, and in a group that
     was deleted meanwhile the epochs begin again.
-    said_after: after how many removals of a member the log last said this epoch of it.
+    said_after: the removals of a member when the log last had a record of it at this epoch.
     """
 
     def __init__(self, committed: Callable[[], Sequence[Entry]], names: Mapping[TopicId, str]):
-        """Have read nothing. `committed` returns all that there is; `names`: of all topics."""
+        """Prepare to read the log. `committed` returns its records; `names`: of all topics."""
         self.members: Mapping[str, str | None] = {}
         self.epochs: Final[dict[str, int]] = {}
         self.currents: Final[dict[str, Partitions]] = {}
@@ -74,8 +74,8 @@ class GroupLog:
         self._end = 0
         self._group_epoch: int | None = None
         self._consumers: Final[dict[str, str | None]] = {}
-        self._erased: set[str] = set()  # in the batch that is read
-        self._begun_anew: set[str] = set()  # after that, in the same batch
+        self._erased: set[str] = set()  # in the current batch
+        self._begun_anew: set[str] = set()  # written again in the same batch
 
     @property
     def is_consumer_group(self) -> bool:
@@ -87,7 +87,7 @@ class GroupLog:
         return frozenset(TopicPartition(self._names[one.topic_id], one[1]) for one in partitions)
 
     def read_on(self) -> None:
-        """Read what has been committed since the last time."""
+        """Read the records committed since the last call."""
         entries = self._committed()
         while self._end < len(entries):
             end = self._end + 1
@@ -96,7 +96,7 @@ class GroupLog:
             self._read_batch(entries[self._end : end])
 
     def _read_batch(self, batch: Sequence[Entry]) -> None:
-        """Read a batch: it counts as a whole."""
+        """Read a batch, and compare the members before and after it."""
         before, old = self.members, self.classic
         self._erased, self._begun_anew = set(), set()
         for entry in batch:
@@ -195,7 +195,7 @@ class GroupLog:
 
 
 def assignment_of(data: bytes) -> Named:
-    """Return what SyncGroup tells a member; nothing if there are no bytes."""
+    """Decode the assignment of a SyncGroup response; empty bytes hold no partition."""
     if not data:
         return frozenset()
     version = int.from_bytes(data[:VERSION_BYTES], "big", signed=True)

@@ -1,4 +1,4 @@
-"""A member speaks KIP-848: full heartbeats, short ones, and old ones that come late."""
+"""The protocol of KIP-848: full heartbeats, short ones, and late copies of old ones."""
 
 from collections import deque
 from typing import Any, Final
@@ -23,24 +23,24 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 LEAVES: Final = -1
 LEAVES_FOR_A_WHILE: Final = -2
 FENCED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
-REMEMBERED: Final = 8  # requests that may come again
+REMEMBERED: Final = 8  # requests that may be sent again
 
 
 class Heartbeating:
-    """A Speaker. It gives partitions up before it says so, and says all after any trouble."""
+    """A Speaker. It revokes partitions before it reports so; after an error it sends all fields."""
 
     def __init__(self, life: Life) -> None:
         self.is_member = False
         self._life: Final = life
         self._must_say_all = True
-        self._said: Partitions | None = None  # what it last said that it has
+        self._said: Partitions | None = None  # the partitions in its last heartbeat
         self._said_subscription: Subscription | None = None
         self._previous_epoch = 0
         self._sent: Final = deque[ConsumerHeartbeat](maxlen=REMEMBERED)
         self._assignor: Final = life.rng.choice((None, None, "uniform", "range"))
 
     def question(self) -> Question:
-        """Ask by a heartbeat: what has changed, or all."""
+        """Return a heartbeat with the changed fields, or with all of them."""
         client, subscription = self._life.client, self._life.subscription
         says_all = (
             self._must_say_all or client.epoch == 0 or subscription != self._said_subscription
@@ -62,16 +62,16 @@ class Heartbeating:
         return Question(request, self._answered, REQUEST_TIMEOUT_US)
 
     def old_request(self) -> ConsumerHeartbeat | None:
-        """Return a request of an epoch before the last two, as if it had come that late."""
+        """Return a request older than the last two epochs, to send as a late copy."""
         old = [one for one in self._sent if 0 < one.member_epoch < self._previous_epoch]
         return self._life.rng.choice(old) if old else None
 
     def unanswered(self) -> None:
-        """Say all: what the coordinator has heard is not known."""
+        """Send all fields next: the coordinator may not have received the last ones."""
         self._must_say_all = True
 
     def farewell(self, *, for_a_while: bool) -> ConsumerHeartbeat:
-        """Return the heartbeat that says so."""
+        """Return the heartbeat that leaves the group, or leaves it for a while."""
         return self._heartbeat(LEAVES_FOR_A_WHILE if for_a_while else LEAVES)
 
     def _heartbeat(self, member_epoch: int, **fields: Any) -> ConsumerHeartbeat:
@@ -94,9 +94,9 @@ class Heartbeating:
             before = client.told
             life.takes(answered, result.member_epoch, result.assignment)
             if self._said is not None and self._said <= client.told:
-                life.rests(answered)  # the coordinator knows that it has nothing to give up
+                life.rests(answered)  # the coordinator has seen that it has nothing to revoke
             if client.told != before:
-                life.act_soon()  # it says so, or fetches the offsets
+                life.act_soon()  # to report the revocation, or to fetch the offsets
             return
         self._must_say_all = True
         if result.error_code in FENCED:

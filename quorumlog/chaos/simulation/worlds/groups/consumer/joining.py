@@ -1,8 +1,8 @@
-"""A member speaks the classic protocol, with cooperative rebalances (KIP-429).
+"""The classic protocol of a member, with cooperative rebalances (KIP-429).
 
-It keeps what it has while the group rebalances, and joins again once it has given up what others
-are to have. If it leads, it gives no member what another one has, and writes down for how many
-partitions. A static leader that comes back leads once more if that has changed since.
+It keeps its partitions while the group rebalances, and joins again after it has revoked those
+assigned to others. As the leader it assigns no partition that another member owns, and stores the
+partition counts of the topics. A static leader that comes back assigns anew if they have changed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +55,7 @@ LOST: Final = STRANGER | {ErrorCode.ILLEGAL_GENERATION}
 
 
 class Claim(NamedTuple):
-    """What one member said when it joined."""
+    """The subscription of one member in its JoinGroup."""
 
     topics: frozenset[str]
     owned: Named
@@ -70,14 +70,14 @@ class Joining:
         self._life: Final = life
         self._member_id = ""
         self._generation_id = -1
-        self._assigned_generation_id = -1  # the one in which it was told what it has
+        self._assigned_generation_id = -1  # the generation of its last assignment
         self._must_join, self._must_sync = True, False
         self._assignments: Mapping[str, bytes] = {}
         self._said_subscription: Subscription | None = None
-        self._counts: Mapping[str, int] | None = None  # of the topics, when it last assigned
+        self._counts: Mapping[str, int] | None = None  # of partitions, when it last assigned
 
     def question(self) -> Question:
-        """Ask for the next step."""
+        """Return the JoinGroup, SyncGroup or Heartbeat request that is due."""
         client = self._life.client
         if self._counts is not None and self._counts != self._topic_counts():
             self._must_join = True  # it leads, and has to assign anew
@@ -92,10 +92,10 @@ class Joining:
         return Question(self._join(), self._joined, JOIN_TIMEOUT_US)
 
     def unanswered(self) -> None:
-        """Ask the same again."""
+        """Do nothing: the same request is due again."""
 
     def farewell(self, *, for_a_while: bool) -> Leave | None:
-        """Return a LeaveGroup; a static member that comes back says nothing."""
+        """Return a LeaveGroup; None for a static member that comes back."""
         if for_a_while or not self._member_id:
             return None
         leaving = LeavingMember(
@@ -133,7 +133,7 @@ class Joining:
         )
 
     def _owned(self) -> Named:
-        """Return what it has, by name: a topic that was deleted is not there any more."""
+        """Return its partitions by topic name, without those of deleted topics."""
         known = self._life.catalogue
         return frozenset(
             TopicPartition(name, one.partition)
@@ -190,18 +190,18 @@ class Joining:
         self._assigned_generation_id = self._generation_id
         self._life.syncs(answered, self._generation_id, assignment_of(result.assignment))
         if self._life.client.surplus or self._is_told_what_is_old():
-            self._must_join = True  # once it has given up what it must
+            self._must_join = True  # once it has revoked the surplus
         else:
             self._life.rests(answered)
         self._life.act_soon()
 
     def _is_told_what_is_old(self) -> bool:
-        """Return whether it leads, and hears what was assigned for other numbers of partitions."""
+        """Return whether it leads, and its assignment is for older partition counts."""
         counts = self._counts
         return counts is not None and self._life.led != (self._generation_id, counts)
 
     def _failed(self, error_code: ErrorCode) -> None:
-        """Go on after a join or a sync that was refused."""
+        """Handle an error of a JoinGroup or SyncGroup."""
         if error_code in LOST:
             self._lose(error_code)
         elif error_code in NOT_THERE:
@@ -246,7 +246,7 @@ class Joining:
 
 
 def claim_of(metadata: bytes) -> Claim:
-    """Read what a member sent when it joined."""
+    """Decode the subscription in a JoinGroup."""
     version = int.from_bytes(metadata[:VERSION_BYTES], "big", signed=True)
     body = memoryview(metadata)[VERSION_BYTES:]
     message = decode_message(ConsumerProtocolSubscription, version, body)
@@ -259,7 +259,7 @@ def claim_of(metadata: bytes) -> Claim:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Return what the leader gives a member."""
+    """Encode the assignment of a member."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         by_topic.setdefault(topic, []).append(partition)
@@ -276,10 +276,10 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 def assign_cooperatively(
     claims: Mapping[str, Claim], counts: Mapping[str, int]
 ) -> dict[str, set[TopicPartition]]:
-    """Deal the partitions out; what moves is given to nobody until its owner has joined without it.
+    """Assign the partitions; a moving one has no owner until its old owner has joined without it.
 
-    Each topic is dealt out evenly among the members that want it: so each of them has something of
-    a topic that has a partition for each.
+    Each topic is dealt out evenly among its subscribers, so each of them has a partition of a topic
+    that has enough for all.
     """
     owners: dict[TopicPartition, str] = {}
     for member_id, claim in sorted(claims.items(), key=lambda item: item[1].generation_id):
@@ -301,7 +301,7 @@ def _deal(
     wanting: Sequence[str],
     owners: Mapping[TopicPartition, str],
 ) -> dict[str, set[TopicPartition]]:
-    """Deal the partitions of a topic out. A member keeps what it has up to its share."""
+    """Deal out the partitions of a topic. A member keeps its own, up to its share."""
     dealt: dict[str, set[TopicPartition]] = {member_id: set() for member_id in wanting}
     if not wanting:
         return dealt

@@ -1,7 +1,7 @@
-"""One member of a group, on a machine of its own, that speaks either protocol.
+"""One group member of either protocol, on a machine of its own.
 
-With each life it chooses a protocol anew: so groups are upgraded and downgraded while they are
-used. It gives partitions up at once, slowly, or not at all until it is fenced.
+Each of its lives chooses a protocol anew: so groups are upgraded and downgraded while in use. It
+revokes partitions at once, slowly, or not at all until it is fenced.
 """
 
 from collections import deque
@@ -54,11 +54,11 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 LEAVES: Final = 0.06  # the chance that a member leaves instead of a commit
 SUBSCRIBES_ANEW: Final = 0.04
 RETURNS_ANEW: Final = 0.5  # the chance that a static member comes back for other topics
-OLD_COMES: Final = 0.1  # the chance that an old heartbeat comes again, and an old commit
-REMEMBERED: Final = 8  # commits that may come again
-AWAY_US_MAX: Final = (SESSION_MS * 500, 1_000_000)  # with the silence before, beyond a session
-CHOOSES: Final = 0.1  # the chance that a static member chooses now what it reads in the end
-CHOOSES_GIVING_UP: Final = 0.7  # the same, while it has something to give up
+OLD_COMES: Final = 0.1  # the chance that an old heartbeat and an old commit are sent again
+REMEMBERED: Final = 8  # commits that may be sent again
+AWAY_US_MAX: Final = (SESSION_MS * 500, 1_000_000)  # with the silence before: longer than a session
+CHOOSES: Final = 0.1  # the chance that a static member makes its final subscription now
+CHOOSES_GIVING_UP: Final = 0.7  # the same, while it has partitions to revoke
 SOON_US: Final = 1_000
 
 
@@ -70,14 +70,14 @@ class Fetch(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request about the membership on its way. `client` asks it."""
+    """A request about the membership in flight, sent by `client`."""
 
     request: Any
     client: Client
 
 
 class GroupMember(MemberProcess):
-    """A Process, a Client of the brokers' world, and a Life for the protocol that it speaks."""
+    """A Process, a Client of the brokers' world, and a Life for its protocol."""
 
     def __init__(
         self,
@@ -104,19 +104,19 @@ class GroupMember(MemberProcess):
         self._instance: Final = f"instance {machine.node_id}" if options.is_static else None
         self._speaker: Speaker | None = None  # None: it is away
         self._life = 0  # the number of the life
-        self._positions: dict[TopicIdPartition, int] = {}  # of what it may commit
+        self._positions: dict[TopicIdPartition, int] = {}  # of the partitions that it may commit
         self._sent: Final = deque[CommitOffsets](maxlen=REMEMBERED)  # in this life
         self._late: Final = deque[CommitOffsets](
             maxlen=REMEMBERED
-        )  # without right to what is in it
+        )  # of partitions that it does not own any more
         self._is_stopped = False
-        self.has_chosen = False  # what it subscribes to in the end
+        self.has_chosen = False  # its final subscription
         self._commits: Final = Commits[MemberCommit](
             machine, oracle, rng, send=self._send, take=self._take, transactions=transactions
         )
         self.client = Client("", None, is_classic=False, session_ms=0, rebalance_ms=0)
 
-    # --- a life of the process ---
+    # --- the process and its lives ---
 
     def boot(self) -> None:
         """Start with nothing in memory."""
@@ -126,24 +126,24 @@ class GroupMember(MemberProcess):
         self._every(self._options.commit_every_us, self._work)
 
     def stopped(self, *, loses_power: bool) -> None:
-        """Have nothing any more. The coordinator finds out when the session ends."""
+        """Drop all partitions. The coordinator removes the member when its session ends."""
         del loses_power
         self._oracle.loses_all(self.client)
 
     def run(self) -> None:
-        """Do nothing: it joins as soon as there is a coordinator."""
+        """Do nothing: `boot` has sent the first request."""
 
     def stop(self) -> None:
-        """Commit and leave no more; stay a member."""
+        """Stop committing and leaving; stay a member."""
         self._is_stopped = True
 
     @property
     def acknowledged(self) -> int:
-        """How many commits were acknowledged; to leave for good counts as one."""
+        """How many commits were acknowledged; leaving for good counts as one."""
         return self._commits.acknowledged + self.has_left
 
     def _begin(self) -> None:
-        """Begin a life."""
+        """Begin a life: choose the protocol and the subscription."""
         self._life += 1
         self._hang_up()
         self._commits.boot()
@@ -179,10 +179,10 @@ class GroupMember(MemberProcess):
         gives_up = self.catalogue.shown(client.surplus)
         return f"{speaker} {client.member_id} {client.epoch} {has} gives up {gives_up};"
 
-    # --- what it says ---
+    # --- requests ---
 
     def _act(self) -> None:
-        """Ask what is due, unless an answer is awaited."""
+        """Send the request that is due, unless one is under way."""
         if self._is_asking or self._speaker is None:
             return
         may_leave = self.catalogue.is_final and not self.client.surplus
@@ -198,7 +198,7 @@ class GroupMember(MemberProcess):
             self._maybe_repeat()
 
     def _maybe_repeat(self) -> None:
-        """Send copies of old requests, whose answers the member ignores."""
+        """Send copies of old requests; the member ignores their responses."""
         if isinstance(self._speaker, Heartbeating) and self.rng.random() < OLD_COMES:
             old = self._speaker.old_request()
             if old is not None:
@@ -213,7 +213,7 @@ class GroupMember(MemberProcess):
         self._act()
 
     def _serve(self, host: CoordinatorHost, request: Any, answer: Callable[[Any], None]) -> None:
-        if not isinstance(request, Asked):  # a commit, or what nobody awaits the answer of
+        if not isinstance(request, Asked):  # a commit, a repeated request, or a farewell
             host.ask(request, answer)
             return
         moment = host.moment()
@@ -240,14 +240,14 @@ class GroupMember(MemberProcess):
 
         host.ask(request.request, served)
 
-    # --- what it hears: a Life ---
+    # --- responses: a Life ---
 
     def new_name(self) -> str:
-        """Return a name that nothing else has."""
+        """Return a unique name."""
         return self._new_name()
 
     def takes(self, answered: Answered, epoch: int, assigned: Partitions | None) -> None:
-        """Take what a heartbeat of KIP-848 was told."""
+        """Apply the assignment of a ConsumerGroupHeartbeat response."""
         before, is_newer = self.client.surplus, epoch > self.client.epoch
         self._oracle.told(self.client, epoch, assigned, is_replaced=answered.is_replaced)
         if is_newer:
@@ -255,10 +255,10 @@ class GroupMember(MemberProcess):
         self._give_up_later(before)
 
     def _note_late_commits(self) -> None:
-        """Note the commits of partitions that it had given up before this epoch began.
+        """Record the commits of partitions that it had revoked before this epoch began.
 
-        From now on they are stale, even if it is assigned these partitions again. An older commit
-        of a partition that it still has is not: Kafka relies on the order of a connection there.
+        They are stale from now on, even if it is assigned these partitions again. An older commit
+        of a partition that it still has is valid: Kafka relies on the order of a connection there.
         """
         names = self.catalogue.names
         has = {TopicPartition(names[one.topic_id], one.partition) for one in self.client.has}
@@ -268,7 +268,7 @@ class GroupMember(MemberProcess):
         self._late.extend(late)
 
     def syncs(self, answered: Answered, generation_id: int, named: Named) -> None:
-        """Take what a SyncGroup was told: the topics that have these names now."""
+        """Apply the assignment of a SyncGroup response, with the topics of these names now."""
         known = self.catalogue.by_name
         ids = frozenset(
             TopicIdPartition(known[one.topic].topic_id, one.partition)
@@ -280,7 +280,7 @@ class GroupMember(MemberProcess):
         self._give_up_later(before)
 
     def rests(self, answered: Answered) -> None:
-        """Note that there is nothing to do."""
+        """Record that the member has nothing to revoke or to report."""
         self._oracle.rests(self.client, answered.moment)
 
     def is_named(self, member_id: str) -> None:
@@ -289,22 +289,22 @@ class GroupMember(MemberProcess):
         self._new_client(member_id, is_classic=self.client.is_classic)
 
     def loses_all(self) -> None:
-        """Give all up, and keep the member id."""
+        """Give up all partitions, and keep the member id."""
         self._oracle.loses_all(self.client)
         self._positions.clear()
 
     def act_soon(self, *, after_us: int = SOON_US) -> None:
-        """Speak again in a moment."""
+        """Send the next request after `after_us`."""
         self._machine.later(after_us, self._take, self._act)
 
     def look_for_coordinator(self) -> None:
-        """Ask for the coordinator before the next request."""
+        """Look for the coordinator before the next request."""
         self._coordinator = None
 
     def _give_up_later(self, before: Partitions) -> None:
-        """Choose how long it takes to give up what it had not to give up `before`."""
+        """Schedule the revocation of new surplus; `before`: the surplus until now."""
         for gone in self._positions.keys() - self.client.told:
-            del self._positions[gone]  # it commits no more for what it gives up
+            del self._positions[gone]  # it commits no partition that it revokes
         if self.client.surplus <= before:
             return
         how = self.rng.random()
@@ -362,7 +362,7 @@ class GroupMember(MemberProcess):
             self._commit()
 
     def _chooses_now(self) -> bool:
-        """Tell whether to choose what to read in the end; static members do so one by one."""
+        """Return whether to make the final subscription; static members do so one by one."""
         if self._instance is None:
             return True
         return self.rng.random() < (CHOOSES_GIVING_UP if self.client.surplus else CHOOSES)
@@ -391,7 +391,7 @@ class GroupMember(MemberProcess):
         self._commits.commit(commit, request)
 
     def _leave_for_a_while(self) -> None:
-        """Give all up, say so, and come back a little later, perhaps with another protocol."""
+        """Give up all partitions, leave, and return later, perhaps with another protocol."""
         if self._speaker is None:
             return
         comes_back = self._instance is not None
@@ -408,7 +408,7 @@ class GroupMember(MemberProcess):
         self._machine.later(after_us, self._take, self._begin)
 
     def _leave_for_good(self) -> None:
-        """Give all up, and say so until that is heard. Nobody takes the member's place."""
+        """Give up all partitions, and send the leave until it is acknowledged."""
         if self._speaker is None:
             return
         self._commits.boot()

@@ -1,14 +1,14 @@
-"""What one member of a group does in a run."""
+"""The options of one group member in a run."""
 
 from typing import NamedTuple
 
 
 class MemberOptions(NamedTuple):
-    """What a member does.
+    """The options of a member.
 
-    classic_share: of its lives that speak the classic protocol. begins_classic: the first one does.
+    classic_share: the share of its lives with the classic protocol. begins_classic: in its first.
     chooses_in_the_end: it subscribes anew after the last change of the topics.
-    leaves_for_good: after that change.
+    leaves_for_good: it leaves for good after that change.
     """
 
     commit_every_us: int

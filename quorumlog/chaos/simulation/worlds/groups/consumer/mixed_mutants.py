@@ -1,4 +1,4 @@
-"""Rules that are broken: of offsets in consumer groups, and of classic members there."""
+"""Mutants of the rules of consumer group offsets and of classic members."""
 
 from dataclasses import replace
 from functools import partial
@@ -53,18 +53,18 @@ class _AnyCommit(ConsumerGroups):
         return ErrorCode.NONE if refusal in self.refused else refusal
 
 
-@MIXED_MUTANTS.breaks("a member of a consumer group commits at an epoch that is over")
+@MIXED_MUTANTS.breaks("a member of a consumer group commits with an old member epoch")
 class _TakesCommitsOfAnyEpoch(_AnyCommit):
     refused = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION})
 
 
-@MIXED_MUTANTS.breaks("a member that was removed from a consumer group commits")
+@MIXED_MUTANTS.breaks("a removed member of a consumer group commits")
 class _TakesCommitsOfTheRemoved(_AnyCommit):
     refused = frozenset({ErrorCode.UNKNOWN_MEMBER_ID})
 
 
 @MIXED_MUTANTS.breaks(
-    "a transaction commits offsets for a member that was removed, or at an old epoch"
+    "a transaction commits offsets for a removed member, or with an old member epoch"
 )
 class _TakesAnyTransaction(ConsumerGroups):
     def transactional_refusal(self, request: CommitTransactionalOffsets) -> ErrorCode | None:
@@ -75,28 +75,28 @@ class _TakesAnyTransaction(ConsumerGroups):
 # --- Classic members ---
 
 
-@MIXED_MUTANTS.breaks("what a classic member says that it has when it joins is ignored")
+@MIXED_MUTANTS.breaks("the owned partitions in a classic member's JoinGroup are ignored")
 class _IgnoresWhatIsOwned(ClassicMembers):
     def _owned(self, join: Join) -> Partitions:
         super()._owned(join)
         return NO_PARTITIONS
 
 
-@MIXED_MUTANTS.breaks("a classic member is never told to join again")
+@MIXED_MUTANTS.breaks("a classic member never receives REBALANCE_IN_PROGRESS")
 class _InvitesNobody(ClassicMembers):
     def heartbeat(self, changes: Changes, now_ms: int, heartbeat: Heartbeat) -> ErrorCode:
         super().heartbeat(changes, now_ms, heartbeat)
         return ErrorCode.NONE
 
 
-@MIXED_MUTANTS.breaks("no sync of a classic member is answered")
+@MIXED_MUTANTS.breaks("a classic member's SyncGroup gets no response")
 class _AnswersNoSync(ClassicMembers):
     def sync(self, group: ConsumerGroup, sync: Sync) -> SyncResult:
         super().sync(group, sync)
         raise RequestRefused(ErrorCode.REBALANCE_IN_PROGRESS, "a mutant")
 
 
-@MIXED_MUTANTS.breaks("a classic static member keeps its successor of the consumer protocol out")
+@MIXED_MUTANTS.breaks("a classic static member blocks its successor with the consumer protocol")
 class _KeepsTheSuccessorOut(Heartbeats):
     def begin(
         self, changes: Changes, now_ms: int, request: ConsumerHeartbeat
@@ -108,7 +108,7 @@ class _KeepsTheSuccessorOut(Heartbeats):
         return super().begin(changes, now_ms, request)
 
 
-@MIXED_MUTANTS.breaks("a generation of a classic group waits for no static member")
+@MIXED_MUTANTS.breaks("a classic group's generation does not wait for static members")
 class _WaitsForNoStaticMember(Rebalance):
     def maybe_complete(self, group: Group, now_ms: int) -> None:
         awaited = [one for one in group.members.values() if one.awaiting_join is None]
@@ -119,21 +119,21 @@ class _WaitsForNoStaticMember(Rebalance):
             super().maybe_complete(group, now_ms)
 
 
-@MIXED_MUTANTS.breaks("a static member comes back for other topics without a rebalance")
+@MIXED_MUTANTS.breaks("a static member rejoins with other topics, without a rebalance")
 class _AssignsNoNewTopics(Joining):
     def _wants_the_same(self, group: Group, member: Member, join: Join) -> bool:
         del member
         return group.select_protocol(join) == group.protocol_name
 
 
-@MIXED_MUTANTS.breaks("a static member that comes back need not join to give up what it had")
+@MIXED_MUTANTS.breaks("a rejoining static member need not revoke its partitions")
 class _WaitsForTheReturned(Joining):
     def _must_give_up(self, group: Group, member: Member) -> bool:
         del group, member
         return False
 
 
-@MIXED_MUTANTS.breaks("a group that changes its protocol is not deleted in its former form")
+@MIXED_MUTANTS.breaks("a group that changes its protocol writes no tombstones of the old format")
 class _KeepsTheFormerForm(ConsumerGroups):
     def _replace(self, group_id: str, records: tuple[LogRecord, ...], replaced: Replaced) -> None:
         kept = tuple(
@@ -144,7 +144,7 @@ class _KeepsTheFormerForm(ConsumerGroups):
         super()._replace(group_id, kept or records, replaced)
 
 
-@MIXED_MUTANTS.breaks("what a classic member has to give up is free when its group is upgraded")
+@MIXED_MUTANTS.breaks("an upgrade frees the partitions that a classic member has yet to revoke")
 class _FreesTheUnrevoked(ConsumerGroups):
     def _as_consumer_group(self, group: Group) -> tuple[LogRecord, ...]:
         return tuple(map(_stable, super()._as_consumer_group(group)))
@@ -159,13 +159,13 @@ def _stable(record: LogRecord) -> LogRecord:
             return record
 
 
-@MIXED_MUTANTS.breaks("what members have is lost when their group changes its protocol")
+@MIXED_MUTANTS.breaks("a protocol change loses the members' owned partitions")
 class _LosesAssignmentsOnTheWay(ConsumerGroups):
     def _as_consumer_group(self, group: Group) -> tuple[LogRecord, ...]:
         return tuple(map(_emptied, super()._as_consumer_group(group)))
 
 
-@MIXED_MUTANTS.breaks("the epochs of a group begin again when it changes its protocol")
+@MIXED_MUTANTS.breaks("a protocol change resets the epochs of the group")
 class _BeginsEpochsAnew(ConsumerGroups):
     def _as_consumer_group(self, group: Group) -> tuple[LogRecord, ...]:
         return tuple(map(_begun_anew, super()._as_consumer_group(group)))

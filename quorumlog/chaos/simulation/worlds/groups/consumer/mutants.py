@@ -1,4 +1,4 @@
-"""Rules of consumer groups that are broken, one in each class: the world must find them."""
+"""Mutants of the consumer group rules, one broken rule in each class."""
 
 from collections.abc import Iterable, Set
 from dataclasses import replace
@@ -23,25 +23,23 @@ from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
 CONSUMER_MUTANTS: Final = Mutants(partial(with_broken, GROUP_RULES))
 
 
-# --- Partitions that change hands ---
+# --- Partitions that move ---
 
 
-@CONSUMER_MUTANTS.breaks(
-    "a heartbeat that does not say what the member has acknowledges a revocation"
-)
+@CONSUMER_MUTANTS.breaks("a heartbeat without owned partitions acknowledges a revocation")
 class _SilenceAcknowledges(Heartbeats):
     def reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
         super().reconcile(changes, member_id, reported or NO_PARTITIONS)
 
 
-@CONSUMER_MUTANTS.breaks("a partition is given away before its owner has said that it gave it up")
+@CONSUMER_MUTANTS.breaks("a partition is assigned before its owner has acknowledged the revocation")
 class _RevokesUnasked(Heartbeats):
     def reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
         del reported
         super().reconcile(changes, member_id, NO_PARTITIONS)
 
 
-@CONSUMER_MUTANTS.breaks("a member is given whatever it reports")
+@CONSUMER_MUTANTS.breaks("a member is assigned the partitions that it reports")
 class _TakesWhatIsReported(Heartbeats):
     def next_assignment(
         self, group: ConsumerGroup, member_id: str, reported: Partitions | None
@@ -55,7 +53,7 @@ class _TakesWhatIsReported(Heartbeats):
         return replace(after, assigned=after.assigned | reported, assigned_at=assigned_at)
 
 
-@CONSUMER_MUTANTS.breaks("a heartbeat of an old epoch is served")
+@CONSUMER_MUTANTS.breaks("a heartbeat with an old member epoch is accepted")
 class _BelievesAnyEpoch(Heartbeats):
     def begin(
         self, changes: Changes, now_ms: int, request: ConsumerHeartbeat
@@ -66,7 +64,7 @@ class _BelievesAnyEpoch(Heartbeats):
         return super().begin(changes, now_ms, request)
 
 
-@CONSUMER_MUTANTS.breaks("two members have the same partition in a target")
+@CONSUMER_MUTANTS.breaks("a target assignment gives one partition to two members")
 class _AssignsToTwo(Targets):
     def job(self, group: ConsumerGroup) -> TargetJob:
         job = super().job(group)
@@ -79,7 +77,7 @@ class _AssignsToTwo(Targets):
         return replace(job, assign=assign)
 
 
-@CONSUMER_MUTANTS.breaks("a member whose answer was lost is not told its assignment again")
+@CONSUMER_MUTANTS.breaks("a member whose response was lost does not receive its assignment again")
 class _TellsNothingAgain(Heartbeats):
     def _answer(
         self,
@@ -96,7 +94,7 @@ class _TellsNothingAgain(Heartbeats):
 # --- Writes ---
 
 
-@CONSUMER_MUTANTS.breaks("a heartbeat is answered before its records are committed")
+@CONSUMER_MUTANTS.breaks("a heartbeat's response is sent before its records are committed")
 class _AnswersBeforeTheCommit(ConsumerGroupCoordinator):
     def _enqueue(self, changes: Changes, answer: PendingAnswer | None) -> None:
         if answer is not None:
@@ -104,14 +102,14 @@ class _AnswersBeforeTheCommit(ConsumerGroupCoordinator):
         super()._enqueue(changes, None)
 
 
-@CONSUMER_MUTANTS.breaks("what could not be written is not taken back")
+@CONSUMER_MUTANTS.breaks("a failed write is not rolled back")
 class _KeepsWhatWasRefused(ConsumerGroupCoordinator):
     def rebuild(self, group_id: str, now_ms: int) -> None:
         if group_id not in self.groups:
             super().rebuild(group_id, now_ms)
 
 
-@CONSUMER_MUTANTS.breaks("what is decided while a write is under way is not written")
+@CONSUMER_MUTANTS.breaks("decisions made during a pending write are not written")
 class _DropsWhatWaits(ConsumerGroupCoordinator):
     def _write_on(self, group_id: str, writes: GroupWrites) -> None:
         if writes.under_way is not None and writes.waiting:
@@ -119,7 +117,7 @@ class _DropsWhatWaits(ConsumerGroupCoordinator):
         super()._write_on(group_id, writes)
 
 
-@CONSUMER_MUTANTS.breaks("the target is not in the log")
+@CONSUMER_MUTANTS.breaks("the target assignment is not written to the log")
 class _WritesNoTarget(Targets):
     def write(self, changes: Changes, job: TargetJob, target: Any) -> None:
         super().write(changes, job, target)
@@ -133,20 +131,20 @@ class _WritesNoTarget(Targets):
 # --- Time ---
 
 
-@CONSUMER_MUTANTS.breaks("a coordinator that takes over gives members no session to find it")
+@CONSUMER_MUTANTS.breaks("a new coordinator gives members no session in which to find it")
 class _GivesNoSession(ConsumerGroupCoordinator):
     def rebuild(self, group_id: str, now_ms: int) -> None:
         super().rebuild(group_id, now_ms - self._settings.session_timeout_ms + 1)
 
 
-@CONSUMER_MUTANTS.breaks("a member that is silent is never removed")
+@CONSUMER_MUTANTS.breaks("a member without heartbeats is never removed")
 class _EndsNoSession(ConsumerGroupCoordinator):
     @property
     def next_deadline_ms(self) -> int:
         return NEVER_MS
 
 
-@CONSUMER_MUTANTS.breaks("a member that gives nothing up is never removed")
+@CONSUMER_MUTANTS.breaks("a member that never revokes its partitions is never removed")
 class _EndsNoRebalance(MemberDeadlines):
     def begin_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         pass
@@ -162,19 +160,19 @@ class _EndsRebalancesAtOnce(MemberDeadlines):
 # --- Members and topics ---
 
 
-@CONSUMER_MUTANTS.breaks("a group does not look at topics that have changed")
+@CONSUMER_MUTANTS.breaks("a group ignores changed topics")
 class _LooksAtNoTopics(ConsumerGroupCoordinator):
     def _handle_topics_changed(self, names: Set[str]) -> None:
         pass
 
 
-@CONSUMER_MUTANTS.breaks("the partitions that a topic grows by are not assigned")
+@CONSUMER_MUTANTS.breaks("the new partitions of a grown topic are not assigned")
 class _SeesNoGrowth(Membership):
     def _metadata_hash(self, names: Set[str]) -> int:
         return sum(map(len, names & self._topics.by_name.keys()))
 
 
-@CONSUMER_MUTANTS.breaks("the partitions of a member that leaves get no new owner")
+@CONSUMER_MUTANTS.breaks("the partitions of a leaving member get no new owner")
 class _LeavesBeginNoEpoch(Membership):
     def remove(self, changes: Changes, member_ids: Iterable[str], now_ms: int) -> None:
         del now_ms
@@ -182,7 +180,7 @@ class _LeavesBeginNoEpoch(Membership):
             self._erase(changes, member_id)
 
 
-@CONSUMER_MUTANTS.breaks("a static member that leaves for a while loses its place")
+@CONSUMER_MUTANTS.breaks("a static member that leaves temporarily loses its assignment")
 class _KeepsNoPlaces(Membership):
     def leave_for_a_while(self, changes: Changes, member: ConsumerMember) -> None:
         self.remove(changes, (member.member_id,), 0)

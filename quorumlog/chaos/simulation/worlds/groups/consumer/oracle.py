@@ -1,8 +1,8 @@
-"""What a group of the consumer protocol must keep to, seen from its members and the committed log.
+"""The rules of a consumer protocol group, checked from its members and the committed log.
 
-It knows what each member was told, has and gave up, what was acknowledged to it, and what the log
-of the offsets topic says. It models KIP-848 and shares no rule with the coordinator. Times are
-those of the broker that decides: a member may be removed once that broker's own clock says so.
+It records the assignments, partitions, revocations and acknowledged commits of each member, and
+reads the log of the offsets topic. It models KIP-848 and shares no rule with the coordinator. It
+uses the clock of the broker that decides: a member may be removed once it is due by that clock.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ Positions = Mapping[TopicPartition, Position]
 
 
 class MemberCommit(NamedTuple):
-    """A commit of some partitions by one member, at the epoch that it knew."""
+    """A commit of some partitions by one member, at its own member epoch."""
 
     member_id: str
     epoch: int
@@ -43,7 +43,7 @@ class Joined(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What a static member had when it left for a while."""
+    """The epoch and partitions of a static member when it left for a while."""
 
     epoch: int
     had: Partitions
@@ -51,17 +51,18 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """One member as it knows itself; it has a new id, and another object, whenever it begins anew.
+    """One member, in its own view; each restart of the member has a new id and a new object.
 
-    has: what it consumes. It owns a partition from when it is told to have it until it gives it up,
-    or loses all: when it was told that it is fenced, and when its process ends.
-    removals: after how many of its removals the log said the epoch that it knows.
-    unproved: what a coordinator told it that had been replaced (decision 53), and what it had when
-    the log left it out, or went on to a generation that it has not joined: it may not know yet.
-    served: when its last request was read that was served.
+    has: its partitions. It owns a partition from the response that assigns it until it revokes it
+    or loses all: when it receives a fencing error, and when its process ends.
+    told: the partitions of its last assignment.
+    removals: the removals of its id when the log had a record of its current epoch.
+    unproved: partitions assigned by a replaced coordinator (decision 53), and its partitions when
+    the log removed it, or began a generation that it has not joined: it may not have noticed.
+    served: when a broker read its last request that was served.
     read_as: the number of its last request that a broker has read, of all requests.
-    behind: since when it may have something to do, by the clock of the broker: it is None once it
-    hears that there is nothing. (A classic member: when that was last so.)
+    behind: since when it may have partitions to revoke, by the clock of the broker; None after a
+    response that leaves nothing to do. (A classic member: the time of the last such response.)
     """
 
     member_id: str
@@ -78,33 +79,33 @@ class Client:
     read_as: int = 0
     behind: Moment | None = None
     has_left: bool = False
-    is_new: bool = True  # it was told nothing yet
+    is_new: bool = True  # it has received no assignment yet
 
     @property
     def kept(self) -> Partitions:
-        """What it has, and goes on to have."""
+        """Its partitions that are still assigned to it."""
         return self.has & self.told
 
     @property
     def surplus(self) -> Partitions:
-        """What it has to give up."""
+        """Its partitions that it must revoke."""
         return self.has - self.told
 
 
 class ConsumerOracle:
-    """A LogReader, and what members and brokers tell."""
+    """A LogReader that also receives the events of members and brokers."""
 
     def __init__(
         self, log: GroupLog, hosts: Mapping[int, CoordinatorHost], deleted: set[str]
     ) -> None:
-        """Know nothing yet. `deleted`: names of topics whose offsets may be gone."""
+        """Attach to the log. `deleted`: names of topics whose offsets may be gone."""
         self._log: Final = log
         self._hosts: Final = hosts
         self._deleted: Final = deleted
         self._clients: Final[dict[str, Client]] = {}
         self._commits: Final[dict[str, MemberCommit]] = {}  # by tag
         self._undecided: Final[set[str]] = set()  # tags of commits in transactions
-        self._acknowledged: Final[dict[TopicPartition, int]] = {}  # -> the last log offset
+        self._acknowledged: Final[dict[TopicPartition, int]] = {}  # -> log offset of the last
         self._places: Final[dict[str, Place]] = {}  # by instance id
         self._joined: Final[set[Joined]] = set()
         self._reads = 0
@@ -128,9 +129,9 @@ class ConsumerOracle:
         *,
         is_replaced: bool = False,
     ) -> None:
-        """Note that the request that was read then is served. Its member may not hear of it.
+        """Record a served request, read at `moment`; its response may be lost.
 
-        `result` of a join: the generation whose leader hears what the member has.
+        `result` of a join: the generation whose leader receives the member's partitions.
         """
         if client.is_classic and client.instance_id is not None and not is_replaced:
             self._classic_since[client.instance_id] = client.read_as
@@ -143,8 +144,8 @@ class ConsumerOracle:
     def kept_out(self, client: Client) -> None:
         """Check that a present member of the consumer protocol may own the instance id.
 
-        Only such a member keeps another one out (KIP-848). A request of it was read after the last
-        classic owner was served.
+        Only such a member may keep another one out (KIP-848). A broker must have read a request of
+        it after the last request that it served to a classic owner.
         """
         since = self._classic_since.get(client.instance_id or "", 0)
         owners = [
@@ -159,7 +160,7 @@ class ConsumerOracle:
         check(bool(owners), f"{rule}, whose last owner is a classic member or gone")
 
     def acknowledged(self) -> Mapping[TopicPartition, int]:
-        """Return the log offset of the last commit that was acknowledged, by partition."""
+        """Return the log offset of the last acknowledged commit, by partition."""
         return dict(self._acknowledged)
 
     # --- membership ---
@@ -172,15 +173,15 @@ class ConsumerOracle:
     def told(
         self, client: Client, epoch: int, assigned: Partitions | None, *, is_replaced: bool
     ) -> None:
-        """Note what a member of KIP-848 hears; `assigned` None: the same as before.
+        """Record a heartbeat response (KIP-848); `assigned` None: the assignment is unchanged.
 
-        `is_replaced`: another coordinator had taken over when the answer was given.
+        `is_replaced`: another coordinator had taken over before the response was sent.
         """
         self._log.read_on()
         said = self._log.said[client.member_id, epoch]
         is_said = assigned in said if assigned is not None else bool(said)
-        rule = f"told-committed: {client.member_id} is told {_shown(assigned)} in {epoch}"
-        check(is_said, f"{rule}, which the log does not say")
+        rule = f"told-committed: {client.member_id} receives {_shown(assigned)} in {epoch}"
+        check(is_said, f"{rule}, which is not in the log")
         self._takes(client, epoch, assigned, is_replaced=is_replaced)
 
     def synced(
@@ -192,11 +193,11 @@ class ConsumerOracle:
         *,
         is_replaced: bool,
     ) -> None:
-        """Note what a classic member hears; `ids`: the same by the ids of topics that exist."""
+        """Record a SyncGroup response; `ids`: its partitions by id, of topics that exist."""
         self._log.read_on()
         said = self._log.said_by_name[client.member_id, generation_id]
-        rule = f"told-committed: {client.member_id} is told {sorted(named)} in {generation_id}"
-        check(any(named <= one for one in said), f"{rule}, which the log does not say")
+        rule = f"told-committed: {client.member_id} receives {sorted(named)} in {generation_id}"
+        check(any(named <= one for one in said), f"{rule}, which is not in the log")
         self._takes(client, generation_id, ids, is_replaced=is_replaced)
 
     def _takes(
@@ -220,18 +221,18 @@ class ConsumerOracle:
         client.has |= assigned
 
     def _check_owners(self, client: Client, assigned: Partitions) -> None:
-        """Check that no other member has what this one is told to have."""
+        """Check that no other member owns a partition assigned to this one."""
         for other in self._clients.values():
             both = assigned & (other.has - other.unproved)
             if other is client or not both:
                 continue
             if client.is_classic or other.is_classic:
-                both = self._permanent(both)  # they know no ids of topics
+                both = self._permanent(both)  # classic members have no topic ids
             names = f"{client.member_id} and {other.member_id}"
             check(not both, f"one-owner: {names} have {_shown(both)}")
 
     def _permanent(self, partitions: Partitions) -> Partitions:
-        """Leave out those of a name of which a topic was deleted."""
+        """Return the partitions whose topic name was never deleted."""
         return frozenset(
             one
             for one in partitions
@@ -239,7 +240,7 @@ class ConsumerOracle:
         )
 
     def _check_place(self, client: Client, assigned: Partitions) -> None:
-        """Check that a static member that is back has what it had, if no epoch has begun."""
+        """Check that a returning static member has its old partitions, if the epoch is the same."""
         place = self._places.pop(client.instance_id or "", None)
         if place is not None and place.epoch == client.epoch:
             lost = self._permanent(place.had) - assigned
@@ -247,21 +248,21 @@ class ConsumerOracle:
             check(not lost, f"{rule}, without {_shown(lost)}")
 
     def rests(self, client: Client, moment: Moment) -> None:
-        """Note that a member hears that there is nothing to do."""
+        """Record a response that leaves a member nothing to do."""
         client.behind = moment if client.is_classic else None
 
     def gives_up(self, client: Client, partitions: Partitions) -> None:
-        """Note that a member has these no longer. It says so later."""
+        """Record that a member has revoked partitions. It reports so later."""
         client.has -= partitions
         client.unproved -= partitions
 
     def loses_all(self, client: Client) -> None:
-        """Note that a member knows that it is fenced, or that its process has ended."""
+        """Record that a member received a fencing error, or that its process ended."""
         client.has = client.told = client.unproved = NO_PARTITIONS
         client.epoch = 0
 
     def leaves(self, client: Client, *, for_a_while: bool) -> None:
-        """Note that a member has given all up, and says that it leaves."""
+        """Record that a member gives up all partitions and sends its leave."""
         if for_a_while and client.instance_id is not None and not client.is_new:
             self._places[client.instance_id] = Place(client.epoch, client.kept)
         client.has_left = not for_a_while
@@ -270,11 +271,11 @@ class ConsumerOracle:
     # --- the log ---
 
     def removed(self, member_id: str, leader_epoch: int) -> None:
-        """Check that a member that the log leaves out has left, or is silent or late."""
+        """Check that a member that the log removes has left, or is silent or late."""
         for instance_id in self._places.keys() - self._log.members.values():
             del self._places[instance_id]
         client = self._clients.get(member_id)
-        if client is None:  # it was given an id that it has never heard of
+        if client is None:  # the response with its id never arrived
             return
         client.unproved |= client.has
         is_replaced = client.instance_id and client.instance_id in self._log.members.values()
@@ -283,10 +284,10 @@ class ConsumerOracle:
         self._check_due("removed-early", client, leader_epoch)
 
     def generation_began(self, stored: StoredGroup, leader_epoch: int) -> None:
-        """Let nothing count that a static member has which is too late for this generation.
+        """Mark the partitions of static members that did not join this generation as unproved.
 
-        It keeps its place in the group until its session ends, as in Kafka, and loses all when it
-        hears of the generation. The leader knows of it what it said when it last joined.
+        Such a member keeps its place in the group until its session ends, as in Kafka, and loses
+        all when it learns of the generation. The leader used its last JoinGroup.
         """
         host = self._host_of(leader_epoch)
         shard = host.node_id, host.loads[leader_epoch]
@@ -312,7 +313,7 @@ class ConsumerOracle:
         check(is_due, f"{rule}: {client.member_id} was {times}")
 
     def stored(self, tag: str) -> None:
-        """Check that this was committed by a member, at its epoch where the log has the commit.
+        """Check that a committed offset has the member epoch of its place in the log.
 
         A member of the consumer protocol may be at an older epoch, if it has owned the partition
         since then (KIP-1251).
@@ -338,7 +339,7 @@ class ConsumerOracle:
     # --- commits ---
 
     def sends(self, commit: MemberCommit) -> None:
-        """Note a commit that may come into the log."""
+        """Record a commit that may be appended to the log."""
         for position in commit.positions.values():
             self._commits[position.tag] = commit
 
@@ -362,9 +363,9 @@ class ConsumerOracle:
     def fetched(
         self, shown: Positions, acknowledged: Mapping[TopicPartition, int], *, is_replaced: bool
     ) -> None:
-        """Compare the offsets that were shown with what was acknowledged when they were asked for.
+        """Compare fetched offsets with those acknowledged when the broker read the request.
 
-        A coordinator that had been replaced may lack some.
+        A replaced coordinator may lack some.
         """
         self._log.read_on()
         for where, position in shown.items():
@@ -376,15 +377,15 @@ class ConsumerOracle:
         for where, wanted in () if is_replaced else acknowledged.items():
             if where.topic not in self._deleted:
                 found = self._log.offsets[shown[where].tag] if where in shown else -1
-                rule = f"offset-lost: what is shown of {where} is at {found} in the log"
-                check(found >= wanted, f"{rule}, what was acknowledged at {wanted}")
+                rule = f"offset-lost: the offset returned for {where} is at {found} in the log"
+                check(found >= wanted, f"{rule}, the acknowledged offset at {wanted}")
 
     def finish(self, shown: Positions) -> None:
-        """Compare what the last coordinator shows with all that was acknowledged."""
+        """Compare the offsets of the last coordinator with all acknowledged commits."""
         self.fetched(shown, self._acknowledged, is_replaced=False)
 
     def is_at_rest(self, clients: Iterable[Client], subscribed: Partitions) -> bool:
-        """Tell whether each partition has one owner, and the log says what members have."""
+        """Return whether each partition has one owner, and the log has the same assignments."""
         self._log.read_on()
         had = sorted(one for client in clients for one in client.has)
         return had == sorted(subscribed) and all(map(self._is_reconciled, clients))
@@ -398,7 +399,7 @@ class ConsumerOracle:
 
 
 def _since(moment: Moment | None, host: CoordinatorHost, load: Load) -> int:
-    """Return since when a member has had its time, for a shard: it begins anew with a load."""
+    """Return when a member's timeout began on this shard; a load restarts it."""
     if moment is None or (moment.node_id, moment.load) != (host.node_id, load):
         return load.since_ms
     return max(moment.at_ms, load.since_ms)
@@ -406,7 +407,7 @@ def _since(moment: Moment | None, host: CoordinatorHost, load: Load) -> int:
 
 def _shown(partitions: Partitions | None) -> str:
     if partitions is None:
-        return "nothing new"
+        return "no new partitions"
     return " ".join(sorted(map(_name, partitions)))
 
 

@@ -1,4 +1,4 @@
-"""What a member and the protocol that it speaks know of each other."""
+"""The interfaces between a member and its group protocol."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
@@ -19,13 +19,13 @@ NOT_THERE: Final = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
-"""Look for the coordinator again."""
+"""Errors after which the member looks for the coordinator again."""
 OUT: Final = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
-"""What is answered to a member that leaves: it is no member any more."""
+"""Responses to a leaving member after which it is no member any more."""
 
 
 class Subscription(NamedTuple):
-    """Names, and an expression ("": none), of which a classic member takes the names alone."""
+    """Topic names and a regular expression ("": none); classic members use only the names."""
 
     names: tuple[str, ...]
     expression: str
@@ -44,7 +44,7 @@ CLASSIC_SUBSCRIPTIONS: Final = (
 
 
 class Answered(NamedTuple):
-    """An answer, and what the world knows of it.
+    """A response, with the facts of its broker.
 
     moment: when the request was read. is_replaced: the broker did not lead any more.
     """
@@ -63,9 +63,9 @@ class Question(NamedTuple):
 
 
 class Life(Protocol):
-    """A member, as the protocol that it speaks sees it.
+    """A member, as its protocol sees it.
 
-    led: the last generation that it led, and how many partitions the topics had: on its disk.
+    led: the last generation that it led, with the partition counts of the topics; on its disk.
     """
 
     client: Client
@@ -75,40 +75,40 @@ class Life(Protocol):
     led: tuple[int, Mapping[str, int]] | None
 
     def new_name(self) -> str:
-        """Return a name that nothing else has."""
+        """Return a unique name."""
 
     def takes(self, answered: Answered, epoch: int, assigned: Partitions | None) -> None:
-        """Take what a heartbeat of KIP-848 was told."""
+        """Apply the assignment of a ConsumerGroupHeartbeat response."""
 
     def syncs(self, answered: Answered, generation_id: int, named: Named) -> None:
-        """Take what a SyncGroup was told."""
+        """Apply the assignment of a SyncGroup response."""
 
     def rests(self, answered: Answered) -> None:
-        """Note that there is nothing to do."""
+        """Record that the member has nothing to revoke or to report."""
 
     def is_named(self, member_id: str) -> None:
-        """Begin anew with this member id; "": it will be given one."""
+        """Begin anew with this member id; "": the coordinator will assign one."""
 
     def loses_all(self) -> None:
-        """Give all up, and keep the member id."""
+        """Give up all partitions, and keep the member id."""
 
     def act_soon(self, *, after_us: int = ...) -> None:
-        """Speak again in a moment."""
+        """Send the next request after `after_us`."""
 
     def look_for_coordinator(self) -> None:
-        """Ask for the coordinator before the next request."""
+        """Look for the coordinator before the next request."""
 
 
 class Speaker(Protocol):
-    """A protocol: decides what a member says next. It is made anew with each life."""
+    """A protocol: chooses the next request of a member. Each life has a new one."""
 
     is_member: bool  # it may commit and fetch offsets
 
     def question(self) -> Question | None:
-        """Return what to ask now; None: nothing."""
+        """Return the request that is due now, or None."""
 
     def unanswered(self) -> None:
-        """Note that the last question was not answered."""
+        """Handle the timeout of the last request."""
 
     def farewell(self, *, for_a_while: bool) -> Any:
-        """Return the request by which the member leaves; None: it goes without a word."""
+        """Return the request by which the member leaves; None: it leaves without a request."""

@@ -1,6 +1,6 @@
-"""Topics that appear, grow and go away, and what each broker knows of them.
+"""Topics that are created, grown and deleted, and each broker's view of them.
 
-No broker holds their partitions: groups need no more of a topic than its id and its size.
+No broker holds their partitions: groups use only the id and the partition count of a topic.
 """
 
 import re
@@ -22,28 +22,28 @@ ID_BYTES: Final = 16
 
 
 class Change(NamedTuple):
-    """What a topic is from now on; None: it is deleted."""
+    """A change of a topic: its new description, or None if it is deleted."""
 
     name: str
     description: TopicDescription | None
 
 
 class TopicCatalogue:
-    """All topics as the controller has them. In the calm there is one last change."""
+    """All topics as the controller has them. The last change happens in the calm."""
 
     def __init__(self, environment: Environment, rng: Rng, partitions: int) -> None:
         self.changes: Final[list[Change]] = []
         self.by_name: Final[dict[str, TopicDescription]] = {}
-        self.names: Final[dict[TopicId, str]] = {}  # of all topics that there have ever been
-        self.deleted: Final[set[str]] = set()  # names of which a topic has been deleted
-        self.is_final = False  # no change comes any more
+        self.names: Final[dict[TopicId, str]] = {}  # of all topics, deleted ones too
+        self.deleted: Final[set[str]] = set()  # names of deleted topics
+        self.is_final = False  # the last change has happened
         self._environment: Final = environment
         self._rng: Final = rng
         self._partitions: Final = partitions
         self._create(STABLE, partitions)
 
     def run(self, tell: Callable[[], None]) -> None:
-        """Change topics now and then; `tell` the brokers of each change, and again later."""
+        """Change topics now and then; call `tell` after each change, and again periodically."""
 
         def change() -> None:
             if self._environment.is_calm:
@@ -62,7 +62,7 @@ class TopicCatalogue:
         tell_again()
 
     def matching(self, names: Set[str], expression: str) -> Set[str]:
-        """Return the names of the topics that a subscription means."""
+        """Return the names of the topics that a subscription matches."""
         matched = {name for name in self.by_name if re.fullmatch(expression, name)}
         return (names & self.by_name.keys()) | matched
 
@@ -107,23 +107,23 @@ class TopicCatalogue:
 
 
 class KnownTopics:
-    """What one process of a broker knows of a catalogue. Without one there is no topic."""
+    """The view that one broker process has of a catalogue; empty without one."""
 
     def __init__(self, catalogue: TopicCatalogue | None = None) -> None:
         self._changes: Final = [] if catalogue is None else catalogue.changes
         self.forget()
 
     def forget(self) -> None:
-        """Know nothing: the process starts anew."""
+        """Reset the view for a new process."""
         self.topics = Topics(_Expressions())
         self._known = 0
 
     def learn_all(self) -> None:
-        """Learn all that has changed."""
+        """Apply all changes."""
         self.learn(len(self._changes))
 
     def learn(self, end: int) -> tuple[tuple[str, ...], frozenset[str]]:
-        """Learn the first `end` changes; return which topics were deleted, and which changed."""
+        """Apply the first `end` changes; return the names of deleted and of changed topics."""
         new = self._changes[self._known : end]
         self._known = max(self._known, end)
         for number, (name, description) in enumerate(new):
@@ -133,7 +133,7 @@ class KnownTopics:
 
 
 class _Expressions:
-    """A TopicMatcher: the expressions of the world mean the same to Python and to RE2."""
+    """A TopicMatcher: the world's expressions match alike in Python and in RE2."""
 
     def compile(self, expression: str) -> IsMatch:
         pattern = re.compile(expression)

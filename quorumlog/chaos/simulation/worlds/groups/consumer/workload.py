@@ -1,7 +1,7 @@
 """The workload of the world `consumer_groups`: a group of the consumer protocol (KIP-848).
 
-Its members may begin as classic ones and change their protocol while the group is used; topics
-appear, grow and go away.
+Its members may begin as classic ones and change their protocol while the group is in use; topics
+are created, grown and deleted.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ MEMBERS_MAX: Final = 4
 
 
 def draw_consumer_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
-    """Draw the options of a run: `nodes` are the brokers, and machines of members follow them."""
+    """Draw the options of a run: `nodes` brokers, then one machine for each member."""
     members = rng.randrange(2, MEMBERS_MAX + 1)
     is_mixed, has_transactions = rng.random() < 0.5, rng.random() < 0.3
     options: dict[str, Option] = {
@@ -71,7 +71,7 @@ class ConsumerProtocolGroup:
         self._members: list[GroupMember] = []
 
     def clients(self, brokers: BrokersWorld) -> list[GroupMember]:
-        """Return the members; give each broker a place for a coordinator."""
+        """Return the members; add a coordinator host to each broker."""
         environment, options = brokers.environment, self._options
         network, at = environment.network, brokers.places[0]
         self._cluster = Cluster(at, brokers.nodes, brokers.controller, network.arrivals_us)
@@ -147,10 +147,10 @@ class ConsumerProtocolGroup:
         return ""
 
     def _unsettled(self) -> str:
-        """Return what the members still have to do, if anything."""
+        """Return a pending task of the members; "" if there is none."""
         members = [member for member in self._members if not member.has_left]
         if not all(member.has_chosen for member in members):
-            return "the members to subscribe to what they read in the end"
+            return "the members to subscribe to their last topics"
         clients = [member.client for member in members]
         if not self._oracle.is_at_rest(clients, self._subscribed(members)):
             had = {client.member_id: self._catalogue.shown(client.has) for client in clients}
@@ -158,7 +158,7 @@ class ConsumerProtocolGroup:
         for member in members:
             if not member.client.has <= self._subscribed([member]):
                 has = self._catalogue.shown(member.client.has)
-                return f"{member.client.member_id} to give up what it does not want; it has {has}"
+                return f"{member.client.member_id} to revoke unsubscribed partitions; it has {has}"
         return ""
 
     def _subscribed(self, members: Iterable[GroupMember]) -> Partitions:
