@@ -8,6 +8,7 @@ import pytest
 
 from quorumlog.broker.coordination.core import effects, events
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
+from quorumlog.broker.partitions.log.appends import Appends
 from quorumlog.chaos.simulation.worlds.brokers.shard_host import ShardHost
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
@@ -62,13 +63,17 @@ def leading_broker() -> Any:
             serving=SimpleNamespace(
                 append_refusal=lambda _acks: ErrorCode.NONE, commit_outcome=lambda: ErrorCode.NONE
             ),
-            state=SimpleNamespace(high_watermark=2),
+            state=SimpleNamespace(high_watermark=2, log_start_offset=0),
         ),
-        append_as_leader=lambda *_, **__: SimpleNamespace(first_offset=1, last_offset=1),
+        append_as_leader=lambda *_, **__: SimpleNamespace(
+            first_offset=1, last_offset=1, max_timestamp=0
+        ),
+        is_exchanging=False,
     )
+    replicas: Any = SimpleNamespace(drivers={AT: driver}, deadlines=[])
     return SimpleNamespace(
         machine=SimpleNamespace(now_ms=lambda: 0, later=soon),
-        replicas=SimpleNamespace(drivers={AT: driver}),
+        appends=Appends(replicas, now_ms=lambda: 0, wall_ms=lambda: 0, arm=lambda _: None),
         take=lambda action, *arguments: action(*arguments),
     )
 

@@ -2,8 +2,8 @@
 
 A `CoordinatorShard` is one partition that this broker leads, from its load to the resignation. It
 feeds the coordinator (`Coordinator`, whose contract is in `groups/core/__init__.py`) and turns the
-coordinator's effects into the effects below. Drivers: `coordination/io/shard_driver.py`, the
-simulator, tests.
+coordinator's effects into the effects below. Drivers: `coordination/driver/shard_driver.py`,
+tests.
 
 Time. `now_ms` never decreases. Feed `Ticked` at or soon after `next_deadline_ms` (None: no tick),
 which changes with every step.

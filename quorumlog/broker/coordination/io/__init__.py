@@ -1,1 +1,1 @@
-"""Drivers of coordinator shards in the event loop: load, serve, resign."""
+"""Coordinator shards in the event loop: futures, timers and the clock."""

@@ -11,8 +11,10 @@ from quorumlog.broker.coordination.core.effects import (
 )
 from quorumlog.broker.groups.core.consumer.effects import MakeTarget, MatchTopics
 from quorumlog.broker.groups.core.consumer.requests import HeartbeatResult
+from quorumlog.broker.groups.core.events import TransactionVerified
 from quorumlog.broker.groups.core.records import LogRecord
 from quorumlog.broker.groups.core.requests import CommitTransactionalOffsets, Result
+from quorumlog.wire.codec.error_codes import ErrorCode
 
 __all__ = [
     "AdvanceLogStart",
@@ -32,6 +34,12 @@ class VerifyTransaction(OwnEffect):
 
     request_id: int
     request: CommitTransactionalOffsets
+
+    def verified(self, error_code: ErrorCode) -> TransactionVerified:
+        """Return the event of the outcome."""
+        return TransactionVerified(
+            request_id=self.request_id, request=self.request, error_code=error_code
+        )
 
 
 Effect = (

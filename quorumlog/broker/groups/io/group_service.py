@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from quorumlog.broker.coordination.core.effects import OwnEffect
-from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog
-from quorumlog.broker.coordination.io.shard_set import ShardSet
+from quorumlog.broker.coordination.driver.shard_driver import CoordinatorLog
+from quorumlog.broker.coordination.io.event_loop_shards import EventLoopShards
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.consumer.topics import MatchJob, TopicDescription, Topics
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
@@ -52,7 +52,7 @@ class GroupService:
         self._topics: Final = Topics(topic_matcher())
         self._targets: Final = JobThread("group-targets", on_fatal)
         self._expressions: Final = JobThread("group-expressions", on_fatal)
-        self._shards: Final[ShardSet[GroupCoordinator]] = ShardSet(
+        self._shards: Final[EventLoopShards[GroupCoordinator]] = EventLoopShards(
             OFFSETS_TOPIC,
             partitions=settings.offsets_topic_num_partitions,
             replicas=replicas,
@@ -154,10 +154,7 @@ class GroupService:
         request = effect.request
 
         def verified(error_code: ErrorCode) -> None:
-            event = events.TransactionVerified(
-                request_id=effect.request_id, request=request, error_code=error_code
-            )
-            feed(event)
+            feed(effect.verified(error_code))
 
         if not (request.adds or self._settings.transaction_partition_verification_enable):
             verified(ErrorCode.NONE)  # as Kafka: the producer has sent AddOffsetsToTxn itself

@@ -4,7 +4,6 @@ It reports the outcome of each marker once, and never retries: the coordinator d
 at most one marker of a producer id, because the response identifies markers only by producer id.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -86,27 +85,23 @@ class MarkerExchange:
 
 
 class MarkerSender:
-    """Finds the leaders in the newest image (`publish`)."""
+    """Sends to the addresses in the newest image (`publish`)."""
 
     def __init__(self, peers: Peers) -> None:
-        self._image = ClusterImage()
         self._channels: Final = BrokerChannels(MarkerExchange(), peers)
 
     def publish(self, image: ClusterImage) -> None:
-        """Use the leaders of this image from now on."""
-        self._image = image
+        """Use the addresses of this image from now on."""
         self._channels.publish(image)
 
     def send(
-        self, markers: SendMarkers, partitions: Sequence[TopicPartition], written: Written
+        self,
+        markers: SendMarkers,
+        by_leader: Mapping[BrokerId, Sequence[TopicPartition]],
+        written: Written,
     ) -> None:
         """Send the markers of these partitions; `written` gets each outcome once, now or later."""
-        by_leader: defaultdict[BrokerId, list[TopicPartition]] = defaultdict(list)
-        for where in partitions:
-            partition = self._image.partition(where)
-            leader_id = BrokerId(-1) if partition is None else partition.leader_id
-            by_leader[leader_id].append(where)
-        for leader_id, of_leader in sorted(by_leader.items()):
+        for leader_id, of_leader in by_leader.items():
             question = MarkerQuestion(markers=markers, partitions=tuple(of_leader), written=written)
             self._channels.ask(leader_id, question)
 

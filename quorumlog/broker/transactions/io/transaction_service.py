@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from quorumlog.broker.coordination.core.effects import OwnEffect
-from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog
-from quorumlog.broker.coordination.io.shard_set import ShardSet
+from quorumlog.broker.coordination.driver.shard_driver import CoordinatorLog
+from quorumlog.broker.coordination.io.event_loop_shards import EventLoopShards
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.core import events
 from quorumlog.broker.transactions.core.coordinator import TransactionCoordinator
@@ -28,7 +28,7 @@ from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.features import TRANSACTION_FEATURE
 from quorumlog.tasks import OnError, Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, BrokerId, Epoch, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
 from quorumlog.wire.codec.topic_names import TRANSACTIONS_TOPIC
 
 R = TypeVar("R")
@@ -69,7 +69,7 @@ class TransactionService:
         )
         self._image = ClusterImage()
         self._tasks: Final = Tasks(on_fatal)
-        self._shards: Final = ShardSet(
+        self._shards: Final = EventLoopShards(
             TRANSACTIONS_TOPIC,
             partitions=settings.transaction_state_log_num_partitions,
             replicas=replicas,
@@ -138,11 +138,8 @@ class TransactionService:
     def ask(self, request: TransactionRequest[R]) -> asyncio.Future[R]:
         """Return the coordinator's result; NOT_COORDINATOR if another broker leads."""
         where = self.partition_of(request.transactional_id)
-        partition, epoch = self._image.partition(where), self._shards.leader_epoch(where)
-        shown = None if partition is None else (partition.leader_id, partition.leader_epoch)
-        if epoch == NO_EPOCH or shown == (self._broker_id, epoch):
+        if self._shards.agrees_with(self._image, self._broker_id, where):
             return self._shards.ask(where, request)
-        # Leadership follows the image in slices, so the difference is short-lived.
         refusal: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         refusal.set_result(request.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         return refusal
@@ -167,13 +164,10 @@ class TransactionService:
 
     def _send(self, of: TopicPartition, markers: SendMarkers) -> None:
         """Send markers to existing partitions; report deleted partitions to the coordinator."""
-        there = [one for one in markers.partitions if self._image.partition(one) is not None]
-        if len(there) < len(markers.partitions):
-            deleted = events.PartitionsDeleted(
-                partitions=frozenset({*markers.partitions} - {*there})
-            )
-            self._shards.feed(of, deleted)
-        self._markers.send(markers, there, partial(self._written, of, markers))
+        by_leader, deleted = markers.by_leader(self._image)
+        if deleted:
+            self._shards.feed(of, events.PartitionsDeleted(partitions=deleted))
+        self._markers.send(markers, by_leader, partial(self._written, of, markers))
 
     def _written(
         self,
@@ -181,13 +175,7 @@ class TransactionService:
         markers: SendMarkers,
         errors: Mapping[TopicPartition, ErrorCode],
     ) -> None:
-        written = events.MarkersWritten(
-            transactional_id=markers.transactional_id,
-            prepared_ms=markers.prepared_ms,
-            coordinator_epoch=markers.coordinator_epoch,
-            errors=errors,
-        )
-        self._shards.feed(of, written)
+        self._shards.feed(of, markers.written(errors))
 
 
 def _level(image: ClusterImage) -> int:

@@ -264,7 +264,7 @@ async def test_the_offsets_topic_may_be_deleted_and_made_again_within_one_image(
     world = World()
     await world.lead(3)
     await world.commit(1)
-    world.log = world.service._shards._replicas = MemoryLog()
+    vars(world.log).update(vars(MemoryLog()))
     world.service.resigned(WHERE, Epoch(3))
     world.service.became_leader(WHERE, Epoch(0))
     gone = ClusterDelta(deleted_topics={OFFSETS_TOPIC: TopicId(bytes(15) + b"\1")})

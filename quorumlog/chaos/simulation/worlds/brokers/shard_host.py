@@ -1,18 +1,20 @@
-"""The coordinator of one partition on one simulated broker: drives the shard of a real one."""
+"""The shard of one partition on one simulated broker."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, Generic, TypeVar, assert_never
+from typing import Any, Final, TypeVar
 
-from quorumlog.broker.coordination.core import effects, events
-from quorumlog.broker.coordination.core.coordinator import Coordinator, CoordinatorRequest
-from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
-from quorumlog.broker.partitions.core.data_path import LocalRead, ProduceResult
-from quorumlog.broker.partitions.log.appends import NO_TIMEOUT_MS
+from quorumlog.broker.coordination.core.coordinator import Coordinator
+from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
+from quorumlog.broker.coordination.core.effects import OwnEffect
+from quorumlog.broker.coordination.driver.shard_driver import ShardDependencies
+from quorumlog.broker.coordination.driver.shard_set import ShardSet
+from quorumlog.broker.partitions.core.data_path import LocalRead, ProduceDone
 from quorumlog.broker.partitions.log.local_reads import LocalReads
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
-from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset, TopicPartition
+from quorumlog.invariants import InvariantViolation
+from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 LOAD_BYTES: Final = 400  # little, so that a load takes several reads
 
@@ -20,133 +22,88 @@ Answer = Callable[[Any], None]
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
 
 
-class ShardHost(Generic[CoordinatorT]):
-    """The shard of the partition `at` on a BrokerNode, if the node has ever led it."""
+class ShardHost(ShardSet[CoordinatorT]):
+    """The ShardSet of a BrokerNode whose topic has one partition."""
 
     def __init__(
         self,
         node: BrokerNode,
         at: TopicPartition,
         new_shard: Callable[[], CoordinatorShard[CoordinatorT]],
-        perform_own: Callable[[CoordinatorShard[CoordinatorT], effects.OwnEffect], None],
+        perform_own: Callable[[TopicPartition, OwnEffect], None],
     ) -> None:
-        """`perform_own` performs, for one shard, what only this kind of coordinator asks for."""
         self._node: Final = node
-        self._at: Final = at
-        self._new_shard: Final = new_shard
-        self._perform_own: Final = perform_own
-        self._answers: Final[dict[int, Answer]] = {}
-        self._last_request_id = 0
-        self.forget()
+        dependencies = ShardDependencies(
+            log=_NodeLog(node),
+            load_buffer_bytes=LOAD_BYTES,
+            now_ms=node.machine.now_ms,
+            soon=self.soon,
+            call_at=self._call_at,
+            perform_own=perform_own,
+            on_fatal=_raise,
+        )
+        super().__init__(at.topic, partitions=1, new_shard=new_shard, dependencies=dependencies)
 
     def forget(self) -> None:
         """Forget all: the process starts anew."""
-        self._shard: CoordinatorShard[CoordinatorT] | None = None
-        self._tick_due_ms: int | None = None
-        self._answers.clear()
-
-    def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Load; keep what is loaded if only the epoch rose."""
-        if topic_partition == self._at:
-            if self.is_closed:
-                self._shard = self._new_shard()
-            self.feed(events.BecameLeader(leader_epoch=leader_epoch))
-
-    def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Serve no more."""
-        if topic_partition == self._at:
-            self.feed(events.Resigned(leader_epoch=leader_epoch))
-
-    @property
-    def leader_epoch(self) -> Epoch:
-        """The epoch in which this broker believes to lead, or did last."""
-        return NO_EPOCH if self._shard is None else self._shard.leader_epoch
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the next leadership begins with a load."""
-        return self._shard is None or self._shard.phase is Phase.CLOSED
-
-    @property
-    def coordinator(self) -> CoordinatorT | ErrorCode:
-        """The coordinator, or why it does not serve."""
-        return ErrorCode.NOT_COORDINATOR if self._shard is None else self._shard.coordinator
-
-    def ask(self, request: CoordinatorRequest[Any], answer: Answer) -> None:
-        """Give the answer of the coordinator: now, or once it is committed."""
-        if self._shard is None:
-            answer(request.refuse(ErrorCode.NOT_COORDINATOR))
-            return
-        self._last_request_id += 1
-        self._answers[self._last_request_id] = answer
-        self.feed(events.RequestReceived(request_id=self._last_request_id, request=request))
-
-    def feed(self, event: Any) -> None:
-        """Let the shard handle an event, if there is one."""
-        if self._shard is not None:
-            self.feed_to(self._shard, event)
-
-    def feed_to(self, shard: CoordinatorShard[CoordinatorT], event: Any) -> None:
-        """Let this shard handle an event, unless another has taken its place."""
-        if shard is not self._shard:
-            return
-        for effect in shard.step(self._node.machine.now_ms(), event):
-            self._perform(shard, effect)
-        due_ms = shard.next_deadline_ms
-        if due_ms is not None and (self._tick_due_ms is None or due_ms < self._tick_due_ms):
-            self._arm(due_ms)
-
-    def _perform(self, shard: CoordinatorShard[CoordinatorT], effect: effects.Effect) -> None:
-        match effect:
-            case effects.AnswerRequest(request_id=request_id, result=result):
-                self._answers.pop(request_id)(result)
-            case effects.AppendBatch(append_id=append_id, records=records):
-                done = partial(self._appended, shard, append_id)
-                self._node.produce(self._at, records, done, NO_TIMEOUT_MS)
-            case effects.ReadLog(offset=offset):
-                self.soon(self._read, shard, offset)
-            case effects.OwnEffect():
-                self._perform_own(shard, effect)
-            case effects.AdvanceLogStart() | effects.Report():
-                pass  # no simulated log loses its start
-            case effects.AppendMarker():
-                self._node.appends.append_marker(
-                    self._at,
-                    effect.marker,
-                    done=partial(self._appended, shard, effect.append_id),
-                    transaction_version=effect.transaction_version,
-                )
-            case _:
-                assert_never(effect)
+        self._drivers.clear()
 
     def soon(self, action: Callable[..., None], *arguments: object, after_us: int = 0) -> None:
         """Do something as a step of its own, in this life of the process."""
         self._node.machine.later(after_us, self._node.take, action, *arguments)
 
-    def _appended(
-        self, shard: CoordinatorShard[CoordinatorT], append_id: int, result: ProduceResult
+    def _call_at(self, deadline_ms: int, action: Callable[[], None]) -> "_Timer":
+        timer = _Timer(action)
+        self.soon(timer.ring, after_us=self._node.machine.until_us(deadline_ms))
+        return timer
+
+
+class _Timer:
+    """A call of a simulated machine, which may be cancelled."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action: Final = action
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+
+    def ring(self) -> None:
+        if not self._is_cancelled:
+            self._action()
+
+
+class _NodeLog:
+    """A CoordinatorLog: the replicas of a BrokerNode."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self._node: Final = node
+
+    def append(
+        self, at: TopicPartition, records: Buffer, *, acks: int, timeout_ms: int, done: ProduceDone
     ) -> None:
-        ended = events.AppendEnded(
-            append_id=append_id, error_code=result.error_code, base_offset=result.base_offset
+        self._node.appends.append(at, records, acks=acks, timeout_ms=timeout_ms, done=done)
+
+    def append_marker(
+        self,
+        at: TopicPartition,
+        marker: TransactionMarker,
+        *,
+        done: ProduceDone,
+        transaction_version: int = 0,
+    ) -> None:
+        self._node.appends.append_marker(
+            at, marker, done=done, transaction_version=transaction_version
         )
-        self.soon(self.feed_to, shard, ended)
 
-    def _read(self, shard: CoordinatorShard[CoordinatorT], offset: Offset) -> None:
-        def done(read: LocalRead) -> None:
-            self.feed_to(shard, events.LogRead(read=read))
+    def read_local(
+        self, at: TopicPartition, offset: int, max_bytes: int, done: Callable[[LocalRead], None]
+    ) -> None:
+        LocalReads(self._node.replicas, self._node.disk_queue).read(at, offset, max_bytes, done)
 
-        reads = LocalReads(self._node.replicas, self._node.disk_queue)
-        reads.read(self._at, offset, LOAD_BYTES, done)
+    def advance_log_start(self, at: TopicPartition, offset: Offset) -> None:
+        """Do nothing: no simulated log loses its start."""
 
-    def _arm(self, due_ms: int) -> None:
-        self._tick_due_ms = due_ms
-        self.soon(self._tick, due_ms, after_us=self._node.machine.until_us(due_ms))
 
-    def _tick(self, due_ms: int) -> None:
-        if due_ms != self._tick_due_ms:
-            return  # another one has taken its place
-        if due_ms > self._node.machine.now_ms():
-            self._arm(due_ms)  # the clock has become slower meanwhile
-            return
-        self._tick_due_ms = None
-        self.feed(events.Ticked())
+def _raise(violation: InvariantViolation) -> None:
+    raise violation

@@ -1,4 +1,4 @@
-"""The group coordinator of one simulated broker: drives the `CoordinatorShard` of a real one."""
+"""The group coordinator of one simulated broker, as `GroupService` has those of a real one."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -13,7 +13,6 @@ from quorumlog.broker.groups.core.events import (
     TargetMade,
     TopicsChanged,
     TopicsDeleted,
-    TransactionVerified,
 )
 from quorumlog.broker.groups.core.requests import (
     CommittedOffset,
@@ -26,7 +25,7 @@ from quorumlog.chaos.simulation.worlds.brokers.shard_host import Answer, ShardHo
 from quorumlog.chaos.simulation.worlds.groups.consumer.topics import KnownTopics
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, TopicPartition
 
 TARGET_US: Final = 30_000  # how long the thread takes that makes a large target
 
@@ -71,6 +70,7 @@ class CoordinatorHost:
     ) -> None:
         self.topics: Final = topics
         self.loads: Final[dict[int, Load]] = {}  # by leader epoch
+        self._at: Final = at
         self._verify: Final = verify
         self._node: Final = node
         self._rules: Final = rules
@@ -90,8 +90,8 @@ class CoordinatorHost:
 
     @property
     def leader_epoch(self) -> Epoch:
-        """The epoch in which this broker believes to lead, or did last."""
-        return self._host.leader_epoch
+        """The newest leader epoch of the coordinator; -1: not on this broker."""
+        return self._host.leader_epoch(self._at)
 
     def now_ms(self) -> int:
         """Return the time of the broker's clock."""
@@ -103,7 +103,7 @@ class CoordinatorHost:
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load the groups; keep those that are loaded if only the epoch rose."""
-        if self._host.is_closed:
+        if self.leader_epoch == NO_EPOCH:
             self.topics.learn_all()  # the image that says so shows what came before, too
             self._load = Load(self._load.serial + 1, self.now_ms())
         self.loads[leader_epoch] = self._load
@@ -118,15 +118,15 @@ class CoordinatorHost:
 
     def ask(self, request: CoordinatorRequest[Any], answer: Answer) -> None:
         """Give the answer of the coordinator: now, or once it is committed."""
-        self._host.ask(request, answer)
+        self._host.serve(self._at, request, answer)
 
     def learn_topics(self, end: int) -> None:
         """Take note of the first `end` changes of topics."""
         deleted, names = self.topics.learn(end)
         if deleted:
-            self._host.feed(TopicsDeleted(topics=deleted))
+            self._host.feed_all(TopicsDeleted(topics=deleted))
         if names:
-            self._host.feed(TopicsChanged(names=names))
+            self._host.feed_all(TopicsChanged(names=names))
 
     def fetch_offsets(
         self,
@@ -155,7 +155,7 @@ class CoordinatorHost:
     @property
     def coordinator(self) -> GroupCoordinator | ErrorCode:
         """The coordinator that serves, or why there is none."""
-        return self._host.coordinator
+        return self._host.coordinator_at(self._at)
 
     def _new_load(self) -> GroupShard:
         coordinator = partial(
@@ -163,20 +163,17 @@ class CoordinatorHost:
         )
         return self._rules.shard(coordinator, self.now_ms())
 
-    def _perform(self, shard: GroupShard, effect: effects.OwnEffect) -> None:
+    def _perform(self, _at: TopicPartition, effect: effects.OwnEffect) -> None:
         match effect:
             case MakeTarget(job=job):
                 made = TargetMade(job=job, target=job.run())
-                self._host.soon(self._host.feed_to, shard, made, after_us=TARGET_US)
+                self._host.soon(self._host.feed_all, made, after_us=TARGET_US)
             case VerifyTransaction():
-                self._verify(effect.request, partial(self._verified, shard, effect))
+                life = self._node.machine.incarnation
+                self._verify(effect.request, partial(self._verified, life, effect))
             case _:
                 raise InvariantViolation(f"{effect!r} is more than a simulated topic calls for")
 
-    def _verified(
-        self, shard: GroupShard, effect: VerifyTransaction, error_code: ErrorCode
-    ) -> None:
-        verified = TransactionVerified(
-            request_id=effect.request_id, request=effect.request, error_code=error_code
-        )
-        self._host.soon(self._host.feed_to, shard, verified)
+    def _verified(self, life: int, effect: VerifyTransaction, error_code: ErrorCode) -> None:
+        if life == self._node.machine.incarnation:
+            self._host.soon(self._host.feed_all, effect.verified(error_code))

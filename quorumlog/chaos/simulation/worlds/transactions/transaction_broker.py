@@ -1,10 +1,9 @@
-"""What one simulated broker does for transactions: coordinates them, and asks other brokers to.
+"""The transaction coordinator of one simulated broker, and its requests to other brokers.
 
 It does what `TransactionService`, `CoordinatorVerifier`, `MarkerSender` and the handler of
 WriteTxnMarkers do in a real broker. Leaders and coordinators are found by the broker's own image.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -93,12 +92,12 @@ class TransactionBroker:
     def topics_deleted(self, names: Collection[str]) -> None:
         """Do without the markers of their partitions, but for those of new topics."""
         gone = frozenset(at for at in self._lacks(self._places) if at.topic in names)
-        self.hosted.feed(events.PartitionsDeleted(partitions=gone))
+        self.hosted.feed_all(events.PartitionsDeleted(partitions=gone))
 
     @property
     def serving(self) -> TransactionCoordinator | None:
         """The coordinator here; None: none serves."""
-        coordinator = self.hosted.coordinator
+        coordinator = self.hosted.coordinator_at(STATE)
         return None if isinstance(coordinator, ErrorCode) else coordinator
 
     def _leader_of(self, at: TopicPartition) -> "TransactionBroker | None":
@@ -186,17 +185,16 @@ class TransactionBroker:
 
     def ask(self, request: Request, answer: Answer) -> None:
         """Give the answer of the coordinator here: now, or once it is committed."""
-        image, hosted = self.node.replicas.image.partition(STATE), self.hosted
-        if image is None:
+        image = self.node.replicas.image
+        if image.partition(STATE) is None:
             answer(request.refuse(ErrorCode.NOT_COORDINATOR))
             return
         if isinstance(request, AddPartitions) and self._lacks(request.partitions):
             answer(request.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return
-        is_shown = (image.leader_id, image.leader_epoch) == (self.node.node_id, hosted.leader_epoch)
-        if hosted.is_closed or is_shown:
-            hosted.ask(request, answer)
-        else:  # what we lead is changed behind the image
+        if self.hosted.agrees_with(image, self.node.node_id, STATE):
+            self.hosted.serve(STATE, request, answer)
+        else:
             answer(request.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
 
     def _lacks(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -209,12 +207,12 @@ class TransactionBroker:
     def _new_shard(self) -> TransactionShard:
         return CoordinatorShard(self._new_coordinator, self.node.machine.now_ms())
 
-    def _perform(self, _shard: TransactionShard, effect: OwnEffect) -> None:
+    def _perform(self, _at: TopicPartition, effect: OwnEffect) -> None:
         match effect:
             case AllocateProducerId(transactional_id=transactional_id):
-                self.hosted.soon(self._allocate, transactional_id)
+                self._allocate(transactional_id)
             case SendMarkers():
-                self.hosted.soon(self._send, effect)
+                self._send(effect)
             case _:
                 raise InvariantViolation(f"{effect!r} is no effect of a transaction coordinator")
 
@@ -232,19 +230,14 @@ class TransactionBroker:
             event = events.ProducerIdAllocated(
                 transactional_id=transactional_id, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE
             )
-        self.hosted.soon(self.hosted.feed, event, after_us=after_us)
+        self.hosted.soon(self.hosted.feed_all, event, after_us=after_us)
 
     def _send(self, markers: SendMarkers) -> None:
         """Send the markers to the leaders; tell the coordinator of partitions without a log."""
-        image, gone = self.node.replicas.image, self._lacks(markers.partitions)
-        if gone:
-            self.hosted.feed(events.PartitionsDeleted(partitions=frozenset(gone)))
-        by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
-        for at in markers.partitions:
-            partition = image.partition(at)
-            if partition is not None:
-                by_leader[partition.leader_id].append(at)
-        for leader_id, places in sorted(by_leader.items()):
+        by_leader, deleted = markers.by_leader(self.node.replicas.image)
+        if deleted:
+            self.hosted.feed_all(events.PartitionsDeleted(partitions=deleted))
+        for leader_id, places in by_leader.items():
             leader = self._brokers.get(leader_id)
             handle = None if leader is None else partial(leader.write_markers, markers, places)
             self._messages.ask(
@@ -260,21 +253,16 @@ class TransactionBroker:
     def _written(
         self,
         markers: SendMarkers,
-        places: list[TopicPartition],
+        places: Sequence[TopicPartition],
         errors: Mapping[TopicPartition, ErrorCode] | None,
     ) -> None:
-        event = events.MarkersWritten(
-            transactional_id=markers.transactional_id,
-            prepared_ms=markers.prepared_ms,
-            coordinator_epoch=markers.coordinator_epoch,
-            errors=dict.fromkeys(places, ErrorCode.NETWORK_EXCEPTION) if errors is None else errors,
-        )
-        self.hosted.feed(event)
+        unknown = dict.fromkeys(places, ErrorCode.NETWORK_EXCEPTION)
+        self.hosted.feed_all(markers.written(unknown if errors is None else errors))
 
     # --- What another broker asks for ---
 
     def write_markers(
-        self, markers: SendMarkers, places: list[TopicPartition], answer: Answer
+        self, markers: SendMarkers, places: Sequence[TopicPartition], answer: Answer
     ) -> None:
         """Write markers as the leader; answer when each is committed, or refused."""
         errors: dict[TopicPartition, ErrorCode] = {}

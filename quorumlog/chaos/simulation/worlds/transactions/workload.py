@@ -190,7 +190,9 @@ class Transactions:
         if not self._oracle.is_decided():
             return "markers to decide every transaction"
         host = self._hosts.get(self._leads(STATE))
-        coordinator = ErrorCode.NOT_COORDINATOR if host is None else host.hosted.coordinator
+        coordinator = (
+            ErrorCode.NOT_COORDINATOR if host is None else host.hosted.coordinator_at(STATE)
+        )
         if isinstance(coordinator, ErrorCode):
             return f"a coordinator that has loaded: {coordinator.name}"
         for transactional_id, transaction in coordinator.transactions.items():

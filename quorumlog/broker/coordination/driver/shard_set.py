@@ -1,20 +1,16 @@
 """The shards of one internal topic: one for each partition that this broker leads."""
 
-import asyncio
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from quorumlog.broker.coordination.core.coordinator import Coordinator, CoordinatorRequest
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
-from quorumlog.broker.coordination.core.effects import OwnEffect
 from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, Stopped
 from quorumlog.broker.coordination.core.partitioning import partition_for
-from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog, ShardDriver
-from quorumlog.invariants import InvariantViolation
+from quorumlog.broker.coordination.driver.shard_driver import ShardDependencies, ShardDriver
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, TopicPartition
+from quorumlog.wire.codec.identifiers import NO_EPOCH, BrokerId, Epoch, TopicPartition
 
 R = TypeVar("R")
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
@@ -32,21 +28,15 @@ class ShardSet(Generic[CoordinatorT]):
         topic: str,
         *,
         partitions: int,
-        replicas: CoordinatorLog,
-        new_coordinator: Callable[[], CoordinatorT],
-        load_buffer_bytes: int,
-        on_fatal: Callable[[InvariantViolation], None],
-        perform_own: Callable[[TopicPartition, OwnEffect], None],
-        wall_ms: Callable[[], int],
-        shard: type[CoordinatorShard[CoordinatorT]] = CoordinatorShard,
+        new_shard: Callable[[], CoordinatorShard[CoordinatorT]],
+        dependencies: ShardDependencies,
     ) -> None:
-        """`partitions`: the count to use until the topic exists. Mutants replace `shard`."""
+        """`partitions`: the count to use until the topic exists."""
         self.topic: Final = topic
         self._partitions = partitions
-        self._replicas, self._new_coordinator = replicas, new_coordinator
-        self._load_buffer_bytes, self._on_fatal = load_buffer_bytes, on_fatal
-        self._perform_own, self._wall_ms, self._shard = perform_own, wall_ms, shard
-        self._started_ms: float | None = None
+        self._new_shard: Final = new_shard
+        self._dependencies: Final = dependencies
+        self._last_request_id = 0  # unique in all shards: a closed shard's effects may end later
         self._drivers: Final[dict[TopicPartition, ShardDriver[CoordinatorT]]] = {}
 
     # --- Leadership ---
@@ -77,16 +67,8 @@ class ShardSet(Generic[CoordinatorT]):
         self._drivers.clear()
 
     def _open(self, topic_partition: TopicPartition) -> ShardDriver[CoordinatorT]:
-        driver = self._drivers[topic_partition] = ShardDriver(
-            topic_partition,
-            replicas=self._replicas,
-            new_coordinator=self._new_coordinator,
-            load_buffer_bytes=self._load_buffer_bytes,
-            now_ms=self.now_ms,
-            on_fatal=self._on_fatal,
-            perform_own=partial(self._perform_own, topic_partition),
-            shard=self._shard,
-        )
+        driver = ShardDriver(topic_partition, self._new_shard(), self._dependencies)
+        self._drivers[topic_partition] = driver
         return driver
 
     # --- Coordinators ---
@@ -100,20 +82,41 @@ class ShardSet(Generic[CoordinatorT]):
         driver = self._drivers.get(topic_partition)
         return NO_EPOCH if driver is None else driver.shard.leader_epoch
 
-    def ask(
-        self, topic_partition: TopicPartition, request: CoordinatorRequest[R]
-    ) -> asyncio.Future[R]:
-        """Return the response of a partition's coordinator; NOT_COORDINATOR: not on this broker."""
+    def agrees_with(
+        self, image: ClusterImage, broker_id: BrokerId, topic_partition: TopicPartition
+    ) -> bool:
+        """Whether the image shows the leadership of the partition's coordinator, if it is here.
+
+        Leadership follows the image in slices, so a difference is short-lived.
+        """
+        epoch, partition = self.leader_epoch(topic_partition), image.partition(topic_partition)
+        shown = None if partition is None else (partition.leader_id, partition.leader_epoch)
+        return epoch == NO_EPOCH or shown == (broker_id, epoch)
+
+    def serve(
+        self,
+        topic_partition: TopicPartition,
+        request: CoordinatorRequest[R],
+        answer: Callable[[R], None],
+    ) -> None:
+        """Let the coordinator handle a request; `answer` gets the response, now or later.
+
+        NOT_COORDINATOR: the partition's coordinator is not on this broker.
+        """
         driver = self._drivers.get(topic_partition)
-        if driver is not None:
-            return driver.ask(request)
-        refusal: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        refusal.set_result(request.refuse(ErrorCode.NOT_COORDINATOR))
-        return refusal
+        if driver is None:
+            answer(request.refuse(ErrorCode.NOT_COORDINATOR))
+        else:
+            self._last_request_id += 1
+            driver.serve(self._last_request_id, request, answer)
 
     def coordinator(self, key: str) -> CoordinatorT | ErrorCode:
         """Return the coordinator of the key, for reading; or the error if it does not serve."""
-        driver = self._drivers.get(self.partition_of(key))
+        return self.coordinator_at(self.partition_of(key))
+
+    def coordinator_at(self, topic_partition: TopicPartition) -> CoordinatorT | ErrorCode:
+        """Return a partition's coordinator, for reading; or the error if it does not serve."""
+        driver = self._drivers.get(topic_partition)
         return ErrorCode.NOT_COORDINATOR if driver is None else driver.shard.coordinator
 
     def coordinators(self) -> Iterator[CoordinatorT | ErrorCode]:
@@ -131,10 +134,3 @@ class ShardSet(Generic[CoordinatorT]):
         """Feed an event to all coordinators."""
         for _, driver in sorted(self._drivers.items()):
             driver.feed(event)
-
-    def now_ms(self) -> int:
-        """Return the wall-clock time of the start plus the monotonic time since then."""
-        elapsed_ms = asyncio.get_running_loop().time() * 1000
-        if self._started_ms is None:
-            self._started_ms = self._wall_ms() - elapsed_ms
-        return int(self._started_ms + elapsed_ms)

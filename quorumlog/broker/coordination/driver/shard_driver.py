@@ -1,11 +1,12 @@
-"""The driver of a `CoordinatorShard` in the event loop: futures, one timer, the replicas.
+"""The driver of a `CoordinatorShard`: performs its effects, and feeds it their outcomes and ticks.
 
-It makes no decision of the shard; `coordination/core/__init__.py` has the contract.
+It makes no decision of the shard; `coordination/core/__init__.py` has the contract. It has no event
+loop: `ShardDependencies` calls it later.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
 
@@ -18,15 +19,14 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceDone,
     ProduceResult,
 )
-from quorumlog.invariants import InvariantViolation, some
+from quorumlog.broker.partitions.log.appends import NO_TIMEOUT_MS
+from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 R = TypeVar("R")
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
-
-NO_TIMEOUT_MS: Final = 2_147_483_647  # the outcome is needed, however long it takes
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -71,90 +71,100 @@ class CoordinatorLog(Protocol):
         """Delete committed records below `offset`, as the leader."""
 
 
-class ShardDriver(Generic[CoordinatorT]):
-    """The driver of one shard, from `became_leader` to `resigned`.
+class Timer(Protocol):
+    """A call at a time to come."""
 
-    `on_fatal` gets each InvariantViolation. `perform_own` performs each `OwnEffect`, outside of
-    `feed`.
+    def cancel(self) -> None:
+        """Drop the call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardDependencies:
+    """The environment of the shards of one internal topic.
+
+    soon: calls an action with its arguments in a later turn, outside of the present step.
+    call_at: calls an action at or soon after a time of `now_ms`.
+    perform_own: performs an effect of one kind of coordinator, outside of the step.
+    on_fatal: gets each InvariantViolation.
     """
+
+    log: CoordinatorLog
+    load_buffer_bytes: int
+    now_ms: Callable[[], int]
+    soon: Callable[..., None]
+    call_at: Callable[[int, Callable[[], None]], Timer]
+    perform_own: Callable[[TopicPartition, effects.OwnEffect], None]
+    on_fatal: Callable[[InvariantViolation], None]
+
+
+class ShardDriver(Generic[CoordinatorT]):
+    """The driver of one shard, from `became_leader` to `resigned`."""
 
     def __init__(
         self,
         topic_partition: TopicPartition,
-        *,
-        replicas: CoordinatorLog,
-        new_coordinator: Callable[[], CoordinatorT],
-        load_buffer_bytes: int,
-        now_ms: Callable[[], int],
-        on_fatal: Callable[[InvariantViolation], None],
-        perform_own: Callable[[effects.OwnEffect], None] | None = None,
-        shard: type[CoordinatorShard[CoordinatorT]] = CoordinatorShard,
+        shard: CoordinatorShard[CoordinatorT],
+        dependencies: ShardDependencies,
     ) -> None:
-        self.shard: Final = shard(new_coordinator, now_ms())
+        self.shard: Final = shard
         self._topic_partition: Final = topic_partition
-        self._replicas, self._load_buffer_bytes = replicas, load_buffer_bytes
-        self._now_ms, self._on_fatal, self._perform_own = now_ms, on_fatal, perform_own
-        self._last_request_id = 0
-        self._asked: Final[dict[int, asyncio.Future[Any]]] = {}
-        self._timer: asyncio.Handle | None = None
-        self._ticks_at_s = 0.0  # kept here: the handle of a due timer has no `when` in uvloop
+        self._dependencies: Final = dependencies
+        self._log: Final = dependencies.log
+        self._asked: Final[dict[int, Callable[[Any], None]]] = {}
+        self._timer: Timer | None = None
+        self._ticks_at_ms = 0
         self._set_timer()
 
-    def ask(self, request: CoordinatorRequest[R]) -> asyncio.Future[R]:
-        """Return a Future of the response, already done if the response needs no commit."""
-        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._last_request_id += 1
-        self._asked[self._last_request_id] = answer
-        self.feed(events.RequestReceived(request_id=self._last_request_id, request=request))
-        return answer
+    def serve(
+        self, request_id: int, request: CoordinatorRequest[R], answer: Callable[[R], None]
+    ) -> None:
+        """Let the coordinator handle a request; `answer` gets the response, now or later."""
+        self._asked[request_id] = answer
+        self.feed(events.RequestReceived(request_id=request_id, request=request))
 
     def feed(self, event: Any) -> None:
         """Step the shard, and perform its effects."""
+        now_ms = self._dependencies.now_ms
         try:
-            ordered = self.shard.step(self._now_ms(), event)
+            ordered = self.shard.step(now_ms(), event)
         except InvariantViolation as violation:
-            ordered = self.shard.step(self._now_ms(), events.Stopped())
-            self._on_fatal(violation)
+            ordered = self.shard.step(now_ms(), events.Stopped())
+            self._dependencies.on_fatal(violation)
         for effect in ordered:
             self._perform(effect)
         self._set_timer()
 
     def _perform(self, effect: effects.Effect) -> None:
+        soon = self._dependencies.soon
         match effect:
             case effects.AnswerRequest(request_id=request_id, result=result):
-                answer = self._asked.pop(request_id)
-                if not answer.done():  # cancelled if the client has disconnected
-                    answer.set_result(result)
+                self._asked.pop(request_id)(result)
             case effects.AppendBatch(append_id=append_id, records=records):
-                self._replicas.append(
+                self._log.append(
                     self._topic_partition,
                     records,
                     acks=ACKS_ALL,
-                    timeout_ms=NO_TIMEOUT_MS,
-                    done=partial(self._soon, self._append_ended, append_id),
+                    timeout_ms=NO_TIMEOUT_MS,  # the outcome is needed, however long it takes
+                    done=partial(soon, self._append_ended, append_id),
                 )
             case effects.AppendMarker(append_id=append_id, marker=marker):
-                self._replicas.append_marker(
+                self._log.append_marker(
                     self._topic_partition,
                     marker,
-                    done=partial(self._soon, self._append_ended, append_id),
+                    done=partial(soon, self._append_ended, append_id),
                     transaction_version=effect.transaction_version,
                 )
             case effects.ReadLog(offset=offset):
-                self._soon(self._read, offset)
+                soon(self._read, offset)
             case effects.AdvanceLogStart(offset=offset):
-                self._replicas.advance_log_start(self._topic_partition, offset)
+                self._log.advance_log_start(self._topic_partition, offset)
             case effects.OwnEffect():
-                self._soon(some(self._perform_own, "a driver performs its own effects"), effect)
+                soon(self._dependencies.perform_own, self._topic_partition, effect)
             case effects.Report(text=text, is_problem=is_problem):
                 level = logging.WARNING if is_problem else logging.INFO
                 _logger.log(level, "%s: %s", self._topic_partition, text)
             case _:
                 assert_never(effect)
-
-    def _soon(self, action: Callable[..., None], *arguments: object) -> None:
-        """Call `action` in a later turn of the event loop, outside the present step."""
-        asyncio.get_running_loop().call_soon(action, *arguments)
 
     def _append_ended(self, append_id: int, result: ProduceResult) -> None:
         ended = events.AppendEnded(
@@ -163,8 +173,8 @@ class ShardDriver(Generic[CoordinatorT]):
         self.feed(ended)
 
     def _read(self, offset: Offset) -> None:
-        where, max_bytes = self._topic_partition, self._load_buffer_bytes
-        self._replicas.read_local(where, offset, max_bytes, self._log_read)
+        max_bytes = self._dependencies.load_buffer_bytes
+        self._log.read_local(self._topic_partition, offset, max_bytes, self._log_read)
 
     def _log_read(self, read: LocalRead) -> None:
         self.feed(events.LogRead(read=read))
@@ -172,18 +182,14 @@ class ShardDriver(Generic[CoordinatorT]):
     def _set_timer(self) -> None:
         """Schedule a tick at or soon after the shard's deadline; an early tick does no harm."""
         deadline_ms = self.shard.next_deadline_ms
-        if deadline_ms is None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            return
-        loop = asyncio.get_running_loop()
-        when = loop.time() + max(deadline_ms - self._now_ms(), 0) / 1000
         if self._timer is not None:
-            if self._ticks_at_s <= when:
+            if deadline_ms is not None and self._ticks_at_ms <= deadline_ms:
                 return
             self._timer.cancel()
-        self._ticks_at_s, self._timer = when, loop.call_at(when, self._tick)
+            self._timer = None
+        if deadline_ms is not None:
+            self._ticks_at_ms = deadline_ms
+            self._timer = self._dependencies.call_at(deadline_ms, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
