@@ -4,9 +4,10 @@ import pytest
 
 from quorumlog.chaos.simulation.kernel.rules import Violation
 from quorumlog.chaos.simulation.worlds.entries import Entry
-from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle, digest_of
+from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
+from quorumlog.chaos.simulation.worlds.quorum.quotas import quotas_after, value_of
 
-A, B, C = (Entry(1, content, 0) for content in (b"a", b"b", b"c"))
+A, B, C = (Entry(1, value_of(number), 0) for number in (1, 2, 3))
 NEWER = Entry(2, b"n", 0)
 
 
@@ -173,7 +174,7 @@ def test_the_end_is_what_was_said() -> None:
         bad.finish(3, [A])
 
 
-STATE = digest_of("", [A, B])
+STATE = quotas_after({}, [A, B])
 
 
 def committed_oracle() -> Oracle:
@@ -208,16 +209,16 @@ def test_a_crash_in_an_installation_leaves_the_log_or_the_snapshot() -> None:
 
 def test_a_snapshot_holds_what_all_have_committed() -> None:
     with pytest.raises(Violation, match="applied-equal"):
-        committed_oracle().installs(3, 2, digest_of("", [B, A]))
+        committed_oracle().installs(3, 2, quotas_after({}, [B]))
     with pytest.raises(Violation, match="snapshot-committed"):
         oracle().installs(3, 2, STATE)
 
 
 def test_a_snapshot_is_not_older_than_what_a_node_knows() -> None:
     with pytest.raises(Violation, match="snapshot-behind"):
-        committed_oracle().installs(1, 1, digest_of("", [A]))
+        committed_oracle().installs(1, 1, quotas_after({}, [A]))
 
 
 def test_no_records_are_missing_between_a_snapshot_and_the_log() -> None:
     with pytest.raises(Violation, match="no-gap"):
-        committed_oracle().records_below(3, 2, 1, digest_of("", [A]))
+        committed_oracle().records_below(3, 2, 1, quotas_after({}, [A]))
