@@ -100,6 +100,29 @@ def test_logs_match_before_an_equal_record() -> None:
 def test_nothing_committed_is_truncated() -> None:
     bad = oracle()
     bad.advanced(1, 2, leads_epoch=1)
+    bad.showed_epoch(2, 1)
+    with pytest.raises(Violation, match="no-truncation-below-commit"):
+        bad.truncates(2, 1)
+
+
+def test_an_older_leader_need_not_hold_what_a_newer_leader_has_committed() -> None:
+    good = Oracle((1, 2, 3), (1, 2, 3))
+    good.showed_epoch(3, 1)
+    for node_id in (1, 2, 3):
+        good.appended(node_id, [NEWER])
+    for node_id in (1, 2):
+        good.flushed(node_id, 1)
+    good.advanced(1, 1, leads_epoch=2)
+    good.truncates(3, 0)
+    good.showed_epoch(3, 2)
+    with pytest.raises(Violation, match="no-truncation-below-commit"):
+        good.truncates(3, 0)
+
+
+def test_a_node_cuts_nothing_that_it_knows_to_be_committed() -> None:
+    bad = oracle()
+    bad.advanced(1, 2, leads_epoch=1)
+    bad.advanced(2, 2, leads_epoch=None)
     with pytest.raises(Violation, match="no-truncation-below-commit"):
         bad.truncates(2, 1)
 

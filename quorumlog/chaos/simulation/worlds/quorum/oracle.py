@@ -156,9 +156,14 @@ class Oracle:
         self.voters.new.discard(self.voters.key_of(node_id))
 
     def truncates(self, node_id: int, end: int) -> None:
-        """Note the beginning of a truncation: nothing that is committed may go."""
-        log = self.logs[node_id]
-        below = min(len(self.committed), len(log))
+        """Note the beginning of a truncation: nothing committed may go that its leader had to hold.
+
+        Until a node sees a newer epoch, it follows an older leader, which need not hold what the
+        newer leader has committed meanwhile.
+        """
+        log, shown = self.logs[node_id], self.shown_epochs[node_id]
+        known = [known for epoch, known in self._committed_in.items() if epoch <= shown]
+        below = min(max(self._high_watermarks[node_id], *known, 0), len(log))
         goes = log[end:below] == self.committed[end:below] and end < below
         check(not goes, f"no-truncation-below-commit: {node_id} cuts at {end} of {below}")
         self.durable_ends[node_id] = min(self.durable_ends[node_id], end)

@@ -26,6 +26,7 @@ from quorumlog.wire.codec.identifiers import BrokerId
 OBSERVERS_MAX: Final = 2
 SLOW_DISK_US_MAX: Final = 600_000
 FETCH_BYTES_OF_SLOW_DISKS: Final = 10_000
+SEGMENT_BYTES_OF_SLOW_DISKS: Final = 2_000
 SNAPSHOT_BYTES_LEAST: Final = 200  # of one response: some five make a snapshot
 CHANGES: Final = "change_voters_every_us"
 
@@ -219,9 +220,15 @@ def _settings(options: Options, node_id: BrokerId) -> MetadataQuorumSettings:
             metadata_log_max_snapshot_interval_ms=options.number("snapshot_every_us")
             * nodes
             // 1000,
-            metadata_log_segment_bytes=options.number("segment_bytes"),
+            metadata_log_segment_bytes=_segment_bytes(options),
         ),
     )
+
+
+def _segment_bytes(options: Options) -> int:
+    """Return the size of a segment: a slow follower flushes each segment on its own."""
+    least = SEGMENT_BYTES_OF_SLOW_DISKS if options.number("slow_disks") > 0 else 0
+    return max(options.number("segment_bytes"), least)
 
 
 def _response_bytes(options: Options) -> tuple[int, int]:
