@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANTS
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.effects import Effect
@@ -42,9 +43,9 @@ CUT_LOG: dict[str, Any] = {
 LATER = SnapshotId(Offset(40), Epoch(6))
 
 
-def leader() -> Quorum:
+def leader(quorum_class: type[Quorum] = Quorum) -> Quorum:
     """Node 1 leads epoch 7; its log starts at 10, behind epoch 3."""
-    quorum = started(1, **CUT_LOG)
+    quorum = started(1, quorum_class=quorum_class, **CUT_LOG)
     ordered = quorum.step(5000, events.Ticked())
     for epoch in (6, 7):  # pre-votes, then votes
         request, _ = sent(ordered, VoteRequest)
@@ -104,6 +105,19 @@ def test_a_leader_names_its_newest_snapshot_where_records_do_not_help(
     assert (response.diverging_epoch is not None) is (answer == "diverging")
     assert (told.records_to > told.records_from) is (answer == "records")
     assert told.records_from in {0, offset}
+
+
+@pytest.mark.planted
+def test_the_mutant_that_compares_lengths_below_its_start_cuts_what_it_cannot_send() -> None:
+    """The follower's log ends at 12 in epoch 2: they part below 10, where this log starts."""
+    answers = []
+    for quorum_class in (Quorum, MUTANTS.made["sees_no_epoch_below_start"]):
+        fetch = fetch_request(2, epoch=7, offset=12, last_epoch=2)
+        ordered = leader(quorum_class).step(5100, asked(fetch))
+        answers.append(only(effects.AnswerFetch, ordered).response)
+    assert (answers[0].snapshot_id, answers[0].diverging_epoch) == (NEWEST, None)
+    assert answers[1].snapshot_id is None
+    assert answers[1].diverging_epoch is not None
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ import pytest
 
 from quorumlog.chaos.simulation.kernel.rules import Violation
 from quorumlog.chaos.simulation.worlds.entries import Entry
-from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle, digest_of
+from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
+from quorumlog.chaos.simulation.worlds.quorum.quotas import quotas_after, value_of
 
-A, B, C = (Entry(1, content, 0) for content in (b"a", b"b", b"c"))
+A, B, C = (Entry(1, value_of(number), 0) for number in (1, 2, 3))
 NEWER = Entry(2, b"n", 0)
 
 
@@ -99,6 +100,29 @@ def test_logs_match_before_an_equal_record() -> None:
 def test_nothing_committed_is_truncated() -> None:
     bad = oracle()
     bad.advanced(1, 2, leads_epoch=1)
+    bad.showed_epoch(2, 1)
+    with pytest.raises(Violation, match="no-truncation-below-commit"):
+        bad.truncates(2, 1)
+
+
+def test_an_older_leader_need_not_hold_what_a_newer_leader_has_committed() -> None:
+    good = Oracle((1, 2, 3), (1, 2, 3))
+    good.showed_epoch(3, 1)
+    for node_id in (1, 2, 3):
+        good.appended(node_id, [NEWER])
+    for node_id in (1, 2):
+        good.flushed(node_id, 1)
+    good.advanced(1, 1, leads_epoch=2)
+    good.truncates(3, 0)
+    good.showed_epoch(3, 2)
+    with pytest.raises(Violation, match="no-truncation-below-commit"):
+        good.truncates(3, 0)
+
+
+def test_a_node_cuts_nothing_that_it_knows_to_be_committed() -> None:
+    bad = oracle()
+    bad.advanced(1, 2, leads_epoch=1)
+    bad.advanced(2, 2, leads_epoch=None)
     with pytest.raises(Violation, match="no-truncation-below-commit"):
         bad.truncates(2, 1)
 
@@ -173,7 +197,7 @@ def test_the_end_is_what_was_said() -> None:
         bad.finish(3, [A])
 
 
-STATE = digest_of("", [A, B])
+STATE = quotas_after({}, [A, B])
 
 
 def committed_oracle() -> Oracle:
@@ -208,16 +232,16 @@ def test_a_crash_in_an_installation_leaves_the_log_or_the_snapshot() -> None:
 
 def test_a_snapshot_holds_what_all_have_committed() -> None:
     with pytest.raises(Violation, match="applied-equal"):
-        committed_oracle().installs(3, 2, digest_of("", [B, A]))
+        committed_oracle().installs(3, 2, quotas_after({}, [B]))
     with pytest.raises(Violation, match="snapshot-committed"):
         oracle().installs(3, 2, STATE)
 
 
 def test_a_snapshot_is_not_older_than_what_a_node_knows() -> None:
     with pytest.raises(Violation, match="snapshot-behind"):
-        committed_oracle().installs(1, 1, digest_of("", [A]))
+        committed_oracle().installs(1, 1, quotas_after({}, [A]))
 
 
 def test_no_records_are_missing_between_a_snapshot_and_the_log() -> None:
     with pytest.raises(Violation, match="no-gap"):
-        committed_oracle().records_below(3, 2, 1, digest_of("", [A]))
+        committed_oracle().records_below(3, 2, 1, quotas_after({}, [A]))

@@ -352,7 +352,8 @@ class Driver:
         records = None
         if effect.records_to > effect.records_from:
             try:
-                records = self._log.read(effect.records_from, effect.records_to)
+                count = self._log.fetch_bytes_max
+                records = self._log.read(effect.records_from, effect.records_to, count)
             except DiskExhausted:
                 refuse(self._requests.pop(effect.request_id), Stopped())
                 return

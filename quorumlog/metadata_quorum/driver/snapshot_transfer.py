@@ -10,7 +10,7 @@ from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.seams import Executor, Responded
 from quorumlog.metadata_quorum.image.model import ClusterImage
-from quorumlog.metadata_quorum.log.metadata_log import READ_BYTES, MetadataLog
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.log.restoring import FetchedSnapshot, fetched_snapshot
 from quorumlog.metadata_quorum.log.snapshot_files import snapshot_answer
 
@@ -44,9 +44,8 @@ class SnapshotTransfer:
                 self._check(effect)
 
     def _answer(self, effect: effects.AnswerFetchSnapshot, respond: Respond) -> None:
-        read = partial(
-            self._log.snapshots.read_bytes, effect.snapshot_id, effect.position, READ_BYTES
-        )
+        read_bytes, count = self._log.snapshots.read_bytes, self._log.chunk_bytes_max
+        read = partial(read_bytes, effect.snapshot_id, effect.position, count)
         self._executor.run(
             read, lambda found: respond(effect.request_id, *snapshot_answer(effect, found))
         )

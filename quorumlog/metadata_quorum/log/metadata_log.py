@@ -7,7 +7,7 @@ them.
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Self
 
 from quorumlog.metadata_quorum.core.effects import AppendLeaderChange, AppendVoters
 from quorumlog.metadata_quorum.core.events import FetchedRecords
@@ -58,6 +58,11 @@ _SETTINGS: Final = LogSettings()
 class MetadataLog:
     """The log of one node. Synchronous; `flush` may run in another thread."""
 
+    fetch_bytes_max = READ_BYTES
+    """The size of the records in one response to a follower; at least one batch."""
+    chunk_bytes_max = READ_BYTES
+    """The size of the part of a snapshot in one response to a follower."""
+
     def __init__(self, log: Log, checkpoint: LogEndCheckpoint, snapshots: SnapshotFiles) -> None:
         """Use `open`."""
         self.snapshots: Final = snapshots
@@ -74,7 +79,7 @@ class MetadataLog:
         settings: LogSettings = _SETTINGS,
         *,
         new_log: type[Log] = Log,
-    ) -> "MetadataLog":
+    ) -> Self:
         """Open the log, and check every batch, even after a clean stop.
 
         A torn tail is cut. The log is dropped if a whole snapshot ends behind it, or was being
@@ -92,9 +97,7 @@ class MetadataLog:
             raise
 
     @classmethod
-    def _open(
-        cls, disk: Disk, directory: str, settings: LogSettings, new_log: type[Log]
-    ) -> "MetadataLog":
+    def _open(cls, disk: Disk, directory: str, settings: LogSettings, new_log: type[Log]) -> Self:
         disk.mkdir(directory)
         checkpoint = LogEndCheckpoint(disk, directory)
         last = checkpoint.last

@@ -22,10 +22,14 @@ T = TypeVar("T")
 
 
 def started(
-    node_id: int = 1, *, voters: tuple[int, ...] = (1, 2, 3), **started_with: Any
+    node_id: int = 1,
+    *,
+    voters: tuple[int, ...] = (1, 2, 3),
+    quorum_class: type[Quorum] = Quorum,
+    **started_with: Any,
 ) -> Quorum:
     """A node that has just started at 0 ms; its election timeout is 1000 ms."""
-    quorum = Quorum(
+    quorum = quorum_class(
         node_id=BrokerId(node_id),
         voters=tuple(map(BrokerId, voters)),
         settings=QuorumSettings(),

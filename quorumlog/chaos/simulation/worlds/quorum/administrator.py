@@ -4,11 +4,12 @@ It asks for what a quorum can survive: of every set that may be in force, a majo
 Sources: KIP-853; the rules that it tests are in `oracle`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.worlds.quorum.messenger import Reply
 from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
 from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
 from quorumlog.chaos.simulation.worlds.quorum.voter_model import (
@@ -19,7 +20,6 @@ from quorumlog.chaos.simulation.worlds.quorum.voter_model import (
     voter_of,
 )
 from quorumlog.invariants import some
-from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.messages import (
     AddVoterRequest,
     PlainResponse,
@@ -46,7 +46,6 @@ class Administrator:
         oracle: Oracle,
         rng: Rng,
         every_us: int,
-        new_token: Callable[[], int],
     ) -> None:
         self.made = 0
         self._nodes: Final = nodes
@@ -54,7 +53,6 @@ class Administrator:
         self._oracle: Final = oracle
         self._rng: Final = rng
         self._every_us: Final = every_us
-        self._new_token: Final = new_token
 
     def begin(self) -> None:
         """Begin to change the voters, until the calm."""
@@ -75,11 +73,10 @@ class Administrator:
     def _ask(self, node: QuorumNode) -> None:
         request = self._drawn_request(node)
         if request is not None:
-            request_id = self._new_token()
-            node.changes[request_id] = self._answered  # it comes unless the process ends
-            node.feed(events.RequestReceived(request_id=request_id, request=request))
+            node.driver.request(request, Reply(self._answered))
 
-    def _answered(self, response: PlainResponse) -> None:
+    def _answered(self, answer: tuple[PlainResponse, None]) -> None:
+        response, _ = answer
         if isinstance(response, VoterChangeResponse):
             self.made += response.error_code is ErrorCode.NONE
 

@@ -1,17 +1,17 @@
-"""Requests and answers between simulated nodes, as HTTP over TCP carries them.
+"""Requests and responses between simulated nodes, as HTTP over TCP carries them.
 
 A process that died refuses at once. A machine without power, or a cut link, is silent until the
 request times out. The oracle sees every message that is sent.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from quorumlog.chaos.simulation.kernel.network import Network
 from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.kernel.timeline import Timeline
 from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
-from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import (
     BeginQuorumEpochRequest,
     EndQuorumEpochRequest,
@@ -19,61 +19,88 @@ from quorumlog.metadata_quorum.core.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
-    PlainResponse,
     Request,
     Response,
     VoteRequest,
     VoteResponse,
 )
-from quorumlog.metadata_quorum.log.metadata_log import describe
-from quorumlog.metadata_quorum.log.snapshot_files import snapshot_answer
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId
 
 if TYPE_CHECKING:
     from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
 
+Outcome = tuple[Response, bytes | None] | None
+"""A response and the records beside it; None: there is no response."""
 
-OnAnswer = Callable[[PlainResponse], None]
-SNAPSHOT_BYTES_LEAST: Final = 200  # of one answer: some five make a snapshot
+
+class Reply:
+    """An `Answer` of a driver: it calls one of two functions."""
+
+    def __init__(
+        self, answered: Callable[[Any], None], refused: Callable[[], None] = lambda: None
+    ) -> None:
+        self._answered: Final = answered
+        self._refused: Final = refused
+        self._is_done = False
+
+    def done(self) -> bool:
+        """Return whether there is an answer already; no caller gives up."""
+        return self._is_done
+
+    def set_result(self, result: Any, /) -> None:
+        """Set the answer."""
+        self._is_done = True
+        self._answered(result)
+
+    def set_exception(self, _: Exception, /) -> None:
+        """Set the reason for having no answer."""
+        self._is_done = True
+        self._refused()
 
 
-class Caller(NamedTuple):
-    """The process that made a request, and its own name for it."""
+class Call:
+    """A request of `node`: `done` gets one outcome, unless the process ends before."""
 
-    node_id: int
-    incarnation: int
-    request_id: int
-    request: Request
-    destination: (
-        int  # as the caller knows it: a node, or below 0 one of the addresses to begin with
-    )
+    def __init__(
+        self, node: "QuorumNode", request: Request, done: Callable[[Outcome], None]
+    ) -> None:
+        self.node: Final = node
+        self.request: Final = request
+        self._incarnation: Final = node.machine.incarnation
+        self._done: Callable[[Outcome], None] | None = done
+
+    def end(self, outcome: Outcome) -> None:
+        """Return an outcome to the process: the first counts."""
+        machine, done = self.node.machine, self._done
+        if done is not None and machine.is_up and machine.incarnation == self._incarnation:
+            self._done = None
+            self.node.call(done, outcome)
 
 
 class Messenger:
     """Carries messages between `nodes`, which the world fills."""
 
-    def __init__(
-        self, network: Network, timeline: Timeline, oracle: Oracle, *, fetch_bytes_max: int
-    ) -> None:
+    def __init__(self, network: Network, timeline: Timeline, oracle: Oracle) -> None:
         self.nodes: Mapping[int, QuorumNode] = {}
         self._network: Final = network
         self._timeline: Final = timeline
         self._oracle: Final = oracle
-        self._fetch_bytes_max: Final = fetch_bytes_max
-        self._last_token = 0
 
-    def send_request(self, node: "QuorumNode", effect: effects.SendRequest) -> None:
-        """Send a request. Exactly one outcome will be fed, unless the process ends."""
-        request, target = effect.request, self._node_at(node.node_id, effect.destination)
+    def send(
+        self,
+        node: "QuorumNode",
+        destination: int,
+        request: Request,
+        *,
+        timeout_ms: int,
+        done: Callable[[Outcome], None],
+    ) -> None:
+        """Send a request; `done` gets one outcome, unless the process ends before."""
+        target, call = self._node_at(node.node_id, destination), Call(node, request, done)
         self._inspect_request(node.node_id, request)
-        node.waiting.add(effect.request_id)
-        caller = Caller(
-            node.node_id, node.machine.incarnation, effect.request_id, request, effect.destination
-        )
         for after_us in self._network.arrivals_us(node.node_id, target):
-            self._timeline.push(after_us, self._request_arrived, target, caller)
-        self._timeline.push(effect.timeout_ms * 1000, self._request_failed, caller)
+            self._timeline.push(after_us, self._arrived, target, call)
+        self._timeline.push(timeout_ms * 1000, call.end, None)
 
     def _node_at(self, node_id: int, destination: int) -> int:
         """Return the node of this id; below 0, one of the others: -2 is the first."""
@@ -99,70 +126,28 @@ class Messenger:
                 return
         self._oracle.showed_epoch(node_id, epoch)
 
-    def _request_arrived(self, target: int, caller: Caller) -> None:
+    def _arrived(self, target: int, call: Call) -> None:
         node = self.nodes[target]
+        refuse = partial(self._refuse, target, call)
         if not node.machine.is_up:
-            self.fail_request(target, caller)
+            refuse()
             return
-        token = self.new_token()
-        node.asked[token] = caller
-        node.feed(events.RequestReceived(request_id=token, request=caller.request))
+        reply = Reply(partial(self._respond, target, call), refuse)
+        node.call(node.driver.request, call.request, reply)
 
-    def new_token(self) -> int:
-        """Return the name of a request that no other has."""
-        self._last_token += 1
-        return self._last_token
+    def _refuse(self, target: int, call: Call) -> None:
+        """Let the caller see that `target` refuses the connection, if a message gets through."""
+        for after_us in self._network.arrivals_us(target, call.node.node_id)[:1]:
+            self._timeline.push(after_us, call.end, None)
 
-    def fail_request(self, target: int, caller: Caller) -> None:
-        """Let the caller learn that `target` refuses the connection, if a message gets through."""
-        for after_us in self._network.arrivals_us(target, caller.node_id)[:1]:
-            self._timeline.push(after_us, self._request_failed, caller)
-
-    def _request_failed(self, caller: Caller) -> None:
-        node = self._waiting_node(caller)
-        if node is not None:
-            node.feed(events.RequestFailed(request_id=caller.request_id))
-
-    def _waiting_node(self, caller: Caller) -> "QuorumNode | None":
-        """Return the node if it still waits for an outcome of this request; it has one now."""
-        node = self.nodes[caller.node_id]
-        is_meant = node.machine.is_up and node.machine.incarnation == caller.incarnation
-        if not is_meant or caller.request_id not in node.waiting:
-            return None
-        node.waiting.discard(caller.request_id)
-        return node
-
-    def answer_fetch(
-        self, node: "QuorumNode", effect: effects.AnswerFetch | effects.AnswerFetchSnapshot
-    ) -> None:
-        """Read the records, or bytes of a snapshot, and send them. Raises StorageError."""
-        if isinstance(effect, effects.AnswerFetchSnapshot):
-            self._answer_fetch_snapshot(node, effect)
-            return
-        records = b""
-        if effect.records_from < effect.records_to:
-            records = node.log.read(effect.records_from, effect.records_to, self._fetch_bytes_max)
-        self.send_response(node, effect.request_id, effect.response, records)
-
-    def _answer_fetch_snapshot(
-        self, node: "QuorumNode", effect: effects.AnswerFetchSnapshot
-    ) -> None:
-        count = max(self._fetch_bytes_max, SNAPSHOT_BYTES_LEAST)
-        found = node.log.snapshots.read_bytes(effect.snapshot_id, effect.position, count)
-        response, content = snapshot_answer(effect, found)
-        self.send_response(node, effect.request_id, response, content or b"")
-
-    def send_response(
-        self, node: "QuorumNode", token: int, response: Response, records: bytes
-    ) -> None:
-        """Answer the request that the process knows by `token`."""
-        caller = node.asked.pop(token)
-        self._inspect_response(node.node_id, caller.request, response)
-        for after_us in self._network.arrivals_us(node.node_id, caller.node_id):
-            self._timeline.push(after_us, self._response_arrived, caller, response, records)
+    def _respond(self, target: int, call: Call, outcome: tuple[Response, bytes | None]) -> None:
+        self._inspect_response(target, call.request, outcome[0])
+        for after_us in self._network.arrivals_us(target, call.node.node_id):
+            self._timeline.push(after_us, call.end, outcome)
 
     def _inspect_response(self, node_id: int, request: Request, response: Response) -> None:
-        self._oracle.showed_epoch(node_id, response.leader_epoch)
+        if not isinstance(response, FetchSnapshotResponse):  # a read may outlast an election
+            self._oracle.showed_epoch(node_id, response.leader_epoch)
         match response:
             case VoteResponse(vote_granted=True) if isinstance(request, VoteRequest):
                 self._oracle.votes_as(node_id, request.voter_directory_id)
@@ -176,21 +161,3 @@ class Messenger:
                 check(is_current, f"fetch-epoch: {node_id} answers in epoch {epoch}")
             case _:
                 pass
-
-    def _response_arrived(self, caller: Caller, response: Response, records: bytes) -> None:
-        node = self._waiting_node(caller)
-        if node is None:
-            return
-        count, fetched = 0, None
-        if isinstance(response, FetchSnapshotResponse):
-            count = len(records)
-        elif records:
-            records, fetched = describe(records)
-        received = events.ResponseReceived(
-            request_id=caller.request_id,
-            source=BrokerId(caller.destination),
-            response=response,
-            records=fetched,
-            snapshot_bytes=count,
-        )
-        node.feed_response(received, records)

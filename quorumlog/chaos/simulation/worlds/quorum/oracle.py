@@ -4,25 +4,17 @@ Sources: Raft figure 3 (election safety, log matching, leader completeness, stat
 KAFKA-10527, KAFKA-12460, KAFKA-12619.
 """
 
-from collections.abc import Iterable
-from hashlib import blake2b
 from typing import Final
 
 from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.worlds.entries import Entry
+from quorumlog.chaos.simulation.worlds.quorum.quotas import Quotas, quotas_after
 from quorumlog.chaos.simulation.worlds.quorum.voter_model import (
     Key,
     VoterModel,
     is_voters,
     majority_of,
 )
-
-
-def digest_of(before: str, entries: Iterable[Entry]) -> str:
-    """Return the state after more records: a digest of all of them."""
-    for entry in entries:
-        before = blake2b(f"{before} {entry}".encode(), digest_size=8).hexdigest()
-    return before
 
 
 class Oracle:
@@ -52,7 +44,7 @@ class Oracle:
         self._contents: dict[tuple[int, int], tuple[Entry, int]] = {}
         self._committed_in: dict[int, int] = {}  # epoch of the leader -> end
         self._installing: dict[int, int] = {}  # node -> end of the snapshot
-        self._digests: list[str] = [digest_of("", [])]  # of what is committed, by its end
+        self._states: list[Quotas] = [{}]  # of what is committed, by its end
 
     # --- elections ---
 
@@ -164,9 +156,14 @@ class Oracle:
         self.voters.new.discard(self.voters.key_of(node_id))
 
     def truncates(self, node_id: int, end: int) -> None:
-        """Note the beginning of a truncation: nothing that is committed may go."""
-        log = self.logs[node_id]
-        below = min(len(self.committed), len(log))
+        """Note the beginning of a truncation: nothing committed may go that its leader had to hold.
+
+        Until a node sees a newer epoch, it follows an older leader, which need not hold what the
+        newer leader has committed meanwhile.
+        """
+        log, shown = self.logs[node_id], self.shown_epochs[node_id]
+        known = [known for epoch, known in self._committed_in.items() if epoch <= shown]
+        below = min(max(self._high_watermarks[node_id], *known, 0), len(log))
         goes = log[end:below] == self.committed[end:below] and end < below
         check(not goes, f"no-truncation-below-commit: {node_id} cuts at {end} of {below}")
         self.durable_ends[node_id] = min(self.durable_ends[node_id], end)
@@ -197,21 +194,21 @@ class Oracle:
 
     # --- snapshots ---
 
-    def records_below(self, node_id: int, start: int, end: int, state: str) -> list[Entry]:
+    def records_below(self, node_id: int, start: int, end: int, state: Quotas) -> list[Entry]:
         """Return what a log that starts at `start` has had before: a snapshot must hold it."""
         check(start <= end, f"no-gap: {node_id} has records from {start}, a snapshot to {end}")
         self.applied(node_id, end, state)
         return self.committed[:start]
 
-    def applied(self, node_id: int, end: int, state: str) -> None:
+    def applied(self, node_id: int, end: int, state: Quotas) -> None:
         """Compare the state of a node with that of all records below `end`."""
         check(end <= len(self.committed), f"snapshot-committed: {node_id} has a state at {end}")
-        while len(self._digests) <= end:
-            entry = self.committed[len(self._digests) - 1]
-            self._digests.append(digest_of(self._digests[-1], [entry]))
-        check(state == self._digests[end], f"applied-equal: {node_id} has another state at {end}")
+        while len(self._states) <= end:
+            entry = self.committed[len(self._states) - 1]
+            self._states.append(quotas_after(self._states[-1], [entry]))
+        check(state == self._states[end], f"applied-equal: {node_id} has another state at {end}")
 
-    def installs(self, node_id: int, end: int, state: str) -> None:
+    def installs(self, node_id: int, end: int, state: Quotas) -> None:
         """Note that a node gives up its log for a snapshot."""
         known = self._high_watermarks[node_id]
         check(end >= known, f"snapshot-behind: {node_id} has {known}, installs {end}")

@@ -12,19 +12,22 @@ from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.quorum.administrator import Administrator
-from quorumlog.chaos.simulation.worlds.quorum.messenger import Messenger
+from quorumlog.chaos.simulation.worlds.quorum.messenger import Messenger, Reply
 from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
 from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
 from quorumlog.chaos.simulation.worlds.storage_mutants import SOUND_STORAGE, Storage
 from quorumlog.invariants import some
-from quorumlog.metadata_quorum.core import events
+from quorumlog.metadata_quorum.core.events import PeerProcessDied
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.settings import ControllerSettings, MetadataQuorumSettings
 from quorumlog.wire.codec.identifiers import BrokerId
 
 OBSERVERS_MAX: Final = 2
 SLOW_DISK_US_MAX: Final = 600_000
 FETCH_BYTES_OF_SLOW_DISKS: Final = 10_000
+SEGMENT_BYTES_OF_SLOW_DISKS: Final = 2_000
+SNAPSHOT_BYTES_LEAST: Final = 200  # of one response: some five make a snapshot
 CHANGES: Final = "change_voters_every_us"
 
 
@@ -82,41 +85,26 @@ class QuorumWorld:
         self._client_rng: Final = seeded("clients", schedule.seed)
         self._propose_every_us: Final = options.number("propose_every_us")
         self._batch_records_max: Final = options.number("batch_records_max")
-        self._snapshot_every_us: Final = options.number("snapshot_every_us")
-        self._snapshot_rng: Final = seeded("snapshots", schedule.seed)
-        self._proposed = 0
+        self._proposed = 1  # the next number
         self._has_proposed_in_calm = False
-        messenger = Messenger(
-            self.environment.network,
-            self._timeline,
-            self.oracle,
-            fetch_bytes_max=max(
-                options.number("fetch_bytes_max"),
-                # Else a slow follower that flushes each batch on its own never catches up.
-                FETCH_BYTES_OF_SLOW_DISKS * (options.number("slow_disks") > 0),
-            ),
-        )
+        messenger = Messenger(self.environment.network, self._timeline, self.oracle)
         messenger.nodes = self.nodes
         changes_voters = CHANGES in schedule.options
         for node_id, machine in self.environment.machines.items():
             machine.process = self.nodes[node_id] = QuorumNode(
                 machine,
-                tuple(map(BrokerId, voters)),
                 environment=self.environment,
                 messenger=messenger,
                 oracle=self.oracle,
                 quorum_class=quorum_class,
                 storage=storage,
-                settings=_settings(options),
-                segment_bytes=options.number("segment_bytes"),
-                has_snapshots=self._snapshot_every_us > 0,
+                settings=_settings(options, BrokerId(node_id)),
+                response_bytes=_response_bytes(options),
                 has_directories=changes_voters,
             )
-        self._administrator: Final = (
-            self._administrator_of(options, messenger) if changes_voters else None
-        )
+        self._administrator: Final = self._administrator_of(options) if changes_voters else None
 
-    def _administrator_of(self, options: Options, messenger: Messenger) -> Administrator:
+    def _administrator_of(self, options: Options) -> Administrator:
         for node in self.nodes.values():
             self.oracle.voters.directories[node.node_id] = some(node.directory_id, "voters change")
         return Administrator(
@@ -125,7 +113,6 @@ class QuorumWorld:
             oracle=self.oracle,
             rng=seeded("voters", self.environment.seed),
             every_us=options.number(CHANGES),
-            new_token=messenger.new_token,
         )
 
     @property
@@ -136,27 +123,17 @@ class QuorumWorld:
     # --- clients ---
 
     def begin(self) -> None:
-        """Let the clients write, and the nodes write snapshots."""
+        """Let the clients write."""
         self._propose()
         if self._administrator is not None:
             self._administrator.begin()
-        if self._snapshot_every_us:
-            self._timeline.push(self._snapshot_every_us, self._write_snapshot)
-
-    def _write_snapshot(self) -> None:
-        node = self.nodes[self._snapshot_rng.choice(sorted(self.nodes))]
-        if node.machine.is_up:
-            node.snapshots.write(moves_start=self._snapshot_rng.random() < 0.7)
-        if not self.environment.is_calm:
-            self._timeline.push(self._snapshot_every_us, self._write_snapshot)
 
     def _propose(self) -> None:
         for node in self.nodes.values():
             if node.accepts_records:
                 count = self._client_rng.randrange(1, self._batch_records_max + 1)
-                values = [b"value %d" % (self._proposed + index) for index in range(count)]
+                node.propose(range(self._proposed, self._proposed + count))
                 self._proposed += count
-                node.propose(values)
         if not self.environment.is_calm:
             self._timeline.push(self._propose_every_us, self._propose)
 
@@ -184,9 +161,10 @@ class QuorumWorld:
         node = self.nodes[machine.node_id]
         match action.fault:
             case Resign():
-                node.feed(events.ResignRequested())
+                node.call(node.driver.resign, Reply(lambda _: None))
             case FalseNotice():
-                node.feed(events.PeerProcessDied(node_id=node.quorum.leader_id))
+                leader_died = PeerProcessDied(node_id=node.quorum.leader_id)
+                node.call(node.driver.feed, leader_died)
             case _:
                 raise ValueError(f"the quorum world has no fault {action.fault.name}")
 
@@ -199,13 +177,13 @@ class QuorumWorld:
         """Tell whether one node leads and all is committed everywhere; write something first."""
         nodes = [node for node in self.nodes.values() if not node.machine.is_left_down]
         first = nodes[0].quorum
-        leads = any(node.quorum.is_leader for node in nodes)
+        leads = any(node.driver.is_active_controller for node in nodes)
         is_committed = first.high_watermark == first.log_end_offset
         if any(node.is_busy for node in nodes):
-            return False  # a snapshot is being installed
+            return False  # a snapshot is being installed, or a write ends
         if len(self._states()) == 1 and leads and is_committed and self._has_proposed_in_calm:
             for node in nodes:
-                self.oracle.finish(node.node_id, node.read_entries())
+                self.oracle.finish(node.node_id, node.entries())
             return True
         if leads and not self._has_proposed_in_calm:
             self._propose()
@@ -224,11 +202,39 @@ class QuorumWorld:
         }
 
 
-def _settings(options: Options) -> QuorumSettings:
-    """Return Kafka's timeouts, or those of `quorumlog up`."""
+def _settings(options: Options, node_id: BrokerId) -> MetadataQuorumSettings:
+    """Return Kafka's timeouts, or those of `quorumlog up`. Nodes write snapshots in turn."""
     is_hasty = options.flag("is_hasty")
-    return QuorumSettings(
-        controller_quorum_dead_process_notice_enable=options.flag("is_death_noticed"),
-        controller_quorum_election_timeout_ms=200 if is_hasty else 1000,
-        controller_quorum_fetch_timeout_ms=1000 if is_hasty else 2000,
+    nodes = options.number("nodes") + options.number("observers")
+    return MetadataQuorumSettings(
+        cluster_id="",
+        node_id=node_id,
+        voters={BrokerId(one): "" for one in range(1, options.number("nodes") + 1)},
+        log_dir="",
+        quorum=QuorumSettings(
+            controller_quorum_dead_process_notice_enable=options.flag("is_death_noticed"),
+            controller_quorum_election_timeout_ms=200 if is_hasty else 1000,
+            controller_quorum_fetch_timeout_ms=1000 if is_hasty else 2000,
+        ),
+        controller=ControllerSettings(
+            metadata_log_max_snapshot_interval_ms=options.number("snapshot_every_us")
+            * nodes
+            // 1000,
+            metadata_log_segment_bytes=_segment_bytes(options),
+        ),
     )
+
+
+def _segment_bytes(options: Options) -> int:
+    """Return the size of a segment: a slow follower flushes each segment on its own."""
+    least = SEGMENT_BYTES_OF_SLOW_DISKS if options.number("slow_disks") > 0 else 0
+    return max(options.number("segment_bytes"), least)
+
+
+def _response_bytes(options: Options) -> tuple[int, int]:
+    """Return how many bytes of records, and of a snapshot, a response has at most."""
+    count = options.number("fetch_bytes_max")
+    if options.number("slow_disks") > 0:
+        # Else a slow follower that flushes each batch on its own never catches up.
+        count = max(count, FETCH_BYTES_OF_SLOW_DISKS)
+    return count, max(count, SNAPSHOT_BYTES_LEAST)
