@@ -1,4 +1,4 @@
-"""A deviation from Kafka names the record that says why: `# DEVIATION:`, and docs/decisions."""
+"""Decision records: deviations and links name them; each has a status and one index entry."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 LINES_AFTER_MAX = 3  # behind the line that begins the comment
 RECORD = re.compile(r"docs/decisions/\d{4}-[a-z0-9-]+\.md")
+RECORDS_MAX = 60
 
 
 def unexplained(root: Path) -> list[str]:
@@ -43,10 +44,18 @@ def test_what_is_planted_is_seen(tmp_path: Path) -> None:
 LINK = re.compile(r"\[decision\s+(\d+)\]\(\S*?(\d{4})-([a-z0-9-]+)\.md\)")
 
 
+def records_of(root: Path) -> list[Path]:
+    return [path for path in sorted((root / "docs/decisions").glob("*.md")) if path != index(root)]
+
+
+def index(root: Path) -> Path:
+    return root / "docs/decisions/README.md"
+
+
 def wrong_numbers(root: Path) -> list[str]:
     """Return the records whose number is not theirs, and the links that name another record."""
     found = []
-    records = sorted((root / "docs/decisions").glob("*.md"))
+    records = records_of(root)
     for place, record in enumerate(records, start=1):
         if not record.name.startswith(f"{place:04}-"):
             found.append(f"{record.name} is number {place}")
@@ -74,4 +83,53 @@ def test_a_wrong_number_is_seen(tmp_path: Path) -> None:
         "0003-three.md: its title has another number",
         "0001-one.md: decision 2 is 0001-one",
         "0003-three.md: decision 1 is 0001-none",
+    ]
+
+
+STATUS = re.compile(r"Status: (in force|replaced)\b.*\.")
+ENTRY = re.compile(r"^- \[(.*)\]\((.*)\): (in force|replaced)\b", re.MULTILINE)
+
+
+def wrong_entries(root: Path) -> list[str]:
+    """Return the records without a status, and the differences of the index from the records."""
+    found = []
+    expected = []
+    for record in records_of(root):
+        title, *rest = record.read_text().splitlines()
+        status = STATUS.fullmatch(rest[0]) if rest else None
+        if status is None:
+            found.append(f"{record.name} has no status line")
+        else:
+            expected.append((title.removeprefix("# "), record.name, status[1]))
+    listed = ENTRY.findall(index(root).read_text())
+    found += [f"the index lacks {entry}" for entry in expected if listed.count(entry) == 0]
+    found += [f"the index repeats {entry}" for entry in expected if listed.count(entry) > 1]
+    found += [f"the index names {entry}" for entry in listed if entry not in expected]
+    return found
+
+
+def test_the_index_lists_every_record_with_its_status() -> None:
+    assert wrong_entries(ROOT) == []
+
+
+def test_the_records_are_few() -> None:
+    assert 0 < len(records_of(ROOT)) <= RECORDS_MAX
+
+
+def test_a_wrong_entry_is_seen(tmp_path: Path) -> None:
+    directory = tmp_path / "docs/decisions"
+    directory.mkdir(parents=True)
+    (directory / "0001-one.md").write_text("# 1. One\nStatus: in force.\n")
+    (directory / "0002-two.md").write_text("# 2. Two\n\nStatus: in force.\n")
+    (directory / "0003-three.md").write_text("# 3. Three\nStatus: in force.\n")
+    (directory / "0004-four.md").write_text("# 4. Four\nStatus: in force; more.\n")
+    index(tmp_path).write_text(
+        "- [1. One](0001-one.md): in force\n- [1. One](0001-one.md): in force\n"
+        "- [3. Else](0003-three.md): in force\n- [4. Four](0004-four.md): in force\n"
+    )
+    assert wrong_entries(tmp_path) == [
+        "0002-two.md has no status line",
+        "the index lacks ('3. Three', '0003-three.md', 'in force')",
+        "the index repeats ('1. One', '0001-one.md', 'in force')",
+        "the index names ('3. Else', '0003-three.md', 'in force')",
     ]

@@ -346,7 +346,7 @@ class Replicas:
         The last one is not trusted again, for as long as this process lives.
 
         # DEVIATION: Kafka ends the process when its last log directory fails.
-        # docs/decisions/0047-a-log-that-fails-fences-its-broker.md
+        # docs/decisions/0021-disk-errors.md
         """
         self.directory_failed.set()
         if self._logs.last_has_failed and not self._has_failed_log:

@@ -71,7 +71,7 @@ class BrokerSettings:
     )
 
     # Durability.
-    # DEVIATION: not in Kafka. docs/decisions/0094-an-acknowledgement-may-wait-for-the-disk.md
+    # DEVIATION: not in Kafka. docs/decisions/0015-flush-acks.md
     log_flush_acks: bool = flag(
         False,
         "Whether a record counts as replicated, and is acknowledged, only when it is flushed: then "
@@ -139,7 +139,7 @@ class BrokerSettings:
         2000, "Maximum partitions in one DescribeTopicPartitions response."
     )
     # DEVIATION: not in Kafka, which sends records from the page cache.
-    # docs/decisions/0026-what-consumers-do-not-take-has-one-limit.md
+    # docs/decisions/0039-limits.md
     queued_max_response_bytes: int = long(
         104_857_600,
         "Memory limit of fetch responses that consumers have not yet received. Not in Kafka.",
@@ -151,7 +151,7 @@ class BrokerSettings:
     offsets_topic_num_partitions: int = integer(50, "Number of partitions of __consumer_offsets.")
     offsets_topic_replication_factor: int = integer(3, "Replication factor of __consumer_offsets.")
     # DEVIATION: Kafka takes 1. The controller refuses a topic with such segments, so that groups
-    # would have no coordinator. docs/decisions/0015-a-configuration-that-cannot-work-is-refused.md
+    # would have no coordinator. docs/decisions/0040-accepted-without-effect.md
     offsets_topic_segment_bytes: int = integer(
         104_857_600, "segment.bytes of __consumer_offsets.", least=SEGMENT_BYTES_MIN
     )
@@ -190,7 +190,7 @@ class BrokerSettings:
     )
     transaction_state_log_min_isr: int = integer(2, "min.insync.replicas of __transaction_state.")
     # DEVIATION: Kafka takes 1, as above.
-    # docs/decisions/0015-a-configuration-that-cannot-work-is-refused.md
+    # docs/decisions/0040-accepted-without-effect.md
     transaction_state_log_segment_bytes: int = integer(
         104_857_600, "segment.bytes of __transaction_state.", least=SEGMENT_BYTES_MIN
     )

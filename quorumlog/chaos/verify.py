@@ -2,7 +2,7 @@
 
 All ways call the same functions, so the choice changes the time and never the verdict. Spark costs
 a JVM and seconds before it begins; then it uses all cores
-(docs/decisions/0025-the-engine-is-chosen-by-size.md, 0081-large-histories-are-checked-in-parts.md).
+(docs/decisions/0054-checker-engines.md).
 """
 
 import os

@@ -193,7 +193,7 @@ class ConsumerSettings(CommonSettings):
     auto_commit_interval_ms: int = 5_000
     isolation_level: IsolationLevel = "read_uncommitted"
     # DEVIATION: Kafka's default is true.
-    # docs/decisions/0039-reading-creates-no-topic.md
+    # docs/decisions/0043-consumer-positions.md
     allow_auto_create_topics: bool = False
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """Nodes forked by `quorumlog.node.fork_server`: children of that process, not of this one.
 
-docs/decisions/0143-nodes-that-start-together-share-their-imports.md
+docs/decisions/0045-fork-server.md
 """
 
 import atexit

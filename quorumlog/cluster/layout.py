@@ -8,7 +8,7 @@
 The next start of a cluster uses its recorded nodes and settings. New settings override the recorded
 settings, and are recorded once all nodes are ready with them. A cluster that was neither ready nor
 used is not kept: the next start plans it again
-(docs/decisions/0037-a-cluster-is-one-once-it-was-ready.md).
+(docs/decisions/0044-node-starts.md).
 """
 
 import json

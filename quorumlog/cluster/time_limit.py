@@ -1,6 +1,6 @@
 """A time limit for nodes that start or stop: each progress of a node restarts it.
 
-docs/decisions/0052-time-limits-of-nodes-are-renewed-by-progress.md
+docs/decisions/0044-node-starts.md
 """
 
 import time

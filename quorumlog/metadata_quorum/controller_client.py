@@ -16,7 +16,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex, TopicId
 
 # DEVIATION: Kafka bounds the records of a request, not the topics that it names.
-# docs/decisions/0032-what-an-admin-request-may-not-do.md
+# docs/decisions/0039-limits.md
 NAMED_PER_REQUEST_MAX: Final = 10_000  # topics, configurations, partitions to elect for
 
 

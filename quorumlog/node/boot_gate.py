@@ -1,6 +1,6 @@
 """Holds back images until one has this process's registration.
 
-docs/decisions/0002-a-broker-acts-on-metadata-only-once-registered.md
+docs/decisions/0013-resuming-brokers.md
 """
 
 import asyncio

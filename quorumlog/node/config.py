@@ -278,7 +278,7 @@ def _metadata_dir(text: str | None, log_dirs: tuple[Path, ...]) -> Path:
     """Return the directory of the metadata log.
 
     # DEVIATION: in Kafka it may be outside log.dirs.
-    # docs/decisions/0103-each-log-directory-fails-alone.md
+    # docs/decisions/0017-log-directories.md
     """
     if not text:
         return log_dirs[0]

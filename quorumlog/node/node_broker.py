@@ -6,7 +6,7 @@
     BrokerLifecycle ─▶ the controller: registration and heartbeats
 
 All parts wait for the first image with this process's registration:
-docs/decisions/0002-a-broker-acts-on-metadata-only-once-registered.md.
+docs/decisions/0013-resuming-brokers.md.
 """
 
 import asyncio

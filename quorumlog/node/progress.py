@@ -4,7 +4,7 @@ The first line is the progress. The lines behind it give the reasons why the nod
 A process that ends by itself writes its exit status in the end. The process that waits for the node
 reads the file. The control listener cannot serve this text: a node may also be slow before it
 listens, or after it has stopped.
-docs/decisions/0052-time-limits-of-nodes-are-renewed-by-progress.md
+docs/decisions/0044-node-starts.md
 """
 
 import os

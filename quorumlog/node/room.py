@@ -2,7 +2,7 @@
 
 A step of the start that lacks disk space or a file handle is repeated until it succeeds: the node
 must not end, because space may return when no person is there to start it again.
-docs/decisions/0150-a-voter-without-room-refuses-and-lives.md
+docs/decisions/0021-disk-errors.md
 """
 
 import asyncio

@@ -5,7 +5,7 @@ settings of nodes bound it: the controller refuses values beyond its own bounds,
 clamps values to its own bounds.
 
 # DEVIATION: Kafka 4.3 has consumer.assignment.interval.ms and consumer.assignor.offload.enable.
-# docs/decisions/0138-a-group-has-settings-of-its-own.md
+# docs/decisions/0041-settings.md
 """
 
 from collections.abc import Mapping

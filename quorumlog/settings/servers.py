@@ -324,7 +324,7 @@ class StaticConfig:
         node sets one of its names: Kafka's log.roll.ms has no default, log.roll.hours has 168.
 
         # DEVIATION: Kafka drops the levels before the first level with the name itself.
-        # docs/decisions/0049-a-setting-is-one-row-and-shows-what-is-in-force.md
+        # docs/decisions/0041-settings.md
         """
         setting = self.table[name]
         names = [name, *(alias.name for alias in setting.aliases)]
@@ -349,7 +349,7 @@ def dynamic_settings() -> dict[str, ServerSetting[Any]]:
 
     # DEVIATION: Kafka also alters addresses and security, and limits each change of a number of
     # threads.
-    # docs/decisions/0091-a-brokers-settings-of-topics-change-while-it-runs.md
+    # docs/decisions/0041-settings.md
     """
     rows = [_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server]
     rows += [FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE, ALTER_LOG_DIRS_RATE]

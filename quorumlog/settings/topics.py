@@ -293,7 +293,7 @@ class TopicConfig:
         server="log.segment.bytes",
     )
     # DEVIATION: Kafka also accepts 4 to 11. No index entry fits, so that a log could not open.
-    # docs/decisions/0015-a-configuration-that-cannot-work-is-refused.md
+    # docs/decisions/0040-accepted-without-effect.md
     segment_index_bytes = _int(
         10 << 20,
         "Maximum bytes of a segment's offset index; a full index ends the segment.",

@@ -3,6 +3,12 @@
 from quorumlog.spark import register
 register(spark)
 spark.read.format("quorumlog").option("bootstrap.servers", "...").option("subscribe", "t").load()
+
+Columns, options and checkpointed offsets are those of Spark's Kafka source, so one word moves a job
+between the two. Another option is an error: ignored, it would read other records than the job
+requires. The name is not `kafka`, which belongs to Spark's own connector. Spark keeps the offsets;
+there is no group. The package uses the client alone: reading batches into Arrow without it would be
+a second fetcher with its own errors.
 """
 
 from typing import TYPE_CHECKING

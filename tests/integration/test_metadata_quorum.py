@@ -135,7 +135,7 @@ class Nodes:
         return reply.broker_epoch
 
     async def _beat(self, node: MetadataQuorum, heartbeat: BrokerHeartbeat) -> None:
-        """Send heartbeats: a broker that is silent holds up what others ask for (decision 93)."""
+        """Send heartbeats: a broker that is silent holds up what others ask for (decision 6)."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             with suppress(ControllerUnavailable):

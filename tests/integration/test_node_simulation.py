@@ -144,7 +144,7 @@ def test_a_forgotten_generation_is_found_in_the_committed_log() -> None:
 
 @pytest.mark.parametrize("min_isr", ["1", "2"])
 def test_a_reboot_while_all_are_killed_loses_nothing(min_isr: str) -> None:
-    """docs/decisions/0062-a-rebooted-broker-alone-in-the-isr-leads.md."""
+    """docs/decisions/0011-eligible-leader-replicas.md."""
     drawn = settings_of(2, duration_ms=6_000, faults=(), config={"min.insync.replicas": min_isr})
     power_loss = Action(t_us=2_000_000, duration_us=1_000_000, fault=PowerLoss(), target=(2,))
     kill_all = Action(t_us=2_000_500, duration_us=1_000_000, fault=KillAll(), target="all")
@@ -160,7 +160,7 @@ def test_a_reboot_while_all_are_killed_loses_nothing(min_isr: str) -> None:
 
 @pytest.mark.parametrize("mutant", [None, "flushes_do_not_wait"])
 def test_acknowledgements_after_a_flush_survive_the_power_loss_of_all(mutant: str | None) -> None:
-    """docs/decisions/0094-an-acknowledgement-may-wait-for-the-disk.md"""
+    """docs/decisions/0015-flush-acks.md"""
     result = simulate_nodes(
         0,
         faults=("power_loss_all", "kill", "slow_fsync"),

@@ -120,7 +120,7 @@ def test_a_follower_whose_leaders_process_died_does_not() -> None:
 
 
 def test_a_newer_epoch_in_a_pre_vote_is_answered_and_not_taken_over() -> None:
-    """Kafka's voters take it over: decision 34."""
+    """Kafka's voters take it over: decision 4."""
     node = started(leader_epoch=4, leader_id=3)
     orders = node.step(1, asked(vote_request(epoch=6, pre=True)))
     answer = only(effects.SendResponse, orders).response

@@ -29,7 +29,7 @@ from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 FIRST_VERSION_OF_BROKERS: Final = 4
 # DEVIATION: Kafka takes as many as a request holds: millions.
-# docs/decisions/0140-a-transaction-is-told-of-so-many-partitions-at-a-time.md
+# docs/decisions/0033-transaction-coordinator.md
 PARTITIONS_MAX: Final = 10_000  # of one transaction in one request: 20 ms
 REFUSED_MAX: Final = 5 * PARTITIONS_MAX  # partitions that a refusal to a client can list
 PARTITIONS_AT_ONCE: Final = 1000  # handled without a break

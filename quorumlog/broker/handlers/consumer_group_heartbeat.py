@@ -2,7 +2,7 @@
 
 The API is advertised even while the protocol is switched off, as in Kafka: without it, a client
 waits silently (librdkafka); a client that is refused returns an error at once.
-docs/decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md
+docs/decisions/0009-feature-levels.md
 """
 
 from uuid import UUID

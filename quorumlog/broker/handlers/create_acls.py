@@ -1,7 +1,7 @@
 """CreateAcls (30): ACLs are stored, and not enforced. Source: KIP-140, KIP-290.
 
 # DEVIATION: A Kafka broker without an authorizer refuses the request with SECURITY_DISABLED.
-# docs/decisions/0097-access-is-stored-and-not-enforced.md
+# docs/decisions/0040-accepted-without-effect.md
 """
 
 from quorumlog.broker.responses.cluster_answers import changed_cluster

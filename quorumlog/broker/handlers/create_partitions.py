@@ -21,7 +21,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 # DEVIATION: Kafka lets this topic grow; most groups then lose their offsets.
-# docs/decisions/0032-what-an-admin-request-may-not-do.md
+# docs/decisions/0039-limits.md
 STAYS_AS_IT_IS: Final = TopicResult(
     name=OFFSETS_TOPIC,
     error_code=ErrorCode.INVALID_PARTITIONS,

@@ -1,7 +1,7 @@
 """DescribeCluster (60): the brokers, for admin clients. Source: KIP-430, 700, 919, 1073.
 
 A request for the controllers is refused with Kafka's message. Controllers have no Kafka listener:
-they speak another protocol (docs/decisions/0011-the-quorum-speaks-http-and-cbor.md).
+they speak another protocol (docs/decisions/0004-quorum-protocol.md).
 """
 
 from typing import Final

@@ -48,7 +48,7 @@ def _names(context: BrokerContext, resource_type: int) -> list[str]:
     if resource_type == ResourceType.GROUP:
         return sorted(context.image.group_configs)
     # DEVIATION: Kafka lists the brokers as BROKER_LOGGER, too. Ours have no log levels to describe.
-    # docs/decisions/0030-features-name-what-works.md
+    # docs/decisions/0009-feature-levels.md
     if resource_type == ResourceType.BROKER:
         brokers = sorted(context.image.brokers.items())
         return [str(broker_id) for broker_id, broker in brokers if not broker.fenced]

@@ -1,7 +1,7 @@
 """ListPartitionReassignments (46): the partitions with a reassignment under way. KIP-455.
 
 # DEVIATION: In Kafka the controller answers; here the broker answers from its own image.
-# docs/decisions/0087-a-changed-reassignment-starts-from-the-first-replicas.md
+# docs/decisions/0016-reassignments.md
 """
 
 import asyncio

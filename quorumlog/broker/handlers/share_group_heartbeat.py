@@ -1,7 +1,7 @@
 """ShareGroupHeartbeat (76): refused, as by Kafka while `share.version` is 0. KIP-932.
 
 Without the API, a share consumer waits silently (librdkafka); a refused share consumer returns an
-error at once. docs/decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md
+error at once. docs/decisions/0009-feature-levels.md
 """
 
 from typing import Final

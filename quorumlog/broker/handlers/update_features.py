@@ -65,7 +65,7 @@ async def _upgrade_kraft_version(
     """Raise `kraft.version`: the leader of the quorum decides, not its controller."""
     if len(updates) > 1:
         # DEVIATION: Kafka changes it together with other features.
-        # docs/decisions/0106-what-changes-the-voters-goes-to-the-leader.md
+        # docs/decisions/0001-voter-changes.md
         message = f"{KRAFT_VERSION} cannot be changed beside other features"
         return Outcome(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
     [update] = updates

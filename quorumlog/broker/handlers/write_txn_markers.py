@@ -96,7 +96,7 @@ def _refusal(
     if context.image.partition(at) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     # DEVIATION: Kafka takes any epoch. An epoch above all coordinators' would fence them all.
-    # docs/decisions/0119-where-a-transaction-coordinator-differs.md
+    # docs/decisions/0033-transaction-coordinator.md
     if asked.coordinator_epoch > epoch_max:  # or our image is behind: the coordinator retries
         return ErrorCode.UNKNOWN_LEADER_EPOCH
     return ErrorCode.NONE

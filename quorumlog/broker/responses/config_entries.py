@@ -65,7 +65,7 @@ def broker_entries(broker: BrokerConfig) -> Iterator[ConfigEntry]:
     """Yield every setting of a broker, then the altered names that are unknown to it.
 
     # DEVIATION: Kafka lists a time setting once for each of its units.
-    # docs/decisions/0049-a-setting-is-one-row-and-shows-what-is-in-force.md
+    # docs/decisions/0041-settings.md
     """
     for name, setting in broker.table.items():
         value, levels = broker.texts.get(name), broker.levels(name)

@@ -2,7 +2,7 @@
 
 Source: KIP-584 (features), KIP-853 (kraft.version), KIP-848 (group.version), KIP-890
 (transaction.version), KIP-966 (eligible.leader.replicas.version).
-docs/decisions/0030-features-name-what-works.md lists the announced features.
+docs/decisions/0009-feature-levels.md lists the announced features.
 """
 
 from typing import Final, NamedTuple
@@ -33,7 +33,7 @@ FEATURES: Final = (
     Feature("eligible.leader.replicas.version", 1, 1),  # always on
     Feature(KRAFT_VERSION, 0, KRAFT_VERSION_MAX),  # 1: the voters can change
     # DEVIATION: Kafka's level numbers its metadata formats. This one names a release: 4.1-IV1.
-    # docs/decisions/0105-metadata-version-names-a-release.md
+    # docs/decisions/0009-feature-levels.md
     Feature("metadata.version", 27, 27),
 )
 

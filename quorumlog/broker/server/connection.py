@@ -108,7 +108,7 @@ class Connection(FrameProtocol):
         self._handlers: Final = server.context.handlers
         self._turns: Final[deque[Turn]] = deque()
         # DEVIATION: Kafka counts the requests of all connections together.
-        # docs/decisions/0014-every-memory-has-a-limit.md
+        # docs/decisions/0039-limits.md
         self._turns_max: Final = server.context.settings.queued_max_requests
         self._task: asyncio.Task[Any] | None = None
         self._gathered: list[Buffer] = []

@@ -2,7 +2,7 @@
 
 A key is clean if `check` finds neither an anomaly, not even an allowed one, nor a gap in it. Then
 its result consists of figures alone, equal to those of `check`. In doubt the result is None.
-docs/decisions/0082-a-hot-key-is-proved-clean-in-ranges.md
+docs/decisions/0055-hot-keys.md
 """
 
 from collections.abc import Sequence

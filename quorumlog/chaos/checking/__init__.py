@@ -1,5 +1,5 @@
 """Runs the check of a history: in this process, whole or in `parts`, or on `spark`.
 
 All ways call the same functions of `chaos.checkers`: the choice changes the time, never the verdict
-(docs/decisions/0081-large-histories-are-checked-in-parts.md).
+(docs/decisions/0054-checker-engines.md).
 """

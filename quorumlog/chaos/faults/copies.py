@@ -54,7 +54,7 @@ class WipeMajority(StepFault):
     The metadata log stays, so that the cluster works afterwards. The nodes with full copies stay
     down meanwhile: the controller sees that their processes are gone, so they leave each ISR in
     which others are left, and one that lacks records leads. Later the full copies are cut off to
-    follow it. A directory that is wiped would be noticed (decision 18).
+    follow it. A directory that is wiped would be noticed (decision 12).
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"kill", "start", "lose_records"})

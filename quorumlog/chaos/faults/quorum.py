@@ -50,4 +50,4 @@ class Resign(Fault):
 
 @named("false_notice", "a node gets a false notice that its leader's process died")
 class FalseNotice(Fault):
-    """The target gets a false notice that its leader's process died (decision 0009)."""
+    """The target gets a false notice that its leader's process died (decision 0003)."""

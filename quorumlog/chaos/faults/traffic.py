@@ -70,7 +70,7 @@ class ResetConnections(LinkFault):
 class RefuseConnections(LinkFault):
     """Resets all connections of the target, and refuses new ones.
 
-    A refused connection looks as if the process had died (decision 0004): a false notice.
+    A refused connection looks as if the process had died (decision 0006): a false notice.
     """
 
     imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Refuse, Reset})

@@ -1,4 +1,4 @@
-"""What mutants share that treat consumers badly, and replicas well."""
+"""Common parts of mutants that treat consumers badly, and replicas well."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

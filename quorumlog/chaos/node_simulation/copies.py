@@ -61,7 +61,7 @@ class Copies:
     """The copies of the partitions of one run on the disks of its machines.
 
     keeps_members: replicas that leave an ISR below min.insync.replicas stay in the ELR. Otherwise
-    an ISR may shrink to a member that has just lost its memory, which is no bug (decision 62).
+    an ISR may shrink to a member that has just lost its memory, which is no bug (decision 11).
     """
 
     def __init__(

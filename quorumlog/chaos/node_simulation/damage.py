@@ -1,6 +1,6 @@
 """Damage by a disk, or by an operator, to the files of a broker that is down.
 
-The files of the metadata quorum are spared: losses of a voter are another subject (decision 36).
+The files of the metadata quorum are spared: losses of a voter are another subject (decision 2).
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Planted bugs in the handling of damaged logs and outdated log directories (decision 147).
+"""Planted bugs in the handling of damaged logs and outdated log directories (decision 14).
 
 They show in runs with faults that destroy copies, which the best copy judges: see `copies`.
 """

@@ -64,7 +64,7 @@ class _ElectsOutsideTheIsr(PartitionChanges):
 
 
 @CONTROLLER.breaks(
-    "a broker with an ended process leaves the ISRs before an unheard broker (decision 93)"
+    "a broker with an ended process leaves the ISRs before an unheard broker (decision 6)"
 )
 class _LetsTheDeadLeaveFirst(Controller):
     def _may_leave(self, broker_id: BrokerId, now_ms: int) -> bool:  # noqa: ARG002 - as it was

@@ -176,7 +176,7 @@ class SimulatedMachines:
     async def _until_not_needed(self, machines: Sequence[Machine]) -> None:
         """Wait until the other machines hold all data of these. Raises NodeUnavailable.
 
-        docs/decisions/0036-a-voter-without-its-past-does-not-vote.md: an emptied voter must not
+        docs/decisions/0002-durable-votes.md: an emptied voter must not
         fetch from a replaced leader, so the other nodes must follow one leader.
         """
         deadline_s = self._loop.now_s + NOT_NEEDED_TIMEOUT_S
@@ -209,7 +209,7 @@ class SimulatedMachines:
     def _leaves_a_witness(self, node_ids: Sequence[int]) -> bool:
         """Return whether a node remains that kept running since another lost its memory.
 
-        docs/decisions/0062-a-rebooted-broker-alone-in-the-isr-leads.md
+        docs/decisions/0011-eligible-leader-replicas.md
         """
         if not self._some_lack_records():
             return True

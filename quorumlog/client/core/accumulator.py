@@ -318,7 +318,7 @@ class Accumulator:
         is_gap = self.idempotent and code in _GAP
         if is_gap and batch is queue.in_flight[0]:
             # DEVIATION: Kafka's clients number the batch anew, and may write it twice.
-            # docs/decisions/0023-a-batch-that-may-stand-keeps-its-numbers.md
+            # docs/decisions/0042-producer-outcomes.md
             if batch.indefinite or self.transactional:  # the broker validates the next batch
                 self._fail(queue, batch, answer)
                 return True

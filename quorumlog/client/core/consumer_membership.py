@@ -270,7 +270,7 @@ class ConsumerMembership:
     def _maybe_change(self) -> list[Effect]:
         """Take the next step to the target assignment: revoke first, then assign."""
         # DEVIATION: Kafka's client compares names, and calls no listener for a re-created topic.
-        # docs/decisions/0155-a-position-belongs-to-a-topic-id.md
+        # docs/decisions/0043-consumer-positions.md
         target = self._target
         if target is None or target == self.owned or not self.in_poll:
             return []

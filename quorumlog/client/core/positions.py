@@ -8,7 +8,7 @@ stale; they are dropped. A leader detects that its log was truncated below a con
 
 A position belongs to a topic id (KIP-516): in a re-created topic of the same name its offset has no
 meaning. The id comes from an assignment of KIP-848, or else from the metadata at the partition's
-first request; docs/decisions/0155-a-position-belongs-to-a-topic-id.md.
+first request; docs/decisions/0043-consumer-positions.md.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

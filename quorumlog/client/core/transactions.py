@@ -8,10 +8,10 @@ producer's epoch.
 Before KIP-890 an epoch outlives its transactions. A request whose response was lost may then be
 executed in the next transaction, and a failed batch leaves a gap in its partition's sequence
 numbers. So the producer requests the next epoch (InitProducerId with its own identity, KIP-360)
-before it is ready again (docs/decisions/0113-a-lost-request-costs-a-producer-its-epoch.md).
+before it is ready again (docs/decisions/0042-producer-outcomes.md).
 
 EndTxn is repeated until its outcome is certain; until then a call that fails has an indefinite
-error (docs/decisions/0114-a-commit-is-asked-for-until-its-end-is-known.md).
+error (docs/decisions/0042-producer-outcomes.md).
 """
 
 from collections.abc import Mapping
@@ -301,7 +301,7 @@ class Transactions:
         """Become ready for the next transaction; after lost requests or gaps in another epoch."""
         current = self._current
         # DEVIATION: Kafka's clients keep their epoch when a response was lost.
-        # docs/decisions/0113-a-lost-request-costs-a-producer-its-epoch.md
+        # docs/decisions/0042-producer-outcomes.md
         needs_epoch = current.lost_requests or current.has_gaps
         if not needs_epoch or (not current.has_gaps and not self.abilities.recovers):
             self._become(TransactionState.READY)

@@ -191,7 +191,7 @@ class Sessions:
 
         The machine of a silent broker may have lost power, and unflushed records with it. Such a
         broker must not stay alone in an ISR that the others left before it:
-        docs/decisions/0093-the-silent-leave-first.md
+        docs/decisions/0006-dead-and-silent-brokers.md
         """
         silent_ms = at_ms - self.session_timeout_ms // SILENT_SHARE
         may_leave_ms = at_ms
@@ -295,7 +295,7 @@ def registration_refusal(
     `in_force`, `kraft_version`: the feature levels, which the broker must support.
 
     # DEVIATION: Kafka waits for the old session to end. A process that listens on the same control
-    # address is the successor: docs/decisions/0008-a-successor-registers-at-once.md
+    # address is the successor: docs/decisions/0006-dead-and-silent-brokers.md
     A process with another log directory is refused while the registered process, which has the
     records, is live.
     """

@@ -95,7 +95,7 @@ def _list_after(change: ConfigChange, before: str | None, settings: Settings) ->
         else:
             items.pop(item, None)
     # DEVIATION: Kafka keeps a setting that SUBTRACT has emptied, also if its default is empty.
-    # docs/decisions/0100-a-throttle-is-paid-with-time.md
+    # docs/decisions/0016-reassignments.md
     is_unset = change.operation is ConfigOperation.SUBTRACT and not (items or setting.default)
     return None if is_unset else ",".join(items)
 

@@ -6,9 +6,9 @@ lost everything; a directory restored from a copy lacks the records written sinc
 Sources: KIP-966 (previous broker epoch, unclean shutdown), KIP-858 (directory ids).
 
 # DEVIATION: In Kafka, any broker that did not close its logs may lack records.
-# docs/decisions/0006-eligible-leader-replicas-keep-killed-brokers.md
-# docs/decisions/0018-a-registration-shows-what-may-have-been-lost.md
-# docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
+# docs/decisions/0011-eligible-leader-replicas.md
+# docs/decisions/0012-registrations.md
+# docs/decisions/0014-whole-logs.md
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

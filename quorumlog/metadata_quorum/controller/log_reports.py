@@ -1,6 +1,6 @@
 """Decides ISR, ELR and leader of a partition by reports of its replicas' logs (`ReportLogs`).
 
-docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
+docs/decisions/0014-whole-logs.md
 """
 
 from collections.abc import Sequence

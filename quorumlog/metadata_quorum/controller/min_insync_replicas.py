@@ -4,7 +4,7 @@ From LEVEL_OF_CLUSTER_MIN_ISR on, the cluster has one number for all topics with
 in Kafka where ELRs are on. Below that level, each leader uses the number in its configuration file.
 Leader and controller must always use the same number. So one batch changes the number, clears ELRs
 and voids the leaders' ISR proposals: `around_topic`, `around_cluster`.
-docs/decisions/0033-a-new-min-insync-replicas-voids-older-proposals.md
+docs/decisions/0010-isr-proposals.md
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +40,7 @@ class Around(NamedTuple):
     A partition without a leader stays as it is: no record was committed since.
 
     # DEVIATION: Kafka clears the ELRs and leaves the epochs as they are.
-    # docs/decisions/0033-a-new-min-insync-replicas-voids-older-proposals.md
+    # docs/decisions/0010-isr-proposals.md
     """
 
     before: list[PartitionChange]
@@ -88,7 +88,7 @@ def records_of_new_cluster(
     Without `levels` the cluster is not new, and has no such records.
 
     # DEVIATION: Kafka takes the active controller's own number.
-    # docs/decisions/0019-the-elr-goes-by-the-leaders-min-insync-replicas.md
+    # docs/decisions/0010-isr-proposals.md
     """
     has_number = any(
         one.name == METADATA_FEATURE and one.level >= LEVEL_OF_CLUSTER_MIN_ISR for one in levels

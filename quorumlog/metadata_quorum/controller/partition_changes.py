@@ -8,7 +8,7 @@ ELR are empty, the logs of the last known ELR decide (KIP-966). Both kinds of el
 records: the partition is `is_recovering` until its leader has written its first ISR (KIP-704).
 
 # DEVIATION: In Kafka the last known leader leads, even if its log lacks records.
-# docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
+# docs/decisions/0014-whole-logs.md
 """
 
 from collections.abc import Set

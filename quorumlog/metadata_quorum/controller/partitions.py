@@ -381,7 +381,7 @@ def _new_partition_epoch(located: Located) -> PartitionChange:
     granted once its member is eligible again, although the leader has committed without it.
 
     # DEVIATION: Kafka answers and changes nothing.
-    # docs/decisions/0016-a-refused-isr-proposal-is-void.md
+    # docs/decisions/0010-isr-proposals.md
     """
     return PartitionChange(topic_id=located.topic_id, partition_id=located.index)
 

@@ -95,7 +95,7 @@ class ReassignmentDecisions:
     def towards(self, partition: PartitionImage, target: tuple[BrokerId, ...]) -> Assignment:
         """Return the assignment from the replicas before any reassignment towards `target`."""
         # DEVIATION: Kafka counts replicas that are still being added as original replicas.
-        # docs/decisions/0087-a-changed-reassignment-starts-from-the-first-replicas.md
+        # docs/decisions/0016-reassignments.md
         original = self.without_reassignment(partition).replicas
         adding = tuple(sorted({*target} - {*original}))
         removing = tuple(sorted({*original} - {*target}))

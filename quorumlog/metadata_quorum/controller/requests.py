@@ -137,7 +137,7 @@ class AssignReplicas:
     """AssignReplicasToDirs (KIP-858) by the broker that has the replicas.
 
     # DEVIATION: Kafka assigns LOST to a replica whose directory failed before the assignment.
-    # docs/decisions/0103-each-log-directory-fails-alone.md
+    # docs/decisions/0017-log-directories.md
     """
 
     broker_id: BrokerId

@@ -10,7 +10,7 @@ It refuses a broker that may lack a record, a broker that was fenced or in contr
 any broker while another serves: that one can lead at once.
 
 # DEVIATION: In Kafka a new process is out of every ISR until it has caught up.
-# docs/decisions/0133-killed-brokers-take-up-their-places-again.md
+# docs/decisions/0013-resuming-brokers.md
 """
 
 from collections import deque

@@ -70,7 +70,7 @@ class Slices:
         the cluster and refuse them for a topic.
         """
         # DEVIATION: Kafka holds them within unclean.leader.election.interval.ms.
-        # docs/decisions/0090-a-last-known-leader-has-its-log.md
+        # docs/decisions/0011-eligible-leader-replicas.md
         if isinstance(record, Config) and record.name in _UNCLEAN_ELECTIONS:
             self.note_leaderless()
 

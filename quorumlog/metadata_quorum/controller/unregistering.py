@@ -1,7 +1,7 @@
 """Unregisters brokers that will not return. Source: KIP-500; Kafka's `unregisterBroker`.
 
 # DEVIATION: Kafka unregisters any broker, also in service or as the only holder of records.
-# docs/decisions/0095-a-broker-that-is-needed-stays-registered.md
+# docs/decisions/0012-registrations.md
 """
 
 from typing import Final

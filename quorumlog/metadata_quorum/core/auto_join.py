@@ -45,7 +45,7 @@ class AutoJoin:
     def _patience_ms(self, request: VoterChangeRequest) -> int:
         """Return the wait before the first request."""
         # DEVIATION: Kafka's controllers wait before they join, too: they have no vote until then.
-        # docs/decisions/0156-a-new-cluster-writes-its-voters.md
+        # docs/decisions/0001-voter-changes.md
         return self._interval_ms if isinstance(request, UpdateVoterRequest) else 0
 
     @property

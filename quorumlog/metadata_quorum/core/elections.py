@@ -41,7 +41,7 @@ class Elections:
         if error_code is ErrorCode.NONE:
             if request.pre_vote:
                 # DEVIATION: Kafka's voters adopt a newer epoch from a pre-vote, too.
-                # docs/decisions/0034-an-epoch-is-believed-within-reach.md
+                # docs/decisions/0004-quorum-protocol.md
                 is_granted = self._would_vote(state.role, request)
             else:
                 if request.replica_epoch > state.leader_epoch:
@@ -71,7 +71,7 @@ class Elections:
         is_named = request.voter_directory_id is not None
         if state.kraft_version == 0 and not knows_both and not is_named:
             # DEVIATION: Kafka's voters also answer unknown nodes at kraft.version 0.
-            # docs/decisions/0011-the-quorum-speaks-http-and-cbor.md
+            # docs/decisions/0004-quorum-protocol.md
             return ErrorCode.INCONSISTENT_VOTER_SET
         newest_log = request.replica_epoch - (not request.pre_vote)
         is_possible = (
@@ -148,7 +148,7 @@ class Elections:
         repeat it for ever.
         """
         # DEVIATION: Kafka waits out the election timeout.
-        # docs/decisions/0009-voters-that-lost-their-leader-help-each-other.md
+        # docs/decisions/0003-elections.md
         match role:
             case Prospective(ballot=ballot) if voter in ballot.refused - ballot.asked_again:
                 ballot.asked_again.add(voter)
@@ -248,7 +248,7 @@ class Elections:
         crashes and repeats the request in the same epoch. The log must not be shorter then.
         """
         # DEVIATION: Kafka flushes within every append. Here an election waits for the flush.
-        # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
+        # docs/decisions/0002-durable-votes.md
         deadline_ms = self._stand_deadline_ms(role)
         if (
             deadline_ms is not None

@@ -67,7 +67,7 @@ class Followership:
             match state.role:
                 case Follower() as role:
                     # DEVIATION: Kafka's followers refuse pre-votes until they stand themselves.
-                    # docs/decisions/0009-voters-that-lost-their-leader-help-each-other.md
+                    # docs/decisions/0003-elections.md
                     role.is_leader_gone = True
                     wait_ms = self._successor_wait_ms(request.preferred_candidates)
                     role.fetch_deadline_ms = min(role.fetch_deadline_ms, state.now_ms + wait_ms)
@@ -108,8 +108,8 @@ class Followership:
         stand fetches from other voters at once.
         """
         # DEVIATION: Kafka waits for the fetch timeout.
-        # docs/decisions/0004-a-closed-connection-is-news.md
-        # docs/decisions/0009-voters-that-lost-their-leader-help-each-other.md
+        # docs/decisions/0006-dead-and-silent-brokers.md
+        # docs/decisions/0003-elections.md
         state = self._state
         is_enabled = state.settings.controller_quorum_dead_process_notice_enable
         match role:
@@ -168,7 +168,7 @@ class Followership:
 
     def _may_fetch(self, role: Unattached | Follower) -> bool:
         # DEVIATION: Kafka flushes within every append. Here a fetch waits for the flush.
-        # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
+        # docs/decisions/0002-durable-votes.md
         return role.fetch_id is None and bool(self._ring()) and self._is_acknowledgement_true()
 
     def _ring(self) -> tuple[BrokerId, ...]:

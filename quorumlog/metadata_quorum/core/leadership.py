@@ -27,7 +27,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 
 # DEVIATION: Kafka's leader keeps any number of observers for a time.
-# docs/decisions/0014-every-memory-has-a-limit.md
+# docs/decisions/0039-limits.md
 OBSERVERS_MAX: Final = 1000  # in a leader's memory
 
 
@@ -269,7 +269,7 @@ class Leadership:
 
     def _own_end_offset(self) -> Offset:
         # DEVIATION: Kafka's leader counts its own log before it flushes.
-        # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
+        # docs/decisions/0002-durable-votes.md
         return self._state.log.flushed_offset  # power loss may take the rest
 
     def _held_by_majority(self, ends: list[Offset]) -> Offset:

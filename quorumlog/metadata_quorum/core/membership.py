@@ -68,7 +68,7 @@ class Membership:
         It does not count its own vote (Raft: Ongaro's dissertation, 4.2.2).
         """
         # DEVIATION: Kafka's voters no longer stand once they append their removal.
-        # docs/decisions/0102-the-voters-change-one-at-a-time.md
+        # docs/decisions/0001-voter-changes.md
         if self.is_voter or self.kraft_version == 0:
             return self.is_voter
         sets, committed = self._log.voter_sets, self._log.known_committed

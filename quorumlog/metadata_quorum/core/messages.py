@@ -8,7 +8,7 @@ Sources: KIP-595, KIP-630, KIP-853 (directory ids, changes of the voters), KIP-9
 KIP-1166 (high_watermark in a fetch), KIP-1186 (ack_when_committed).
 
 # DEVIATION: Kafka's nodes speak Kafka's protocol with each other.
-# docs/decisions/0011-the-quorum-speaks-http-and-cbor.md
+# docs/decisions/0004-quorum-protocol.md
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, UNKNOWN_OFFSET, BrokerId
 NOBODY: Final = NO_LEADER
 EPOCH_MAX: Final = Epoch((1 << 31) - 1)  # the largest epoch of a record batch
 # DEVIATION: Kafka accepts any epoch, so that one message can use them all up.
-# docs/decisions/0034-an-epoch-is-believed-within-reach.md
+# docs/decisions/0004-quorum-protocol.md
 EPOCH_STEP_MAX: Final = 1 << 20
 """The largest step above its own epoch that a node accepts from a peer."""
 
@@ -105,7 +105,7 @@ class FetchRequest:
 
     `last_fetched_epoch`: the epoch of the record before it, 0 if there is none.
     `high_watermark`: the sender's; the leader answers at once if its own is newer.
-    `replica_is_new`: the sender may not vote yet (decision 36), so it cannot be added as a voter.
+    `replica_is_new`: the sender may not vote yet (decision 2), so it cannot be added as a voter.
     `write_ms`: the duration of a durable write on the sender; check-quorum allows for it.
     """
 

@@ -73,7 +73,7 @@ class QuorumState:
         self.voted_directory_id: str | None = None
         self.restored_vote = Epoch(0), NOBODY  # epoch and vote that the disk held at the start
         self.was_voter = False  # of a committed set: KAFKA-19850
-        self.is_new = False  # a voter that must not vote yet: decision 36
+        self.is_new = False  # a voter that must not vote yet: decision 2
         self.log: Final = LogOutline()
         self.members: Final = self.membership(node_id, directory_id, self.configured, self.log)
         self.timeouts: Final = self.timeout_rules(settings, random_fraction)
@@ -152,7 +152,7 @@ class QuorumState:
         lost records may have counted for a commit.
         """
         # DEVIATION: Kafka's static voters take part with any disk that was formatted for them.
-        # docs/decisions/0036-a-voter-without-its-past-does-not-vote.md
+        # docs/decisions/0002-durable-votes.md
         return self.members.may_stand and not self.is_new
 
     def may_vote(self, *, is_named: bool) -> bool:
@@ -386,7 +386,7 @@ class QuorumState:
             was_voter=self.was_voter,
         )
         # DEVIATION: Kafka writes each change on its own.
-        # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
+        # docs/decisions/0002-durable-votes.md
         for last in range(len(self.effects) - 1, -1, -1):
             match self.effects[last]:
                 case effects.FollowLeader():

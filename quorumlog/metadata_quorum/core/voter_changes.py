@@ -152,7 +152,7 @@ class VoterChanges:
     def _may_vote(self, progress: Progress) -> bool:
         """Whether the new voter may vote at once: the next election may need it for a majority."""
         # DEVIATION: Kafka's voters vote with any disk.
-        # docs/decisions/0102-the-voters-change-one-at-a-time.md
+        # docs/decisions/0001-voter-changes.md
         return not progress.is_new
 
     def _decide_remove(self, voter_id: BrokerId, directory_id: str) -> VoterSet | Refusal:

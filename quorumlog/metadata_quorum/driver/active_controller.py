@@ -29,7 +29,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 WAITING_MAX: Final = 10_000
 # DEVIATION: Kafka fences a broker whose session is over, however late it checks.
-# docs/decisions/0007-a-session-found-long-overdue-is-renewed.md
+# docs/decisions/0006-dead-and-silent-brokers.md
 STALL_MS: Final = 1000  # the least pause, and overdue time, that renews sessions: see `note_time`
 
 _logger: Final = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class ActiveController:
         base its refusal on outdated metadata.
         """
         # DEVIATION: Kafka answers at once; the answer of a replaced controller may be outdated.
-        # docs/decisions/0076-a-refusal-is-confirmed-by-a-majority.md
+        # docs/decisions/0007-controller-retries.md
         asks_for_change = ask is not None and isinstance(ask.request, UserChange)
         return (NoOp(),) if asks_for_change else ()
 

@@ -3,7 +3,7 @@
 A node must not end for lack of room, which may come back. Such a failure has changed no data
 (DiskExhausted), so the same work may be repeated until it succeeds. Any other error of the disk is
 final.
-docs/decisions/0150-a-voter-without-room-refuses-and-lives.md
+docs/decisions/0021-disk-errors.md
 """
 
 import logging

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from quorumlog.wire.codec.identifiers import Offset
 
 # DEVIATION: Kafka's controller repeats no response: its brokers wait for one.
-# docs/decisions/0035-a-repeated-request-gets-the-first-answer.md
+# docs/decisions/0007-controller-retries.md
 ANSWERS_MAX: Final = 1000
 ID_CHARS_MAX: Final = 100
 RECORDS_MAX: Final = 100_000  # of all remembered decisions together: they bound the responses' size

@@ -1,7 +1,7 @@
 """The clients' ACLs, quotas and SCRAM credentials in the metadata.
 
 Sources: KIP-11, KIP-290, KIP-546, KIP-554. They are stored, but not enforced:
-docs/decisions/0097-access-is-stored-and-not-enforced.md
+docs/decisions/0040-accepted-without-effect.md
 """
 
 from collections.abc import Iterator, Mapping

@@ -2,10 +2,10 @@
 
 Nodes of two releases must read the same metadata from one log. So a record type that an older
 release cannot read is written only once its level is in force. The level is itself a record:
-docs/decisions/0099-records-of-a-new-kind-wait-for-a-level.md
+docs/decisions/0009-feature-levels.md
 
 The levels of Kafka's `group.version` and `transaction.version` set the protocols that clients may
-use: docs/decisions/0126-a-new-cluster-begins-with-the-newest-protocols.md
+use: docs/decisions/0009-feature-levels.md
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 # DEVIATION: Kafka's metadata.version counts other records.
-# docs/decisions/0099-records-of-a-new-kind-wait-for-a-level.md
+# docs/decisions/0009-feature-levels.md
 METADATA_FEATURE: Final = "quorumlog.metadata.version"
 FIRST_LEVEL: Final = 1  # in force without a record
 GROUP_FEATURE: Final = "group.version"  # 1: the consumer groups of KIP-848

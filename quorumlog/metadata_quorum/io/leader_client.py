@@ -293,7 +293,7 @@ class LeaderClient:
                     except (NotController, RpcFailed) as error:
                         reason = error
                         # DEVIATION: Kafka's brokers send a change again after a lost answer.
-                        # docs/decisions/0073-a-change-that-may-be-made-is-not-sent-again.md
+                        # docs/decisions/0007-controller-retries.md
                         if isinstance(request, _NotRepeated) and not _is_definite(error):
                             raise ControllerUnavailable(str(error)) from error
                     backoff_ms = RETRY.delay_ms(failures, random_fraction())

@@ -2,7 +2,7 @@
 
 Each costs a file handle, and a node without handles cannot serve its clients. So there are few, and
 the head of a request must arrive soon.
-docs/decisions/0152-strangers-hold-few-connections.md
+docs/decisions/0039-limits.md
 """
 
 import asyncio

@@ -7,7 +7,7 @@ stable offset once the marker was written. The entries are in the order of their
 layout: docs/log-format.md.
 
 # DEVIATION: Kafka's file has no header: a missing or damaged file shows aborted records.
-# docs/decisions/0154-a-file-that-decides-has-a-checksum.md
+# docs/decisions/0026-checkpoint-checksums.md
 """
 
 import struct

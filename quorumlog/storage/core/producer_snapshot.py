@@ -5,9 +5,9 @@ follow, int32 count, then 46 bytes per entry. Byte layout: docs/log-format.md.
 
 # DEVIATION: Kafka writes one entry per producer, for its last batch. We write up to five, the
 # oldest first: Kafka uses the last entry of a producer.
-# docs/decisions/0048-a-producer-snapshot-holds-every-remembered-batch.md
+# docs/decisions/0027-producer-snapshots.md
 # DEVIATION: the offset of the newest abort marker, int64, follows the entries if there is a marker.
-# docs/decisions/0154-a-file-that-decides-has-a-checksum.md
+# docs/decisions/0026-checkpoint-checksums.md
 """
 
 import struct

@@ -16,7 +16,7 @@ class LogSettings:
     """The settings of one log. Raises ValueError for values that the file formats cannot hold."""
 
     # DEVIATION: Kafka's minimum is 1 MiB. A test of many segments sets less for its whole node.
-    # docs/decisions/0050-a-node-may-have-small-segments.md
+    # docs/decisions/0040-accepted-without-effect.md
     segment_bytes: int = behind(
         TopicConfig.segment_bytes, kinds.whole(ConfigType.INT, 1, INT32_MAX)
     )

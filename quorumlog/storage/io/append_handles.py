@@ -6,7 +6,7 @@ write to the handles that are open then or, without any, to the next handle, but
 caches the inode. So bytes whose handle was closed before an fsync are in *doubt*: a later fsync
 that succeeds does not cover them until they have been read again. If the kernel has dropped the
 inode, it has dropped its pages, too, so that this reads the disk.
-docs/decisions/0107-few-handles-for-many-logs.md
+docs/decisions/0022-file-handles.md
 """
 
 import os

@@ -3,7 +3,7 @@
 It runs beside the log, in slices: it reads immutable files, and writes new ones. The log takes the
 new ones over by `Compaction.swap_in`. An empty batch covers the offsets of removed batches, so that
 a hole is a fault in every log, compacted or not.
-docs/decisions/0085-a-cleaned-log-has-no-holes.md
+docs/decisions/0025-log-damage.md
 """
 
 from collections.abc import Iterator, Sequence

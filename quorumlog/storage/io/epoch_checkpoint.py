@@ -5,9 +5,9 @@ the epoch begins: recovery reads the epochs above that point from the batches. S
 nor a leader waits for this file. It is replaced whole (KAFKA-16541: a torn file after power loss).
 
 # DEVIATION: Kafka writes the file whenever an epoch begins.
-# docs/decisions/0046-the-epoch-file-is-written-with-a-flush.md
+# docs/decisions/0026-checkpoint-checksums.md
 # DEVIATION: Kafka's file has no checksum.
-# docs/decisions/0154-a-file-that-decides-has-a-checksum.md
+# docs/decisions/0026-checkpoint-checksums.md
 """
 
 from collections.abc import Callable, Iterable

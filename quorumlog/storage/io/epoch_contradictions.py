@@ -2,7 +2,7 @@
 
 A few batch headers suffice: the first, the last, and those on both sides of each change of epoch.
 A file that contradicts them is damaged, and rebuilt from the log.
-docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
+docs/decisions/0014-whole-logs.md
 """
 
 from typing import Final

@@ -316,7 +316,7 @@ def _continues(base_offset: int, expected: int, settings: LogSettings, known: Kn
 
     Appends leave no holes, so a hole behind the recovery point is a loss by power failure, in a
     compacted log, too: other replicas must send those records again.
-    docs/decisions/0098-a-hole-behind-the-recovery-point-is-a-loss.md
+    docs/decisions/0025-log-damage.md
     """
     is_durable = base_offset <= known.recovery_point
     return base_offset == expected or (

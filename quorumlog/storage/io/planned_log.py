@@ -3,7 +3,7 @@
 Among many partitions, most stay empty for long: they cost no file, no handle and no read at start.
 
 # DEVIATION: Kafka creates the directory of a replica when it creates the replica.
-# docs/decisions/0108-a-replica-without-records-has-no-files.md
+# docs/decisions/0022-file-handles.md
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 A vote, a checkpoint or the marker of a clean shutdown replaces a file of a few hundred bytes: it
 needs space for the new file beside the old one. So each log directory holds a file of zeros. It is
 cut by a step when a small file finds no space, and is refilled as soon as there is space.
-docs/decisions/0150-a-voter-without-room-refuses-and-lives.md
+docs/decisions/0021-disk-errors.md
 """
 
 from typing import TYPE_CHECKING, Final

@@ -14,7 +14,7 @@ from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.records import BatchHeader, decode_batch, validate_batch
 
 # DEVIATION: Kafka decodes every batch, without a limit.
-# docs/decisions/0021-a-lookup-by-time-has-a-limit.md
+# docs/decisions/0020-disk-threads.md
 RECORDS_MAX: Final = 100_000  # in one batch: a tenth of a second
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 

@@ -7,7 +7,7 @@ Sources: the record format of KIP-98; Kafka's `DefaultRecord.readFrom` and `LogV
 """
 
 # DEVIATION: Kafka accepts other offset deltas, lengths below -1, attributes, and any header key.
-# docs/decisions/0024-every-record-is-looked-at.md
+# docs/decisions/0038-record-validation.md
 
 from collections.abc import Iterator
 from struct import Struct as Packer

@@ -1,4 +1,4 @@
-"""A log that was closed in order has lost a segment between two others: decision 116."""
+"""A log that was closed in order has lost a segment between two others: decision 25."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A broker that takes up its places again, and finds that a log is not whole (decision 133)."""
+"""A broker that takes up its places again, and finds that a log is not whole (decision 13)."""
 
 import shutil
 from collections.abc import AsyncIterator, Callable

@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[3] / "docs/protocol-support.md"
 HEAD = """# Supported APIs of Kafka
 
 Printed from `quorumlog/broker/handlers/registry.py`. A broker advertises exactly these in
-ApiVersions, with the [features](decisions/0030-features-name-what-works.md) that are in force; a
+ApiVersions, with the [features](decisions/0009-feature-levels.md) that are in force; a
 request of any other API or version closes its connection, as in Kafka. The oldest versions are
 those of Kafka 4 (KIP-896).
 """
@@ -25,7 +25,7 @@ ApiVersions of an unknown version is answered in version 0 with UNSUPPORTED_VERS
 Clients send AddPartitionsToTxn up to version 3; later ones, and WriteTxnMarkers, are between
 brokers. ConsumerGroupHeartbeat and ConsumerGroupDescribe are refused with UNSUPPORTED_VERSION while
 `group.version` is 0, ShareGroupHeartbeat always: there are no share groups
-([decision 31](decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md)).
+([decision 9](decisions/0009-feature-levels.md)).
 
 ## Unsupported APIs
 

@@ -1,6 +1,6 @@
 """Nodes that start together are forked from one process: each is as if it had been started alone.
 
-docs/decisions/0143-nodes-that-start-together-share-their-imports.md
+docs/decisions/0045-fork-server.md
 """
 
 import os

@@ -221,7 +221,7 @@ async def test_it_asks_to_stay_fenced_until_it_may_lead_and_then_says_so_at_once
 
 
 async def test_a_new_controller_hears_of_it_at_once() -> None:
-    """It has heard no broker yet, and fences no dead broker before: docs/decisions/0093."""
+    """It has heard no broker yet, and fences no dead broker before: docs/decisions/0006."""
     async with registering() as (controller, lifecycle, _):
         await lifecycle.unfenced.wait()
         before = len(controller.heartbeats)

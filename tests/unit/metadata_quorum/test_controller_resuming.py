@@ -1,4 +1,4 @@
-"""Brokers that were killed all at once take up their places again (decision 133)."""
+"""Brokers that were killed all at once take up their places again (decision 13)."""
 
 from typing import Any
 

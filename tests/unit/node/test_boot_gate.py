@@ -1,4 +1,4 @@
-"""Decision 0002: what the metadata log says of our former process must not reach the broker."""
+"""Decision 0013: what the metadata log says of our former process must not reach the broker."""
 
 from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
 from quorumlog.node.boot_gate import BootGate

@@ -65,7 +65,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
 
     # DEVIATION: Kafka serves once it has read its log to the end. We serve once the high watermark
     # has reached that end, so that no client gets an offset that the next leader may not have:
-    # docs/decisions/0005-groups-change-when-their-record-is-committed.md
+    # docs/decisions/0028-group-commits.md
     """
 
     def __init__(self, new_coordinator: Callable[[], CoordinatorT], now_ms: int) -> None:

@@ -29,7 +29,7 @@ SWEEP_INTERVAL_MS: Final = 500
 SWEEP_PARTITIONS: Final = 10  # checked in one sweep, however large the session
 RESTLESS_PARTITIONS: Final = 100  # also checked: those whose follower is not in sync
 # DEVIATION: Kafka bounds the number of sessions, not the number of partitions in them.
-# docs/decisions/0027-fetch-sessions-between-brokers-and-for-clients.md
+# docs/decisions/0019-fetch-sessions.md
 PARTITIONS_MAX: Final = 500_000
 
 Key = tuple[bytes | str, int]

@@ -2,7 +2,7 @@
 
 One budget for the whole broker. Followers are not counted: their number bounds their memory, and
 replication must continue while consumers do not read.
-Source: decision 26.
+Source: decision 39.
 """
 
 from collections.abc import Callable

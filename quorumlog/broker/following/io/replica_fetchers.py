@@ -5,7 +5,7 @@ set of its partitions changes, so each must be small: else the creation of many 
 cost the square of their number, and block the event loop.
 
 # DEVIATION: Kafka has `num.replica.fetchers` for each leader, of any size.
-# docs/decisions/0104-many-partitions-share-few-costs.md
+# docs/decisions/0023-idle-partitions.md
 """
 
 import logging

@@ -3,7 +3,7 @@
 `ConsumerGroups` routes requests about consumer groups to the `ConsumerGroupCoordinator`, and passes
 the effects on in log order. A group changes its protocol in one batch: tombstones in the old
 format, then its records in the new one. Until the batch is committed, all requests of the group are
-refused. docs/decisions/0128-two-coordinators-share-one-log.md
+refused. docs/decisions/0031-group-conversions.md
 """
 
 from collections.abc import Callable, Iterable
@@ -332,7 +332,7 @@ class ConsumerGroups:
     ) -> None:
         """Convert to a classic group led by the static member that joins, without a rebalance."""
         # DEVIATION: Kafka's response to this join names no leader, so no member assigns partitions
-        # that are added later. docs/decisions/0128-two-coordinators-share-one-log.md
+        # that are added later. docs/decisions/0031-group-conversions.md
         group_id = join.group_id
         stored = to_classic_group(
             self.coordinator.groups[group_id],

@@ -152,7 +152,7 @@ class Joining:
         member = group.members[old_id]
         is_stable = group.state is GroupState.STABLE and group.storing_generation is None
         # DEVIATION: Kafka checks neither topics (KAFKA-12759) nor partitions still to be revoked.
-        # docs/decisions/0146-a-static-member-is-compared-by-its-topics.md
+        # docs/decisions/0029-static-members.md
         if (
             is_stable
             and self._wants_the_same(group, member, join)

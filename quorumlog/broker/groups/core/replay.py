@@ -23,7 +23,7 @@ class Replay:
     def replay(self, record: LogRecord) -> None:
         """Apply a committed record, written by an earlier coordinator or by this one."""
         # DEVIATION: Kafka applies the records of its log, committed or not.
-        # docs/decisions/0005-groups-change-when-their-record-is-committed.md
+        # docs/decisions/0028-group-commits.md
         self._committed.apply(record)
 
     def replay_encoded(self, key: bytes, value: bytes | None) -> None:

@@ -110,7 +110,7 @@ class Sync(GroupRequest[SyncResult]):
 
         # DEVIATION: Kafka 4 answers COORDINATOR_LOAD_IN_PROGRESS, which ends a Java consumer: it
         # handles that code only in JoinGroup. Kafka before 4 answered REBALANCE_IN_PROGRESS.
-        # docs/decisions/0128-two-coordinators-share-one-log.md
+        # docs/decisions/0031-group-conversions.md
         """
         is_loading = error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return SyncResult(error_code=ErrorCode.REBALANCE_IN_PROGRESS if is_loading else error_code)

@@ -6,7 +6,7 @@ begin offset, appends all live records again, in slices, and moves the log start
 once every slice is committed. Commits go on meanwhile.
 
 # DEVIATION: Kafka's log cleaner compacts this topic.
-# docs/decisions/0028-the-offsets-topic-is-rewritten-by-its-coordinator.md
+# docs/decisions/0030-offsets-rewrite.md
 
 Why no state is lost. For each key live at the begin offset, a record at or above that offset is
 committed before the log start moves: the key's next commit, or its record in a slice. A slice has a

@@ -222,7 +222,7 @@ class TransactionalOffsets:
         It is written even if no offset is pending: the log tracks its open transactions itself.
         """
         # DEVIATION: Kafka answers a commit that a marker overtakes with INVALID_TXN_STATE.
-        # docs/decisions/0127-offsets-of-transactions-wait-for-their-marker.md
+        # docs/decisions/0036-transaction-offsets.md
         marker = request.marker
         for group_id in [*self._verifying.get(marker.producer_id, ())]:
             self._end_wait(marker.producer_id, group_id)

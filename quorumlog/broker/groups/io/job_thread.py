@@ -1,6 +1,6 @@
 """A thread for jobs too long for the event loop: large targets, topic names to match.
 
-docs/decisions/0129-a-large-target-is-made-outside-of-the-step.md
+docs/decisions/0032-group-threads.md
 """
 
 import asyncio

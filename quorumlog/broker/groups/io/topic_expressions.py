@@ -5,7 +5,7 @@ They match topic names, and in ListTransactions transactional ids.
 Time is linear in the name's length times the size of the expression's program, which is limited.
 The library is the extra `re2`: a broker without it refuses every expression, and names the extra.
 
-docs/decisions/0122-expressions-of-topics-are-re2s.md
+docs/decisions/0032-group-threads.md
 """
 
 from functools import cache
@@ -27,7 +27,7 @@ except ImportError:  # no wheel for this machine, or the extra is not installed
 MEMORY_BYTES_MAX: Final = 1 << 20  # of one compiled expression
 # DEVIATION: Kafka has no limit. To match a name takes microseconds for a small program, 0.3 ms at
 # this size, and much more above it.
-# docs/decisions/0122-expressions-of-topics-are-re2s.md
+# docs/decisions/0032-group-threads.md
 PROGRAM_SIZE_MAX: Final = 2000  # instructions: about one for each character of `name|name|...`
 
 

@@ -37,7 +37,7 @@ from quorumlog.wire.codec.records import (
 )
 
 # DEVIATION: Kafka accepts any number of records, and lists every invalid record.
-# docs/decisions/0024-every-record-is-looked-at.md
+# docs/decisions/0038-record-validation.md
 ITEMS_MAX: Final = 250_000  # records and their headers in one batch: a quarter of a second
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024  # or max.message.bytes, if that is larger
 RECORD_ERRORS_MAX: Final = 1000
@@ -141,7 +141,7 @@ def _judge_frame(records: Buffer, limits: TopicLimits) -> Admission:
         header = read_header(records)
         if header.size_in_bytes != size:
             # DEVIATION: Kafka drops the bytes after the first batch, unless they are a batch.
-            # docs/decisions/0024-every-record-is-looked-at.md
+            # docs/decisions/0038-record-validation.md
             return _invalid(f"{size} bytes are not one batch of {header.size_in_bytes} bytes")
         validate_checksum(records, 0, header)
     except CorruptBatch as error:

@@ -19,7 +19,7 @@ class Followership:
 
     A member of the ISR or the ELR never truncates records below its high watermark. Its leader has
     them too, or one of the two logs is damaged: then the controller decides first.
-    docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
+    docs/decisions/0014-whole-logs.md
     """
 
     __slots__ = ("_serving", "_state")

@@ -31,7 +31,7 @@ def standing_of(partition: PartitionImage, broker_id: BrokerId, *, is_new: bool)
     """Return the standing of a broker's replica. `is_new`: this broker never had the replica.
 
     ISR and ELR show whether a killed process left its membership to this process:
-    docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
+    docs/decisions/0014-whole-logs.md
     """
     if is_new:
         return Standing.SPARE

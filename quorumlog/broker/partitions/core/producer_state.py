@@ -20,7 +20,7 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker
 BATCHES_KEPT: Final = 5  # as many as a producer may have in flight
 SEQUENCE_MAX: Final = 2**31 - 1
 # DEVIATION: Kafka remembers any number of producers until they expire.
-# docs/decisions/0014-every-memory-has-a-limit.md
+# docs/decisions/0039-limits.md
 # Per partition: beyond it, the producer idle for longest is dropped. A producer with an open
 # transaction stays: only its entry holds the transaction's first offset.
 PRODUCERS_MAX: Final = 100_000

@@ -6,7 +6,7 @@ the replicas that fetch. A follower in the ISR is never throttled and its bytes 
 producers wait for it. Source: KIP-73.
 
 # DEVIATION: Kafka sums up windows of time, and also counts the bytes of replicas in the ISR.
-# docs/decisions/0100-a-throttle-is-paid-with-time.md
+# docs/decisions/0016-reassignments.md
 """
 
 from collections.abc import Callable

@@ -45,7 +45,7 @@ class Leader:
         A fetch that waits for the append then need not be repeated (KAFKA-7152).
 
         # DEVIATION: in Kafka such a follower is behind since it last fetched.
-        # docs/decisions/0104-many-partitions-share-few-costs.md
+        # docs/decisions/0023-idle-partitions.md
         """
         for progress in self.followers.values():
             if progress.log_end_offset == former_end:

@@ -84,7 +84,7 @@ class Serving:
             return _RECORDS
         if diverging is not None and not state.is_leader:
             # DEVIATION: a follower that is behind lacks newer epochs, so it reports no truncation
-            # to consumers. docs/decisions/0092-only-a-leader-tells-where-logs-diverge.md
+            # to consumers. docs/decisions/0019-fetch-sessions.md
             return AnswerFetch(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         return AnswerFetch(error_code=error_code, diverging=diverging)
 

@@ -12,7 +12,7 @@ from typing import Final
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 # DEVIATION: Kafka remembers any number of guards until they expire.
-# docs/decisions/0014-every-memory-has-a-limit.md
+# docs/decisions/0039-limits.md
 GUARDS_MAX: Final = 100_000  # per partition: beyond it, the oldest guard is dropped
 
 

@@ -4,7 +4,7 @@ A replica reports a log start to other brokers only when it is in `log-start-off
 records whose DeleteRecords was answered do not reappear after a restart.
 
 # DEVIATION: Kafka writes that file once a minute, and reports log starts before.
-# docs/decisions/0029-a-log-start-is-told-once-it-is-on-the-disk.md
+# docs/decisions/0024-log-start-offsets.md
 """
 
 import asyncio

@@ -63,7 +63,7 @@ class RecordDeletions:
             done(DeletionResult(ErrorCode.NONE, low_watermark))
         elif deadline_ms <= now_ms or len(self._deadlines) >= WAITING_MAX:
             # DEVIATION: Kafka lets any number of deletions wait.
-            # docs/decisions/0020-what-a-client-may-leave-waiting.md
+            # docs/decisions/0039-limits.md
             done(DeletionResult(ErrorCode.REQUEST_TIMED_OUT, low_watermark))
         else:
             wait = WaitingDeletion(deadline_ms, required, low_watermark, done)

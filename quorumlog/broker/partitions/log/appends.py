@@ -36,7 +36,7 @@ from quorumlog.wire.codec.records import BatchHeader, read_header
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 
 # DEVIATION: Kafka lets any number of batches wait, for their clients' timeouts: up to 24 days.
-# docs/decisions/0020-what-a-client-may-leave-waiting.md
+# docs/decisions/0039-limits.md
 WAITING_MAX: Final = 100_000  # of this broker, for replicas or for the disk
 NO_TIMEOUT_MS: Final = 2_147_483_647  # for markers, which must be written
 TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait already"
@@ -184,7 +184,7 @@ class Appends:
         if stored is not None:
             # It waits like the first attempt, whose batch may not be committed yet.
             # DEVIATION: Kafka remembers the time of the first attempt's append.
-            # docs/decisions/0084-a-leader-stamps-the-time-of-an-append-as-it-admits-it.md
+            # docs/decisions/0038-record-validation.md
             self._wait(driver, batch, stored.base_offset, stored.last_offset + 1, NO_TIMESTAMP)
             return
         if error_code is ErrorCode.NONE:

@@ -36,7 +36,7 @@ class PreferredDirectories:
     """Directory ids by partition, in memory only, as in Kafka.
 
     # DEVIATION: Kafka remembers any number of partitions.
-    # docs/decisions/0111-a-replica-moves-as-a-copy-that-takes-its-place.md
+    # docs/decisions/0018-replica-moves.md
     """
 
     def __init__(self) -> None:

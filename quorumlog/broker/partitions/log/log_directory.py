@@ -278,7 +278,7 @@ class LogDirectory:
         )
         committed = self.checkpoints.high_watermark(topic_partition) if must_be_whole else Offset(0)
         # DEVIATION: Kafka opens a log that has lost its start or its end since it was closed.
-        # docs/decisions/0116-a-log-that-was-closed-ends-where-it-was-closed.md
+        # docs/decisions/0025-log-damage.md
         try:
             log = open_log(
                 clean=is_closed,

@@ -2,7 +2,7 @@
 
 A flush goes through a disk queue of its own, one at a time for each log. Batches appended meanwhile
 share the next flush, so that a disk with slow fsyncs makes many batches durable at once (group
-commit). docs/decisions/0094-an-acknowledgement-may-wait-for-the-disk.md
+commit). docs/decisions/0015-flush-acks.md
 """
 
 import logging

@@ -1,6 +1,6 @@
 """The progress of opening or closing a broker's logs. It distinguishes slow work from hung work.
 
-docs/decisions/0052-time-limits-of-nodes-are-renewed-by-progress.md
+docs/decisions/0044-node-starts.md
 """
 
 import logging

@@ -10,7 +10,7 @@ lack later records. JSON, with a checksum of its own fields.
     once its logs are open         itself
     once the directory has failed  no process: data that was not on disk may be gone
 
-docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
+docs/decisions/0014-whole-logs.md
 """
 
 import json

@@ -1,7 +1,7 @@
 """The logs that the controller needs reports of: damaged logs, and logs that decide an election.
 
 A log that is not whole is not opened until the metadata shows that other replicas have its records:
-docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
+docs/decisions/0014-whole-logs.md
 """
 
 from collections.abc import Callable, Mapping

@@ -18,7 +18,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader
 
-# DEVIATION: Kafka has no limit. docs/decisions/0020-what-a-client-may-leave-waiting.md
+# DEVIATION: Kafka has no limit. docs/decisions/0039-limits.md
 UNVERIFIED_BYTES_MAX: Final = 64 << 20
 TOO_MUCH_WAITS: Final = f"not appended: {UNVERIFIED_BYTES_MAX} bytes wait for their coordinators"
 

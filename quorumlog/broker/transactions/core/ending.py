@@ -107,7 +107,7 @@ class Ending:
         """Whether the producer has the epoch of the last completed transaction.
 
         # DEVIATION: Kafka does not check that this transaction was ended with an epoch bump.
-        # docs/decisions/0119-where-a-transaction-coordinator-differs.md
+        # docs/decisions/0033-transaction-coordinator.md
         """
         metadata = transaction.metadata
         if transaction.state not in _COMPLETE.values() or not bumps_epoch(

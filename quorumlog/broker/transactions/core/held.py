@@ -41,7 +41,7 @@ class HeldAdditions:
     Only additions for clients of transaction.version 2 wait: their epochs distinguish transactions.
 
     # DEVIATION: Kafka answers each CONCURRENT_TRANSACTIONS at once.
-    # docs/decisions/0136-an-addition-waits-for-the-end-of-the-last-transaction.md
+    # docs/decisions/0035-transaction-additions.md
     """
 
     def __init__(self, settings: TransactionSettings) -> None:

@@ -72,7 +72,7 @@ class Initialization:
         if transaction.is_new or expected in {NO_PRODUCER, transaction.producer}:
             return ErrorCode.NONE
         # DEVIATION: Kafka lets any epoch of the producer id abort an open transaction.
-        # docs/decisions/0119-where-a-transaction-coordinator-differs.md
+        # docs/decisions/0033-transaction-coordinator.md
         is_open = transaction.state is TransactionState.ONGOING
         if not is_open and self._is_retry(transaction, expected):
             return ErrorCode.NONE

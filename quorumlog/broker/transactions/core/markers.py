@@ -54,7 +54,7 @@ class Markers:
         """Write the Complete record; if the write is refused, the next tick retries.
 
         # DEVIATION: Kafka begins the next transaction only once this record is committed.
-        # docs/decisions/0137-a-transaction-may-begin-in-the-batch-that-ends-the-last-one.md
+        # docs/decisions/0035-transaction-additions.md
         """
         completed = transaction.completed(now_ms)
         transaction.begin(completed.state)

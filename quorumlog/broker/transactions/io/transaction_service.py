@@ -43,7 +43,7 @@ class TransactionService:
     Invariant: a coordinator adds a partition only while the image has both that partition and
     this broker as the coordinator, in the coordinator's own leader epoch. So an image with a
     later coordinator has had the partition before; if it lacks the partition, it was deleted:
-    docs/decisions/0125-a-partition-that-the-image-lacks-was-deleted.md
+    docs/decisions/0034-transaction-verification.md
     """
 
     def __init__(

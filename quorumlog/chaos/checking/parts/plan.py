@@ -1,6 +1,6 @@
 """The plan of a check: the part of each key, and the large keys whose ranges are parts.
 
-docs/decisions/0082-a-hot-key-is-proved-clean-in-ranges.md
+docs/decisions/0055-hot-keys.md
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -5,8 +5,7 @@ there is no second implementation that could disagree with the local one. Tasks 
 the file themselves; the JVM moves only few large blocks of bytes between them, without a query plan
 and without rows. One task checks a key, except a large one: tasks examine ranges of it, and one
 task checks the whole key only if they do not prove it clean.
-docs/decisions/0069-spark-moves-blocks-of-bytes.md, 0080-a-process-may-be-cut.md,
-0082-a-hot-key-is-proved-clean-in-ranges.md
+Decisions 54 (engines) and 55 (hot keys).
 """
 
 import pickle

@@ -2,7 +2,7 @@
 
 A computed target is written in slices: its parts, then its epoch; then the requests that wait for
 it are answered. Members are assigned their parts only after the epoch is written.
-docs/decisions/0129-a-large-target-is-made-outside-of-the-step.md
+docs/decisions/0032-group-threads.md
 """
 
 from collections import deque

@@ -2,7 +2,7 @@
 
 A classic member keeps its partitions in a conversion, also partitions that it has yet to revoke. A
 group is converted only if the metadata of all its members can be decoded.
-docs/decisions/0117-a-group-is-converted-in-one-batch.md
+docs/decisions/0031-group-conversions.md
 """
 
 from collections.abc import Iterable, Mapping
@@ -124,7 +124,7 @@ def _unrevoked(
     claim of the newer generation wins. Raises NotConvertible: a partition is assigned twice.
     """
     # DEVIATION: Kafka assumes that a member has only the partitions of its last assignment.
-    # docs/decisions/0117-a-group-is-converted-in-one-batch.md
+    # docs/decisions/0031-group-conversions.md
     owners: dict[TopicIdPartition, str] = {}
     for member_id, assigned in assignments.items():
         for one in assigned:
@@ -221,7 +221,7 @@ def find_replacement(group: ConsumerGroup, join: Join, topics: Topics) -> Replac
     `join` is from a returning static member, and all other members must be classic. Every member
     keeps its generation and partitions, because the target is unchanged. The replacement leads the
     classic group, so its client must be able to skip the assignment (KIP-814). Source:
-    KAFKA-17317, KAFKA-19546. docs/decisions/0128-two-coordinators-share-one-log.md
+    KAFKA-17317, KAFKA-19546. docs/decisions/0031-group-conversions.md
     """
     owner = group.members.get(group.static.get(join.group_instance_id or "", ""))
     if owner is None or join.member_id or not join.supports_skipping_assignment:

@@ -4,7 +4,7 @@ A heartbeat changes the live group at once; its response waits until the records
 group has at most one write under way; records decided meanwhile are written next, in few batches.
 If a write is refused, the group is rebuilt from its committed records, and all waiting requests are
 refused.
-docs/decisions/0121-a-consumer-group-changes-at-once-and-answers-when-committed.md
+docs/decisions/0028-group-commits.md
 """
 
 from collections.abc import Set

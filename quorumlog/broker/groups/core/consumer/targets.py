@@ -2,7 +2,7 @@
 
 A target of thousands of partitions takes tens of ms. A `TargetJob` contains all its input, so a
 thread can run it while the coordinator handles other events (`awaited_targets.py`).
-docs/decisions/0129-a-large-target-is-made-outside-of-the-step.md
+docs/decisions/0032-group-threads.md
 """
 
 from collections import Counter

@@ -2,9 +2,8 @@
 
 The seam to a library of regular expressions is `TopicMatcher`. It must match in time linear in the
 length of the name for every expression, because clients send the expressions.
-docs/decisions/0122-expressions-of-topics-are-re2s.md
 More than a few names are matched outside of the step: some expressions take 0.3 ms for each name.
-docs/decisions/0139-names-are-tried-outside-of-the-step.md
+docs/decisions/0032-group-threads.md
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -198,7 +197,7 @@ class Topics:
 
         # DEVIATION: Kafka hashes with XXH3, and includes the racks of replicas. A group that a
         # Kafka broker wrote begins one more epoch here.
-        # docs/decisions/0121-a-consumer-group-changes-at-once-and-answers-when-committed.md
+        # docs/decisions/0028-group-commits.md
         """
         existing = [(name, self.by_name[name]) for name in sorted({*names} & self.by_name.keys())]
         if not existing:

@@ -1,7 +1,7 @@
 """One broker process: the real replicas and logs on a simulated machine and network.
 
 It does what tasks and sockets do in a real broker: registers, sends heartbeats, follows metadata,
-fetches from leaders, proposes ISRs, writes checkpoints. What it decides, the cores decide.
+fetches from leaders, proposes ISRs, writes checkpoints. The cores make all decisions.
 """
 
 from collections import deque
@@ -64,7 +64,7 @@ SETTINGS: Final = BrokerSettings(replica_lag_time_max_ms=1_200)
 
 
 class Coordinators(LeadershipListener, Protocol):
-    """What the broker does for the partitions that it leads."""
+    """The work of the broker for the partitions that it leads."""
 
     def forget(self) -> None:
         """Forget all: the process starts anew."""
@@ -328,7 +328,7 @@ class BrokerNode:
         self._publish()
 
     def _publish(self) -> None:
-        """Act on the newest image, but on none before our registration (decision 2)."""
+        """Act on the newest image, but on none before our registration (decision 13)."""
         broker = self._replay.brokers.get(self.node_id)
         if not self._is_published and (
             broker is None or self.broker_epoch < 0 or broker.broker_epoch != self.broker_epoch

@@ -58,7 +58,7 @@ def _controller(broken: type[Any]) -> BrokenRules:
 CONTROLLER_MUTANTS: Final = Mutants(_controller)
 
 
-@CONTROLLER_MUTANTS.breaks("a broker that lost unflushed records stays eligible (decision 18)")
+@CONTROLLER_MUTANTS.breaks("a broker that lost unflushed records stays eligible (decision 12)")
 class _IgnoresPowerLoss(Controller):
     def decide(
         self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
@@ -69,7 +69,7 @@ class _IgnoresPowerLoss(Controller):
 
 
 @CONTROLLER_MUTANTS.breaks(
-    "a broker that lost unflushed records resumes its leaderships (decision 133)"
+    "a broker that lost unflushed records resumes its leaderships (decision 13)"
 )
 class _ResumesWithoutItsRecords(Resumptions):
     def may_resume(
@@ -80,7 +80,7 @@ class _ResumesWithoutItsRecords(Resumptions):
 
 
 @CONTROLLER_MUTANTS.breaks(
-    "a new process leads in a leader epoch of the former process (decision 133)"
+    "a new process leads in a leader epoch of the former process (decision 13)"
 )
 class _ResumesInOldEpochs(Resumptions):
     def _renewed(self, request: BrokerRegistration) -> tuple[PartitionChange, ...]:
@@ -121,7 +121,7 @@ class _GrantsOldProposals(PartitionDecisions):
         return super()._refusal(partition, broker_id, proposal)
 
 
-@CONTROLLER_MUTANTS.breaks("a copy of a refused proposal may be granted later (decision 16)")
+@CONTROLLER_MUTANTS.breaks("a copy of a refused proposal may be granted later (decision 10)")
 class _LeavesRefusedProposalsValid(PartitionDecisions):
     def decide_alter(self, request: AlterPartitions) -> Decision[IsrResults]:
         decision = super().decide_alter(request)

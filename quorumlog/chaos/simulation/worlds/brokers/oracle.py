@@ -2,7 +2,7 @@
 
 It has the records of each log, the high watermarks, the acknowledgements of producers, and the ISR
 and ELR of the metadata. It models the system and shares no code with the cores.
-Only one process leads in a leader epoch: a restart needs a new epoch (decision 2).
+Only one process leads in a leader epoch: a restart needs a new epoch (decision 13).
 Sources: KIP-101 (replicas agree), KIP-497 and KIP-966 (ISR and ELR hold all committed records).
 """
 

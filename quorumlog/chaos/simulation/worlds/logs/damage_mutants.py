@@ -30,13 +30,13 @@ class _FileThatIsNeverInDoubt(HandsOn):
     is_in_doubt = False
 
 
-@DAMAGE_MUTANTS.breaks("records written through a lost file handle are not verified (decision 107)")
+@DAMAGE_MUTANTS.breaks("records written through a lost file handle are not verified (decision 22)")
 class _DoubtsNoFsync(OtherFiles):
     def other(self, path: str, file: Any) -> Any:
         return _FileThatIsNeverInDoubt(file) if path.endswith(".log") else file
 
 
-@DAMAGE_MUTANTS.breaks("records that may be the last copies are set aside (decision 115)")
+@DAMAGE_MUTANTS.breaks("records that may be the last copies are set aside (decision 25)")
 class _SetsTheLastRecordsAside(LogDirectory):
     def open(
         self,
@@ -56,7 +56,7 @@ class _RefusesOnlyOnce(HandsOn):
         return not path.endswith(f"/{REFUSED_FILE}") and bool(self._real.exists(path))
 
 
-@DAMAGE_MUTANTS.breaks("a cleanly closed log is opened without its start (decision 116)")
+@DAMAGE_MUTANTS.breaks("a cleanly closed log is opened without its start (decision 25)")
 class _OpensLogsWithoutTheirStart(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
@@ -65,14 +65,14 @@ class _OpensLogsWithoutTheirStart(Log):
         return log
 
 
-@DAMAGE_MUTANTS.breaks("a cleanly closed log is opened without its end (decision 116)")
+@DAMAGE_MUTANTS.breaks("a cleanly closed log is opened without its end (decision 25)")
 class _OpensLogsWithoutTheirEnd(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
         return super().open(disk, directory, settings, **{**known, "known_end_offset": 0})
 
 
-@DAMAGE_MUTANTS.breaks("a cleanly closed log is opened with holes (decision 116)")
+@DAMAGE_MUTANTS.breaks("a cleanly closed log is opened with holes (decision 25)")
 class _OpensLogsWithHoles(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":

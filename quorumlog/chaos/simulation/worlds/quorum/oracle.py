@@ -1,4 +1,4 @@
-"""What must hold in every run, seen from outside all nodes, at every event that could break it.
+"""The rules of every run, checked from outside all nodes, at every event that could break them.
 
 Sources: Raft figure 3 (election safety, log matching, leader completeness, state machine safety);
 KAFKA-10527, KAFKA-12460, KAFKA-12619.

@@ -47,7 +47,7 @@ class _LetsTheReplacedComeBack(Initialization):
             super()._go_on(transaction, now_ms, request_id, request)
 
 
-@COORDINATOR_MUTANTS.breaks("a fenced producer aborts its successor's transaction (decision 119)")
+@COORDINATOR_MUTANTS.breaks("a fenced producer aborts its successor's transaction (decision 33)")
 class _LetsAnyEpochAbortAnOpenTransaction(Initialization):
     def _busy_or_fenced(self, transaction: Transaction, expected: ProducerIdAndEpoch) -> ErrorCode:
         if transaction.state is TransactionState.ONGOING and not transaction.is_busy:

@@ -57,7 +57,7 @@ class Client:
     or loses all: when it receives a fencing error, and when its process ends.
     told: the partitions of its last assignment.
     removals: the removals of its id when the log had a record of its current epoch.
-    unproved: partitions assigned by a replaced coordinator (decision 53), and its partitions when
+    unproved: partitions assigned by a replaced coordinator (decision 58), and its partitions when
     the log removed it, or began a generation that it has not joined: it may not have noticed.
     served: when a broker read its last request that was served.
     read_as: the number of its last request that a broker has read, of all requests.
