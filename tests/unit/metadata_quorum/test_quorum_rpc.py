@@ -216,7 +216,7 @@ async def test_a_node_of_another_cluster_is_named_in_the_log(
             async with session.post(url, data=envelope) as answer:
                 assert cbor2.loads(await answer.read())["error_code"] == 104
     (said,) = warnings(caplog)
-    assert "this is cluster c, not d; node 7 asked" in said
+    assert "this is cluster c, not d; requested by node 7" in said
 
 
 @pytest.mark.parametrize(
