@@ -76,7 +76,7 @@ async def caught_up(network: Network, node_id: int) -> None:
 async def test_a_voter_far_behind_gets_a_snapshot(
     keeps_disk: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quorumlog.metadata_quorum.driver.snapshot_transfer.READ_BYTES", 100)
+    monkeypatch.setattr(MetadataLog, "chunk_bytes_max", 100)
     async with Network(3, controller_settings=SMALL) as network:
         victim, disk = await fallen_behind(network)
         voter = network.boot(victim, disk if keeps_disk else None)
