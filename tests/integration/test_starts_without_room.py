@@ -115,7 +115,8 @@ async def started(site: Site, disk: SimDisk, free: Callable[[], None]) -> tuple[
     room, nodes = Room(), list[Node]()
 
     def waits() -> bool:
-        return any("room" in one.progress() for one in nodes) or "room" in room.obstacles.below("")
+        is_waiting = "waiting for disk space" in room.obstacles.below("")
+        return is_waiting or any("room" in one.progress() for one in nodes)
 
     async def make_room() -> bool:
         await until(lambda: waits() or any(one.ready.is_set() for one in nodes))
