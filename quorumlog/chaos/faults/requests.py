@@ -41,11 +41,36 @@ def _links(sources: Iterable[str], destinations: Iterable[str], api: Api) -> tup
     )
 
 
+class RequestFault(LinkFault):
+    """A fault of the requests of the kind `api`. A subclass has the parameters.
+
+    sender: the source of the requests.
+    """
+
+    __slots__ = ()
+    api: str
+    sender: Sender
+
+    def __post_init__(self) -> None:
+        Fault.__post_init__(self)
+        find_api(self.api)
+
+    def effect(self, api_name: str) -> Effect:
+        """Return the effect on the links of these requests."""
+        raise NotImplementedError
+
+    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+        """See LinkFault."""
+        api = find_api(self.api)
+        links = request_links(scene, api, self.sender)
+        return (LinkRule(scene.rule_id(), links, self.effect(api.name)),)
+
+
 @named("drop_request", "requests of one kind are lost: a follower's Fetch", targets=LINK_ROLES)
-class DropRequests(LinkFault):
+class DropRequests(RequestFault):
     """Requests of the kind `api` are lost, and all later bytes of the same connection.
 
-    sender: whose requests. share_ppm: of how many, in millionths.
+    share_ppm: the lost share, in millionths.
     """
 
     imposes: ClassVar[frozenset[type[Effect]]] = frozenset({DropRequest})
@@ -53,19 +78,13 @@ class DropRequests(LinkFault):
     sender: Sender = "target"
     share_ppm: int = ranged(1, MILLION, default=MILLION)
 
-    def __post_init__(self) -> None:
-        Fault.__post_init__(self)
-        find_api(self.api)
-
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
-        """See LinkFault."""
-        api = find_api(self.api)
-        links = request_links(scene, api, self.sender)
-        return (LinkRule(scene.rule_id(), links, DropRequest(api.name, self.share_ppm)),)
+    def effect(self, api_name: str) -> Effect:
+        """See RequestFault."""
+        return DropRequest(api_name, self.share_ppm)
 
 
 @named("delay_request", "requests of one kind are late: an AlterPartition", targets=LINK_ROLES)
-class DelayRequests(LinkFault):
+class DelayRequests(RequestFault):
     """Requests of the kind `api`, and all later bytes of the connection, are late by `us`."""
 
     imposes: ClassVar[frozenset[type[Effect]]] = frozenset({DelayRequest})
@@ -73,19 +92,13 @@ class DelayRequests(LinkFault):
     sender: Sender = "target"
     us: int = ranged(1, DELAY_US_MAX, default=1_500_000)
 
-    def __post_init__(self) -> None:
-        Fault.__post_init__(self)
-        find_api(self.api)
-
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
-        """See LinkFault."""
-        api = find_api(self.api)
-        links = request_links(scene, api, self.sender)
-        return (LinkRule(scene.rule_id(), links, DelayRequest(api.name, self.us)),)
+    def effect(self, api_name: str) -> Effect:
+        """See RequestFault."""
+        return DelayRequest(api_name, self.us)
 
 
 @named("reply_lost", "requests are carried out, but no response arrives", targets=LINK_ROLES)
-class ReplyLost(LinkFault):
+class ReplyLost(RequestFault):
     """Answers to a share of the requests of the kind `api` are lost with their connection.
 
     sender: whose requests; by default, those of clients to the target.
@@ -96,12 +109,6 @@ class ReplyLost(LinkFault):
     sender: Sender = "clients"
     share_ppm: int = ranged(1, MILLION, default=300_000)
 
-    def __post_init__(self) -> None:
-        Fault.__post_init__(self)
-        find_api(self.api)
-
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
-        """See LinkFault."""
-        api = find_api(self.api)
-        links = request_links(scene, api, self.sender)
-        return (LinkRule(scene.rule_id(), links, DropReply(api.name, self.share_ppm)),)
+    def effect(self, api_name: str) -> Effect:
+        """See RequestFault."""
+        return DropReply(api_name, self.share_ppm)
