@@ -13,7 +13,7 @@ from quorumlog.chaos.simulation.oracles.rude_requests import RudeRequest, RudeRe
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.schemas import encode_request
 
-MEAN_S: Final = 0.25  # between two requests
+MEAN_S: Final = 0.15  # between two requests
 TIMEOUT_S: Final = 1.0
 _LENGTH_BYTES: Final = 4
 

@@ -87,7 +87,11 @@ class RudeRequests:
 
     def _epochs(self, rng: Random) -> Iterator[RudeRequest]:
         """Yield requests of producers with an older epoch, or with a guessed one."""
-        for name, state in self._transactions.states.items():
+        states = self._transactions.states
+        is_open = {
+            name: state for name, state in states.items() if state.state is TransactionState.ONGOING
+        }
+        for name, state in (is_open or states).items():
             home = self.homes[name]
             commits = rng.random() < 0.5
             ahead = _end(name, state, state.producer_epoch + AHEAD, commits=commits)
@@ -96,9 +100,12 @@ class RudeRequests:
                 old = state.producer_epoch - 1
                 yield RudeRequest(home, 5, _end(name, state, old, commits=commits))
                 yield RudeRequest(home, 4, _add(name, state, old))
-            if state.producer_epoch >= 2:  # the epoch before may send its InitProducerId again
-                yield RudeRequest(home, 4, _init(name, state, state.producer_epoch - 2))
-            yield RudeRequest(home, 5, _verify(name, state))
+            # The epoch before may send its InitProducerId again, unless a new producer fenced it.
+            is_begun = (state.producer_id, state.producer_epoch) in self._transactions.begun
+            if (old := state.producer_epoch - (1 if is_begun else 2)) >= 0:
+                yield RudeRequest(home, 4, _init(name, state, old))
+            if (at := self._transactions.unadded(state)) is not None:
+                yield RudeRequest(home, 5, _verify(name, state, at))
 
     def _markers(self, rng: Random) -> Iterator[RudeRequest]:
         """Yield markers of the decision before, for open transactions."""
@@ -143,8 +150,8 @@ def _init(name: str, state: TransactionMetadata, epoch: int) -> InitProducerIdRe
     )
 
 
-def _verify(name: str, state: TransactionMetadata) -> AddPartitionsToTxnRequest:
-    topic = AddPartitionsToTxnTopic(name=exchanges.RUDE, partitions=[0])
+def _verify(name: str, state: TransactionMetadata, at: TopicPartition) -> AddPartitionsToTxnRequest:
+    topic = AddPartitionsToTxnTopic(name=at.topic, partitions=[at.partition])
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=name,
         producer_id=state.producer_id,

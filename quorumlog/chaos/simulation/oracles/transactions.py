@@ -81,6 +81,7 @@ class Transactions:
         self._decisions: Final[dict[tuple[int, int], set[bool]]] = defaultdict(set)
         self._marked: Final[set[tuple[TopicPartition, int, int, bool]]] = set()
         self._requests: Final[set[tuple[int, int, bool]]] = set()  # EndTxn: commits or not
+        self.begun: Final[set[tuple[int, int]]] = set()  # epochs given to new producers, by id
         self._given: Final[dict[int, set[int]]] = defaultdict(set)  # epochs, by producer id
         self._doubts: Final[list[Callable[[], str]]] = []  # each returns a violation, or ""
 
@@ -221,6 +222,11 @@ class Transactions:
             f"{epoch}, to whose transaction it was not added"
         )
 
+    def unadded(self, state: TransactionMetadata) -> TopicPartition | None:
+        """Return a partition that was not added to the transaction of this epoch, if there is."""
+        added = self._added.get((state.producer_id, state.producer_epoch), set())
+        return next((at for at in self.places if at not in added), None)
+
     # --- clients ---
 
     def asked(self, exchange: Exchange) -> None:
@@ -252,6 +258,8 @@ class Transactions:
                 "twice"
             )
         given.add(epoch)
+        if request.producer_id == NO_PRODUCER_ID:
+            self.begun.add((producer_id, epoch))
         if exchange.is_rude:
             self._violated(
                 f"fenced-acts: {request.transactional_id}, producer {producer_id} in epoch "
