@@ -160,8 +160,8 @@ def test_a_whole_transaction_breaks_no_rule(history: History) -> None:
         ((ONGOING, replace(ABORTS, producer_epoch=5)), "epochs"),
         ((ONGOING, replace(ONGOING, partitions=(FIRST,))), "partitions-kept"),
         ((ONGOING, replace(COMMITS, partitions=(OTHER,))), "partitions-kept"),
-        ((ONGOING, COMMITS), "asked"),
-        ((ONGOING, ABORTS), "asked"),
+        ((ONGOING, COMMITS), "requested"),
+        ((ONGOING, ABORTS), "requested"),
         ((COMMITS, COMMITTED), "completed-added"),
     ],
 )
@@ -185,7 +185,7 @@ def test_the_coordinator_may_abort_for_a_rival_and_after_the_timeout(history: Hi
 def test_an_abort_without_an_epoch_of_its_own_needs_a_request(history: History) -> None:
     history.read(replace(ONGOING, client_transaction_version=1)).init(5)
     history.read(replace(ABORTS, producer_epoch=3, client_transaction_version=1))
-    assert history.broken == ["asked"]
+    assert history.broken == ["requested"]
 
 
 def test_markers_have_the_outcome_of_a_committed_decision(history: History) -> None:
@@ -245,16 +245,16 @@ def test_a_fetch_response_names_the_aborted_transactions(history: History) -> No
     history.fetches(2, 2, records=made, aborted_transactions=named)
     assert history.told == []
     history.fetches(2, 2, records=made)
-    assert history.broken == ["aborted-told"]
+    assert history.broken == ["aborted-listed"]
 
 
 def test_a_producer_receives_the_committed_outcome(history: History) -> None:
     history.read(ONGOING).granted(history.end())
-    assert history.broken == ["told-outcome"]
+    assert history.broken == ["reported-outcome"]
     other = History()
     other.end(commits=False)
     other.read(ONGOING, ABORTS).granted(other.end())
-    assert other.broken == ["told-outcome"]
+    assert other.broken == ["reported-outcome"]
 
 
 def test_two_producers_get_different_epochs(history: History) -> None:

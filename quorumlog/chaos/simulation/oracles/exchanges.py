@@ -101,7 +101,7 @@ class Conversation:
 
 
 class _Frames:
-    """One direction: collects the frames whose first bytes are wanted, and skips the others."""
+    """One direction: collects the frames chosen by their first bytes, and skips the others."""
 
     def __init__(
         self, head_bytes: int, wants: Callable[[bytes], bool], take: Callable[[bytes], None]

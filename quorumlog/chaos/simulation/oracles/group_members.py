@@ -1,13 +1,13 @@
 """The rules of members and assignments, by the committed log and the messages of clients.
 
-    told-committed    a member receives an assignment or a member epoch only if the log has it
-    one-owner         a partition has one owner: in all records of a generation, among the current
-                      assignments of a consumer group, and from the response that assigns it to
-                      the heartbeat that no longer reports it
-    epoch-rises       epochs of a consumer group and of its members never decrease
-    group-generation  the generation of a group never decreases, unless the group was deleted
-    fenced-heartbeat  a member is not served at an epoch before its last two
-    one-form          a group has the records of one protocol
+    assigned-committed  each assignment and member epoch that a member receives is in the log
+    one-owner           a partition has one owner: in all records of a generation, among the current
+                        assignments of a consumer group, and from the response that assigns it to
+                        the heartbeat that no longer reports it
+    epoch-rises         epochs of a consumer group and of its members never decrease
+    group-generation    the generation of a group never decreases, unless the group was deleted
+    fenced-heartbeat    a member is not served at an epoch before its last two
+    one-form            a group has the records of one protocol
 
 Sources: KIP-62, KIP-848, KAFKA-13614.
 """
@@ -64,9 +64,9 @@ class _Group:
     )  # of a consumer group: instance ids
     current: dict[str, _Current] = field(default_factory=dict)
     owners: dict[tuple[int, TopicPartition], str] = field(default_factory=dict)
-    said: set[tuple[str, int, object]] = field(default_factory=set)  # member, epoch, assignment
+    logged: set[tuple[str, int, object]] = field(default_factory=set)  # member, epoch, assignment
     has: dict[str, Partitions] = field(default_factory=dict)  # by the members' own reports
-    told: dict[str, int] = field(default_factory=dict)  # the last epoch in a response, by member
+    epochs: dict[str, int] = field(default_factory=dict)  # in the last response to each member
 
 
 class GroupMembers:
@@ -120,7 +120,7 @@ class GroupMembers:
                 f"{before.generation_id}"
             )
         for member in stored.members:
-            group.said.add((member.member_id, generation, member.assignment))
+            group.logged.add((member.member_id, generation, member.assignment))
             if stored.protocol_type != "consumer":
                 continue
             for one in assignment_of(member.assignment):
@@ -151,7 +151,7 @@ class GroupMembers:
             case None if kind is RecordKind.MEMBER:
                 group.members.pop(name, None)
                 group.has.pop(name, None)
-                group.told.pop(name, None)
+                group.epochs.pop(name, None)
             case None if kind is RecordKind.CURRENT_ASSIGNMENT:
                 group.current.pop(name, None)
             case _:
@@ -173,8 +173,8 @@ class GroupMembers:
             pending,
             {one: since.get(one, epoch) for one in named},
         )
-        group.said |= {(name, epoch, assigned), (name, epoch, None)}
-        group.said.add((name, epoch, self._named(assigned)))
+        group.logged |= {(name, epoch, assigned), (name, epoch, None)}
+        group.logged.add((name, epoch, self._named(assigned)))
 
     # --- clients ---
 
@@ -207,10 +207,10 @@ class GroupMembers:
         group = self._groups[request.group_id]
         known = request.member_id, request.generation_id
         named = assignment_of(response.assignment)
-        is_said = (*known, response.assignment) in group.said or (*known, named) in group.said
-        if not is_said:
+        is_logged = (*known, response.assignment) in group.logged or (*known, named) in group.logged
+        if not is_logged:
             self._violated(
-                f"told-committed: {request.member_id} of {request.group_id} receives "
+                f"assigned-committed: {request.member_id} of {request.group_id} receives "
                 f"{len(named)} partitions in {request.generation_id}, which are not in the log"
             )
 
@@ -235,18 +235,18 @@ class GroupMembers:
             return
         epoch, assignment = response.member_epoch, response.assignment
         assigned = None if assignment is None else _partitions(assignment.topic_partitions)
-        if (member_id, epoch, assigned) not in group.said:
+        if (member_id, epoch, assigned) not in group.logged:
             self._violated(
-                f"told-committed: {member_id} of {request.group_id} receives "
+                f"assigned-committed: {member_id} of {request.group_id} receives "
                 f"{self._shown(assigned or ())} at {epoch}, which is not in the log"
             )
         if not is_current or member_id not in group.members:
             return
-        if epoch < group.told.get(member_id, 0):
+        if epoch < group.epochs.get(member_id, 0):
             self._violated(
-                f"epoch-rises: {member_id} receives {epoch} after {group.told[member_id]}"
+                f"epoch-rises: {member_id} receives {epoch} after {group.epochs[member_id]}"
             )
-        group.told[member_id] = epoch
+        group.epochs[member_id] = epoch
         for other, has in group.has.items() if assigned is not None else ():
             if other != member_id and (both := has & (assigned or NO_PARTITIONS)):
                 self._violated(f"one-owner: {other} and {member_id} have {self._shown(both)}")

@@ -1,7 +1,7 @@
 """The rules of committed offsets, by the committed log and the messages of clients.
 
     acked-committed    an acknowledged commit has a record behind its arrival in the log
-    commit-asked       each committed offset has been sent by a client
+    commit-sent        each committed offset has been sent by a client
     fenced-commit      where the log has a commit, its member is in the group, at its generation or
                        member epoch, or at an older epoch since which it has had the partition
                        (KIP-1251)
@@ -88,7 +88,7 @@ class GroupOffsets:
         name = f"{key[0]} commits {value.offset} of {key[1].topic}-{key[1].partition}"
         faults = [self._members.fault_of(one.request, key[1]) for one in sources]
         if not sources:
-            self._violated(f"commit-asked: {name}, and no client has sent it")
+            self._violated(f"commit-sent: {name}, and no client has sent it")
         elif all(faults):
             self._violated(f"fenced-commit: {name} for {faults[-1]}")
 

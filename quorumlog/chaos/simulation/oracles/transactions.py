@@ -5,7 +5,7 @@
     epochs            a change takes at most one epoch of a producer id (KAFKA-19367); epochs never
                       decrease
     partitions-kept   a transaction keeps its partitions until it is complete
-    asked             a commit was requested by its producer, with the epoch of the transaction; and
+    requested         a commit was requested by its producer, with the epoch of the transaction; and
                       an abort without an epoch of its own, too
     completed-added   a complete transaction has its marker in each of its partitions
     one-outcome       a marker has the outcome of a decision that was committed before it
@@ -13,9 +13,9 @@
     late-batch        no batch comes after the marker that ended its epoch (KIP-890)
     late-marker       no marker of an earlier decision ends a transaction (KIP-1228)
     stable            a last stable offset is at most the first offset of an open transaction
-    aborted-told      a fetch response names the aborted transactions of its records
+    aborted-listed    a fetch response names the aborted transactions of its records
     misplaced         no plain batch of a producer is in its open transaction
-    told-outcome      a producer receives the outcome that is in the log
+    reported-outcome  a producer receives the outcome that is in the log
     one-epoch         two producers get different epochs
     fenced-acts       a producer with an older epoch adds nothing, and ends nothing
 
@@ -163,7 +163,7 @@ class Transactions:
         if not is_own or not (has_rival or lasted_ms >= before.transaction_timeout_ms):
             what = "commit" if commits else "abort"
             self._violated(
-                f"asked: {name}: {_shown(decided)}, and no producer requested the {what}"
+                f"requested: {name}: {_shown(decided)}, and no producer requested the {what}"
             )
 
     # --- the logs of the partitions ---
@@ -278,7 +278,7 @@ class Transactions:
         what = "commit" if request.committed else "abort"
         if request.committed not in of_it and (request.committed or of_it):
             self._violated(
-                f"told-outcome: {name} may {what}, and the committed decision is "
+                f"reported-outcome: {name} may {what}, and the committed decision is "
                 f"{sorted(of_it) or 'none'}"
             )
         self._check_fenced(exchange, epoch + bool(of_it), what)
@@ -308,7 +308,7 @@ class Transactions:
             for one in reversed(self._ended[at, producer_id]):
                 if one.first_offset <= offset < one.marker_offset:
                     if not one.commits and (producer_id, one.first_offset) not in told:
-                        self._violated(f"aborted-told: {shown}, without the abort at {offset}")
+                        self._violated(f"aborted-listed: {shown}, without the abort at {offset}")
                     break
 
     def verified(self, exchange: Exchange) -> None:
