@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from quorumlog.chaos.faults.fault import ALL, Fault
 from quorumlog.chaos.faults.machines import PowerLossOfAll
 from quorumlog.chaos.faults.traffic import Delay
+from quorumlog.chaos.mutants.mutant import Mutant
+from quorumlog.chaos.mutants.parts import Parts
 from quorumlog.chaos.schedule import Schedule, ScheduleError
 from quorumlog.chaos.simulation.kernel.options import DrawOptions
 from quorumlog.chaos.simulation.kernel.randomness import seeded
@@ -18,20 +20,20 @@ class WorldKind:
     """A kind of world.
 
     nodes: the least and the greatest number of nodes.
-    mutants: name -> the rule that it breaks.
+    mutants: name -> mutant.
     options: draws the options of a run.
     hunt: the targets of the drawn faults.
-    build: makes the world of a schedule, with one rule broken if a mutant is named.
+    build: makes the world of a schedule, with these parts.
     """
 
     name: str
     text: str
     nodes: tuple[int, int] = (1, 9)
     faults: tuple[type[Fault], ...]
-    mutants: Mapping[str, str]
+    mutants: Mapping[str, Mutant]
     options: DrawOptions
     hunt: Hunt
-    build: Callable[[Schedule, str | None], World]
+    build: Callable[[Schedule, Parts], World]
 
     def draw(
         self, seed: int, *, nodes: int, duration_us: int, faults: Collection[str] | None
