@@ -4,10 +4,9 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 from typing import Any, Final
 
-from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
 from quorumlog.broker.groups.core.consumer.coordinator import NEVER_MS, ConsumerGroupCoordinator
-from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
+from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup, ConsumerMember
 from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
 from quorumlog.broker.groups.core.consumer.member_deadlines import MemberDeadlines
 from quorumlog.broker.groups.core.consumer.membership import Membership
