@@ -8,7 +8,7 @@ from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked, run_on
 from quorumlog.chaos.node_simulation.settings import DEFAULT_OPTIONS, NodesResult, NodesSettings
 from quorumlog.chaos.node_simulation.swarm import draw_swarm
 from quorumlog.chaos.schedule import Option, Schedule
-from quorumlog.chaos.simulation.kernel.shrink import shrink_schedule
+from quorumlog.chaos.simulation.kernel.swarm import shrink_schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import options_of
 from quorumlog.cluster import ClusterShape

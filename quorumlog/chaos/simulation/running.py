@@ -10,7 +10,7 @@ from quorumlog.chaos.mutants.parts import REAL_PARTS
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.simulation.kernel.rules import Violation
 from quorumlog.chaos.simulation.kernel.run import Run
-from quorumlog.chaos.simulation.kernel.shrink import shrink_schedule
+from quorumlog.chaos.simulation.kernel.swarm import shrink_schedule
 from quorumlog.chaos.simulation.worlds.registry import world_kind
 from quorumlog.invariants import InvariantViolation
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError, UnexpectedOffset

@@ -21,13 +21,6 @@ from quorumlog.chaos.simulation.kernel.run import World
 from quorumlog.chaos.simulation.kernel.swarm import Hunt
 from quorumlog.chaos.simulation.worlds.brokers.producers import Producing, draw_producing_options
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
-from quorumlog.chaos.simulation.worlds.drawn_faults import (
-    BROKER_FAULTS,
-    COMPOSED_FAULTS,
-    LOG_FAULTS,
-    PARTITION_FAULTS,
-    QUORUM_FAULTS,
-)
 from quorumlog.chaos.simulation.worlds.groups.consumer.workload import (
     ConsumerProtocolGroup,
     draw_consumer_options,
@@ -42,9 +35,19 @@ from quorumlog.chaos.simulation.worlds.quorum.world import (
     draw_quorum_options,
     draw_voters_options,
 )
-from quorumlog.chaos.simulation.worlds.transactions.options import draw_transaction_options
-from quorumlog.chaos.simulation.worlds.transactions.workload import Transactions, data_places
-from quorumlog.chaos.simulation.worlds.world_kind import WorldKind
+from quorumlog.chaos.simulation.worlds.transactions.workload import (
+    Transactions,
+    data_places,
+    draw_transaction_options,
+)
+from quorumlog.chaos.simulation.worlds.world_kind import (
+    BROKER_FAULTS,
+    COMPOSED_FAULTS,
+    LOG_FAULTS,
+    PARTITION_FAULTS,
+    QUORUM_FAULTS,
+    WorldKind,
+)
 
 
 def _build_brokers(schedule: Schedule, parts: Parts) -> World:
