@@ -1,4 +1,4 @@
-"""A node with one of the planted bugs of the simulation: the first argument names it.
+"""A node with a planted bug: the first argument names it.
 
 `quorumlog chaos run --mutant cuts_too_much --fault pause_kill` runs this program as each node.
 """
@@ -6,11 +6,11 @@
 import sys
 from dataclasses import replace
 
-from quorumlog.chaos.node_simulation.mutants import mutant_called
+from quorumlog.chaos.mutants.registry import node_mutant
 from quorumlog.node.main import main
 from quorumlog.storage.io.disk import RealDisk
 
 if __name__ == "__main__":
-    mutant = mutant_called(sys.argv[1])
+    mutant = node_mutant(sys.argv[1])
     substitutes = replace(mutant.substitutes, open_disk=lambda: mutant.disk(RealDisk()))
     sys.exit(main(sys.argv[2:], substitutes))

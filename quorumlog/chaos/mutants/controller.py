@@ -1,7 +1,4 @@
-"""Controllers that break one rule each: the world of a controller and brokers must find them.
-
-Mutants of unclean elections are here, too, also the follower that does not truncate its records.
-"""
+"""Controllers with one broken rule each: registrations, fencing, ISRs, elections, reassignments."""
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
@@ -9,8 +6,7 @@ from typing import Any, Final
 
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.following import Followership
-from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
-from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES, BrokenRules
+from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.log_loss import NO_LOSS, Losses
 from quorumlog.metadata_quorum.controller.partition_changes import (
@@ -27,7 +23,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     IsrResults,
 )
 from quorumlog.metadata_quorum.controller.resuming import Resumptions
-from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration, IsrProposal
 from quorumlog.metadata_quorum.image import BrokerImage, PartitionImage
@@ -35,30 +30,14 @@ from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset
 
-# ruff: noqa: ARG002 - a mutant has the signature of the method that it replaces
+# ruff: noqa: ARG002 - a mutant has the signature of the replaced method
+
+CONTROLLERS: Final = Mutants("controller")
+ELECTIONS: Final = Mutants("controller")
+"""Whole nodes alone can run them."""
 
 
-def controller_with(broken: type[Any]) -> type[Controller]:
-    """Return a controller class with this rule; a controller class is returned as it is."""
-    if issubclass(broken, Controller):
-        return broken
-
-    class Mutant(Controller):
-        rules = with_broken(ControllerRules(), broken)
-
-    return Mutant
-
-
-def _controller(broken: type[Any]) -> BrokenRules:
-    if issubclass(broken, Followership):
-        return BrokenRules(partition=with_broken(UNCHECKED_RULES, broken))
-    return BrokenRules(controller=controller_with(broken))
-
-
-CONTROLLER_MUTANTS: Final = Mutants(_controller)
-
-
-@CONTROLLER_MUTANTS.breaks("a broker that lost unflushed records stays eligible (decision 12)")
+@CONTROLLERS.breaks("a broker that lost unflushed records stays eligible (decision 12)")
 class _IgnoresPowerLoss(Controller):
     def decide(
         self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
@@ -68,9 +47,7 @@ class _IgnoresPowerLoss(Controller):
         return super().decide(request, now_ms=now_ms, base_offset=base_offset)
 
 
-@CONTROLLER_MUTANTS.breaks(
-    "a broker that lost unflushed records resumes its leaderships (decision 13)"
-)
+@CONTROLLERS.breaks("a broker that lost unflushed records resumes its leaderships (decision 13)")
 class _ResumesWithoutItsRecords(Resumptions):
     def may_resume(
         self, broker: BrokerImage | None, request: BrokerRegistration, losses: Losses
@@ -79,15 +56,13 @@ class _ResumesWithoutItsRecords(Resumptions):
         return super().may_resume(broker, replace(request, boot_id=boot_id), NO_LOSS)
 
 
-@CONTROLLER_MUTANTS.breaks(
-    "a new process leads in a leader epoch of the former process (decision 13)"
-)
+@CONTROLLERS.breaks("a new process leads in a leader epoch of the former process (decision 13)")
 class _ResumesInOldEpochs(Resumptions):
     def _renewed(self, request: BrokerRegistration) -> tuple[PartitionChange, ...]:
         return ()
 
 
-@CONTROLLER_MUTANTS.breaks("the first slice of a decision already fences the broker")
+@CONTROLLERS.breaks("the first slice of a decision already fences the broker")
 class _FencesBeforeTheLastSlice(Slices):
     at_once = 1
 
@@ -95,7 +70,7 @@ class _FencesBeforeTheLastSlice(Slices):
         return super().departure(broker_id, losses)._replace(is_whole=True)
 
 
-@CONTROLLER_MUTANTS.breaks("an ISR is granted with a replaced process (KIP-903)")
+@CONTROLLERS.breaks("an ISR is granted with a replaced process (KIP-903)")
 class _GrantsToAnyProcess(PartitionDecisions):
     def _is_eligible(
         self, partition: PartitionImage, broker_id: BrokerId, broker_epoch: int
@@ -104,7 +79,7 @@ class _GrantsToAnyProcess(PartitionDecisions):
         return broker is not None and not broker.fenced
 
 
-@CONTROLLER_MUTANTS.breaks("an ISR is granted with a fenced member (KAFKA-14617)")
+@CONTROLLERS.breaks("an ISR is granted with a fenced member (KAFKA-14617)")
 class _GrantsToTheFenced(PartitionDecisions):
     def _is_eligible(
         self, partition: PartitionImage, broker_id: BrokerId, broker_epoch: int
@@ -112,7 +87,7 @@ class _GrantsToTheFenced(PartitionDecisions):
         return True
 
 
-@CONTROLLER_MUTANTS.breaks("an ISR proposal from an older partition epoch is granted (KIP-497)")
+@CONTROLLERS.breaks("an ISR proposal from an older partition epoch is granted (KIP-497)")
 class _GrantsOldProposals(PartitionDecisions):
     def _refusal(
         self, partition: PartitionImage, broker_id: BrokerId, proposal: IsrProposal
@@ -121,7 +96,7 @@ class _GrantsOldProposals(PartitionDecisions):
         return super()._refusal(partition, broker_id, proposal)
 
 
-@CONTROLLER_MUTANTS.breaks("a copy of a refused proposal may be granted later (decision 10)")
+@CONTROLLERS.breaks("a copy of a refused proposal may be granted later (decision 10)")
 class _LeavesRefusedProposalsValid(PartitionDecisions):
     def decide_alter(self, request: AlterPartitions) -> Decision[IsrResults]:
         decision = super().decide_alter(request)
@@ -129,7 +104,7 @@ class _LeavesRefusedProposalsValid(PartitionDecisions):
         return replace(decision, records=real)
 
 
-@CONTROLLER_MUTANTS.breaks(
+@CONTROLLERS.breaks(
     "a removed ISR member stays eligible although the ISR commits further records (KIP-966)"
 )
 class _KeepsTheElrWhileItCommits(PartitionChanges):
@@ -137,7 +112,7 @@ class _KeepsTheElrWhileItCommits(PartitionChanges):
         return replicas + 1
 
 
-@CONTROLLER_MUTANTS.breaks("a replica outside ISR and ELR is elected when no member is alive")
+@CONTROLLERS.breaks("a replica outside ISR and ELR is elected when no member is alive")
 class _ElectsAnyThatLives(PartitionChanges):
     def change(
         self,
@@ -154,14 +129,14 @@ class _ElectsAnyThatLives(PartitionChanges):
         return super().change(located, target_isr, active, *others, **options)
 
 
-@CONTROLLER_MUTANTS.breaks("a reassignment ends before all replicas are in sync (KAFKA-15665)")
+@CONTROLLERS.breaks("a reassignment ends before all replicas are in sync (KAFKA-15665)")
 class _EndsBeforeAllAreInSync(PartitionChanges):
     def completed(self, assignment: Assignment, isr: tuple[BrokerId, ...]) -> Assignment:
         is_begun = bool({*assignment.adding} & {*isr})
         return Assignment(assignment.target) if is_begun else super().completed(assignment, isr)
 
 
-@CONTROLLER_MUTANTS.breaks("a reassignment removes the leader without an election")
+@CONTROLLERS.breaks("a reassignment removes the leader without an election")
 class _DropsTheLeaderWithoutAnElection(PartitionChanges):
     def change(
         self,
@@ -178,13 +153,13 @@ class _DropsTheLeaderWithoutAnElection(PartitionChanges):
         return replace(change, leader=NO_LEADER) if leads_anew else change
 
 
-@CONTROLLER_MUTANTS.breaks("a cancelled reassignment keeps the added replicas")
+@CONTROLLERS.breaks("a cancelled reassignment keeps the added replicas")
 class _LeavesWhatWasAdded(ReassignmentDecisions):
     def without_reassignment(self, partition: PartitionImage) -> Assignment:
         return Assignment(partition.replicas)
 
 
-@CONTROLLER_MUTANTS.breaks("a reassignment drops the old replicas before the new ones are in sync")
+@CONTROLLERS.breaks("a reassignment drops the old replicas before the new ones are in sync")
 class _DropsTheOldReplicasAtOnce(ReassignmentDecisions):
     def towards(self, partition: PartitionImage, target: tuple[BrokerId, ...]) -> Assignment:
         return Assignment(target, super().towards(partition, target).adding)
@@ -193,13 +168,13 @@ class _DropsTheOldReplicasAtOnce(ReassignmentDecisions):
 # --- unclean elections ---
 
 
-@CONTROLLER_MUTANTS.breaks("a leader is elected uncleanly although the topic does not allow it")
+@CONTROLLERS.breaks("a leader is elected uncleanly although the topic does not allow it")
 class _ElectsWithoutLeave(PartitionChanges):
     def may_be_unclean(self, topic_name: str) -> bool:
         return True
 
 
-@CONTROLLER_MUTANTS.breaks("an unclean election ignores live eligible replicas")
+@CONTROLLERS.breaks("an unclean election ignores live eligible replicas")
 class _PassesOverTheEligible(PartitionChanges):
     def elected(
         self, assignment: Assignment, pool: tuple[BrokerId, ...], active: Set[BrokerId]
@@ -207,9 +182,7 @@ class _PassesOverTheEligible(PartitionChanges):
         return super().elected(assignment, assignment.replicas, active)
 
 
-@CONTROLLER_MUTANTS.breaks(
-    "an unclean election leaves other replicas than the new leader in the ISR"
-)
+@CONTROLLERS.breaks("an unclean election leaves other replicas than the new leader in the ISR")
 class _KeepsTheIsrOfTheLostHistory(PartitionChanges):
     def change(
         self,
@@ -226,7 +199,7 @@ class _KeepsTheIsrOfTheLostHistory(PartitionChanges):
         return replace(change, isr=(change.leader, *(o for o in alive if o != change.leader)))
 
 
-@CONTROLLER_MUTANTS.breaks("a follower keeps records that an unclean election has discarded")
+@CONTROLLERS.breaks("a follower keeps records that an unclean election has discarded")
 class _KeepsWhatWasCommitted(Followership):
     def leader_diverged(self, event: events.LeaderDiverged) -> Sequence[effects.Effect]:
         return [
@@ -235,3 +208,45 @@ class _KeepsWhatWasCommitted(Followership):
             else effect
             for effect in super().leader_diverged(event)
         ]
+
+
+# --- elections that no simulated world covers ---
+
+
+"""Controllers with a broken rule that no simulated world covers."""
+
+
+@ELECTIONS.breaks("a controller elects a replica outside the ISR although a member is alive")
+class _ElectsOutsideTheIsr(PartitionChanges):
+    def change(
+        self,
+        located: Located,
+        target_isr: tuple[BrokerId, ...],
+        active: Set[BrokerId],
+        *others: Any,
+        **options: Any,
+    ) -> PartitionChange | None:
+        partition = located.partition
+        if partition.leader_id not in target_isr:
+            outside = [
+                replica
+                for replica in partition.replicas
+                if replica in active and replica not in {*target_isr, partition.leader_id}
+            ]
+            if outside:
+                return PartitionChange(
+                    topic_id=located.topic_id,
+                    partition_id=located.index,
+                    isr=(outside[0],),
+                    leader=outside[0],
+                    elr=None,
+                )
+        return super().change(located, target_isr, active, *others, **options)
+
+
+@ELECTIONS.breaks(
+    "a broker with an ended process leaves the ISRs before an unheard broker (decision 6)"
+)
+class _LetsTheDeadLeaveFirst(Controller):
+    def _may_leave(self, broker_id: BrokerId, now_ms: int) -> bool:
+        return True

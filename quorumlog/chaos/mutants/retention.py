@@ -1,15 +1,13 @@
-"""Logs that live and die wrongly: retention, deletion of records and compaction with one bug each.
-
-The world `logs` and whole nodes must find them.
-"""
+"""Logs that delete or compact wrongly, with one broken rule each."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any, Final, cast
 
-from quorumlog.chaos.simulation.kernel.mutants import Mutants
-from quorumlog.chaos.simulation.worlds.storage_mutants import HandsOn, NotFlushed, Storage
+from quorumlog.chaos.mutants.mutant import Mutants
+from quorumlog.chaos.mutants.parts import HandsOn, Parts, of_every_log
+from quorumlog.chaos.mutants.storage import NotFlushed
 from quorumlog.storage.core.cleaning import CleanableRange, CleaningRules, NewestOffsets
 from quorumlog.storage.core.retention import Retention, RetentionLimits, SegmentFacts
 from quorumlog.storage.core.settings import LogSettings
@@ -25,28 +23,22 @@ from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, decode_batch, encode_batch, read_header
 
-
-def _storage(broken: type[Any]) -> Storage:
-    if issubclass(broken, Log):
-        return Storage(log=broken)
-    if issubclass(broken, Retention):
-        return Storage(retention=broken)
-    if issubclass(broken, CleanableRange):
-        return Storage(cleanable=broken)
-    if issubclass(broken, CleaningRules | NewestOffsets | Cleaning | Compaction):
-        return Storage(log=_cleaned_by(_compaction(broken)))
-    return Storage(disk=lambda disk: cast(Disk, broken(disk)))
+# ruff: noqa: ARG002 - a mutant has the signature of the replaced method
 
 
-def _compaction(broken: type[Any]) -> type[Compaction]:
+def _compacting(broken: type[Any]) -> Parts:
     if issubclass(broken, CleaningRules):
-        return _with_rules(broken)
+        return of_every_log(_compacted_by(_with_rules(broken)))
     if issubclass(broken, NewestOffsets):
-        return _with_pass(_with_keys(broken))
-    return _with_pass(broken) if issubclass(broken, Cleaning) else broken
+        return of_every_log(_compacted_by(_with_pass(_with_keys(broken))))
+    if issubclass(broken, Cleaning):
+        return of_every_log(_compacted_by(_with_pass(broken)))
+    if issubclass(broken, Compaction):
+        return of_every_log(_compacted_by(broken))
+    return of_every_log(broken)
 
 
-def _cleaned_by(compaction: type[Compaction]) -> type[Log]:
+def _compacted_by(compaction: type[Compaction]) -> type[Log]:
     class Mutant(Log):
         cleaned_by = compaction
 
@@ -76,19 +68,19 @@ def _with_rules(broken: type[CleaningRules]) -> type[Compaction]:
     return Mutant
 
 
-LOG_MUTANTS: Final = Mutants(_storage)
+RETENTION: Final = Mutants("storage", _compacting)
 
 
 # --- retention ---
 
 
-@LOG_MUTANTS.breaks("retention removes uncommitted records")
+@RETENTION.breaks("retention removes uncommitted records")
 class _RemovesWhatIsNotCommitted(Retention):
-    def is_committed(self, end: int, high_watermark: int) -> bool:  # noqa: ARG002 - broken
+    def is_committed(self, end: int, high_watermark: int) -> bool:
         return True
 
 
-@LOG_MUTANTS.breaks("a log with unlimited retention.ms loses its old records")
+@RETENTION.breaks("a log with unlimited retention.ms loses its old records")
 class _TakesNoLimitForZero(Retention):
     def has_expired(self, segment: SegmentFacts, limits: RetentionLimits, wall_ms: int) -> bool:
         limited = replace(limits, max_age_ms=max(0, limits.max_age_ms))
@@ -110,7 +102,7 @@ class _Start(Retention):
         raise NotImplementedError
 
 
-@LOG_MUTANTS.breaks("retention by size removes a segment that fits within the limit")
+@RETENTION.breaks("retention by size removes a segment that fits within the limit")
 class _RemovesOneTooMany(_Start):
     def changed(
         self, segments: Sequence[SegmentFacts], limits: RetentionLimits
@@ -119,7 +111,7 @@ class _RemovesOneTooMany(_Start):
         return segments, replace(limits, max_bytes=less)
 
 
-@LOG_MUTANTS.breaks("retention by size keeps a segment above the limit")
+@RETENTION.breaks("retention by size keeps a segment above the limit")
 class _LeavesOneTooMany(_Start):
     def changed(
         self, segments: Sequence[SegmentFacts], limits: RetentionLimits
@@ -128,7 +120,7 @@ class _LeavesOneTooMany(_Start):
         return segments, replace(limits, max_bytes=more)
 
 
-@LOG_MUTANTS.breaks(
+@RETENTION.breaks(
     "a segment's age is that of its oldest record: younger records are deleted with it"
 )
 class _AgesByTheOldestRecord(_Start):
@@ -140,7 +132,7 @@ class _AgesByTheOldestRecord(_Start):
         return older, limits
 
 
-@LOG_MUTANTS.breaks("deleting an old segment also deletes a younger segment before it")
+@RETENTION.breaks("deleting an old segment also deletes a younger segment before it")
 class _PassesOverYoungSegments(Retention):
     def start_after(
         self,
@@ -161,7 +153,7 @@ class _PassesOverYoungSegments(Retention):
         return start
 
 
-@LOG_MUTANTS.breaks("old segments stay while the log has a young record")
+@RETENTION.breaks("old segments stay while the log has a young record")
 class _GoesByTheYoungestOfAll(_Start):
     def changed(
         self, segments: Sequence[SegmentFacts], limits: RetentionLimits
@@ -173,7 +165,7 @@ class _GoesByTheYoungestOfAll(_Start):
 # --- where a log starts ---
 
 
-@LOG_MUTANTS.breaks("a restarted log loses its log start offset: deleted records return")
+@RETENTION.breaks("a restarted log loses its log start offset: deleted records return")
 class _ForgetsWhereItStarts(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> Log:
@@ -181,13 +173,13 @@ class _ForgetsWhereItStarts(Log):
         return super().open(disk, directory, settings, **known)
 
 
-@LOG_MUTANTS.breaks("the segments of deleted records are never removed")
+@RETENTION.breaks("the segments of deleted records are never removed")
 class _LeavesDeadSegments(Log):
     def remove_dead_segments(self) -> None:
         """Claim it."""
 
 
-@LOG_MUTANTS.breaks("the segment with the log start offset is deleted with the segments below it")
+@RETENTION.breaks("the segment with the log start offset is deleted with the segments below it")
 class _RemovesWhereItStarts(Log):
     def advance_log_start_offset(self, offset: int) -> None:
         super().advance_log_start_offset(offset)
@@ -196,21 +188,21 @@ class _RemovesWhereItStarts(Log):
             self._segments.detach_below(behind[0])
 
 
-@LOG_MUTANTS.breaks("dead segments are renamed newest first: a crash leaves a hole")
+@RETENTION.breaks("dead segments are renamed newest first: a crash leaves a hole")
 class _RemovesTheNewestFirst(Log):
     def remove_dead_segments(self) -> None:
         self._segments._dead.reverse()  # noqa: SLF001 - broken
         super().remove_dead_segments()
 
 
-@LOG_MUTANTS.breaks("deleted records are readable while their segment exists")
+@RETENTION.breaks("deleted records are readable while their segment exists")
 class _DeletesWholeSegmentsAlone(Log):
     def advance_log_start_offset(self, offset: int) -> None:
         held_by = [base for base in self.segment_base_offsets if base <= offset]
         super().advance_log_start_offset(max(self.log_start_offset, *held_by[-1:]))
 
 
-@LOG_MUTANTS.breaks("recovery checks only the last segment, not all unflushed segments")
+@RETENTION.breaks("recovery checks only the last segment, not all unflushed segments")
 class _BelievesAllButTheLast(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> Log:
@@ -223,13 +215,13 @@ class _PassingOver(TimeLookup):
         return super().first_since(timestamp_ms + 1)
 
 
-@LOG_MUTANTS.breaks("a lookup by time skips a record with exactly that timestamp")
+@RETENTION.breaks("a lookup by time skips a record with exactly that timestamp")
 class _PassesOverTheTime(Log):
     def time_lookup(self) -> TimeLookup:
         return _PassingOver(self._segments, self.log_start_offset)
 
 
-@LOG_MUTANTS.breaks("a lookup by time returns a deleted record")
+@RETENTION.breaks("a lookup by time returns a deleted record")
 class _FindsDeletedRecords(Log):
     def time_lookup(self) -> TimeLookup:
         return TimeLookup(self._segments, Offset(0))
@@ -238,31 +230,31 @@ class _FindsDeletedRecords(Log):
 # --- the records that compaction keeps ---
 
 
-@LOG_MUTANTS.breaks("compaction drops the newest record of a key")
+@RETENTION.breaks("compaction drops the newest record of a key")
 class _DropsTheNewest(CleaningRules):
     def is_kept(self, record: RawRecord, offset: int, newest: NewestOffsets, *horizon: Any) -> bool:
         return super().is_kept(record, offset - 1, newest, *horizon)
 
 
-@LOG_MUTANTS.breaks("compaction drops tombstones at once: a reader keeps a deleted key")
+@RETENTION.breaks("compaction drops tombstones at once: a reader keeps a deleted key")
 class _DropsTombstonesAtOnce(CleaningRules):
     def is_kept(self, record: RawRecord, *known: Any) -> bool:
         return not record.is_tombstone and super().is_kept(record, *known)
 
 
-@LOG_MUTANTS.breaks("tombstones are never removed")
+@RETENTION.breaks("tombstones are never removed")
 class _KeepsTombstonesForEver(CleaningRules):
     def is_kept(
         self,
         record: RawRecord,
         offset: int,
         newest: NewestOffsets,
-        horizon_ms: int | None,  # noqa: ARG002 - broken
+        horizon_ms: int | None,
     ) -> bool:
         return super().is_kept(record, offset, newest, None)
 
 
-@LOG_MUTANTS.breaks("each pass gives tombstones a new delete horizon (before KIP-534)")
+@RETENTION.breaks("each pass gives tombstones a new delete horizon (before KIP-534)")
 class _RenewsTheDeleteHorizon(CleaningRules):
     def cleaned(
         self, batch: Buffer, header: BatchHeader, newest: NewestOffsets, **known: bool
@@ -271,7 +263,7 @@ class _RenewsTheDeleteHorizon(CleaningRules):
         return super().cleaned(batch, unmarked, newest, **known)
 
 
-@LOG_MUTANTS.breaks("compaction drops a producer's last batch: its duplicates are not detected")
+@RETENTION.breaks("compaction drops a producer's last batch: its duplicates are not detected")
 class _ForgetsLastSequences(CleaningRules):
     def cleaned(
         self,
@@ -283,7 +275,7 @@ class _ForgetsLastSequences(CleaningRules):
         return super().cleaned(batch, header, newest, **{**known, "is_last": False})
 
 
-@LOG_MUTANTS.breaks("compaction renumbers the remaining records")
+@RETENTION.breaks("compaction renumbers the remaining records")
 class _NumbersRecordsAnew(CleaningRules):
     def cleaned(
         self, batch: Buffer, header: BatchHeader, newest: NewestOffsets, **known: bool
@@ -296,32 +288,32 @@ class _NumbersRecordsAnew(CleaningRules):
         return encode_batch(records, base_offset=first, leader_epoch=header.leader_epoch)
 
 
-@LOG_MUTANTS.breaks("compaction continues above the high watermark")
+@RETENTION.breaks("compaction continues above the high watermark")
 class _CleansWhatIsNotCommitted(Compaction):
     def begin(self, rules: CleaningRules, settings: LogSettings, **known: Any) -> Cleaning:
         return super().begin(replace(rules, end_offset=1 << 62), settings, **known)
 
 
-@LOG_MUTANTS.breaks("compaction continues past the last stable offset, up to the high watermark")
+@RETENTION.breaks("compaction continues past the last stable offset, up to the high watermark")
 class _CleansOpenTransactions(CleanableRange):
-    def decided_end(self, high_watermark: int, last_stable_offset: int) -> int:  # noqa: ARG002 - broken
+    def decided_end(self, high_watermark: int, last_stable_offset: int) -> int:
         return high_watermark
 
 
-@LOG_MUTANTS.breaks("two keys of the same length count as one key")
+@RETENTION.breaks("two keys of the same length count as one key")
 class _MixesKeysUp(NewestOffsets):
     def is_replaced(self, key: bytes, offset: int) -> bool:
         newest = max(self._offsets.values(), default=-1)
         return newest > offset or super().is_replaced(key, offset)
 
 
-@LOG_MUTANTS.breaks("compaction keeps the oldest record of a key, not the newest")
+@RETENTION.breaks("compaction keeps the oldest record of a key, not the newest")
 class _KeepsTheOldest(NewestOffsets):
     def is_replaced(self, key: bytes, offset: int) -> bool:
         return not super().is_replaced(key, offset)
 
 
-@LOG_MUTANTS.breaks("a pass indexes only the keys of batches without a producer id")
+@RETENTION.breaks("a pass indexes only the keys of batches without a producer id")
 class _ForgetsKeysOfProducers(NewestOffsets):
     def take(self, batch: Buffer, header: BatchHeader, **known: bool) -> bool:
         if header.producer_id >= 0:
@@ -330,7 +322,7 @@ class _ForgetsKeysOfProducers(NewestOffsets):
         return super().take(batch, header, **known)
 
 
-@LOG_MUTANTS.breaks("a pass with a full key map drops keys and continues")
+@RETENTION.breaks("a pass with a full key map drops keys and continues")
 class _ForgetsKeysWhenFull(NewestOffsets):
     def take(self, batch: Buffer, header: BatchHeader, **known: bool) -> bool:
         if len(self._offsets) >= 4:
@@ -338,14 +330,14 @@ class _ForgetsKeysWhenFull(NewestOffsets):
         return super().take(batch, header, **known)
 
 
-@LOG_MUTANTS.breaks("a pass marks more of the log as clean than it has read")
+@RETENTION.breaks("a pass marks more of the log as clean than it has read")
 class _ClaimsMoreThanItHasCleaned(Cleaning):
     def run(self) -> Iterator[CleanedSegment | None]:
         yield from super().run()
         self.newest.end_offset += 100
 
 
-@LOG_MUTANTS.breaks("compaction rewrites only the dirty part: old records of its keys stay")
+@RETENTION.breaks("compaction rewrites only the dirty part: old records of its keys stay")
 class _CleansTheDirtyPartAlone(Cleaning):
     def _groups(self) -> Iterator[list[Segment]]:
         for group in super()._groups():
@@ -356,20 +348,20 @@ class _CleansTheDirtyPartAlone(Cleaning):
 # --- how cleaned segments take the place of others ---
 
 
-@LOG_MUTANTS.breaks("a cleaned segment replaces others before it is flushed")
+@RETENTION.breaks("a cleaned segment replaces others before it is flushed")
 class _CleanedSegmentsAreNotFlushed(NotFlushed):
     @staticmethod
     def is_meant(path: str) -> bool:
         return path.endswith(CLEANED_SUFFIX)
 
 
-@LOG_MUTANTS.breaks("a start does not complete an interrupted swap of segments")
+@RETENTION.breaks("a start does not complete an interrupted swap of segments")
 class _SwapsAreForgotten(HandsOn):
     def listdir(self, path: str) -> list[str]:
         return [name for name in self._real.listdir(path) if not name.endswith(SWAP_SUFFIX)]
 
 
-@LOG_MUTANTS.breaks("old segments are removed before the cleaned segment is renamed to .swap")
+@RETENTION.breaks("old segments are removed before the cleaned segment is renamed to .swap")
 class _SwapsBeginTooLate(HandsOn):
     def rename(self, source: str, target: str) -> None:
         if target.endswith(SWAP_SUFFIX):
@@ -379,7 +371,7 @@ class _SwapsBeginTooLate(HandsOn):
         self._real.rename(source, target)
 
 
-@LOG_MUTANTS.breaks("a start that completes a swap removes only the first of the old segments")
+@RETENTION.breaks("a start that completes a swap removes only the first of the old segments")
 class _LeavesSwappedSegments(HandsOn):
     def __init__(self, real: Disk) -> None:
         super().__init__(real)

@@ -1,21 +1,30 @@
-"""Replicas that break one rule of transactions in a log each: the world must find them."""
+"""Transactions in a replica's log, with one broken rule each: verification, stable offsets."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+from quorumlog.broker.groups.core.offsets import CommittedState
+from quorumlog.broker.groups.core.pending_offsets import PendingOffset
 from quorumlog.broker.partitions.core.open_transactions import OpenTransactions
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.verification import Guard, Guards
-from quorumlog.chaos.simulation.kernel.mutants import Mutants
-from quorumlog.chaos.simulation.worlds.transactions.broken import broken_replica
+from quorumlog.broker.transactions.core.ending import Ending
+from quorumlog.broker.transactions.core.requests import EndTransaction
+from quorumlog.broker.transactions.core.transaction import Transaction
+from quorumlog.chaos.mutants.mutant import Mutants
+from quorumlog.chaos.mutants.parts import ChangedResponses, is_from_consumer
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction, AbortedTransactions
 from quorumlog.storage.core.producer_snapshot import SnapshotEntry
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.fetch import FetchRequest, FetchResponse
 from quorumlog.wire.codec.records import BatchHeader
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
-LOG_MUTANTS: Final = Mutants(broken_replica)
+TRANSACTION_LOGS: Final = Mutants("transactions")
+OUTCOMES: Final = Mutants("transactions")
+"""Whole nodes alone can run them."""
 
 
 class _OtherEntries(Log):
@@ -28,7 +37,7 @@ class _OtherEntries(Log):
         self.aborted.__class__ = self.aborted_class
 
 
-@LOG_MUTANTS.breaks(
+@TRANSACTION_LOGS.breaks(
     "a leader begins a transaction without verification by the coordinator (KIP-890)"
 )
 class _OpensTransactionsUnasked(ProducerStates):
@@ -49,14 +58,14 @@ class _ForgivingGuards(Guards):
         return guard is not None
 
 
-@LOG_MUTANTS.breaks("a verification from before the marker begins a transaction (KAFKA-14884)")
+@TRANSACTION_LOGS.breaks("a verification from before the marker begins a transaction (KAFKA-14884)")
 class _BelievesAnswersFromBeforeTheMarker(ProducerStates):
     def __init__(self) -> None:
         super().__init__()
         self.guards = _ForgivingGuards()  # type: ignore[misc]
 
 
-@LOG_MUTANTS.breaks("a non-transactional batch is accepted during the producer's transaction")
+@TRANSACTION_LOGS.breaks("a non-transactional batch is accepted during the producer's transaction")
 class _TakesAnyBatchIntoTheTransaction(ProducerStates):
     def check_transaction(
         self, batch: BatchHeader, guard: Guard | None, *, is_asked: bool
@@ -66,14 +75,14 @@ class _TakesAnyBatchIntoTheTransaction(ProducerStates):
         return super().check_transaction(batch, guard, is_asked=is_asked)
 
 
-@LOG_MUTANTS.breaks("a delayed marker ends the next transaction (KIP-1228)")
+@TRANSACTION_LOGS.breaks("a delayed marker ends the next transaction (KIP-1228)")
 class _TakesLateMarkers(ProducerStates):
     def check_marker(self, marker: TransactionMarker, transaction_version: int) -> ErrorCode:
         del transaction_version
         return super().check_marker(marker, 1)
 
 
-@LOG_MUTANTS.breaks("a repeated marker is refused (KAFKA-19999)")
+@TRANSACTION_LOGS.breaks("a repeated marker is refused (KAFKA-19999)")
 class _RefusesMarkersSentAgain(ProducerStates):
     def check_marker(self, marker: TransactionMarker, transaction_version: int) -> ErrorCode:
         described = self.describe(marker.producer_id)
@@ -82,20 +91,20 @@ class _RefusesMarkersSentAgain(ProducerStates):
         return super().check_marker(marker, transaction_version)
 
 
-@LOG_MUTANTS.breaks("a producer snapshot omits the first offsets of open transactions")
+@TRANSACTION_LOGS.breaks("a producer snapshot omits the first offsets of open transactions")
 class _ForgetsWhereTransactionsBegan(ProducerStates):
     def snapshot(self) -> list[SnapshotEntry]:
         return [one._replace(transaction_offset=-1) for one in super().snapshot()]
 
 
-@LOG_MUTANTS.breaks("a producer id expires during its open transaction (KAFKA-9144)")
+@TRANSACTION_LOGS.breaks("a producer id expires during its open transaction (KAFKA-9144)")
 class _ForgetsIdleProducersInTransactions(ProducerStates):
     def expire(self, wall_ms: int, expiration_ms: int) -> None:
         super().expire(wall_ms, expiration_ms)
         self._in_transaction.clear()
 
 
-@LOG_MUTANTS.breaks("a producer id with an open transaction is evicted from the full table")
+@TRANSACTION_LOGS.breaks("a producer id with an open transaction is evicted from the full table")
 class _CountsThoseInTransactions(ProducerStates):
     def _add_idle(self, producer_id: int, producer: Any) -> None:
         super()._add_idle(producer_id, producer)
@@ -126,7 +135,9 @@ class _OtherTransactions(ProducerStates):
         self.transactions.__class__ = self.transactions_class
 
 
-@LOG_MUTANTS.breaks("the last stable offset passes a transaction before its marker is committed")
+@TRANSACTION_LOGS.breaks(
+    "the last stable offset passes a transaction before its marker is committed"
+)
 class _IsStableBeforeTheMarkerIsCommitted(_OtherTransactions):
     transactions_class = _StableWithTheMarker
 
@@ -138,7 +149,7 @@ class _StableWithTheNext(OpenTransactions):
         super().committed_to(high_watermark + 1)
 
 
-@LOG_MUTANTS.breaks(
+@TRANSACTION_LOGS.breaks(
     "the last stable offset passes a transaction one offset before its marker is committed"
 )
 class _IsStableOneOffsetTooEarly(_OtherTransactions):
@@ -151,7 +162,9 @@ class _NamesOnlyWhatEndsInTheRangeEntries(AbortedTransactions):
         return [one for one in found if one.last_offset < end_offset]
 
 
-@LOG_MUTANTS.breaks("a fetch response omits an aborted transaction that ends behind its records")
+@TRANSACTION_LOGS.breaks(
+    "a fetch response omits an aborted transaction that ends behind its records"
+)
 class _NamesOnlyWhatEndsInTheRange(_OtherEntries):
     aborted_class = _NamesOnlyWhatEndsInTheRangeEntries
 
@@ -161,6 +174,49 @@ class _NamesOnlyTheFirstEntries(AbortedTransactions):
         return super().reaching_into(from_offset, end_offset)[:1]
 
 
-@LOG_MUTANTS.breaks("a fetch response names only the first aborted transaction")
+@TRANSACTION_LOGS.breaks("a fetch response names only the first aborted transaction")
 class _NamesOnlyTheFirst(_OtherEntries):
     aborted_class = _NamesOnlyTheFirstEntries
+
+
+# --- outcomes that a client reads ---
+
+
+@OUTCOMES.breaks("a read_committed consumer reads past the last stable offset")
+class _ShowsOpenTransactions(ProducerStates):
+    def __setattr__(self, name: str, value: object) -> None:  # also after `rebuild`
+        super().__setattr__(name, _NothingHoldsBack() if name == "transactions" else value)
+
+
+class _NothingHoldsBack(OpenTransactions):
+    __slots__ = ()
+
+    def last_stable_offset(self, log_start_offset: int, high_watermark: int) -> int:
+        del log_start_offset
+        return high_watermark
+
+
+@OUTCOMES.breaks("a fetch response omits the aborted transactions")
+class _HidesAbortedTransactions(ChangedResponses):
+    api_key = FetchRequest.API_KEY
+
+    def changed(self, request: FetchRequest, response: FetchResponse) -> FetchResponse:
+        for topic in response.responses if is_from_consumer(request) else ():
+            for partition in topic.partitions:
+                partition.aborted_transactions = None
+        return response
+
+
+@OUTCOMES.breaks("a transaction is committed although its producer aborts it")
+class _CommitsWhatIsAborted(Ending):
+    def _decide(
+        self, transaction: Transaction, now_ms: int, request_id: int, request: EndTransaction
+    ) -> None:
+        super()._decide(transaction, now_ms, request_id, replace(request, commit=True))
+
+
+@OUTCOMES.breaks("a group keeps the offsets of an aborted transaction")
+class _KeepsOffsetsOfTheAborted(CommittedState):
+    def end_transaction(self, producer_id: int, *, commits: bool) -> list[PendingOffset]:
+        del commits
+        return super().end_transaction(producer_id, commits=True)

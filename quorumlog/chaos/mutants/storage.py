@@ -1,68 +1,37 @@
-"""Logs, and disks under them, that break one rule each: the worlds and whole nodes must find them.
+"""Disks and logs with one broken rule each: flushes, recovery, truncation, damage.
 
 A broken disk stands for code that forgets to flush, to cut or to delete: it skips this one
 operation of the real disk, and passes on all others.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final, cast
 
-from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.chaos.simulation.kernel.mutants import Mutants
+from quorumlog.broker.partitions.core.placement import Standing
+from quorumlog.broker.partitions.log.log_directory import REFUSED_FILE, LogDirectory
+from quorumlog.chaos.mutants.mutant import Mutants
+from quorumlog.chaos.mutants.parts import HandsOn, of_every_log
 from quorumlog.storage.core.appending import AppendInfo
-from quorumlog.storage.core.cleaning import CleanableRange
 from quorumlog.storage.core.reading import ReadResult
-from quorumlog.storage.core.recovery import SegmentScan
-from quorumlog.storage.core.retention import Retention
+from quorumlog.storage.core.recovery import MAX_EPOCH, SegmentScan
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.append_handles import AppendFile, DiskFile
 from quorumlog.storage.io.checkpoints import CLEAN_SHUTDOWN_FILE
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers, restamp
 
+# ruff: noqa: ARG002 - a mutant has the signature of the replaced method
 
-def _unchanged(disk: Disk) -> Disk:
-    return disk
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
-    """The storage of a process. `disk` gets the disk of the machine."""
-
-    log: type[Log] = Log
-    directory: type[LogDirectory] = LogDirectory
-    retention: type[Retention] = Retention
-    cleanable: type[CleanableRange] = CleanableRange
-    disk: Callable[[Disk], Disk] = _unchanged
-
-
-SOUND_STORAGE: Final = Storage()
-
-
-def _storage(broken: type[Any]) -> Storage:
-    if issubclass(broken, Log):
-        return Storage(log=broken)
-    return Storage(disk=lambda disk: cast(Disk, broken(disk)))
-
-
-STORAGE_MUTANTS: Final = Mutants(_storage)
+STORAGE: Final = Mutants("storage", of_every_log)
+DAMAGED_LOGS: Final = Mutants("storage", of_every_log)
 
 
 # --- disks ---
-
-
-class HandsOn:
-    """A wrapper of a disk, or of one of its files."""
-
-    def __init__(self, real: Any) -> None:
-        self._real: Final = real
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
 
 
 class OtherFiles(HandsOn):
@@ -109,28 +78,28 @@ class NotFlushed(OtherFiles):
             self._real.fsync_dir(path)
 
 
-@STORAGE_MUTANTS.breaks("a vote is sent before it is durable: its file is not flushed")
+@STORAGE.breaks("a vote is sent before it is durable: its file is not flushed")
 class _VotesAreNotFlushed(NotFlushed):
     @staticmethod
     def is_meant(path: str) -> bool:
         return path.endswith("/quorum-state")
 
 
-@STORAGE_MUTANTS.breaks("a flush of the metadata log does not reach the disk")
+@STORAGE.breaks("a flush of the metadata log does not reach the disk")
 class _MetadataIsNotFlushed(NotFlushed):
     @staticmethod
     def is_meant(path: str) -> bool:
         return path.endswith(".log") and "/__cluster_metadata-0/" in path
 
 
-@STORAGE_MUTANTS.breaks("a checkpoint is renamed before its content is flushed (KAFKA-16541)")
+@STORAGE.breaks("a checkpoint is renamed before its content is flushed (KAFKA-16541)")
 class _CheckpointsAreNotFlushed(NotFlushed):
     @staticmethod
     def is_meant(path: str) -> bool:
         return path.endswith("-checkpoint")
 
 
-@STORAGE_MUTANTS.breaks("a directory's entries are never flushed")
+@STORAGE.breaks("a directory's entries are never flushed")
 class _NamesAreNotFlushed(HandsOn):
     def fsync_dir(self, path: str) -> None:
         """Claim it."""
@@ -142,13 +111,13 @@ class _FileFlushedWhileItHasAHandle(HandsOn):
             self._real.fsync()
 
 
-@STORAGE_MUTANTS.breaks("records written through a lost file handle are never flushed")
+@STORAGE.breaks("records written through a lost file handle are never flushed")
 class _LostHandlesAreNotFlushed(OtherFiles):
     def other(self, path: str, file: Any) -> Any:
         return _FileFlushedWhileItHasAHandle(file) if path.endswith(".log") else file
 
 
-@STORAGE_MUTANTS.breaks("the directory entry of a new log is not flushed before its first record")
+@STORAGE.breaks("the directory entry of a new log is not flushed before its first record")
 class _NewDirectoriesAreNotNamed(HandsOn):
     _added_in = ""
 
@@ -169,7 +138,7 @@ class _FileIgnoringErrors(HandsOn):
             self._real.fsync()
 
 
-@STORAGE_MUTANTS.breaks("a failed fsync counts as done (fsyncgate)")
+@STORAGE.breaks("a failed fsync counts as done (fsyncgate)")
 class _FailedFsyncsCount(OtherFiles):
     def other(self, path: str, file: Any) -> Any:
         return _FileIgnoringErrors(file) if path else file
@@ -180,20 +149,20 @@ class _FileNotCut(HandsOn):
         """Claim it."""
 
 
-@STORAGE_MUTANTS.breaks("a truncation changes the log in memory, but not its file")
+@STORAGE.breaks("a truncation changes the log in memory, but not its file")
 class _FilesAreNotCut(OtherFiles):
     def other(self, path: str, file: Any) -> Any:
         return _FileNotCut(file) if path.endswith(".log") else file
 
 
-@STORAGE_MUTANTS.breaks("the clean shutdown marker stays after a start (KAFKA-15375)")
+@STORAGE.breaks("the clean shutdown marker stays after a start (KAFKA-15375)")
 class _CleanShutdownIsRemembered(HandsOn):
     def unlink(self, path: str) -> None:
         if not path.endswith(f"/{CLEAN_SHUTDOWN_FILE}"):
             self._real.unlink(path)
 
 
-@STORAGE_MUTANTS.breaks("a restart restores the producer state of truncated records")
+@STORAGE.breaks("a restart restores the producer state of truncated records")
 class _SnapshotsOutliveRecords(HandsOn):
     def unlink(self, path: str) -> None:
         if not path.endswith(".snapshot"):
@@ -208,19 +177,19 @@ class _AnyBytesCount(SegmentScan):
         pass
 
 
-@STORAGE_MUTANTS.breaks("recovery does not verify the checksums of batches")
+@STORAGE.breaks("recovery does not verify the checksums of batches")
 class _RecoversWithoutChecksums(Log):
     scan = _AnyBytesCount
 
 
-@STORAGE_MUTANTS.breaks("a log is opened after a crash as if it had been closed cleanly")
+@STORAGE.breaks("a log is opened after a crash as if it had been closed cleanly")
 class _TrustsFilesAfterCrashes(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
         return super().open(disk, directory, settings, **{**known, "clean": True})
 
 
-@STORAGE_MUTANTS.breaks("recovery truncates an intact batch")
+@STORAGE.breaks("recovery truncates an intact batch")
 class _RecoveryCutsWholeBatches(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
@@ -230,7 +199,7 @@ class _RecoveryCutsWholeBatches(Log):
         return log
 
 
-@STORAGE_MUTANTS.breaks("an opened log does not load its leader epochs")
+@STORAGE.breaks("an opened log does not load its leader epochs")
 class _ForgetsEpochsAtStart(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
@@ -239,9 +208,7 @@ class _ForgetsEpochsAtStart(Log):
         return log
 
 
-@STORAGE_MUTANTS.breaks(
-    "a truncation keeps the leader epochs of the truncated records (KAFKA-10706)"
-)
+@STORAGE.breaks("a truncation keeps the leader epochs of the truncated records (KAFKA-10706)")
 class _KeepsEpochsOfWhatItCut(Log):
     def truncate_to(self, offset: int) -> None:
         known = self.epochs.entries
@@ -249,22 +216,20 @@ class _KeepsEpochsOfWhatItCut(Log):
         self.epochs.extend(known)
 
 
-@STORAGE_MUTANTS.breaks("a truncation keeps one batch too many")
+@STORAGE.breaks("a truncation keeps one batch too many")
 class _CutsTooLittle(Log):
     def truncate_to(self, offset: int) -> None:
         kept = [header.next_offset for header in self.headers(offset)][:1]
         super().truncate_to(kept[0] if kept else offset)
 
 
-@STORAGE_MUTANTS.breaks("a truncation removes one batch too many")
+@STORAGE.breaks("a truncation removes one batch too many")
 class _CutsTooMuch(Log):
     def truncate_to(self, offset: int) -> None:
         super().truncate_to(max(self.log_start_offset, offset - 1))
 
 
-@STORAGE_MUTANTS.breaks(
-    "a follower appends batches with the current leader epoch instead of their own"
-)
+@STORAGE.breaks("a follower appends batches with the current leader epoch instead of their own")
 class _StampsCopiesAnew(Log):
     def append_as_follower(self, records: Buffer, *, leader_epoch: int | None = None) -> AppendInfo:
         stamped = bytearray(records)
@@ -276,7 +241,7 @@ class _StampsCopiesAnew(Log):
         return super().append_as_follower(stamped, leader_epoch=leader_epoch)
 
 
-@STORAGE_MUTANTS.breaks("a read that starts in a new segment skips its first batch")
+@STORAGE.breaks("a read that starts in a new segment skips its first batch")
 class _SkipsWhereSegmentsBegin(Log):
     def read(self, offset: int, **limits: Any) -> ReadResult:
         if offset in self.segment_base_offsets[1:]:
@@ -285,3 +250,61 @@ class _SkipsWhereSegmentsBegin(Log):
                     return super().read(header.next_offset, **limits)
                 break
         return super().read(offset, **limits)
+
+
+# --- damaged logs: see worlds.logs.damage ---
+
+
+class _FileThatIsNeverInDoubt(HandsOn):
+    is_in_doubt = False
+
+
+@DAMAGED_LOGS.breaks("records written through a lost file handle are not verified (decision 22)")
+class _DoubtsNoFsync(OtherFiles):
+    def other(self, path: str, file: Any) -> Any:
+        return _FileThatIsNeverInDoubt(file) if path.endswith(".log") else file
+
+
+@DAMAGED_LOGS.breaks("records that may be the last copies are set aside (decision 25)")
+class _SetsTheLastRecordsAside(LogDirectory):
+    def open(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        configs: Mapping[str, str],
+        *,
+        standing: Standing = Standing.SPARE,
+        newest_epoch: int = MAX_EPOCH,
+    ) -> tuple[Log, Offset]:
+        return super().open(topic_partition, topic_id, configs, newest_epoch=newest_epoch)
+
+
+@DAMAGED_LOGS.breaks("a refused damaged log is opened at the next start")
+class _RefusesOnlyOnce(HandsOn):
+    def exists(self, path: str) -> bool:
+        return not path.endswith(f"/{REFUSED_FILE}") and bool(self._real.exists(path))
+
+
+@DAMAGED_LOGS.breaks("a cleanly closed log is opened without its start (decision 25)")
+class _OpensLogsWithoutTheirStart(Log):
+    @classmethod
+    def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
+        log = super().open(disk, directory, settings, **{**known, "log_start_offset": None})
+        log.advance_log_start_offset(min(known["log_start_offset"] or 0, log.log_end_offset))
+        return log
+
+
+@DAMAGED_LOGS.breaks("a cleanly closed log is opened without its end (decision 25)")
+class _OpensLogsWithoutTheirEnd(Log):
+    @classmethod
+    def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
+        return super().open(disk, directory, settings, **{**known, "known_end_offset": 0})
+
+
+@DAMAGED_LOGS.breaks("a cleanly closed log is opened with holes (decision 25)")
+class _OpensLogsWithHoles(Log):
+    @classmethod
+    def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
+        log = super().open(disk, directory, replace(settings, cleanup_policy="compact"), **known)
+        log.settings = settings
+        return log

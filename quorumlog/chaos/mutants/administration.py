@@ -1,8 +1,6 @@
 """Planted bugs in administrators' requests: moves, throttles, deletions, growth and more.
 
-They show only in whole nodes, which have an administrator: no simulated world throttles
-replication, deletes records of a replicated log, adds a partition, unregisters a broker or changes
-a feature level.
+Whole nodes alone can run them: no simulated world has an administrator of brokers.
 """
 
 from collections.abc import Sequence, Set
@@ -13,10 +11,7 @@ from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.following import Followership
 from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
-from quorumlog.chaos.node_simulation.settings import PARTITIONS
-from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
-from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import controller_with
-from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES
+from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.partition_changes import (
     Assignment,
@@ -36,29 +31,16 @@ from quorumlog.metadata_quorum.image.records import (
     PartitionChange,
     UnregisterBroker,
 )
-from quorumlog.metadata_quorum.io.parts import QuorumParts
-from quorumlog.node.substitutes import Substitutes
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset, TopicPartition
 
 # ruff: noqa: ARG002 - a mutant has the signature of the replaced method
 
-
-def with_controller(broken: type[Any]) -> Substitutes:
-    """Return the parts of a node with this controller class, or with this rule class in it."""
-    parts = QuorumParts(controller=controller_with(broken))
-    return Substitutes(partition_rules=UNCHECKED_RULES, quorum=parts)
-
-
-def _with(broken: type[Any]) -> Substitutes:
-    if issubclass(broken, ReplicationThrottle | Followership):
-        return Substitutes(partition_rules=with_broken(UNCHECKED_RULES, broken))
-    return with_controller(broken)
-
-
-MOVES: Final = Mutants(_with)
+MOVES: Final = Mutants("replication")
 """Bugs in moves, throttles and deletions."""
-CHURN: Final = Mutants(_with)
+CHURN: Final = Mutants("controller")
 """Bugs in an administrator's other requests."""
+PARTITIONS_AT_FIRST: Final = 2
+"""How many partitions a run gives its topic: any further one was added."""
 
 
 @MOVES.breaks("a reassignment drops the old replicas while no new replica is in sync")
@@ -120,7 +102,7 @@ class _LeavesGrownPartitionsLeaderless(PartitionChanges):
         *others: Any,
         **options: Any,
     ) -> PartitionChange | None:
-        is_grown = located.index >= PARTITIONS and not located.topic_name.startswith("__")
+        is_grown = located.index >= PARTITIONS_AT_FIRST and not located.topic_name.startswith("__")
         if located.partition.leader_id == NO_LEADER and is_grown:
             return None
         return super().change(located, target_isr, active, *others, **options)

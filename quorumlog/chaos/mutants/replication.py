@@ -1,13 +1,12 @@
-"""Replicas that break one rule each: the worlds with brokers must find them.
-
-They run without their own invariant checks: the oracle must find them.
-"""
+"""Replicas with one broken rule each: commits, the ISR, truncation, flushes, followers' reads."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from quorumlog.broker.partitions.core import effects, events
+from quorumlog.broker.partitions.core.data_path import ReadEnd
+from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.following import Followership
 from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr import FollowerProgress
@@ -18,11 +17,11 @@ from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Leader, Role
 from quorumlog.broker.partitions.core.serving import Serving
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
-from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES, BrokenRules
-from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
+from quorumlog.broker.partitions.log.log_flusher import LogFlusher
+from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.storage.core.recovery import MAX_EPOCH
+from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
@@ -34,20 +33,19 @@ from quorumlog.wire.codec.identifiers import (
     TopicPartition,
 )
 
-# ruff: noqa: ARG002 - a mutant has the signature of the method that it replaces
+# ruff: noqa: ARG002 - a mutant has the signature of the replaced method
+
+REPLICAS: Final = Mutants("replication")
+FLUSHES: Final = Mutants("replication")
+"""They count unflushed records."""
+FOLLOWER_READS: Final = Mutants("replication")
+"""Whole nodes alone can run them: the worlds have no consumers of followers."""
 
 
-def _replica(*broken: type[Any]) -> BrokenRules:
-    if issubclass(broken[0], LogDirectory):
-        storage = Storage(directory=broken[0])
-        return BrokenRules(partition=UNCHECKED_RULES, storage=storage)
-    return BrokenRules(partition=with_broken(UNCHECKED_RULES, *broken))
+# --- replicas ---
 
 
-PARTITION_MUTANTS: Final = Mutants(_replica)
-
-
-@PARTITION_MUTANTS.breaks("a leader commits records that only its own log has")
+@REPLICAS.breaks("a leader commits records that only its own log has")
 class CommitsAlone(HighWatermarkRule):
     """Commits records that only the leader holds."""
 
@@ -56,7 +54,7 @@ class CommitsAlone(HighWatermarkRule):
         return ()
 
 
-@PARTITION_MUTANTS.breaks("a leader does not count the members of its proposed ISR (KIP-497)")
+@REPLICAS.breaks("a leader does not count the members of its proposed ISR (KIP-497)")
 class CountsOnlyTheGrantedIsr(HighWatermarkRule):
     """Leaves out replicas that the controller may have granted already."""
 
@@ -65,7 +63,7 @@ class CountsOnlyTheGrantedIsr(HighWatermarkRule):
         return [progress for member, progress in role.followers.items() if member in role.isr]
 
 
-@PARTITION_MUTANTS.breaks("a follower joins the ISR although it lacks committed records")
+@REPLICAS.breaks("a follower joins the ISR although it lacks committed records")
 class LetsLaggardsJoin(IsrRules):
     """Proposes replicas that are behind."""
 
@@ -82,7 +80,7 @@ class CountsEchoesOfOlderProcesses(Leadership):
         return False
 
 
-@PARTITION_MUTANTS.breaks(
+@REPLICAS.breaks(
     "a leader takes a restarted follower for its former process (KIP-903)",
     also=CountsEchoesOfOlderProcesses,
 )
@@ -100,9 +98,7 @@ class IgnoresBrokerEpochs(IsrRules):
         return role.followers[replica].log_end_offset >= floor
 
 
-@PARTITION_MUTANTS.breaks(
-    "a leader counts a follower by its fetch offset, also if the logs diverge"
-)
+@REPLICAS.breaks("a leader counts a follower by its fetch offset, also if the logs diverge")
 class CountsDivergingFollowers(Leadership):
     """Counts a fetch before it compares the logs."""
 
@@ -115,7 +111,7 @@ class CountsDivergingFollowers(Leadership):
         return super().follower_fetched(role, now_ms, event)
 
 
-@PARTITION_MUTANTS.breaks("a leader serves a fetch without comparing the logs (KIP-595)")
+@REPLICAS.breaks("a leader serves a fetch without comparing the logs (KIP-595)")
 class IgnoresDivergence(Serving):
     """Sends records to a follower whose log differs."""
 
@@ -141,7 +137,7 @@ class _TruncatesBeforeItFollows(RoleChanges):
         return [*ordered, effects.TruncateTo(offset=self._state.high_watermark)]
 
 
-@PARTITION_MUTANTS.breaks(
+@REPLICAS.breaks(
     "a follower truncates its log to its own high watermark, as before KIP-101",
     also=_TruncatesBeforeItFollows,
 )
@@ -155,9 +151,7 @@ class TruncatesToItsHighWatermark(Followership):
         return [effects.TruncateTo(offset=self._state.high_watermark)]
 
 
-@PARTITION_MUTANTS.breaks(
-    "a follower appends a fetch response from before its truncation (KAFKA-13207)"
-)
+@REPLICAS.breaks("a follower appends a fetch response from before its truncation (KAFKA-13207)")
 class _TakesLateAnswers(Followership):
     def accepts_answer(
         self, leader_epoch: Epoch, fetch_offset: Offset, last_fetched_epoch: Epoch
@@ -166,9 +160,7 @@ class _TakesLateAnswers(Followership):
         return leader_epoch == state.leader_epoch and fetch_offset == state.log_end_offset
 
 
-@PARTITION_MUTANTS.breaks(
-    "a leader commits without the members whose removal from the ISR is pending"
-)
+@REPLICAS.breaks("a leader commits without the members whose removal from the ISR is pending")
 class _ShrinksBeforeItIsGranted(IsrRules):
     def propose(self, role: Leader, new_isr: frozenset[BrokerId]) -> Sequence[effects.Effect]:
         ordered = super().propose(role, new_isr)
@@ -176,7 +168,7 @@ class _ShrinksBeforeItIsGranted(IsrRules):
         return ordered
 
 
-@PARTITION_MUTANTS.breaks("a leader takes an unanswered ISR proposal for a refused proposal")
+@REPLICAS.breaks("a leader takes an unanswered ISR proposal for a refused proposal")
 class _TakesAnyRefusalForFinal(Leadership):
     def isr_answered(
         self, role: Leader, now_ms: int, event: events.IsrAnswered
@@ -186,9 +178,7 @@ class _TakesAnyRefusalForFinal(Leadership):
         return super().isr_answered(role, now_ms, event)
 
 
-@PARTITION_MUTANTS.breaks(
-    "the response to an older ISR proposal counts for the pending proposal (KIP-497)"
-)
+@REPLICAS.breaks("the response to an older ISR proposal counts for the pending proposal (KIP-497)")
 class TakesAnswersToOlderProposals(IsrRules):
     """Gives up a proposal that the controller may have granted."""
 
@@ -199,7 +189,7 @@ class TakesAnswersToOlderProposals(IsrRules):
         return super().answered(role, event)
 
 
-@PARTITION_MUTANTS.breaks("a replica leaves the timer sweeps for ever: its waits never time out")
+@REPLICAS.breaks("a replica leaves the timer sweeps for ever: its waits never time out")
 class NeverLooksAtTheClock(Leadership):
     """Counts each replica as settled, even if it has fallen behind."""
 
@@ -208,9 +198,7 @@ class NeverLooksAtTheClock(Leadership):
         return True
 
 
-@PARTITION_MUTANTS.breaks(
-    "a new topic opens the log of a deleted topic with the same name (KAFKA-14616)"
-)
+@REPLICAS.breaks("a new topic opens the log of a deleted topic with the same name (KAFKA-14616)")
 class TakesUpLogsOfDeletedTopics(LogDirectory):
     """Opens any log with the name of a partition, whatever its topic id."""
 
@@ -229,3 +217,59 @@ class TakesUpLogsOfDeletedTopics(LogDirectory):
         return super().open(
             topic_partition, known_id, configs, standing=standing, newest_epoch=newest_epoch
         )
+
+
+# --- flushes: `log.flush.acks` ---
+
+
+@FLUSHES.breaks("a leader counts its own records before they are flushed")
+class _CommitsBeforeItsFlush(HighWatermarkRule):
+    def own_offset(self) -> Offset:
+        return self._state.log_end_offset
+
+
+@FLUSHES.breaks("a follower's fetch offset includes unflushed records")
+class _FollowersTellUnflushedOffsets(Followership):
+    def may_fetch(self) -> bool:
+        return True
+
+
+@FLUSHES.breaks("a flush of a partition's log completes before the fsync")
+class _FlushesDoNotWait(Log):
+    def flush(self) -> Offset:
+        self._flushed_offset = self._log_end_offset
+        return self.log_end_offset
+
+
+@FLUSHES.breaks("a flush's result counts although the log was truncated or flushed since its start")
+class _CountsFlushesFromBeforeCuts(LogFlusher):
+    def _ended(self, outcome: Offset | StorageError) -> None:
+        if isinstance(outcome, StorageError):
+            super()._ended(outcome)
+        else:
+            self._is_under_way = False
+            self._flushed(outcome)
+
+
+# --- reads from followers (KIP-392) ---
+
+
+@FOLLOWER_READS.breaks("a follower serves uncommitted records to consumers (KIP-392)")
+class _FollowersServeTheirLogEnd(Serving):
+    def read_end(self, end: ReadEnd) -> Offset:
+        state = self._state
+        return super().read_end(end) if state.is_leader else state.log_end_offset
+
+
+@FOLLOWER_READS.breaks(
+    "a follower takes its log end offset for its high watermark, and serves up to it"
+)
+class _FollowersCommitWhatTheyHold(Followership):
+    def leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
+        return super().leader_answered(replace(event, high_watermark=event.log_end_offset))
+
+
+@FOLLOWER_READS.breaks("a follower never receives the high watermark, and serves no records")
+class _FollowersNeverLearnOfCommits(Followership):
+    def leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
+        return super().leader_answered(replace(event, high_watermark=Offset(0)))

@@ -1,26 +1,31 @@
-"""Quorums that break one rule of KIP-853 each: their voters change, and they count wrongly."""
+"""Metadata quorums with one broken rule of KIP-853 each: their voters change."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from quorumlog.chaos.simulation.kernel.mutants import Mutants
-from quorumlog.chaos.simulation.worlds.quorum.mutants import UncheckedQuorum, made_mutant
+from quorumlog.chaos.mutants.mutant import Mutants
+from quorumlog.chaos.mutants.parts import UncheckedQuorum
 from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.elections import Elections
 from quorumlog.metadata_quorum.core.leadership import Leadership
 from quorumlog.metadata_quorum.core.membership import Membership
-from quorumlog.metadata_quorum.core.messages import VoteRequest
+from quorumlog.metadata_quorum.core.messages import VoterChangeRequest, VoteRequest
 from quorumlog.metadata_quorum.core.quorum_state import QuorumState
 from quorumlog.metadata_quorum.core.roles import Leader, Progress
 from quorumlog.metadata_quorum.core.voter_changes import VoterChanges
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet, VoterSets
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Offset
 
-VOTER_MUTANTS: Final = Mutants(made_mutant)
+# ruff: noqa: ARG002 - a mutant has the signature of the replaced method
+
+VOTERS: Final = Mutants("metadata quorum")
+VOTER_RESPONSES: Final = Mutants("metadata quorum")
+"""Whole nodes alone can run them."""
 
 
-@VOTER_MUTANTS.breaks("a leader counts the old voters until the voter change is committed")
+@VOTERS.breaks("a leader counts the old voters until the voter change is committed")
 class _CountsTheOldVoters(Leadership):
     def _maybe_advance_high_watermark(self, role: Leader) -> None:
         state, log = self._state, self._state.log
@@ -38,18 +43,18 @@ class _CountsTheOldVoters(Leadership):
             state.advance_high_watermark(committed)
 
 
-@VOTER_MUTANTS.breaks("a leader changes the voters before the previous change is committed")
+@VOTERS.breaks("a leader changes the voters before the previous change is committed")
 class _ChangesTwoAtOnce(VoterChanges):
-    def _is_changing(self, role: Leader) -> bool:  # noqa: ARG002 - a mutant has the signature of what it replaces
+    def _is_changing(self, role: Leader) -> bool:
         return False
 
     def is_removed(self, role: Leader) -> bool:
         return not self._state.is_voter and super()._is_changing(role) is False
 
 
-@VOTER_MUTANTS.breaks("a leader changes the voters before a record of its epoch is committed")
+@VOTERS.breaks("a leader changes the voters before a record of its epoch is committed")
 class _ChangesTooSoon(VoterChanges):
-    def _has_committed_in_its_epoch(self, role: Leader) -> bool:  # noqa: ARG002 - a mutant has the signature of what it replaces
+    def _has_committed_in_its_epoch(self, role: Leader) -> bool:
         return True
 
     def _is_changing(self, role: Leader) -> bool:
@@ -68,14 +73,14 @@ class _NeverReverts(VoterSets):
         super().append(later)
 
 
-@VOTER_MUTANTS.breaks("a truncation keeps the voters of the truncated records")
+@VOTERS.breaks("a truncation keeps the voters of the truncated records")
 class _KeepsTruncatedVoters(QuorumState):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.log.voter_sets = _NeverReverts()
 
 
-@VOTER_MUTANTS.breaks("a leader that removed itself counts its own log")
+@VOTERS.breaks("a leader that removed itself counts its own log")
 class _RemovedLeaderCountsItself(Leadership):
     def _counts_itself(self) -> bool:
         return True
@@ -86,16 +91,16 @@ class _VotesAlthoughNew(QuorumState):
         return self.is_new or super().may_vote(is_named=is_named)
 
 
-@VOTER_MUTANTS.breaks("a node with a new disk votes as the old voter", also=_VotesAlthoughNew)
+@VOTERS.breaks("a node with a new disk votes as the old voter", also=_VotesAlthoughNew)
 class _WipedVoterVotes(Elections):
     def handle_vote_request(self, request_id: int, request: VoteRequest) -> None:
         directory_id = self._state.directory_id
         super().handle_vote_request(request_id, replace(request, voter_directory_id=directory_id))
 
 
-@VOTER_MUTANTS.breaks("a node becomes a voter before it may vote")
+@VOTERS.breaks("a node becomes a voter before it may vote")
 class _AddsBeforeItMayVote(VoterChanges):
-    def _may_vote(self, progress: Progress) -> bool:  # noqa: ARG002 - a mutant has the signature of what it replaces
+    def _may_vote(self, progress: Progress) -> bool:
         return True
 
 
@@ -107,28 +112,57 @@ class _StandsForEver(Membership):
         return any(keys) or super().may_stand
 
 
-@VOTER_MUTANTS.breaks("a removed voter still stands for election")
+@VOTERS.breaks("a removed voter still stands for election")
 class _RemovedVoterStands(QuorumState):
     membership = _StandsForEver
 
 
-@VOTER_MUTANTS.breaks("a snapshot omits the voters")
+@VOTERS.breaks("a snapshot omits the voters")
 class _SnapshotWithoutVoters(UncheckedQuorum):
-    def voters_at(self, end_offset: Offset) -> VoterSet | None:  # noqa: ARG002 - a mutant has the signature of what it replaces
+    def voters_at(self, end_offset: Offset) -> VoterSet | None:
         return None
 
 
 class _AnyDirectory(Membership):
-    def has(self, node_id: BrokerId, directory_id: str | None) -> bool:  # noqa: ARG002 - a mutant has the signature of what it replaces
+    def has(self, node_id: BrokerId, directory_id: str | None) -> bool:
         return node_id in self.voter_set.ids
 
 
-@VOTER_MUTANTS.breaks("a node with a new disk counts as the old voter")
+@VOTERS.breaks("a node with a new disk counts as the old voter")
 class _CountsAnyDirectory(QuorumState):
     membership = _AnyDirectory
 
 
-@VOTER_MUTANTS.breaks("a restarted node ignores the voters in its log")
+@VOTERS.breaks("a restarted node ignores the voters in its log")
 class _ForgetsVotersAtStart(UncheckedQuorum):
     def _handle_started(self, event: events.Started) -> None:
         super()._handle_started(replace(event, voter_sets=()))
+
+
+# --- responses to an administrator ---
+
+
+@VOTER_RESPONSES.breaks("a voter change is acknowledged before it is committed")
+class _AnswersVoterChangesAtOnce(VoterChanges):
+    def _answer_or_wait(self, role: Leader, request_id: int, request: VoterChangeRequest) -> None:
+        self._state.answer_voter_change(request_id, ErrorCode.NONE, "")
+
+
+@VOTER_RESPONSES.breaks("a leader that removed itself never resigns")
+class _RemovedLeaderLeadsOn(VoterChanges):
+    def is_removed(self, role: Leader) -> bool:
+        return False
+
+
+@VOTER_RESPONSES.breaks("a removed voter's log still counts for commits")
+class _CountsTheRemoved(Leadership):
+    def _maybe_advance_high_watermark(self, role: Leader) -> None:
+        removed = {
+            node_id: progress
+            for node_id, progress in role.observers.items()
+            if any(node_id in voters.ids for _, voters in self._state.log.voter_sets.history)
+        }
+        role.followers |= removed
+        super()._maybe_advance_high_watermark(role)
+        for node_id in removed:
+            del role.followers[node_id]
