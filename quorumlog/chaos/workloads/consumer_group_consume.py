@@ -6,7 +6,7 @@ the classic protocol (`classic`): then the group changes its protocol while it h
 """
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.chaos.workloads import group_consume
@@ -31,11 +31,11 @@ class ConsumerGroupConsume(GroupConsume):
         return "classic" if share and rng.random() < share else self.protocol
 
 
-WORKLOAD: Final[Workload[ConsumerGroupConsumeOptions]] = replace(
-    group_consume.WORKLOAD,
-    options=ConsumerGroupConsumeOptions,
+WORKLOAD: Final = Workload(
     name="consumer_group_consume",
     text="group_consume with the consumer protocol of KIP-848: the broker assigns",
+    options=ConsumerGroupConsumeOptions,
     clients=ConsumerGroupConsume,
+    model=group_consume.WORKLOAD.model,
     requires=frozenset({"groups", "consumer-protocol"}),
 )
