@@ -69,16 +69,11 @@ async def test_a_member_joins_is_described_and_leaves(tmp_path: Path) -> None:
         assert answer.heartbeat_interval_ms == 5000
         assert assigned(answer) == {topic_id: [0, 1]}
         has = [RequestTopicPartitions(topic_id=topic_id, partitions=[0, 1])]
-        later = ConsumerGroupHeartbeatRequest(
-            group_id="g", member_id="m", member_epoch=1, topic_partitions=has
-        )
+        later = first_heartbeat(member_epoch=1, topic_partitions=has)
         assert assigned(await connection.send(later)) is None
         group = await described(connection)
-        assert (group.error_code, group.group_state, group.assignor_name) == (
-            ErrorCode.NONE,
-            "Stable",
-            "uniform",
-        )
+        assert group.error_code == ErrorCode.NONE
+        assert (group.group_state, group.assignor_name) == ("Stable", "uniform")
         [member] = group.members
         assert (member.client_id, member.client_host) == ("test", "/127.0.0.1")
         assert (member.member_type, member.subscribed_topic_names) == (1, ["t"])
@@ -89,15 +84,8 @@ async def test_a_member_joins_is_described_and_leaves(tmp_path: Path) -> None:
         left = await connection.send(later)
         assert (left.error_code, left.member_epoch) == (ErrorCode.NONE, -1)
         assert (await described(connection)).group_state == "Empty"
-
-
-async def test_a_member_of_version_0_is_given_an_id(tmp_path: Path) -> None:
-    async with asking(tmp_path, features=FEATURES) as (_, connection):
-        await create(connection, "t")
-        await coordinator_is_ready(connection)
-        answer = await connection.send(first_heartbeat(member_id=""), version=0)
-        assert answer.error_code == ErrorCode.NONE
-        assert len(answer.member_id or "") == 36
+        given = await connection.send(first_heartbeat(member_id=""), version=0)
+        assert (given.error_code, len(given.member_id or "")) == (ErrorCode.NONE, 36)
         refused = await connection.send(first_heartbeat(member_id=""), version=1)
         assert refused.error_code == ErrorCode.INVALID_REQUEST
         assert "member_id" in (refused.error_message or "")
@@ -133,11 +121,8 @@ async def test_groups_are_listed_by_type_and_described_by_their_own_api(tmp_path
         [listed] = (await connection.send(ListGroupsRequest())).groups
         assert (listed.group_id, listed.group_type) == ("g", "consumer")
         assert (listed.protocol_type, listed.group_state) == ("consumer", "Stable")
-        for types, states, found in (
-            (["Consumer"], ["stable"], 1),
-            (["classic"], [], 0),
-            ([], ["Empty"], 0),
-        ):
+        filters = (["Consumer"], ["stable"], 1), (["classic"], [], 0), ([], ["Empty"], 0)
+        for types, states, found in filters:
             request = ListGroupsRequest(types_filter=types, states_filter=states)
             assert len((await connection.send(request)).groups) == found
         classic = DescribeGroupsRequest(groups=["g"])
@@ -154,34 +139,26 @@ async def test_offsets_of_members_and_of_topics_by_id(tmp_path: Path) -> None:
         await coordinator_is_ready(connection)
         await connection.send(first_heartbeat())
         offset = OffsetCommitRequestPartition(partition_index=1, committed_offset=7)
+        topics = [
+            OffsetCommitRequestTopic(name="t", topic_id=one, partitions=[offset])
+            for one in (topic_id, OTHER_ID)
+        ]
         commit = OffsetCommitRequest(
-            group_id="g",
-            member_id="m",
-            generation_id_or_member_epoch=1,
-            topics=[
-                OffsetCommitRequestTopic(name="t", topic_id=one, partitions=[offset])
-                for one in (topic_id, OTHER_ID)
-            ],
+            group_id="g", generation_id_or_member_epoch=1, member_id="m", topics=topics
         )
         known, unknown = (await connection.send(commit, version=10)).topics
         assert (known.topic_id, known.partitions[0].error_code) == (topic_id, ErrorCode.NONE)
-        assert (unknown.topic_id, unknown.partitions[0].error_code) == (
-            OTHER_ID,
-            ErrorCode.UNKNOWN_TOPIC_ID,
-        )
+        assert unknown.topic_id == OTHER_ID
+        assert unknown.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
         by_name = commit.topics.pop()
         commit.generation_id_or_member_epoch = 5
         [stale] = (await connection.send(commit, version=9)).topics
         assert stale.partitions[0].error_code == ErrorCode.STALE_MEMBER_EPOCH
-        fetch = OffsetFetchRequestGroup(
-            group_id="g",
-            member_id="m",
-            member_epoch=1,
-            topics=[
-                OffsetFetchRequestTopics(name=by_name.name, topic_id=one, partition_indexes=[0, 1])
-                for one in (topic_id, OTHER_ID)
-            ],
-        )
+        both = [
+            OffsetFetchRequestTopics(name=by_name.name, topic_id=one, partition_indexes=[0, 1])
+            for one in (topic_id, OTHER_ID)
+        ]
+        fetch = OffsetFetchRequestGroup(group_id="g", member_id="m", member_epoch=1, topics=both)
         everything = OffsetFetchRequestGroup(group_id="g", topics=None)
         request = OffsetFetchRequest(groups=[fetch, everything])
         some, all_of_it = (await connection.send(request, version=10)).groups
