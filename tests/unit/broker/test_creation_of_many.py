@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from errno import EIO
 from pathlib import Path
@@ -20,6 +20,7 @@ from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.broker.one_broker import append, publish, start
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
+from tests.support.waiting import until
 
 COUNT = 41
 MANY = tuple(TopicPartition("many", index) for index in range(COUNT))
@@ -48,12 +49,6 @@ async def broker(directory: Path, disk: RealDisk | None = None) -> AsyncIterator
         yield replicas
     finally:
         await replicas.stop()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():
-            await asyncio.sleep(0.001)
 
 
 async def are_open(replicas: Replicas) -> None:
@@ -98,28 +93,24 @@ def directories(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("many*"))
 
 
-async def test_many_logs_are_created_and_found_again(tmp_path: Path) -> None:
-    for number, _ in enumerate(("creates them", "finds them"), 1):
-        async with broker(tmp_path) as replicas:
-            publish_many(replicas)
-            await are_open(replicas)
-            drivers = [replicas.drivers.get(at) for at in MANY]
-            assert all(
-                driver is not None and driver.partition.state.is_leader for driver in drivers
-            )
-            write_to_all(replicas)
-            assert directories(tmp_path) == sorted(map(str, MANY))
-            found = {driver.log.log_end_offset for driver in drivers if driver is not None}
-            assert found == {number}
-
-
-async def test_many_logs_without_records_are_not_on_the_disk(tmp_path: Path) -> None:
+async def test_many_logs_are_created_with_their_first_records_and_found_again(
+    tmp_path: Path,
+) -> None:
     for _ in ("creates them", "finds nothing"):
         async with broker(tmp_path) as replicas:
             publish_many(replicas)
             await are_open(replicas)
             assert all(replicas.drivers[at].log.is_planned for at in MANY)
-        assert directories(tmp_path) == []
+        assert directories(tmp_path) == []  # without records
+    for number, _ in enumerate(("creates them", "finds them"), 1):
+        async with broker(tmp_path) as replicas:
+            publish_many(replicas)
+            await are_open(replicas)
+            drivers = [replicas.drivers[at] for at in MANY]
+            assert all(driver.partition.state.is_leader for driver in drivers)
+            write_to_all(replicas)
+            assert directories(tmp_path) == sorted(map(str, MANY))
+            assert {driver.log.log_end_offset for driver in drivers} == {number}
 
 
 async def test_the_loop_and_other_partitions_go_on_while_a_log_is_opened(tmp_path: Path) -> None:
@@ -132,9 +123,8 @@ async def test_the_loop_and_other_partitions_go_on_while_a_log_is_opened(tmp_pat
             result = append(replicas)
             assert result.error_code is ErrorCode.NONE
             assert replicas.drivers.get(MANY[-1]) is None
-            assert (
-                await replicas.list_offset(MANY[-1], -1)
-            ).error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            refused = await replicas.list_offset(MANY[-1], -1)
+            assert refused.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         finally:
             disk.may_go_on.set()
         await are_open(replicas)
@@ -165,6 +155,10 @@ async def test_the_broker_may_lead_when_all_logs_are_open_that_our_registration_
     tmp_path: Path,
 ) -> None:
     """Until then the broker asks to stay fenced: it would refuse what it is asked as the leader."""
+    async with broker(tmp_path / "empty") as replicas:
+        replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch)
+        publish_nothing(replicas)
+        assert replicas.may_lead.is_set()  # at once
     async with broker(tmp_path) as replicas:
         publish_nothing(replicas)  # the image of a former process, and nothing to open
         replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch + 1)
@@ -177,13 +171,6 @@ async def test_the_broker_may_lead_when_all_logs_are_open_that_our_registration_
         assert all(replicas.drivers.get(at) is not None for at in MANY)
         publish_many(replicas, topic_id=NEXT_ID)
         assert replicas.may_lead.is_set()  # it stays so
-
-
-async def test_a_broker_without_logs_may_lead_at_once(tmp_path: Path) -> None:
-    async with broker(tmp_path) as replicas:
-        replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch)
-        publish_nothing(replicas)
-        assert replicas.may_lead.is_set()
 
 
 async def test_a_log_is_opened_for_the_newest_image(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""A log directory names the process whose registration is in force."""
+"""A log directory names the process whose registration is in force, and its last clean stop."""
 
 import json
 from itertools import count
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,6 +14,7 @@ from quorumlog.broker.partitions.log.registrations import (
     Registrations,
 )
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from tests.support.broker.one_broker import one_broker
 
 PATH = f"/logs/{FILE_NAME}"
 
@@ -35,17 +37,24 @@ def disk() -> SimDisk:
     return disk
 
 
-def test_a_process_finds_the_one_before_it(disk: SimDisk) -> None:
+def test_a_process_finds_the_one_before_it_unless_the_directory_has_failed(disk: SimDisk) -> None:
     first = begun(disk, 1)
     assert first.incarnations == ("process 0",)
     first.confirm()
     assert begun(disk, 2).incarnations == ("process 1",)
+    running = begun(disk, 3)
+    running.note_failure()
+    running.confirm()  # too late: a directory that has failed may lack records
+    assert begun(disk, 4).incarnations == ()
 
 
 def test_a_process_that_ends_before_its_logs_are_open_may_have_registered(disk: SimDisk) -> None:
     for number in range(1, 4):
         begun(disk, number)
     assert begun(disk, 4).incarnations == tuple(f"process {number}" for number in range(4))
+    for number in range(5, INCARNATIONS_MAX + 1):  # too many are not remembered
+        begun(disk, number)
+    assert begun(disk, 99).incarnations == ()
 
 
 def test_a_directory_without_the_file_may_lack_records() -> None:
@@ -53,12 +62,6 @@ def test_a_directory_without_the_file_may_lack_records() -> None:
     disk.mkdir("/logs")
     assert begun(disk, 0).incarnations == ()
     assert begun(disk, 1).incarnations == ()  # nor does it once it has one, until logs are open
-
-
-def test_too_many_that_end_early_are_not_remembered(disk: SimDisk) -> None:
-    for number in range(1, INCARNATIONS_MAX + 1):
-        begun(disk, number)
-    assert begun(disk, 99).incarnations == ()
 
 
 def put_back(disk: SimDisk, content: bytes) -> None:
@@ -96,13 +99,6 @@ def test_no_flipped_bit_names_another_process(disk: SimDisk) -> None:
             found = Registrations(disk, "/logs")._read()
             assert found is None or found.incarnations in {(), ("process 0",)}
     file.close()
-
-
-def test_a_directory_that_has_failed_may_lack_records(disk: SimDisk) -> None:
-    running = begun(disk, 1)
-    running.note_failure()
-    running.confirm()  # too late
-    assert begun(disk, 2).incarnations == ()
 
 
 @pytest.mark.parametrize(
@@ -160,3 +156,12 @@ def test_whenever_a_process_ends_the_one_that_may_be_registered_is_named(
             assert named == {"process 1"}
             assert json.loads(content_of(disk))["incarnations"] == ["process 1", "process 2"]
             return
+
+
+async def test_a_process_that_never_registered_leaves_the_mark_as_it_was(tmp_path: Path) -> None:
+    """For the next registration (KIP-966)."""
+    for found, registers in ((None, True), (5, False), (5, False)):
+        async with one_broker(tmp_path) as replicas:
+            assert replicas.clean_shutdown_epoch == found
+            if registers:
+                replicas.registered(5)

@@ -69,7 +69,9 @@ async def test_a_member_joins_is_described_and_leaves(tmp_path: Path) -> None:
         assert answer.heartbeat_interval_ms == 5000
         assert assigned(answer) == {topic_id: [0, 1]}
         has = [RequestTopicPartitions(topic_id=topic_id, partitions=[0, 1])]
-        later = first_heartbeat(member_epoch=1, topic_partitions=has)
+        later = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="m", member_epoch=1, topic_partitions=has
+        )
         assert assigned(await connection.send(later)) is None
         group = await described(connection)
         assert group.error_code == ErrorCode.NONE
