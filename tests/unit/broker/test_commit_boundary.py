@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import (
     DEBUG_REPLICA,
     NO_REPLICA,
@@ -24,27 +23,17 @@ from tests.support.broker.one_broker import (
     sequenced,
 )
 from tests.support.broker.replica_calls import append_to, fetch_from
-from tests.support.broker.replicas import image
+from tests.support.broker.replicas import diverged, image
 
 
 async def test_a_former_leader_serves_what_overwrote_its_own_records(tmp_path: Path) -> None:
     """Its newest batches are in memory: they must not outlive the leadership they were made in."""
 
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        driver = replicas.drivers.get(AT)
-        assert driver is not None
+        driver = replicas.drivers[AT]
         append(replicas)  # offset 0 in epoch 0, which no follower has fetched
         publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)))
-        driver.feed(
-            0,
-            events.LeaderDiverged(
-                leader_epoch=Epoch(1),
-                fetch_offset=Offset(1),
-                last_fetched_epoch=Epoch(0),
-                epoch=Epoch(-1),
-                end_offset=Offset(0),
-            ),
-        )
+        driver.feed(0, diverged(1, 0, epoch=-1))
         driver.append_as_follower(
             from_leader(0),
             leader_epoch=Epoch(1),

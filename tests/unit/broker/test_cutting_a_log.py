@@ -1,6 +1,7 @@
 """A log is cut by the disk queue: meanwhile its partition hears nothing, and others go on."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from errno import EIO
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from quorumlog.wire.codec.identifiers import BrokerId
 from tests.support.broker.faulty_disk import FaultyDisk
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import (
@@ -26,10 +27,9 @@ from tests.support.broker.one_broker import (
     from_leader,
     one_broker,
     publish,
-    run,
 )
 from tests.support.broker.replica_calls import fetch_from, read_local
-from tests.support.broker.replicas import ALL_ALIVE, image
+from tests.support.broker.replicas import ALL_ALIVE, diverged, fetched_by, image
 
 Take = Callable[[bytes | bytearray], FollowedPartition]
 
@@ -38,39 +38,27 @@ def follower_with_two_records(replicas: Replicas) -> tuple[PartitionDriver, Take
     append(replicas)
     append(replicas)
     take = follow(replicas)
-    driver = replicas.drivers.get(AT)
-    assert driver is not None
+    driver = replicas.drivers[AT]
     return driver, take
 
 
 def diverge(driver: PartitionDriver) -> None:
-    """Let the leader say that only the first record is in its log."""
-    driver.feed(
-        0,
-        events.LeaderDiverged(
-            leader_epoch=Epoch(1),
-            fetch_offset=Offset(2),
-            last_fetched_epoch=Epoch(0),
-            epoch=Epoch(0),
-            end_offset=Offset(1),
-        ),
-    )
+    """Let the leader answer that only the first record is in its log."""
+    driver.feed(0, diverged(2, 1))
 
 
-def tell(directory: Path, story: Callable[[Replicas, HeldQueue], None]) -> None:
+@asynccontextmanager
+async def follower(directory: Path) -> AsyncIterator[tuple[Replicas, HeldQueue]]:
     queue = HeldQueue()
-
-    async def whole(replicas: Replicas) -> None:
+    async with one_broker(directory, isr=(1, 2), disk_queue=queue) as replicas:
         try:
-            story(replicas, queue)
+            yield replicas, queue
         finally:
             queue.release()
 
-    run(directory, whole, isr=(1, 2), disk_queue=queue)
 
-
-def test_what_happens_meanwhile_is_taken_in_afterwards_and_in_order(tmp_path: Path) -> None:
-    def story(replicas: Replicas, queue: HeldQueue) -> None:
+async def test_what_happens_meanwhile_is_taken_in_afterwards_and_in_order(tmp_path: Path) -> None:
+    async with follower(tmp_path) as (replicas, queue):
         driver, _ = follower_with_two_records(replicas)
         queue.is_held = True
         diverge(driver)
@@ -81,18 +69,14 @@ def test_what_happens_meanwhile_is_taken_in_afterwards_and_in_order(tmp_path: Pa
         assert append(replicas).error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert queue.release() == [AT]
         assert driver.partition.state.is_leader
-        assert (driver.partition.state.leader_epoch, driver.partition.state.log_end_offset) == (
-            4,
-            1,
-        )
+        state = driver.partition.state
+        assert (state.leader_epoch, state.log_end_offset) == (4, 1)
         assert [entry.epoch for entry in driver.log.epochs.entries] == [0, 4]
         assert append(replicas).base_offset == 1
 
-    tell(tmp_path, story)
 
-
-def test_an_answer_that_comes_meanwhile_changes_nothing(tmp_path: Path) -> None:
-    def story(replicas: Replicas, queue: HeldQueue) -> None:
+async def test_an_answer_that_comes_meanwhile_changes_nothing(tmp_path: Path) -> None:
+    async with follower(tmp_path) as (replicas, queue):
         driver, take = follower_with_two_records(replicas)
         queue.is_held = True
         diverge(driver)
@@ -105,11 +89,9 @@ def test_an_answer_that_comes_meanwhile_changes_nothing(tmp_path: Path) -> None:
         take(from_leader(1))
         assert driver.log.log_end_offset == 2
 
-    tell(tmp_path, story)
 
-
-def test_nothing_is_read_from_a_log_while_it_is_cut(tmp_path: Path) -> None:
-    def story(replicas: Replicas, queue: HeldQueue) -> None:
+async def test_nothing_is_read_from_a_log_while_it_is_cut(tmp_path: Path) -> None:
+    async with follower(tmp_path) as (replicas, queue):
         driver, _ = follower_with_two_records(replicas)
         queue.is_held = True
         diverge(driver)
@@ -120,19 +102,12 @@ def test_nothing_is_read_from_a_log_while_it_is_cut(tmp_path: Path) -> None:
         queue.release()
         assert not waiting.done()  # nothing is left above the first record
         waiting.cancel()
-        fetched = driver.judge_follower_fetch(
-            0,
-            events.FollowerFetched(
-                broker_id=BrokerId(2), leader_epoch=Epoch(1), fetch_offset=Offset(1)
-            ),
-        )
+        fetched = driver.judge_follower_fetch(0, fetched_by(BrokerId(2), 1, leader_epoch=1))
         assert fetched.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    tell(tmp_path, story)
 
-
-def test_a_replica_that_is_removed_meanwhile_is_deleted_after_the_cut(tmp_path: Path) -> None:
-    def story(replicas: Replicas, queue: HeldQueue) -> None:
+async def test_a_replica_that_is_removed_meanwhile_is_deleted_after_the_cut(tmp_path: Path) -> None:
+    async with follower(tmp_path) as (replicas, queue):
         driver, _ = follower_with_two_records(replicas)
         queue.is_held = True
         diverge(driver)
@@ -141,12 +116,9 @@ def test_a_replica_that_is_removed_meanwhile_is_deleted_after_the_cut(tmp_path: 
         publish(replicas, image(1, 0, 0, (1,), replicas=(1,)))  # made again, by the same name
         assert [key for key, _ in queue.held][:3] == [AT, AT, AT]  # the cut, deletion, opening
         queue.release()
-        again = replicas.drivers.get(AT)
-        assert again is not None
+        again = replicas.drivers[AT]
         assert again is not driver
         assert again.log.log_end_offset == 0
-
-    tell(tmp_path, story)
 
 
 async def test_a_cut_that_fails_takes_the_replica_offline(tmp_path: Path) -> None:
@@ -167,9 +139,9 @@ def feed_at_once(driver: PartitionDriver, now_ms: int, event: events.Event) -> N
     driver._perform(now_ms, driver.partition.step(now_ms, event))
 
 
-def test_the_first_test_finds_a_driver_that_does_not_wait(
+async def test_the_first_test_finds_a_driver_that_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PartitionDriver, "feed", feed_at_once)
     with pytest.raises((AssertionError, InvariantViolation)):
-        test_what_happens_meanwhile_is_taken_in_afterwards_and_in_order(tmp_path)
+        await test_what_happens_meanwhile_is_taken_in_afterwards_and_in_order(tmp_path)

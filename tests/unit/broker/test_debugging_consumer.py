@@ -16,7 +16,7 @@ from tests.support.broker.one_broker import (
     one_broker,
     size,
 )
-from tests.support.broker.replica_calls import fetch_from, partition_of
+from tests.support.broker.replica_calls import fetch_from
 
 LATEST, EARLIEST = -1, -2
 
@@ -38,8 +38,7 @@ async def test_it_reads_above_the_high_watermark_of_a_leader_and_is_no_follower(
         assert (await replicas.list_offset(AT, LATEST)).offset == 0
         assert (await replicas.list_offset(AT, LATEST, replica_id=DEBUG_REPLICA)).offset == 1
         fetch_from(replicas, fetch_of(1, replica_id=DEBUG_REPLICA, max_wait_ms=0))
-        partition = partition_of(replicas, AT)
-        assert partition is not None
+        partition = replicas.drivers[AT].partition
         assert partition.state.high_watermark == 0
 
 

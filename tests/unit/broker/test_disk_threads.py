@@ -58,12 +58,11 @@ async def test_what_is_done_next_waits_until_the_outcome_is_told() -> None:
 async def test_many_keys_share_few_threads() -> None:
     queue, _ = queue_and_errors()
     names = set[str]()
-    results = await asyncio.gather(
-        *(
-            performed(queue, key, lambda: names.add(threading.current_thread().name))
-            for key in range(99)
-        )
-    )
+
+    def note() -> None:
+        names.add(threading.current_thread().name)
+
+    results = await asyncio.gather(*(performed(queue, key, note) for key in range(99)))
     queue.close()
     assert len(results) == 99
     assert 1 <= len(names) <= THREADS

@@ -9,7 +9,8 @@ from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset
-from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Replica, image
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Replica, image, out_of_range
+from tests.support.broker.replicas import diverged as diverged_at
 
 ONE = BROKERS[0]
 
@@ -19,14 +20,28 @@ def published(partition: PartitionImage) -> events.PartitionPublished:
 
 
 def follower(log_end: int, log_start: int = 0, isr: tuple[int, ...] = (1, 2)) -> Replica:
-    replica = Replica(ONE)
+    replica, start = Replica(ONE), Offset(log_start)
     replica.log.append([(3, 0)] * log_end)
-    replica.partition.state.log_end_offset = Offset(log_end)
-    replica.partition.state.log_start_offset = replica.partition.state.high_watermark = Offset(
-        log_start
-    )
+    state = replica.partition.state
+    state.log_end_offset = Offset(log_end)
+    state.log_start_offset = state.high_watermark = start
     replica.step(0, published(image(2, 4, 9, isr)))
     return replica
+
+
+def beyond(fetch_offset: int, log_start: int, **epochs: int) -> events.FetchOutOfRange:
+    return out_of_range(
+        fetch_offset, log_start, **{"leader_epoch": 4, "last_fetched_epoch": 3, **epochs}
+    )
+
+
+def diverged(epoch: int, end_offset: int) -> events.LeaderDiverged:
+    of_epoch_1 = diverged_at(5, end_offset, epoch=epoch, last_fetched_epoch=3)
+    return replace(of_epoch_1, leader_epoch=Epoch(4))
+
+
+OUT_OF_RANGE = beyond(5, 9)
+OF_AN_EPOCH_BELOW_ALL = diverged(0, 0)  # as a leader answers whose epochs begin too late
 
 
 @pytest.mark.parametrize(
@@ -44,15 +59,7 @@ def test_a_follower_starts_over_only_if_the_leader_begins_behind_its_end(
     log_end: int, log_start: int, theirs: int, start_at: int | None
 ) -> None:
     replica = follower(log_end, log_start)
-    done = replica.step(
-        0,
-        events.FetchOutOfRange(
-            leader_epoch=Epoch(4),
-            fetch_offset=Offset(log_end),
-            last_fetched_epoch=Epoch(3),
-            log_start_offset=Offset(theirs),
-        ),
-    )
+    done = replica.step(0, beyond(log_end, theirs))
     expected = [] if start_at is None else [effects.StartOverAt(offset=Offset(start_at))]
     assert done == expected
 
@@ -80,30 +87,16 @@ def test_a_follower_lets_go_of_what_its_leader_has_dropped_but_nothing_uncommitt
 def test_a_late_answer_that_the_offset_is_out_of_range_changes_nothing() -> None:
     replica = follower(5)
     for leader_epoch, offset, last_epoch in ((3, 5, 3), (4, 4, 3), (4, 5, 2)):
-        late = events.FetchOutOfRange(
-            leader_epoch=Epoch(leader_epoch),
-            fetch_offset=Offset(offset),
-            last_fetched_epoch=Epoch(last_epoch),
-            log_start_offset=Offset(9),
-        )
+        late = beyond(offset, 9, leader_epoch=leader_epoch, last_fetched_epoch=last_epoch)
         assert list(replica.step(0, late)) == []
 
 
 def test_a_follower_cuts_nothing_below_its_start_and_shows_nothing_above_its_end() -> None:
     replica = follower(5, log_start=3, isr=(2,))
     replica.partition.state.high_watermark = Offset(5)
-    diverged = events.LeaderDiverged(
-        leader_epoch=Epoch(4),
-        fetch_offset=Offset(5),
-        last_fetched_epoch=Epoch(3),
-        epoch=Epoch(2),
-        end_offset=Offset(1),
-    )
-    assert replica.step(0, diverged)[0] == effects.TruncateTo(offset=Offset(3))
-    assert (replica.partition.state.high_watermark, replica.partition.state.log_end_offset) == (
-        3,
-        3,
-    )
+    assert replica.step(0, diverged(2, 1))[0] == effects.TruncateTo(offset=Offset(3))
+    state = replica.partition.state
+    assert (state.high_watermark, state.log_end_offset) == (3, 3)
 
 
 def test_an_epoch_that_no_leader_had_yet_is_damage_and_is_cut() -> None:
@@ -111,13 +104,8 @@ def test_an_epoch_that_no_leader_had_yet_is_damage_and_is_cut() -> None:
     replica = follower(5)
     replica.log.append([(1 << 20, 0)])
     replica.partition.state.log_end_offset = Offset(6)
-    out_of_range = events.FetchOutOfRange(
-        leader_epoch=Epoch(4),
-        fetch_offset=Offset(6),
-        last_fetched_epoch=Epoch(1 << 20),
-        log_start_offset=Offset(0),
-    )
-    assert replica.step(0, out_of_range)[0] == effects.TruncateTo(offset=Offset(5))
+    cut, *_ = replica.step(0, beyond(6, 0, last_fetched_epoch=1 << 20))
+    assert cut == effects.TruncateTo(offset=Offset(5))
 
 
 def test_who_has_no_leader_or_is_removed_fetches_from_nobody() -> None:
@@ -140,25 +128,6 @@ def member(high_watermark: int, isr: tuple[int, ...] = (1, 2)) -> Replica:
     replica = follower(5, isr=isr)
     replica.partition.state.high_watermark = Offset(high_watermark)
     return replica
-
-
-def diverged(epoch: int, end_offset: int, at: int = 5) -> events.LeaderDiverged:
-    return events.LeaderDiverged(
-        leader_epoch=Epoch(4),
-        fetch_offset=Offset(at),
-        last_fetched_epoch=Epoch(3),
-        epoch=Epoch(epoch),
-        end_offset=Offset(end_offset),
-    )
-
-
-OUT_OF_RANGE = events.FetchOutOfRange(
-    leader_epoch=Epoch(4),
-    fetch_offset=Offset(5),
-    last_fetched_epoch=Epoch(3),
-    log_start_offset=Offset(9),
-)
-OF_AN_EPOCH_BELOW_ALL = diverged(0, 0)  # as a leader answers whose epochs begin too late
 
 
 @pytest.mark.parametrize("contradiction", [OF_AN_EPOCH_BELOW_ALL, diverged(3, 3), OUT_OF_RANGE])
@@ -194,10 +163,7 @@ def test_a_member_follows_the_next_leader_again() -> None:
     assert not replica.partition.state.is_contradicted
 
 
-def test_a_member_cuts_what_is_not_committed() -> None:
+def test_a_member_cuts_what_is_committed_only_after_an_unclean_election() -> None:
     assert member(4).step(0, diverged(3, 4))[0] == effects.TruncateTo(offset=Offset(4))
-
-
-def test_after_an_unclean_election_what_was_committed_is_cut() -> None:
     replica = member(4, isr=(2,))
     assert replica.step(0, diverged(3, 1))[0] == effects.TruncateTo(offset=Offset(1))

@@ -13,7 +13,7 @@ from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicPartition
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import AT, append, start
-from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Replica, image
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Replica, fetched_by, image
 
 FILE = "replication-offset-checkpoint"
 
@@ -93,18 +93,12 @@ def test_a_follower_that_falls_silent_ends_the_rest_of_its_leader() -> None:
     replica = Replica(BROKERS[0])
     replica.step(0, events.PartitionPublished(image=image(1, 0, 0, (1, 2)), brokers=ALL_ALIVE))
     assert replica.partition.needs_ticks()  # it has yet to hear of the follower
-    for offset in (0, 0):
-        replica.step(
-            1,
-            events.FollowerFetched(
-                broker_id=BrokerId(2),
-                broker_epoch=ALL_ALIVE[BrokerId(2)].broker_epoch,
-                leader_epoch=replica.partition.state.leader_epoch,
-                fetch_offset=Offset(offset),
-                last_fetched_epoch=replica.partition.state.leader_epoch,
-                log_start_offset=Offset(0),
-            ),
+    epoch = replica.partition.state.leader_epoch
+    for _ in range(2):
+        fetch = fetched_by(
+            BrokerId(2), 0, leader_epoch=epoch, last_fetched_epoch=epoch, log_start_offset=0
         )
+        replica.step(1, fetch)
     assert not replica.partition.needs_ticks()
     replica.step(2, events.RecordsAppended(log_end_offset=Offset(1)))
     assert replica.partition.needs_ticks()

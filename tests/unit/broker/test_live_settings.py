@@ -29,9 +29,7 @@ ALONE = image(1, 0, 0, (1,), replicas=(1,))
 
 
 def segments(replicas: Replicas) -> list[Offset]:
-    driver = replicas.drivers.get(AT)
-    assert driver is not None
-    return [*driver.log.segment_base_offsets]
+    return [*replicas.drivers[AT].log.segment_base_offsets]
 
 
 async def test_a_leader_rolls_segments_by_the_new_size_and_by_the_old_one_again(
@@ -58,11 +56,9 @@ async def test_a_follower_rolls_its_own_segments_by_the_new_size(tmp_path: Path)
 
 
 async def test_what_a_topic_does_not_say_stays_the_brokers(tmp_path: Path) -> None:
-    async with one_broker(
-        tmp_path, log_settings=LogSettings(segment_bytes=1000, segment_ms=5)
-    ) as replicas:
-        driver = replicas.drivers.get(AT)
-        assert driver is not None
+    settings = LogSettings(segment_bytes=1000, segment_ms=5)
+    async with one_broker(tmp_path, log_settings=settings) as replicas:
+        driver = replicas.drivers[AT]
         changed = {"segment_ms": "7", "index_interval_bytes": "9", "cleanup_policy": "compact"}
         publish(replicas, ALONE, **changed)
         assert driver.log.settings == LogSettings(
@@ -70,20 +66,16 @@ async def test_what_a_topic_does_not_say_stays_the_brokers(tmp_path: Path) -> No
         )
 
 
-async def test_min_insync_replicas_is_in_force_on_the_leader_at_once(tmp_path: Path) -> None:
+async def test_min_insync_replicas_and_message_limits_are_in_force_at_once(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         assert append(replicas, acks=-1).error_code is ErrorCode.NONE
         publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)), min_insync_replicas="2")
         assert append(replicas, acks=-1).error_code is ErrorCode.NOT_ENOUGH_REPLICAS
         publish(replicas, image(1, 0, 2, (1,), replicas=(1, 2)), min_insync_replicas="1")
         assert append(replicas, acks=-1).error_code is ErrorCode.NONE
-
-
-async def test_message_limits_are_in_force_at_once(tmp_path: Path) -> None:
-    async with one_broker(tmp_path) as replicas:
-        publish(replicas, ALONE, max_message_bytes="10")
+        publish(replicas, image(1, 0, 3, (1,), replicas=(1,)), max_message_bytes="10")
         assert append(replicas).error_code is ErrorCode.MESSAGE_TOO_LARGE
-        publish(replicas, ALONE)
+        publish(replicas, image(1, 0, 4, (1,), replicas=(1,)))
         assert append(replicas).error_code is ErrorCode.NONE
 
 

@@ -1,7 +1,5 @@
 """Threads that open the logs of one directory do so in turn, and not behind a slow disk."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,9 @@ from quorumlog.broker.partitions.log import loaded_log
 from quorumlog.broker.partitions.log.loaded_log import LoadedLog, load_log
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.metadata_quorum.image import TopicImage
-from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
-from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
+from tests.support.broker.log_directories import started
 
 AT = TopicPartition("orders", 0)
 ORDERS = TopicImage(name="orders", topic_id=TopicId(b"o" * 16), partitions=(), configs={})
@@ -24,16 +21,7 @@ ORDERS = TopicImage(name="orders", topic_id=TopicId(b"o" * 16), partitions=(), c
 
 @pytest.fixture
 def home(tmp_path: Path) -> LogDirectory:
-    directory = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
-    directory.start()
-    return directory
-
-
-@contextmanager
-def another_opens(home: LogDirectory) -> Iterator[None]:
-    """Hold the turn, as a thread does whose disk is slow."""
-    with home.opening:
-        yield
+    return started(tmp_path)
 
 
 def load(home: LogDirectory) -> LoadedLog:
@@ -71,7 +59,7 @@ def test_a_log_is_opened_while_no_other_one_is(
 
 
 def test_a_log_does_not_wait_long_for_a_slow_disk(home: LogDirectory) -> None:
-    with another_opens(home):
+    with home.opening:  # of a thread whose disk is slow
         load(home).log.close(clean=False)
         assert home.opening.locked()  # still the other's
     assert not home.opening.locked()
@@ -90,5 +78,5 @@ def test_logs_that_must_last_are_opened_beside_each_other(
     """Their threads wait for fsyncs, which a file system makes durable together."""
     monkeypatch.setattr(loaded_log, "TURN_S", 60.0)
     home.must_last = True
-    with another_opens(home):
+    with home.opening:
         load(home).log.close(clean=False)

@@ -35,12 +35,8 @@ async def test_what_is_read_of_a_log_after_a_crash_is_counted(
     record = Record(0, 1, None, bytes(600_000))
     async with one_broker(tmp_path / "runs") as replicas:
         for number in range(batches):
-            append(
-                replicas,
-                records=encode_batch(
-                    [record], producer_id=5, producer_epoch=0, base_sequence=number
-                ),
-            )
+            named = {"producer_id": 5, "producer_epoch": 0, "base_sequence": number}
+            append(replicas, records=encode_batch([record], **named))
         shutil.copytree(tmp_path / "runs", tmp_path / "crashed")
     async with one_broker(tmp_path / "crashed") as again:
         described = again._logs.progress.describe(opened=0, left=1)
@@ -56,9 +52,6 @@ def test_a_text_is_another_one_only_with_progress() -> None:
     assert progress.describe(opened=2, left=0) == ""
     progress.close(lambda: None)
     assert progress.describe(opened=2, left=0) == "closing logs: 1 of 2"
-
-
-def test_a_log_that_is_not_opened_does_not_hide_that_others_are_closed() -> None:
     progress = LogProgress()
     progress.note_postponed(0, "orders-0", "no room")
     assert progress.describe(opened=2, left=1) == "opening logs: 2 of 3"

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.deletions import DeletionResult
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.replicas import Replicas
@@ -15,7 +14,7 @@ from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
-from tests.support.broker.log_directories import close_all
+from tests.support.broker.log_directories import close_all, started, write
 from tests.support.broker.one_broker import (
     AT,
     append,
@@ -26,8 +25,9 @@ from tests.support.broker.one_broker import (
     publish,
     run,
 )
-from tests.support.broker.replica_calls import fetch_from, partition_of
-from tests.support.broker.replicas import BROKERS, image
+from tests.support.broker.replica_calls import fetch_from
+from tests.support.broker.replicas import BROKERS, fetched_by, image, out_of_range
+from tests.support.waiting import until
 
 CHECKPOINT = "log-start-offset-checkpoint"
 SMALL = LogSettings(segment_bytes=200)
@@ -43,9 +43,7 @@ def delete(
 
 
 def start_of(replicas: Replicas) -> int:
-    partition = partition_of(replicas, AT)
-    assert partition is not None
-    return partition.state.log_start_offset
+    return replicas.drivers[AT].partition.state.log_start_offset
 
 
 def segments(directory: Path) -> list[str]:
@@ -54,24 +52,16 @@ def segments(directory: Path) -> list[str]:
 
 def hear(replicas: Replicas, log_start: int, fetch_offset: int) -> None:
     """The follower fetches."""
-    driver = replicas.drivers.get(AT)
-    assert driver is not None
-    driver.judge_follower_fetch(
-        0,
-        events.FollowerFetched(
-            broker_id=BROKERS[1],
-            broker_epoch=0,
-            leader_epoch=driver.partition.state.leader_epoch,
-            fetch_offset=Offset(fetch_offset),
-            log_start_offset=Offset(log_start),
-        ),
+    driver = replicas.drivers[AT]
+    epoch, start = driver.partition.state.leader_epoch, Offset(log_start)
+    fetch = fetched_by(
+        BROKERS[1], fetch_offset, broker_epoch=0, leader_epoch=epoch, log_start_offset=start
     )
+    driver.judge_follower_fetch(0, fetch)
 
 
 async def until_removed(directory: Path, names: list[str]) -> None:
-    async with asyncio.timeout(5):
-        while segments(directory) != names:
-            await asyncio.sleep(0)
+    await until(lambda: segments(directory) == names)
 
 
 def test_what_is_deleted_stays_so_and_its_segments_go(tmp_path: Path) -> None:
@@ -86,10 +76,8 @@ def test_what_is_deleted_stays_so_and_its_segments_go(tmp_path: Path) -> None:
         below, at = fetch_from(replicas, fetch_of(4)), fetch_from(replicas, fetch_of(5))
         assert isinstance(below, list)
         assert isinstance(at, list)
-        assert (below[0].error_code, below[0].log_start_offset) == (
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            5,
-        )
+        refused = (ErrorCode.OFFSET_OUT_OF_RANGE, 5)
+        assert (below[0].error_code, below[0].log_start_offset) == refused
         assert (at[0].error_code, at[0].log_start_offset) == (ErrorCode.NONE, 5)
         assert (await replicas.list_offset(AT, -2)).offset == 5
         assert (await delete(replicas, 3)) == (ErrorCode.NONE, 5)
@@ -148,8 +136,7 @@ async def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> 
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         take = follow(replicas, isr=(2,))
         take(from_leader(0) + from_leader(1))
-        driver = replicas.drivers.get(AT)
-        assert driver is not None
+        driver = replicas.drivers[AT]
         driver.append_as_follower(
             b"",
             leader_epoch=Epoch(1),
@@ -159,26 +146,10 @@ async def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> 
             wall_ms=0,
         )
         assert driver.partition.state.log_start_offset == 1
-        async with asyncio.timeout(5):
-            while driver.partition.state.kept_log_start_offset < 1:
-                await asyncio.sleep(0)
+        await until(lambda: driver.partition.state.kept_log_start_offset == 1)
         assert (tmp_path / CHECKPOINT).read_bytes() == encode_offset_checkpoint({AT: Offset(1)})
-        out_of_range = events.FetchOutOfRange(
-            leader_epoch=Epoch(1),
-            fetch_offset=Offset(2),
-            last_fetched_epoch=Epoch(1),
-            log_start_offset=Offset(9),
-        )
-        driver.feed(0, out_of_range)
-        driver.feed(
-            0,
-            events.FetchOutOfRange(
-                leader_epoch=Epoch(1),
-                fetch_offset=Offset(9),
-                last_fetched_epoch=Epoch(-1),
-                log_start_offset=Offset(0),
-            ),
-        )
+        driver.feed(0, out_of_range(2, 9, last_fetched_epoch=1))
+        driver.feed(0, out_of_range(9, 0))
         # Before anything is appended: else the next start would drop it.
         assert driver.log.log_end_offset == 0
         assert (tmp_path / CHECKPOINT).read_bytes() == encode_offset_checkpoint({AT: Offset(0)})
@@ -191,9 +162,8 @@ async def test_a_parked_follower_is_told_of_a_new_start_at_once_and_consumers_ar
         publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)))
         append(replicas)
         append(replicas)
-        follower = fetch_from(
-            replicas, fetch_of(2, replica_id=2, leader_epoch=0, max_wait_ms=60_000)
-        )
+        spec = fetch_of(2, replica_id=2, leader_epoch=0, max_wait_ms=60_000)
+        follower = fetch_from(replicas, spec)
         consumer = fetch_from(replicas, fetch_of(2, max_wait_ms=60_000))
         assert isinstance(follower, asyncio.Future)
         assert isinstance(consumer, asyncio.Future)
@@ -214,8 +184,7 @@ async def test_a_follower_fetches_at_once_when_its_start_is_kept(
         follow(replicas)(from_leader(0))
         has_fetched = asyncio.Event()
         monkeypatch.setattr(replicas._log_starts, "_fetch_now", has_fetched.set)
-        driver = replicas.drivers.get(AT)
-        assert driver is not None
+        driver = replicas.drivers[AT]
         driver.advance_log_start(0, Offset(1))
         async with asyncio.timeout(5):
             await has_fetched.wait()
@@ -223,33 +192,20 @@ async def test_a_follower_fetches_at_once_when_its_start_is_kept(
 
 
 def test_a_topic_of_the_same_name_does_not_inherit_a_start(tmp_path: Path) -> None:
-    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
-    logs.start()
+    logs = started(tmp_path)
     batch = encode_batch([Record(offset, 1, None, b"x") for offset in range(4)])
     log, _ = logs.open(AT, ID, {})
-    log.append_as_leader(batch, leader_epoch=0, wall_ms=0)
+    write(log, batch)
     log.advance_log_start_offset(3)
     logs.checkpoints.note_log_starts({AT: log})
     logs.checkpoints.write_log_starts()
     logs.delete(AT, log)
     log, _ = logs.open(AT, OTHER_ID, {})
-    log.append_as_leader(batch, leader_epoch=0, wall_ms=0)
+    write(log, batch)
     log.close(clean=False)
-    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
-    logs.start()
-    log, _ = logs.open(AT, OTHER_ID, {})
+    log, _ = started(tmp_path).open(AT, OTHER_ID, {})
     assert (log.log_start_offset, log.log_end_offset) == (0, 4)
     log.close(clean=False)
-
-
-def test_starts_that_were_not_written_yet_are_written_at_a_clean_stop(tmp_path: Path) -> None:
-    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
-    logs.start()
-    log, _ = logs.open(AT, ID, {})
-    log.append_as_leader(encode_batch([Record(0, 1, None, b"x")]), leader_epoch=0, wall_ms=0)
-    log.advance_log_start_offset(1)
-    close_all(logs, {AT: log}, {}, broker_epoch=1)
-    assert (tmp_path / CHECKPOINT).read_bytes() == encode_offset_checkpoint({AT: Offset(1)})
 
 
 @pytest.mark.parametrize("damage", ["torn", "flipped"])
@@ -257,19 +213,16 @@ def test_a_damaged_checkpoint_gives_no_log_another_start(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A start that is too high would be a loss: the others would take it over from a leader."""
-    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
-    logs.start()
+    logs = started(tmp_path)
     log, _ = logs.open(AT, ID, {})
-    for value in (b"x", b"y", b"z"):
-        log.append_as_leader(encode_batch([Record(0, 1, None, value)]), leader_epoch=0, wall_ms=0)
+    write(log, encode_batch([Record(0, 1, None, b"x")]), 3)
     log.advance_log_start_offset(1)
     close_all(logs, {AT: log}, {}, broker_epoch=1)
     whole = (tmp_path / CHECKPOINT).read_bytes()
+    assert whole == encode_offset_checkpoint({AT: Offset(1)})  # a clean stop writes it
     damaged = whole[:-9] if damage == "torn" else whole.replace(b"orders 0 1", b"orders 0 3")
     (tmp_path / CHECKPOINT).write_bytes(damaged)
-    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
-    logs.start()
-    log, _ = logs.open(AT, ID, {})
+    log, _ = started(tmp_path).open(AT, ID, {})
     assert (log.log_start_offset, log.log_end_offset) == (0, 3)
     log.close(clean=False)
     [warning] = [one for one in caplog.messages if "is damaged" in one]

@@ -12,7 +12,6 @@ from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, OffsetAnsw
 from quorumlog.broker.partitions.log.offset_lookup import OF_MAX_TIMESTAMP, LookupByTime
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
-from quorumlog.storage.core.cleaning import CleaningRules
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -22,6 +21,7 @@ from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import AT, TOPIC_ID, append, follow, one_broker, publish
 from tests.support.broker.replicas import ALL_ALIVE, image
 from tests.support.storage.batches import timed_batch
+from tests.support.storage.cleaning import rules
 from tests.unit.broker.test_cutting_a_log import diverge, follower_with_two_records
 
 SMALL = LogSettings(segment_bytes=200)  # two batches in a segment
@@ -102,21 +102,14 @@ async def test_a_broker_that_resigns_meanwhile_does_not_answer_as_the_leader(
 
 
 async def test_a_replica_that_is_deleted_meanwhile_has_no_offsets(tmp_path: Path) -> None:
-    async with filled(tmp_path) as (replicas, queue):
-        looking = await begin(replicas, queue, 3)
-        gone = ClusterDelta(deleted_topics={AT.topic: TOPIC_ID})
-        replicas.publish(gone, ClusterImage(brokers=ALL_ALIVE))
-        error_code, offset = await outcome(looking, queue)
-        assert (error_code, offset) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
-
-
-async def test_a_topic_that_is_made_again_meanwhile_is_looked_into_anew(tmp_path: Path) -> None:
-    async with filled(tmp_path) as (replicas, queue):
-        looking = await begin(replicas, queue, 3)
-        gone = ClusterDelta(deleted_topics={AT.topic: TOPIC_ID})
-        replicas.publish(gone, ClusterImage(brokers=ALL_ALIVE))
-        publish(replicas, image(1, 0, 0, (1,), replicas=(1,)))
-        assert await outcome(looking, queue) == (ErrorCode.NONE, -1)  # it is empty
+    gone = ClusterDelta(deleted_topics={AT.topic: TOPIC_ID})
+    for made_again, code in (False, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (True, ErrorCode.NONE):
+        async with filled(tmp_path) as (replicas, queue):
+            looking = await begin(replicas, queue, 3)
+            replicas.publish(gone, ClusterImage(brokers=ALL_ALIVE))
+            if made_again:  # and is empty
+                publish(replicas, image(1, 0, 0, (1,), replicas=(1,)))
+            assert await outcome(looking, queue) == (code, -1)
 
 
 async def test_a_record_that_is_cut_off_meanwhile_is_not_found(tmp_path: Path) -> None:
@@ -125,8 +118,7 @@ async def test_a_record_that_is_cut_off_meanwhile_is_not_found(tmp_path: Path) -
         append(replicas)
         append(replicas, records=timed_batch(5))
         follow(replicas)
-        driver = replicas.drivers.get(AT)
-        assert driver is not None
+        driver = replicas.drivers[AT]
         try:
             looking = await begin(replicas, queue, 5, DEBUG_REPLICA)
             diverge(driver)
@@ -141,14 +133,7 @@ async def test_segments_that_the_cleaner_replaces_meanwhile_are_looked_into_anew
     async with filled(tmp_path) as (replicas, queue):
         looking = await begin(replicas, queue, 3)
         log = replicas.drivers[AT].log
-        rules = CleaningRules(
-            first_dirty_offset=0,
-            end_offset=8,
-            wall_ms=0,
-            delete_retention_ms=0,
-            producers_since_ms=0,
-        )
-        cleaning = log.compaction.begin(rules, LogSettings(), flushed_offset=8)
+        cleaning = log.compaction.begin(rules(8, wall_ms=0), LogSettings(), flushed_offset=8)
         for cleaned in cleaning.run():  # records without a key go, so all become one segment
             if cleaned is not None:
                 log.compaction.remove_replaced(log.compaction.swap_in(cleaned, LogSettings()) or ())
@@ -175,8 +160,7 @@ async def test_records_that_are_deleted_meanwhile_are_not_found(
 ) -> None:
     async with filled(tmp_path) as (replicas, queue):
         looking = await begin(replicas, queue, 3)
-        driver = replicas.drivers.get(AT)
-        assert driver is not None
+        driver = replicas.drivers[AT]
         driver.log.advance_log_start_offset(Offset(5))
         if files_are_gone:
             driver.log.remove_dead_segments()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,15 @@ from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.support.broker.replicas import ALL_ALIVE, BROKERS, LAG_TIME_MS, Replica, broker, image
+from tests.support.broker.replicas import (
+    ALL_ALIVE,
+    BROKERS,
+    LAG_TIME_MS,
+    Replica,
+    broker,
+    fetched_by,
+    image,
+)
 
 ONE, TWO, THREE = BROKERS
 
@@ -34,10 +43,10 @@ def leader(isr: tuple[int, ...], min_isr: int = 1) -> Replica:
     return replica
 
 
-def fetch(replica: Replica, now_ms: int, who: BrokerId, offset: int) -> AnswerFetch:
-    fetched = events.FollowerFetched(
-        broker_id=who, broker_epoch=0, leader_epoch=Epoch(4), fetch_offset=Offset(offset)
-    )
+def fetch(
+    replica: Replica, now_ms: int, who: BrokerId, offset: int, broker_epoch: int = 0
+) -> AnswerFetch:
+    fetched = fetched_by(who, offset, broker_epoch=broker_epoch, leader_epoch=4)
     answer = replica.step(now_ms, fetched)[-1]
     assert isinstance(answer, AnswerFetch)
     return answer
@@ -52,8 +61,10 @@ def role_of(replica: Replica) -> Leader:
     return replica.partition.state.role
 
 
-def answer(replica: Replica, error_code: ErrorCode, **values: object) -> list[Effect]:
-    answered = events.IsrAnswered(asked_epoch=Epoch(9), error_code=error_code, **values)  # type: ignore[arg-type]  # the names are its
+def answer(replica: Replica, error_code: ErrorCode, *isr: BrokerId, **values: int) -> list[Effect]:
+    """Let the controller answer; with an ISR, it has granted it in epoch 10 of the partition."""
+    granted = {"leader_epoch": 4, "partition_epoch": 10, "isr": isr, **values} if isr else {}
+    answered = events.IsrAnswered(asked_epoch=Epoch(9), error_code=error_code, **granted)  # type: ignore[arg-type]  # the names are its
     return replica.step(0, answered)
 
 
@@ -111,13 +122,9 @@ def test_min_insync_replicas_is_no_more_than_there_are_replicas() -> None:
     assert replica.partition.state.high_watermark == 1
 
 
-def test_a_replica_that_is_not_assigned_is_told_that_we_know_less() -> None:
-    replica = leader((1,))
-    assert fetch(replica, 0, BrokerId(9), 0).error_code is ErrorCode.UNKNOWN_LEADER_EPOCH
-
-
-def test_a_fetch_out_of_range_counts_for_nothing() -> None:
+def test_a_fetch_of_who_is_not_assigned_or_out_of_range_counts_for_nothing() -> None:
     replica = leader((1, 2))
+    assert fetch(replica, 0, BrokerId(9), 0).error_code is ErrorCode.UNKNOWN_LEADER_EPOCH
     replica.append(0, [0])
     assert fetch(replica, 0, TWO, 7).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert replica.partition.state.high_watermark == 0
@@ -151,11 +158,10 @@ def test_one_proposal_at_a_time() -> None:
         {"isr": (ONE, TWO, BrokerId(9))},
     ],
 )
-def test_a_granted_isr_that_does_not_fit_waits_for_the_metadata(wrong: dict[str, object]) -> None:
+def test_a_granted_isr_that_does_not_fit_waits_for_the_metadata(wrong: dict[str, Any]) -> None:
     replica = leader((1,))
     fetch(replica, 0, TWO, 0)
-    granted = {"leader_epoch": Epoch(4), "partition_epoch": Epoch(10), "isr": (ONE, TWO), **wrong}
-    assert answer(replica, ErrorCode.NONE, **granted) == []
+    assert answer(replica, ErrorCode.NONE, ONE, TWO, **wrong) == []
     pending = role_of(replica).pending
     assert pending is not None
     assert pending.awaits_metadata
@@ -176,8 +182,7 @@ def test_an_answer_to_an_older_proposal_does_not_settle_the_pending_one(
     replica.step(0, published(image(1, 4, 10, (1, 2))))
     fetch(replica, 0, THREE, 0)
     assert [one.partition_epoch for one in replica.proposals] == [9, 10]
-    granted = {"leader_epoch": Epoch(4), "partition_epoch": Epoch(10), "isr": (ONE, TWO)}
-    answer(replica, error_code, **granted)
+    answer(replica, error_code, ONE, TWO)
     replica.append(1, [0])
     fetch(replica, 2 + LAG_TIME_MS, TWO, 1)  # THREE is silent, but the controller may have added it
     assert replica.partition.state.high_watermark == 0
@@ -195,15 +200,13 @@ def test_what_an_answer_of_the_controller_means() -> None:
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
+    expected = {
+        ErrorCode.NONE: ProposalOutcome.COMMITTED,
+        **dict.fromkeys(refused, ProposalOutcome.REFUSED),
+        **dict.fromkeys(awaits, ProposalOutcome.AWAIT_METADATA),
+    }
     for error_code in ErrorCode:
-        expected = ProposalOutcome.ASK_AGAIN
-        if error_code is ErrorCode.NONE:
-            expected = ProposalOutcome.COMMITTED
-        elif error_code in refused | awaits:
-            expected = (
-                ProposalOutcome.REFUSED if error_code in refused else ProposalOutcome.AWAIT_METADATA
-            )
-        assert outcome_of(error_code) is expected, error_code
+        assert outcome_of(error_code) is expected.get(error_code, ProposalOutcome.ASK_AGAIN)
 
 
 def test_one_that_lags_by_a_fetch_has_caught_up_with_what_there_was_then() -> None:
@@ -296,12 +299,7 @@ def test_a_member_that_has_not_fetched_from_this_leader_is_asked_for_as_register
 def test_an_echo_of_a_former_process_is_known_before_the_metadata_tells() -> None:
     replica = leader((1, 2))
     for process, expected in ((1, ErrorCode.NONE), (0, ErrorCode.NOT_LEADER_OR_FOLLOWER)):
-        fetched = events.FollowerFetched(
-            broker_id=TWO, broker_epoch=process, leader_epoch=Epoch(4), fetch_offset=Offset(0)
-        )
-        done = replica.step(0, fetched)[-1]
-        assert isinstance(done, AnswerFetch)
-        assert done.error_code is expected
+        assert fetch(replica, 0, TWO, 0, broker_epoch=process).error_code is expected
 
 
 def test_a_smaller_min_insync_replicas_commits_at_once() -> None:

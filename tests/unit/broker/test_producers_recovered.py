@@ -55,17 +55,12 @@ def differing() -> list[int]:
     return found
 
 
-def test_the_producers_are_those_of_all_batches() -> None:
+def test_the_producers_are_those_of_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert differing() == []
-
-
-def test_a_batch_that_is_not_noted_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent_batches, "BATCHES_MAX", 4)
-    assert differing() != []
-
-
-def test_a_log_of_more_producers_is_read_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent_batches, "PRODUCERS_MAX", 2)
+    with monkeypatch.context() as planted:  # a batch that is not noted is missed
+        planted.setattr(recent_batches, "BATCHES_MAX", 4)
+        assert differing() != []
+    monkeypatch.setattr(recent_batches, "PRODUCERS_MAX", 2)  # a log of more is read once more
     assert differing() == []
 
 

@@ -82,18 +82,14 @@ def test_of_equal_deadlines_the_oldest_comes_first() -> None:
 
 def test_a_fetch_is_found_by_the_changes_that_it_waits_for() -> None:
     purgatory = FetchPurgatory[WaitingFetch]()
-    follower, consumer = (
-        WaitingFetch(100, [A], awaited)
-        for awaited in (FetchWakeup.APPENDED | FetchWakeup.CHANGED, FetchWakeup.COMMITTED)
-    )
+    follower = WaitingFetch(100, [A], FetchWakeup.APPENDED | FetchWakeup.CHANGED)
+    consumer = WaitingFetch(100, [A], FetchWakeup.COMMITTED)
     purgatory.park(follower)
     purgatory.park(consumer)
     assert purgatory.waiting_on(A, FetchWakeup.APPENDED) == [follower]
     assert purgatory.waiting_on(A, FetchWakeup.COMMITTED) == [consumer]
-    assert purgatory.waiting_on(A, FetchWakeup.APPENDED | FetchWakeup.COMMITTED) == [
-        follower,
-        consumer,
-    ]
+    either = FetchWakeup.APPENDED | FetchWakeup.COMMITTED
+    assert purgatory.waiting_on(A, either) == [follower, consumer]
     assert purgatory.waiting_on(A, FetchWakeup.LOG_START) == []
 
 

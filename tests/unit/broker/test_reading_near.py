@@ -4,8 +4,6 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import FetchedPartition
 from quorumlog.broker.replicas import Replicas
@@ -13,7 +11,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.broker.one_broker import AT, append, fetch_of, follow, from_leader, one_broker
 from tests.support.broker.replica_calls import fetch_from
-from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Replica, broker, image
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Replica, broker, fetched_by, image
 
 ONE, TWO, THREE = BROKERS
 RACKS = {
@@ -36,27 +34,13 @@ def leader(isr: tuple[int, ...] = (1, 2, 3), *, gone: BrokerId | None = None) ->
 
 
 def fetched(replica: Replica, by: BrokerId, offset: int, log_start_offset: int = 0) -> None:
-    replica.step(
-        0,
-        events.FollowerFetched(
-            broker_id=by,
-            broker_epoch=0,
-            leader_epoch=Epoch(4),
-            fetch_offset=Offset(offset),
-            log_start_offset=Offset(log_start_offset),
-        ),
-    )
+    start = Offset(log_start_offset)
+    fetch = fetched_by(by, offset, broker_epoch=0, leader_epoch=4, log_start_offset=start)
+    replica.step(0, fetch)
 
 
 def preferred(replica: Replica, rack: str, offset: int) -> int:
     return replica.partition.serving.preferred_replica(rack, Offset(offset))
-
-
-def test_the_leader_is_read_where_it_is() -> None:
-    replica = leader()
-    fetched(replica, TWO, 10)
-    assert preferred(replica, "a", 5) == -1
-    assert preferred(replica, "elsewhere", 5) == -1
 
 
 def test_of_the_replicas_in_a_rack_the_one_with_most_records_is_named() -> None:
@@ -65,15 +49,14 @@ def test_of_the_replicas_in_a_rack_the_one_with_most_records_is_named() -> None:
     fetched(replica, TWO, 5)
     fetched(replica, THREE, 7)
     assert preferred(replica, "b", 5) == THREE
+    assert preferred(replica, "b", 8) == -1  # neither has the offset
     fetched(replica, TWO, 7)
     assert preferred(replica, "b", 5) == TWO
-
-
-@pytest.mark.parametrize(("offset", "log_start_offset"), [(8, 0), (2, 3)])
-def test_a_replica_without_the_offset_is_not_named(offset: int, log_start_offset: int) -> None:
-    replica = leader()
-    fetched(replica, TWO, 7, log_start_offset)
-    assert preferred(replica, "b", offset) == -1
+    assert preferred(replica, "a", 5) == -1  # the leader is read where it is
+    assert preferred(replica, "elsewhere", 5) == -1
+    fetched(replica, TWO, 7, log_start_offset=6)
+    fetched(replica, THREE, 7, log_start_offset=6)
+    assert preferred(replica, "b", 5) == -1
 
 
 def test_a_replica_out_of_the_isr_or_fenced_is_not_named() -> None:

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch, Offset
 from quorumlog.wire.codec.records import read_header, restamp
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import (
@@ -17,8 +15,7 @@ from tests.support.broker.one_broker import (
     publish,
     sequenced,
 )
-from tests.support.broker.replica_calls import partition_of
-from tests.support.broker.replicas import image
+from tests.support.broker.replicas import diverged, image, out_of_range
 
 
 async def test_a_follower_that_leads_knows_the_producers_of_its_log(tmp_path: Path) -> None:
@@ -37,30 +34,12 @@ async def test_a_follower_that_leads_knows_the_producers_of_its_log(tmp_path: Pa
 
 async def test_what_was_cut_or_started_over_is_not_taken_for_a_duplicate(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        take, driver = follow(replicas, isr=(2,)), replicas.drivers.get(AT)
-        assert driver is not None
+        take, driver = follow(replicas, isr=(2,)), replicas.drivers[AT]
         take(from_leader(0, sequence=0) + from_leader(1, sequence=1))
-        driver.feed(
-            0,
-            events.LeaderDiverged(
-                leader_epoch=Epoch(1),
-                fetch_offset=Offset(2),
-                last_fetched_epoch=Epoch(1),
-                epoch=Epoch(1),
-                end_offset=Offset(1),
-            ),
-        )
+        driver.feed(0, diverged(2, 1, epoch=1, last_fetched_epoch=1))
         assert driver.producers.check(read_header(sequenced(1))).duplicate_of is None
         assert driver.producers.check(read_header(sequenced(0))).duplicate_of is not None
-        driver.feed(
-            0,
-            events.FetchOutOfRange(
-                leader_epoch=Epoch(1),
-                fetch_offset=Offset(1),
-                last_fetched_epoch=Epoch(1),
-                log_start_offset=Offset(9),
-            ),
-        )
+        driver.feed(0, out_of_range(1, 9, last_fetched_epoch=1))
         assert (driver.log.log_start_offset, len(driver.producers)) == (9, 0)
         take(from_leader(9))
         assert driver.partition.state.log_end_offset == 10
@@ -73,8 +52,7 @@ async def test_only_a_batch_of_the_epoch_that_is_followed_is_taken(tmp_path: Pat
         take, newer = follow(replicas), from_leader(1)
         restamp(newer, 0, base_offset=1, leader_epoch=2)
         take(from_leader(0) + newer)
-        partition = partition_of(replicas, AT)
-        assert partition is not None
+        partition = replicas.drivers[AT].partition
         assert partition.state.log_end_offset == 1  # KAFKA-18723
 
 
@@ -98,15 +76,8 @@ async def test_a_last_epoch_that_the_leader_began_later_is_cut(tmp_path: Path) -
 
 
 def _start_over(driver: PartitionDriver, offset: int) -> None:
-    driver.feed(
-        0,
-        events.FetchOutOfRange(
-            leader_epoch=Epoch(1),
-            fetch_offset=driver.partition.state.log_end_offset,
-            last_fetched_epoch=driver.log.epochs.latest_epoch,
-            log_start_offset=Offset(offset),
-        ),
-    )
+    end, epoch = driver.partition.state.log_end_offset, driver.log.epochs.latest_epoch
+    driver.feed(0, out_of_range(end, offset, last_fetched_epoch=epoch))
 
 
 async def test_a_log_that_starts_within_a_batch_of_the_leader_takes_that_batch(
@@ -135,8 +106,7 @@ async def test_a_batch_waits_until_the_disk_has_begun_the_log_where_it_begins(
         received = from_leader(4, count=4)
         take(received, log_start_offset=6)
         received[:] = bytes(len(received))  # the buffer is used for the next answer
-        newer_leader = image(2, 2, 2, (2,), replicas=(1, 2))
-        publish(replicas, newer_leader)
+        publish(replicas, image(2, 2, 2, (2,), replicas=(1, 2)))
         assert driver.partition.state.log_end_offset == 6
         queue.release()
         assert driver.partition.state.log_end_offset == 8
@@ -152,11 +122,6 @@ async def test_a_damaged_batch_does_not_move_the_log(tmp_path: Path) -> None:
         followed = take(damaged, log_start_offset=6)
         assert followed.failures == 1
         assert driver.log.log_start_offset == driver.log.log_end_offset == 6
-
-
-async def test_a_log_with_records_takes_no_batch_that_begins_below_its_end(tmp_path: Path) -> None:
-    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        take, driver = follow(replicas), replicas.drivers[AT]
-        take(from_leader(0) + from_leader(1))
-        assert take(from_leader(1, count=3)).failures == 1
-        assert driver.partition.state.log_end_offset == 2
+        take(from_leader(6) + from_leader(7))  # with records, none that begins below its end
+        assert take(from_leader(7, count=3)).failures == 1
+        assert driver.partition.state.log_end_offset == 8

@@ -209,8 +209,7 @@ async def test_many_consumers_that_never_read_stay_within_the_limit_and_others_g
         for peer in peers:
             peer.send(big_fetch(topic_id, 0), 1, 16)
         async with asyncio.timeout(30):
-            while not memory.is_scarce:
-                await asyncio.sleep(0)
+            await until(lambda: memory.is_scarce)
             unsent = sum(peer.transport.get_write_buffer_size() for peer in server._connections)
             assert memory.held <= CAPACITY + len(BIG)
             assert unsent <= CAPACITY + len(BIG) + len(peers) * WRITE_BUFFER

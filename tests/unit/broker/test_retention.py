@@ -4,16 +4,15 @@ import asyncio
 from errno import ENOSPC
 from pathlib import Path
 
-from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.producer_loading import load_producers
 from quorumlog.broker.replicas import Replicas
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
 from tests.support.broker.faulty_disk import FaultyDisk
 from tests.support.broker.held_queue import HeldQueue
+from tests.support.broker.log_directories import started
 from tests.support.broker.one_broker import (
     AT,
     BATCH,
@@ -24,11 +23,11 @@ from tests.support.broker.one_broker import (
     from_leader,
     one_broker,
     publish,
-    run,
     sequenced,
 )
 from tests.support.broker.replica_calls import fetch_from
 from tests.support.broker.replicas import image
+from tests.support.waiting import until
 
 SMALL = LogSettings(segment_bytes=1)  # one batch in each segment
 ALONE = image(1, 0, 0, (1,), replicas=(1,))
@@ -62,26 +61,22 @@ async def test_what_is_too_old_goes_the_active_segment_too(tmp_path: Path) -> No
         assert (await replicas.list_offset(AT, -2)).offset == 3
 
 
-def test_a_start_that_rose_so_lasts_and_the_files_go(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_start_that_rose_so_lasts_and_the_files_go(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=SMALL) as replicas:
         publish(replicas, ALONE, retention_ms="-1", retention_bytes=str(len(BATCH)))
         for _ in range(4):
             append(replicas)
         await replicas.ticks.retention.check_all()
         assert ends(replicas) == (3, 4)
-        async with asyncio.timeout(5):
-            while driver_of(replicas).log.has_dead_segments:
-                await asyncio.sleep(0)
-
-    async def after(replicas: Replicas) -> None:
+        await until(lambda: not driver_of(replicas).log.has_dead_segments)
+    async with one_broker(tmp_path, log_settings=SMALL) as replicas:
         assert ends(replicas) == (3, 4)
-
-    for part in (story, after):
-        run(tmp_path, part, log_settings=SMALL)
     assert [path.name for path in (tmp_path / "orders-0").glob("*.log*")] == [f"{3:020d}.log"]
 
 
-async def test_settings_that_change_count_from_the_next_check_on(tmp_path: Path) -> None:
+async def test_settings_and_followers_that_change_count_from_the_next_check_on(
+    tmp_path: Path,
+) -> None:
     async with one_broker(tmp_path, log_settings=SMALL) as replicas:
         append(replicas)
         append(replicas)
@@ -92,13 +87,7 @@ async def test_settings_that_change_count_from_the_next_check_on(tmp_path: Path)
         publish(replicas, ALONE, cleanup_policy="compact,delete")
         await replicas.ticks.retention.check_all()
         assert ends(replicas) == (2, 2)
-
-
-async def test_what_followers_lack_stays(tmp_path: Path) -> None:
-    async with one_broker(tmp_path, log_settings=SMALL) as replicas:
-        append(replicas)
-        append(replicas)
-        publish(replicas, FOLLOWED)
+        publish(replicas, FOLLOWED)  # records that followers lack stay
         append(replicas)
         await replicas.ticks.retention.check_all()
         assert ends(replicas) == (2, 3)
@@ -135,9 +124,7 @@ async def test_the_producers_of_records_that_are_gone_are_known_after_a_crash(
         append(replicas, records=sequenced(0))
         await replicas.ticks.retention.check_all()
         assert ends(replicas) == (1, 1)
-        logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())  # as the next process would
-        logs.start()
-        log, _ = logs.open(AT, TOPIC_ID, {})
+        log, _ = started(tmp_path).open(AT, TOPIC_ID, {})  # as the next process would
         assert load_producers(log).ids() == [5]
         log.close(clean=False)
 

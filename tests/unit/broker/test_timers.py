@@ -24,7 +24,7 @@ class Deadlines:
 
 
 @LOOPS
-def test_a_deadline_timer_that_is_due_is_armed_again(
+def test_a_timer_that_is_due_is_armed_again_and_a_shard_is_loaded_and_serves(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     async def story() -> None:
@@ -34,16 +34,6 @@ def test_a_deadline_timer_that_is_due_is_armed_again(
             timer.arm(monotonic_ms() - earlier_ms)
         await asyncio.wait_for(rang.wait(), 5)
         timer.stop()
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(story())
-
-
-@LOOPS
-def test_a_shard_is_loaded_and_serves(
-    new_loop: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
-    async def story() -> None:
         world = World()
         await world.lead()
         await world.commit(1)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from quorumlog.broker.partitions.core.data_path import ReadEnd
-from quorumlog.broker.replicas import Replicas
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.storage.core.settings import LogSettings
@@ -11,7 +10,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import restamp
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 from tests.support.broker import moving
-from tests.support.broker.one_broker import AT, append, follow, run
+from tests.support.broker.one_broker import AT, append, follow, one_broker
 from tests.support.broker.transactional import (
     ONE_SEGMENT,
     PRODUCER,
@@ -35,8 +34,8 @@ def from_leader(*batches: bytes) -> bytes:
     return stamped
 
 
-def test_a_follower_learns_what_its_leader_knows(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_follower_learns_what_its_leader_knows(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
         take = follow(replicas)
         aborts = encode_marker(TransactionMarker(PRODUCER, 0, 4, commits=False), 1)
         take(
@@ -51,22 +50,20 @@ def test_a_follower_learns_what_its_leader_knows(tmp_path: Path) -> None:
         assert described is not None
         assert (described.coordinator_epoch, described.transaction_offset) == (4, 3)
 
-    run(tmp_path, story, log_settings=ONE_SEGMENT)
 
-
-def test_a_marker_that_cannot_be_read_is_not_appended(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_marker_that_cannot_be_read_is_not_appended(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
         take = follow(replicas)
         marker = bytearray(encode_marker(TransactionMarker(PRODUCER, 0, 4, commits=False), 1))
         marker[-20:] = bytes(20)
         followed = take(from_leader(bytes(marker)))
         assert (followed.failures, driver_of(replicas).log.log_end_offset) == (1, 0)
 
-    run(tmp_path, story, log_settings=ONE_SEGMENT)
 
-
-def test_the_end_of_a_log_is_the_last_stable_offset_for_read_committed(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_the_end_of_a_log_is_the_last_stable_offset_for_read_committed(
+    tmp_path: Path,
+) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
         append(replicas)
         await append_in(replicas, transactional(0))
         append(replicas)
@@ -78,8 +75,6 @@ def test_the_end_of_a_log_is_the_last_stable_offset_for_read_committed(tmp_path:
         assert (await_time.offset, await_time.timestamp_ms) == (0, 1)
         later = await replicas.list_offset(AT, 2, is_read_committed=True)
         assert later.offset == -1
-
-    run(tmp_path, story, log_settings=ONE_SEGMENT)
 
 
 async def test_a_moved_replica_takes_its_transactions_along() -> None:

@@ -19,6 +19,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.groups.coordination import T0, T1
 from tests.support.groups.memory_log import WHERE, MemoryLog, World
+from tests.support.waiting import until
 
 LIMITS = RewriteLimits(records_min=30)
 
@@ -66,9 +67,7 @@ async def test_a_log_that_has_grown_long_is_rewritten_when_it_is_loaded() -> Non
     world.log.commit_all()
     successor = World(world.log)
     await successor.lead(1)
-    async with asyncio.timeout(5):
-        while successor.log.start == 0:
-            await asyncio.sleep(0)
+    await until(lambda: successor.log.start)
     assert (successor.log.start, successor.log.end) == (100, 101)
     successor.service.stop()
 

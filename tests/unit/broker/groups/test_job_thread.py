@@ -18,6 +18,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
 from tests.support.groups.consumer.coordination import heartbeat, join
 from tests.support.groups.memory_log import World
+from tests.support.waiting import until
 
 ID = TopicId(b"i" * 16)
 
@@ -132,9 +133,7 @@ async def test_a_target_that_cannot_be_made_is_a_bug_that_is_told(
     await world.lead()
     publish(world, 3000)
     asked = world.service.ask(join("m"))
-    async with asyncio.timeout(5):
-        while not world.violations:
-            await asyncio.sleep(0)
+    await until(lambda: world.violations)
     assert "KeyError" in str(world.violations[0])
     world.service.stop()
     assert (await asked).error_code is ErrorCode.NOT_COORDINATOR
