@@ -86,11 +86,12 @@ async def list_offset(
     topic: str = "t",
     partition: int = 0,
     isolation_level: int = 0,
+    version: int = 6,
 ) -> ListOffsetsPartitionResponse:
     part = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
     topics = [ListOffsetsTopic(name=topic, partitions=[part])]
     request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=topics)
-    return (await connection.send(request, version=6)).topics[0].partitions[0]
+    return (await connection.send(request, version=version)).topics[0].partitions[0]
 
 
 async def describe_configs(

@@ -82,10 +82,7 @@ def changed(at: int, value: int, *, mended: bool = False) -> bytes:
         (encode_batch([ONE[0]._replace(offset=7)], base_offset=7), ErrorCode.INVALID_RECORD),
         (encode_batch(ONE, is_control=True), ErrorCode.INVALID_RECORD),
         (encode_batch(ONE, producer_id=1, producer_epoch=0), ErrorCode.INVALID_RECORD),
-        (
-            encode_batch(ONE, is_transactional=True),  # without a producer
-            ErrorCode.INVALID_RECORD,
-        ),
+        (encode_batch(ONE, is_transactional=True), ErrorCode.INVALID_RECORD),  # without a producer
         (encode_batch([Record(0, 1, None, bytes(200))]), ErrorCode.MESSAGE_TOO_LARGE),
         (encode_batch([Record(0, NOW_MS + 3_600_001, None, b"")]), ErrorCode.INVALID_TIMESTAMP),
     ],
@@ -108,9 +105,8 @@ def test_a_topic_may_allow_more() -> None:
 def test_a_compacted_topic_wants_keys(policy: str, compression: Compression) -> None:
     keys = [b"k", None, b"", None]
     records = [Record(index, NOW_MS, key, b"v") for index, key in enumerate(keys)]
-    refused = judge(
-        encode_batch(records, compression=compression), limits_of(cleanup_policy=policy)
-    )
+    limits = limits_of(cleanup_policy=policy)
+    refused = judge(encode_batch(records, compression=compression), limits)
     message = "Compacted topic cannot accept message without key in topic partition orders-0"
     assert refused.error_code is ErrorCode.INVALID_RECORD
     assert refused.record_errors == [RecordError(1, message), RecordError(3, message)]
@@ -121,7 +117,7 @@ def test_a_compacted_topic_wants_keys(policy: str, compression: Compression) -> 
         f"RecordError(batchIndex=3, message='{message}')]"
     )
     keyed = encode_batch([one._replace(key=one.key or b"") for one in records])
-    assert judge(keyed, limits_of(cleanup_policy=policy)).error_code is ErrorCode.NONE
+    assert judge(keyed, limits).error_code is ErrorCode.NONE
 
 
 def test_a_topic_is_compacted_if_it_says_so_or_says_nothing_and_the_broker_does() -> None:

@@ -15,8 +15,8 @@ from quorumlog.broker.partitions.core.purgatory import Deadlines
 from quorumlog.invariants import InvariantViolation
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Replica, image
+from quorumlog.wire.codec.identifiers import BrokerId, Offset
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Replica, fetched_by, image
 
 ONE, TWO, THREE = BROKERS
 
@@ -30,37 +30,24 @@ def leader(records: int = 5) -> Replica:
 
 
 def fetch(replica: Replica, who: BrokerId, log_start: int) -> None:
-    fetched = events.FollowerFetched(
-        broker_id=who,
-        broker_epoch=0,
-        leader_epoch=Epoch(4),
-        fetch_offset=replica.partition.state.log_end_offset,
-        log_start_offset=Offset(log_start),
-    )
-    replica.step(0, fetched)
+    end, start = replica.partition.state.log_end_offset, Offset(log_start)
+    replica.step(0, fetched_by(who, end, broker_epoch=0, leader_epoch=4, log_start_offset=start))
 
 
 def rise(replica: Replica, offset: int) -> None:
     replica.step(0, events.LogStartRose(log_start_offset=Offset(offset)))
 
 
-@pytest.mark.parametrize(
-    ("offset", "expected"),
-    [
-        (-1, (ErrorCode.NONE, 5)),
-        (0, (ErrorCode.NONE, 0)),
-        (5, (ErrorCode.NONE, 5)),
-        (6, (ErrorCode.OFFSET_OUT_OF_RANGE, -1)),
-        (-2, (ErrorCode.OFFSET_OUT_OF_RANGE, -1)),
-    ],
-)
-def test_what_is_committed_may_be_deleted(offset: int, expected: tuple[ErrorCode, int]) -> None:
-    assert leader().partition.serving.judge_deletion(offset, ErrorCode.NONE) == expected
-
-
-def test_only_a_leader_deletes_and_only_if_the_policy_lets_it() -> None:
-    follower = Replica(TWO)
-    not_leader = follower.partition.serving.judge_deletion(0, ErrorCode.POLICY_VIOLATION)
+def test_what_is_committed_may_be_deleted_by_a_leader_if_the_policy_lets_it() -> None:
+    for offset, expected in {
+        -1: (ErrorCode.NONE, 5),
+        0: (ErrorCode.NONE, 0),
+        5: (ErrorCode.NONE, 5),
+        6: (ErrorCode.OFFSET_OUT_OF_RANGE, -1),
+        -2: (ErrorCode.OFFSET_OUT_OF_RANGE, -1),
+    }.items():
+        assert leader().partition.serving.judge_deletion(offset, ErrorCode.NONE) == expected
+    not_leader = Replica(TWO).partition.serving.judge_deletion(0, ErrorCode.POLICY_VIOLATION)
     assert not_leader == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
     refused = leader().partition.serving.judge_deletion(0, ErrorCode.POLICY_VIOLATION)
     assert refused == (ErrorCode.POLICY_VIOLATION, -1)
@@ -80,7 +67,7 @@ def test_a_topic_that_is_only_compacted_keeps_the_newest_of_each_key(
     assert policy_refusal(TopicConfig({}, brokers)) is expected
 
 
-def test_the_low_watermark_is_the_least_start_of_the_live_replicas() -> None:
+def test_the_low_watermark_is_the_least_start_of_the_live_replicas_in_this_epoch() -> None:
     replica = leader()
     partition = replica.partition
     assert partition.serving.low_watermark() == -1  # the followers have said nothing yet
@@ -97,12 +84,6 @@ def test_the_low_watermark_is_the_least_start_of_the_live_replicas() -> None:
     fenced = {**ALL_ALIVE, THREE: replace(ALL_ALIVE[THREE], fenced=True)}
     replica.step(0, events.BrokersPublished(brokers=fenced))
     assert partition.serving.low_watermark() == 3
-
-
-def test_a_new_leader_epoch_asks_the_followers_again() -> None:
-    replica = leader()
-    fetch(replica, TWO, 0)
-    fetch(replica, THREE, 0)
     newer = events.PartitionPublished(image=image(1, 5, 10, (1,)), brokers=ALL_ALIVE)
     replica.step(0, newer)
     assert replica.partition.serving.low_watermark() == -1

@@ -16,7 +16,7 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.clock import monotonic_ms
 from quorumlog.wire.codec.identifiers import Offset
 from tests.support.broker.one_broker import AT, BATCH, append, fetch_of, one_broker, size
-from tests.support.broker.replica_calls import append_to, fetch_from, partition_of
+from tests.support.broker.replica_calls import append_to, fetch_from
 
 
 class FollowerTwo:
@@ -52,8 +52,7 @@ async def test_a_follower_acknowledges_by_naming_and_learns_what_is_committed(
     tmp_path: Path,
 ) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        follower, partition = FollowerTwo(replicas), partition_of(replicas, AT)
-        assert partition is not None
+        follower = FollowerTwo(replicas)
         assert [one.high_watermark for one in await follower.fetch()] == [0]
         produced = append_to(replicas, AT, BATCH, acks=-1, timeout_ms=1000)
         assert size(await follower.fetch()) == len(BATCH)
@@ -104,7 +103,9 @@ async def test_now_and_then_a_follower_counts_without_naming_anything(tmp_path: 
             assert seen == [0]
 
 
-async def test_the_next_fetch_of_a_session_ends_the_one_that_waits(tmp_path: Path) -> None:
+async def test_the_next_fetch_of_a_session_ends_the_one_that_waits_and_one_given_up_leaves_no_trace(
+    tmp_path: Path,
+) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follower = FollowerTwo(replicas)
         await follower.fetch()
@@ -114,11 +115,7 @@ async def test_the_next_fetch_of_a_session_ends_the_one_that_waits(tmp_path: Pat
         assert first.result() == []
         append(replicas)
         assert size(await second) == len(BATCH)
-
-
-async def test_a_fetch_that_is_given_up_leaves_its_session_as_it_was(tmp_path: Path) -> None:
-    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        follower = FollowerTwo(replicas)
+        follower.names(1)
         waiting = fetch_from(replicas, follower.spec(60_000))
         assert isinstance(waiting, asyncio.Future)
         waiting.cancel()

@@ -10,25 +10,15 @@ import pytest
 from quorumlog.broker.handlers import produce as produce_handler
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
 from quorumlog.wire.codec.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from quorumlog.wire.codec.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
 from quorumlog.wire.codec.messages.produce import (
     PartitionProduceData,
-    PartitionProduceResponse,
     ProduceRequest,
     TopicProduceData,
 )
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection
+from tests.support.broker.requests import list_offset, produce, topic_creation
 from tests.support.groups.asking import asking, versions
 from tests.support.groups.asking import create as create_partitions
 from tests.support.groups.single_broker import SingleBroker
@@ -40,24 +30,15 @@ LAST_BY_NAME = 12  # newer versions name topics by id
 
 
 async def create(connection: KafkaConnection, **configs: str) -> None:
-    entries = [
-        CreatableTopicConfig(name=name.replace("_", "."), value=value)
-        for name, value in configs.items()
-    ]
-    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=entries)
-    response = await connection.send(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
-    assert response.topics[0].error_code == ErrorCode.NONE
+    given = {name.replace("_", "."): value for name, value in configs.items()}
+    [made] = (await connection.send(topic_creation("t", configs=given))).topics
+    assert made.error_code == ErrorCode.NONE
 
 
-async def produce(
-    connection: KafkaConnection, records: bytes, version: int = LAST_BY_NAME
-) -> PartitionProduceResponse:
-    data = PartitionProduceData(index=0, records=records)
-    topic = TopicProduceData(name="t", partition_data=[data])
-    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic])
-    response = await connection.send(request, version=version)
-    [answer] = response.responses[0].partition_responses
-    return answer
+def to_partitions(batches: list[bytes], acks: int) -> ProduceRequest:
+    data = [PartitionProduceData(index=one, records=of) for one, of in enumerate(batches)]
+    topic = TopicProduceData(name="t", partition_data=data)
+    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic])
 
 
 async def values(connection: KafkaConnection) -> list[bytes | None]:
@@ -81,7 +62,7 @@ async def test_a_compacted_topic_names_the_records_without_a_key(
     async with asking(tmp_path) as (_, connection):
         await create(connection, cleanup_policy="compact")
         records = [Record(0, NOW_MS, b"k", b"v"), Record(1, NOW_MS, None, b"no key")]
-        answer = await produce(connection, encode_batch(records), version)
+        answer = await produce(connection, encode_batch(records), version=version)
         assert answer.error_code == ErrorCode.INVALID_RECORD
         named = [(one.batch_index, one.batch_index_error_message) for one in answer.record_errors]
         message = "Compacted topic cannot accept message without key in topic partition t-0"
@@ -90,7 +71,7 @@ async def test_a_compacted_topic_names_the_records_without_a_key(
         assert answer.base_offset == -1
         assert answer.log_start_offset == (0 if version >= 5 else -1)
         assert await values(connection) == []  # refused whole
-        answer = await produce(connection, encode_batch(records[:1]), version)
+        answer = await produce(connection, encode_batch(records[:1]), version=version)
         assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 0)
 
 
@@ -118,10 +99,7 @@ async def test_a_lookup_by_time_finds_what_the_header_does_not_say(
     tmp_path: Path, said_ms: int
 ) -> None:
     async def ask(connection: KafkaConnection, timestamp: int) -> tuple[int, int]:
-        partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
-        topic = ListOffsetsTopic(name="t", partitions=[partition])
-        response = await connection.send(ListOffsetsRequest(replica_id=-1, topics=[topic]))
-        [answer] = response.topics[0].partitions
+        answer = await list_offset(connection, timestamp, version=7)
         assert answer.error_code == ErrorCode.NONE
         return answer.offset, answer.timestamp
 
@@ -156,7 +134,7 @@ async def test_zstd_needs_a_newer_request(tmp_path: Path) -> None:
         await create(connection)
         batch = encode_batch([Record(0, 1, None, b"v")], compression=Compression.ZSTD)
         for version in versions(PRODUCE)[:-1]:
-            answer = await produce(connection, batch, version)
+            answer = await produce(connection, batch, version=version)
             refused = answer.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             assert refused is (version < 7)
             assert refused is (answer.error_code != ErrorCode.NONE)
@@ -241,11 +219,3 @@ async def test_requests_in_slices_keep_their_bytes_and_their_order(
             answers = response.responses[0].partition_responses
             assert [one.error_code for one in answers] == [ErrorCode.NONE, ErrorCode.NONE]
         assert await values(connection) == payloads
-
-
-def to_partitions(batches: list[bytes], acks: int) -> ProduceRequest:
-    data = [
-        PartitionProduceData(index=index, records=records) for index, records in enumerate(batches)
-    ]
-    topic = TopicProduceData(name="t", partition_data=data)
-    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic])

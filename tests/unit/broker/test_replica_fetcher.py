@@ -56,56 +56,62 @@ def asked_in(request: FetchRequest | None) -> list[int]:
     return [one.partition for topic in request.topics for one in topic.partitions]
 
 
-async def test_who_brought_records_is_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that is full leaves out the last ones: not the same ones each time."""
+def follow(count: int, epoch: int = 0) -> list[FollowedPartition]:
+    return [FollowedPartition(cast(Any, FakeDriver(one)), Epoch(epoch)) for one in range(count)]
 
-    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
-    fetches = fetcher()
-    fetches.set_followed(
-        FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(4)
-    )
-    assert asked_in(fetches._request(fetches._session)) == [0, 1, 2, 3]
-    answers = [
-        PartitionData(partition_index=index, records=b"some" if index in {0, 2} else b"")
-        for index in range(4)
-    ]
-    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=answers)
+
+async def take(fetches: ReplicaFetcher, *answers: PartitionData) -> None:
+    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[*answers])
     await fetches._take(fetches._session, FetchResponse(responses=[topic]))
+
+
+def records_of(index: int) -> PartitionData:
+    return PartitionData(partition_index=index, records=b"some")
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fetchers do nothing by themselves."""
+    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
+
+
+@pytest.mark.usefixtures("idle")
+async def test_who_brought_records_is_asked_for_last() -> None:
+    """An answer that is full leaves out the last ones: not the same ones each time."""
+    fetches = fetcher()
+    fetches.set_followed(follow(4))
+    assert asked_in(fetches._request(fetches._session)) == [0, 1, 2, 3]
+    without = [PartitionData(partition_index=index) for index in (1, 3)]
+    await take(fetches, records_of(0), without[0], records_of(2), without[1])
     assert asked_in(fetches._request(fetches._session)) == [1, 3, 0, 2]
 
 
+@pytest.mark.usefixtures("idle")
 async def test_what_is_throttled_is_left_out_until_it_is_paid_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
     now_ms = 1_000
     monkeypatch.setattr(replica_fetcher, "monotonic_ms", lambda: now_ms)
     fetches = fetcher(next_fetch_ms=lambda at, _id, _size, now: now + 2_000 * at.partition)
-    fetches.set_followed(
-        FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(2)
-    )
+    fetches.set_followed(follow(2))
     assert asked_in(fetches._request(fetches._session)) == [0, 1]
-    answers = [PartitionData(partition_index=index, records=b"some") for index in range(2)]
-    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=answers)
-    await fetches._take(fetches._session, FetchResponse(responses=[topic]))
+    await take(fetches, records_of(0), records_of(1))
     assert [one.may_ask(now_ms) for one in fetches._followed.values()] == [True, False]
     now_ms = 3_000
     assert [one.may_ask(now_ms) for one in fetches._followed.values()] == [True, True]
 
 
+@pytest.mark.usefixtures("idle")
 async def test_what_waits_for_the_throttle_goes_on_when_the_rate_is_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
     now_ms, wait_ms = 1_000, 1_000_000
     monkeypatch.setattr(replica_fetcher, "monotonic_ms", lambda: now_ms)
     fetches = fetcher(next_fetch_ms=lambda _at, _id, _size, now: now + wait_ms)
-    followed = FollowedPartition(cast(Any, FakeDriver(0)), Epoch(0))
+    [followed] = follow(1)
     fetches.set_followed([followed])
     assert asked_in(fetches._request(fetches._session)) == [0]
-    answer = PartitionData(partition_index=0, records=b"some")
-    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[answer])
-    await fetches._take(fetches._session, FetchResponse(responses=[topic]))
+    await take(fetches, records_of(0))
     now_ms = 2_000
     assert not fetches._is_due()
     assert followed.due_ms == 1_001_000  # asking again makes it no later
@@ -135,7 +141,7 @@ class ParkingLeader:
         return self
 
     async def send(self, request: FetchRequest) -> FetchResponse:
-        self.asked.append([one.partition for topic in request.topics for one in topic.partitions])
+        self.asked.append(asked_in(request))
         self.news.set()
         never: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
         return await never
@@ -180,8 +186,7 @@ async def test_a_change_is_asked_for_at_once_however_many_fetches_are_parked(
 ) -> None:
     leader = ParkingLeader()
     monkeypatch.setattr(KafkaConnection, "open", leader.open)
-    fetches = fetcher()
-    followed = [FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(10)]
+    fetches, followed = fetcher(), follow(10)
     async with asyncio.timeout(5):
         for count in range(1, 11):
             fetches.set_followed(followed[:count])
@@ -209,18 +214,14 @@ async def test_one_that_was_stopped_starts_no_fetch_again(monkeypatch: pytest.Mo
     assert len(runs) == 1
 
 
-async def test_a_fetch_waits_until_what_was_brought_is_on_the_disk(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("idle")
+async def test_a_fetch_waits_until_what_was_brought_is_on_the_disk() -> None:
     """An answer to an older fetch may bring more while the first flush is under way."""
-    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
     fetches, driver = fetcher(), FakeDriver(0)
     fetches.set_followed([FollowedPartition(cast(Any, driver), Epoch(0))])
     assert asked_in(fetches._request(fetches._session)) == [0]
     driver.partition.may_fetch = lambda: False
-    answer = PartitionData(partition_index=0, records=b"some")
-    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[answer])
-    await fetches._take(fetches._session, FetchResponse(responses=[topic]))
+    await take(fetches, records_of(0))
     for is_durable in (False, True):
         assert not fetches._is_due()
         fetches._changed.clear()
@@ -242,8 +243,7 @@ async def test_many_changes_of_many_partitions_share_one_new_session(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(ReplicaFetcher, "_run", run)
-    fetches = fetcher()
-    followed = [FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(4)]
+    fetches, followed = fetcher(), follow(4)
     fetches.set_followed(followed[:1])
     await asyncio.sleep(0)
     assert loops == [1]  # the first is not held up
@@ -298,8 +298,7 @@ async def test_partitions_that_come_one_by_one_do_not_begin_a_session_each(
     """All sessions that begin anew name a hundred partitions a second, however many there are."""
     leader = EndingLeader()
     monkeypatch.setattr(KafkaConnection, "open", leader.open)
-    fetches = fetcher()
-    followed = [FollowedPartition(cast(Any, FakeDriver(one)), Epoch(0)) for one in range(count)]
+    fetches, followed = fetcher(), follow(count)
     for there_are in range(1, count + 1):
         fetches.set_followed(followed[:there_are])
         await asyncio.sleep(0.02)
@@ -310,10 +309,9 @@ async def test_partitions_that_come_one_by_one_do_not_begin_a_session_each(
     await fetches.stop()
 
 
+@pytest.mark.usefixtures("idle")
 async def test_only_what_has_changed_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
-    fetches = fetcher()
-    followed = [FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(9)]
+    fetches, followed = fetcher(), follow(9)
     fetches.set_followed(followed)
     fetches._request(fetches._session)
     fetches._session.answered(0, 7)
@@ -324,19 +322,19 @@ async def test_only_what_has_changed_is_looked_at_again(monkeypatch: pytest.Monk
     assert touched == [3, 8]  # one of another epoch, and one that is gone
 
 
+@pytest.mark.usefixtures("idle")
 async def test_an_answer_of_many_partitions_is_taken_in_several_turns_of_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is followed in a newer epoch meanwhile is left out, and asked for again."""
-    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
     taken: list[int] = []
 
-    def take(one: FollowedPartition, *_asked: object, **_options: object) -> None:
+    def note(one: FollowedPartition, *_asked: object, **_options: object) -> None:
         taken.append(one.driver.topic_partition.partition)
 
-    monkeypatch.setattr(replica_fetcher, "take_answer", take)
+    monkeypatch.setattr(replica_fetcher, "take_answer", note)
     fetches, count = fetcher(), 2 * TAKEN_AT_ONCE + 5
-    followed = [FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(count)]
+    followed = follow(count)
     fetches.set_followed(followed)
     assert asked_in(fetches._request(fetches._session)) == [*range(count)]
     fetches._session.answered(0, 7)

@@ -16,7 +16,7 @@ LANE = 3
 
 
 class FakeFetcher:
-    """Notes what it is to follow."""
+    """Notes what it is to follow_new."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
@@ -57,7 +57,7 @@ class Driver:
     """As much of a replica as is looked at: itself."""
 
 
-def follow(fetchers: ReplicaFetchers, leader: int, count: int) -> list[PartitionDriver]:
+def follow_new(fetchers: ReplicaFetchers, leader: int, count: int) -> list[PartitionDriver]:
     drivers = [cast(PartitionDriver, Driver()) for _ in range(count)]
     for driver in drivers:
         fetchers.follow(driver, BrokerId(leader), Epoch(0))
@@ -71,40 +71,35 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Fetchers:
 
 
 async def test_a_new_partition_disturbs_only_the_lane_that_gets_it(given: Fetchers) -> None:
-    old = follow(given.fetchers, 2, 2 * LANE)
+    old = follow_new(given.fetchers, 2, 2 * LANE)
     given.fetchers.publish(given.image)
     assert [fetcher.followed for fetcher in given.made] == [old[:LANE], old[LANE:]]
-    [new] = follow(given.fetchers, 2, 1)
-    [other] = follow(given.fetchers, 3, 1)
+    [new] = follow_new(given.fetchers, 2, 1)
+    [other] = follow_new(given.fetchers, 3, 1)
     given.fetchers.publish(given.image)
     assert [fetcher.followed for fetcher in given.made[2:]] == [[new], [other]]
     assert [fetcher.sets for fetcher in given.made] == [1, 1, 1, 1]
+    given.fetchers.follow(old[0], BrokerId(2), Epoch(1))  # it keeps its lane
+    given.fetchers.publish(given.image)
+    assert [fetcher.sets for fetcher in given.made] == [2, 1, 1, 1]
 
 
-async def test_a_partition_that_goes_makes_room_in_its_lane(given: Fetchers) -> None:
-    old = follow(given.fetchers, 2, 2 * LANE)
+async def test_a_partition_that_goes_makes_room_in_its_lane_and_the_last_one_ends_it(
+    given: Fetchers,
+) -> None:
+    old = follow_new(given.fetchers, 2, 2 * LANE)
     given.fetchers.publish(given.image)
     given.fetchers.unfollow(old[0])
-    [new] = follow(given.fetchers, 2, 1)
+    [new] = follow_new(given.fetchers, 2, 1)
     given.fetchers.publish(given.image)
     assert [fetcher.followed for fetcher in given.made] == [[*old[1:LANE], new], old[LANE:]]
     given.fetchers.touch(new)
     assert [fetcher.touched for fetcher in given.made] == [[new], []]
-
-
-async def test_a_lane_that_is_empty_fetches_no_more(given: Fetchers) -> None:
-    drivers = follow(given.fetchers, 2, LANE + 1)
+    given.fetchers.unfollow(new)
+    for driver in old[1:LANE]:
+        given.fetchers.unfollow(driver)
     given.fetchers.publish(given.image)
-    given.fetchers.unfollow(drivers[-1])
-    given.fetchers.publish(given.image)
+    assert len(given.fetchers._fetchers) == 1  # a lane that is empty fetches no more
     await given.fetchers.stop()
     assert [fetcher.is_stopped for fetcher in given.made] == [True, True]
     assert len(given.fetchers._fetchers) == 0
-
-
-async def test_a_partition_in_a_newer_epoch_keeps_its_lane(given: Fetchers) -> None:
-    drivers = follow(given.fetchers, 2, 2 * LANE)
-    given.fetchers.publish(given.image)
-    given.fetchers.follow(drivers[0], BrokerId(2), Epoch(1))
-    given.fetchers.publish(given.image)
-    assert [fetcher.sets for fetcher in given.made] == [2, 1]
