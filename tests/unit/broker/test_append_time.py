@@ -4,14 +4,7 @@ from pathlib import Path
 
 from quorumlog.clock import wall_clock_ms
 from quorumlog.wire.codec.records import decode_batch
-from tests.support.broker.one_broker import (
-    AT,
-    append,
-    fetch_of,
-    one_broker,
-    publish,
-    sequenced,
-)
+from tests.support.broker.one_broker import AT, append, fetch_of, one_broker, publish, sequenced
 from tests.support.broker.replica_calls import fetch_from
 from tests.support.broker.replicas import image
 

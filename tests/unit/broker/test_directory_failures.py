@@ -59,8 +59,7 @@ class Assignments:
 
 
 def shown(
-    log_dirs: tuple[str, ...] = ("a", "b"),
-    known: dict[int, str] | None = None,
+    log_dirs: tuple[str, ...] = ("a", "b"), known: dict[int, str] | None = None
 ) -> ClusterImage:
     """Broker 1 leads all four; `known`: in which directories the metadata has them."""
     ours = replace(ALL_ALIVE[ONE], log_dirs=log_dirs)

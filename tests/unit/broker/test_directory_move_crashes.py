@@ -14,15 +14,7 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.support.broker.moving import (
-    AT,
-    Metadata,
-    append,
-    broker,
-    driver_of,
-    names_in,
-    values_of,
-)
+from tests.support.broker.moving import AT, Metadata, append, broker, driver_of, names_in, values_of
 from tests.support.sizes import tries
 from tests.support.waiting import loop_turns, until
 

@@ -144,9 +144,7 @@ async def test_a_cancelled_move_keeps_its_copy_until_the_metadata_shows_the_old_
 
 
 @pytest.mark.parametrize("is_leader", [True, False])
-async def test_records_that_are_deleted_meanwhile_are_gone_from_the_copy(
-    is_leader: bool,
-) -> None:
+async def test_records_that_are_deleted_meanwhile_are_gone_from_the_copy(is_leader: bool) -> None:
     disk, metadata = SimDisk(), Metadata()
     async with broker(disk, metadata, log_settings=SMALL) as replicas:
         for value in range(40):

@@ -13,9 +13,7 @@ from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 from quorumlog.wire.codec.messages.delete_topics import DeleteTopicsRequest
-from quorumlog.wire.codec.messages.fetch import (
-    FetchRequest,
-)
+from quorumlog.wire.codec.messages.fetch import FetchRequest
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.replica_calls import read_local
 from tests.support.broker.session_consumer import TOPIC, Consumer, append, created, parked
@@ -118,10 +116,7 @@ async def test_a_new_leader_epoch_ends_a_fetch_that_waits_in_a_session(tmp_path:
         topic = broker.controller.image.topics[TOPIC]
         newer = replace(topic.partitions[7], leader_epoch=Epoch(1), partition_epoch=Epoch(1))
         partitions = (*topic.partitions[:7], newer, *topic.partitions[8:])
-        topics = {
-            **broker.controller.image.topics,
-            TOPIC: replace(topic, partitions=partitions),
-        }
+        topics = {**broker.controller.image.topics, TOPIC: replace(topic, partitions=partitions)}
         changed = ClusterDelta(partitions=frozenset({TopicPartition(TOPIC, 7)}))
         broker.controller.publish(changed, topics=topics)
         [told] = (await waiting).values()

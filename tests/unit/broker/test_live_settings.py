@@ -15,14 +15,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.records import Record, encode_batch
-from tests.support.broker.one_broker import (
-    AT,
-    append,
-    follow,
-    from_leader,
-    one_broker,
-    publish,
-)
+from tests.support.broker.one_broker import AT, append, follow, from_leader, one_broker, publish
 from tests.support.broker.replicas import image
 
 ALONE = image(1, 0, 0, (1,), replicas=(1,))

@@ -8,10 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from quorumlog.broker.partitions.core.placement import Standing
-from quorumlog.broker.partitions.log.log_directory import (
-    OrphanedRecords,
-    log_settings,
-)
+from quorumlog.broker.partitions.log.log_directory import OrphanedRecords, log_settings
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings

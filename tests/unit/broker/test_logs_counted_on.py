@@ -26,14 +26,7 @@ from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset, TopicId
 from quorumlog.wire.codec.records import restamp
 from tests.support.broker.log_directories import close_all, started, write
-from tests.support.broker.one_broker import (
-    AT,
-    BATCH,
-    TOPIC_ID,
-    one_broker,
-    publish,
-    reports_of,
-)
+from tests.support.broker.one_broker import AT, BATCH, TOPIC_ID, one_broker, publish, reports_of
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
 
 SEGMENT = f"{0:020d}.log"

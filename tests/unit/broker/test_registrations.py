@@ -122,9 +122,7 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize("loses_power", [False, True])
-def test_whenever_a_process_ends_the_one_that_may_be_registered_is_named(
-    loses_power: bool,
-) -> None:
+def test_whenever_a_process_ends_the_one_that_may_be_registered_is_named(loses_power: bool) -> None:
     for step in count():
         disk = SimDisk()
         disk.mkdir("/logs")

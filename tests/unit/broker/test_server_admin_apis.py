@@ -442,9 +442,7 @@ async def test_a_running_group_goes_by_what_is_altered(tmp_path: Path) -> None:
         assert again.heartbeat_interval_ms == 5000
 
 
-async def test_other_types_of_groups_are_refused_with_a_sentence(
-    tmp_path: Path,
-) -> None:
+async def test_other_types_of_groups_are_refused_with_a_sentence(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
         for name, subject in (
             ("share.auto.offset.reset", "share groups (KIP-932)"),

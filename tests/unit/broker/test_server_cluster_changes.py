@@ -7,10 +7,7 @@ import pytest
 
 from quorumlog.broker.responses.controller_answers import MESSAGE_MAX
 from quorumlog.broker.responses.features import FEATURES, KRAFT_VERSION
-from quorumlog.metadata_quorum.controller_client import (
-    NewVoter,
-    VoterChangeResult,
-)
+from quorumlog.metadata_quorum.controller_client import NewVoter, VoterChangeResult
 from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.metadata_quorum.image.features import METADATA_FEATURE, SUPPORTED
 from quorumlog.metadata_quorum.image.scram import credential_of

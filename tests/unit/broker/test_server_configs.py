@@ -11,9 +11,7 @@ from quorumlog.settings.topics import TOPIC_SETTINGS
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 from quorumlog.wire.codec.messages.describe_cluster import DescribeClusterRequest
-from quorumlog.wire.codec.messages.describe_configs import (
-    DescribeConfigsResourceResult,
-)
+from quorumlog.wire.codec.messages.describe_configs import DescribeConfigsResourceResult
 from quorumlog.wire.codec.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     RequestCursor,

@@ -11,12 +11,7 @@ import pytest
 from quorumlog.broker.controller_requests import image_watch
 from quorumlog.broker.handlers.elect_leaders import LOOKED_AT_AT_ONCE, _led_by_another
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, ElectionResult
-from quorumlog.metadata_quorum.image import (
-    ClusterDelta,
-    ClusterImage,
-    PartitionImage,
-    TopicImage,
-)
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.message import Request

@@ -18,10 +18,7 @@ from quorumlog.wire.codec.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResult,
 )
-from quorumlog.wire.codec.messages.describe_producers import (
-    DescribeProducersRequest,
-    TopicRequest,
-)
+from quorumlog.wire.codec.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.requests import list_offset, produce, topic_creation

@@ -300,10 +300,7 @@ def test_sync_is_for_this_generation_and_protocol() -> None:
     assert group.answer(sync("a", 2)) == SyncResult(error_code=ErrorCode.ILLEGAL_GENERATION)
     right = group.answer(replace(sync("a", 1), protocol_name="range", protocol_type="consumer"))
     assert right == SyncResult(
-        error_code=ErrorCode.NONE,
-        protocol_type="consumer",
-        protocol_name="range",
-        assignment=b"a",
+        error_code=ErrorCode.NONE, protocol_type="consumer", protocol_name="range", assignment=b"a"
     )
 
 

@@ -52,7 +52,7 @@ GROUP = GroupRecord(
                 session_timeout_ms=1000,
                 subscription=b"\x01",
                 assignment=b"\x02\x03",
-            ),
+            )
         ],
     ),
 )

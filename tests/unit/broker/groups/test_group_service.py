@@ -9,12 +9,7 @@ from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommittedOffset
 from quorumlog.broker.partitions.core.data_path import LocalRead
 from quorumlog.invariants import InvariantViolation
-from quorumlog.metadata_quorum.image import (
-    ClusterDelta,
-    ClusterImage,
-    PartitionImage,
-    TopicImage,
-)
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch

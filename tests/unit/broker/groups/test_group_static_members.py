@@ -32,10 +32,7 @@ def test_a_follower_comes_back_without_a_rebalance() -> None:
     answer = result(group, request_id)
     assert (answer.error_code, answer.generation_id, answer.leader) == (ErrorCode.NONE, 1, "a")
     assert group.answer(sync("b2", 1)) == SyncResult(
-        error_code=ErrorCode.NONE,
-        protocol_type="consumer",
-        protocol_name="range",
-        assignment=b"b",
+        error_code=ErrorCode.NONE, protocol_type="consumer", protocol_name="range", assignment=b"b"
     )
     assert group.answer(beat("b", 1, "i-b")) is ErrorCode.FENCED_INSTANCE_ID
     assert group.answer(beat("b", 1)) is ErrorCode.UNKNOWN_MEMBER_ID

@@ -29,12 +29,7 @@ def test_a_whole_name_matches(expression: str, matching: str, other: str) -> Non
 
 @pytest.mark.parametrize(
     "expression",
-    [
-        "(.?){1000}(.?){1000}(.?){1000}",
-        "(.?)" * 3000,
-        "(?:a?){900}(?:a?){1000}a{1000}",
-        "x" * 2001,
-    ],
+    ["(.?){1000}(.?){1000}(.?){1000}", "(.?)" * 3000, "(?:a?){900}(?:a?){1000}a{1000}", "x" * 2001],
 )
 def test_an_expression_that_would_hold_up_others_is_refused(expression: str) -> None:
     with pytest.raises(InvalidRegularExpression, match="too large"):

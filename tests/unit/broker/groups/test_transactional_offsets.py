@@ -14,14 +14,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch, read_header, sealed
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 from tests.support.groups.coordination import SETTINGS, T0, T1, Coordination, commit, join, leave
-from tests.support.groups.transactions import (
-    PRODUCER,
-    end,
-    outcome,
-    txn_commit,
-    verify,
-    write,
-)
+from tests.support.groups.transactions import PRODUCER, end, outcome, txn_commit, verify, write
 
 
 def offset(group: Coordination, where: TopicPartition = T0) -> int | None:

@@ -199,10 +199,7 @@ def test_a_refused_batch_that_completes_and_begins_leaves_neither_pending() -> N
     driven.marked(driven.markers.pop())
     assert [
         one.metadata and one.metadata.state for one in records_of(driven.writes[0].records)
-    ] == [
-        TransactionState.COMPLETE_COMMIT,
-        TransactionState.ONGOING,
-    ]
+    ] == [TransactionState.COMPLETE_COMMIT, TransactionState.ONGOING]
     driven.fail_write()
     assert driven.replies[refused].partitions == {T1: ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert driven.transaction.pending_changes == 0
@@ -237,8 +234,7 @@ def test_a_coordinator_that_is_replaced_lets_nobody_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "absent"),
-    [(4, ErrorCode.INVALID_TXN_STATE), (5, ErrorCode.TRANSACTION_ABORTABLE)],
+    ("version", "absent"), [(4, ErrorCode.INVALID_TXN_STATE), (5, ErrorCode.TRANSACTION_ABORTABLE)]
 )
 def test_a_leader_learns_which_partitions_belong_to_the_transaction(
     version: int, absent: ErrorCode

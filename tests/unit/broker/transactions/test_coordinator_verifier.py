@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.broker.transactions.io.coordinator_verifier import (
-    ADDING_LANES,
-    CoordinatorVerifier,
-)
+from quorumlog.broker.transactions.io.coordinator_verifier import ADDING_LANES, CoordinatorVerifier
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.add_partitions_to_txn import (

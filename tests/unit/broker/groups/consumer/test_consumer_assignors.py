@@ -87,10 +87,7 @@ targets = st.frozensets(st.builds(TopicIdPartition, st.sampled_from((A, B, C)), 
 groups = st.dictionaries(
     names,
     st.builds(
-        MemberSubscription,
-        topic_ids=subscribed_topics,
-        target=targets,
-        instance_id=st.none(),
+        MemberSubscription, topic_ids=subscribed_topics, target=targets, instance_id=st.none()
     ),
     max_size=8,
 )
@@ -175,11 +172,7 @@ def test_loads_may_differ_by_two_where_only_a_chain_of_moves_would_help() -> Non
 
 
 def test_range_gives_neighbours_and_partitions_equal_topics_alike() -> None:
-    members = {
-        "z": wants(A, B, instance_id="1"),
-        "a": wants(A, B),
-        "b": wants(A, B, C),
-    }
+    members = {"z": wants(A, B, instance_id="1"), "a": wants(A, B), "b": wants(A, B, C)}
     assert assign_range(members, {A: 5, B: 5, C: 1}) == {
         "z": some(A, 0, 1) | some(B, 0, 1),  # a static member comes first
         "a": some(A, 2, 3) | some(B, 2, 3),

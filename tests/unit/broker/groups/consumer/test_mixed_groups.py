@@ -152,10 +152,7 @@ def test_nothing_is_served_of_a_group_while_it_changes_its_protocol() -> None:
     groups, generation_id = classic_group()
     groups.ask(join("c"))
     busy = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    for request in (
-        classic_beat("a", generation_id),
-        DeleteGroup(group_id="g"),
-    ):
+    for request in (classic_beat("a", generation_id), DeleteGroup(group_id="g")):
         assert groups.replies[groups.ask(request)] is busy
     sync = groups.replies[groups.ask(classic_sync("a", generation_id))]
     assert sync.error_code is ErrorCode.REBALANCE_IN_PROGRESS
