@@ -1,6 +1,7 @@
 """The bytes of `__consumer_offsets`, field by field as in Kafka's schemas, and Java's hash."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -64,11 +65,7 @@ GROUP = GroupRecord(
         (OFFSET, OFFSET_KEY, OFFSET_VALUE),
         (GROUP, GROUP_KEY, GROUP_VALUE),
         (GroupRecord(group_id="g", stored=None), GROUP_KEY, None),
-        (
-            OffsetRecord(group_id="g", topic_partition=TopicPartition("t", 7), committed=None),
-            OFFSET_KEY,
-            None,
-        ),
+        (replace(OFFSET, committed=None), OFFSET_KEY, None),
     ],
     ids=["offset", "group", "group tombstone", "offset tombstone"],
 )

@@ -1,0 +1,31 @@
+"""Coordinators of classic groups with which most tests begin: with members, an offset, a log."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.support.groups.coordination import Coordination, commit
+from tests.support.groups.memory_log import MemoryLog, World
+
+
+def stable(*names: str, **options: Any) -> Coordination:
+    """Return them with a stable group of these members."""
+    group = Coordination()
+    group.stable(*names, **options)
+    return group
+
+
+def committed(offset: int) -> Coordination:
+    """Return them with this offset of a group without members."""
+    group = Coordination()
+    group.answer(commit(offset))
+    return group
+
+
+@asynccontextmanager
+async def leading(epoch: int = 0, log: MemoryLog | None = None) -> AsyncIterator[World]:
+    """Run a service that leads its partition of the offsets topic."""
+    world = World(log)
+    await world.lead(epoch)
+    yield world
+    world.service.stop()
