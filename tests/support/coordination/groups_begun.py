@@ -1,9 +1,11 @@
-"""Coordinators of classic groups with which most tests begin: with members, an offset, a log."""
+"""Coordinators of groups with which most tests begin: with members, an offset, a log."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.support.groups.consumer.coordination import ConsumerCoordination
+from tests.support.groups.consumer.coordination import join as consumer_join
 from tests.support.groups.coordination import Coordination, commit
 from tests.support.groups.memory_log import MemoryLog, World
 
@@ -29,3 +31,11 @@ async def leading(epoch: int = 0, log: MemoryLog | None = None) -> AsyncIterator
     await world.lead(epoch)
     yield world
     world.service.stop()
+
+
+def consumers(*member_ids: str) -> ConsumerCoordination:
+    """Return the coordinator of a consumer group that these members join one after another."""
+    groups = ConsumerCoordination()
+    for member_id in member_ids:
+        groups.beat(consumer_join(member_id))
+    return groups
