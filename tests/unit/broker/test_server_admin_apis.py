@@ -27,7 +27,7 @@ from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.requests import describe_configs, lose_controller, produce, topic_creation
 from tests.support.groups.asking import asking, coordinator_is_ready, create, versions
 from tests.unit.broker.test_server_configs import describe
-from tests.unit.broker.test_server_consumer_groups import FEATURES, first_heartbeat
+from tests.unit.broker.test_server_group_apis import FEATURES, first_heartbeat
 
 TOPIC, BROKER_RESOURCE, GROUP = 2, 4, 32
 DONE = ("NONE", None)
