@@ -220,9 +220,7 @@ def test_a_batch_without_timestamps_says_so() -> None:
 
 
 @pytest.mark.parametrize("compression", [one for one in Compression if one])
-def test_what_unfolds_without_end_is_too_large(
-    compression: Compression, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bombs_are_too_large(compression: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "DECOMPRESSED_BYTES_MAX", 50_000)
     batch = handmade.batch(handmade.record(value=bytes(60_000)), compression=compression)
     limits = limits_of(max_message_bytes="50000")
@@ -237,9 +235,7 @@ def test_more_records_than_a_moment_allows_are_too_large(monkeypatch: pytest.Mon
     assert judge(handmade.batch(body, 3)).error_code is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_the_list_of_wrong_records_is_bounded_and_their_number_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_list_of_wrong_records_is_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "RECORD_ERRORS_MAX", 2)
     body = b"".join(handmade.record(number, key=None) for number in range(5))
     refused = judge(handmade.batch(body, 5), limits_of(cleanup_policy="compact"))
@@ -249,9 +245,7 @@ def test_the_list_of_wrong_records_is_bounded_and_their_number_is_told(
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
-def test_records_get_the_time_of_the_append_whatever_time_they_had(
-    compression: Compression,
-) -> None:
+def test_records_get_the_time_of_the_append_whatever_they_had(compression: Compression) -> None:
     limits = limits_of(message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms="0")
     times = (-1, 5, NOW_MS, NOW_MS + 24 * HOUR_MS)
     sent = encode_batch(
@@ -322,9 +316,7 @@ async def values(connection: KafkaConnection) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("version", versions(PRODUCE)[:-1])
-async def test_a_compacted_topic_names_the_records_without_a_key(
-    tmp_path: Path, version: int
-) -> None:
+async def test_a_compacted_topic_names_records_without_key(tmp_path: Path, version: int) -> None:
     async with asking(tmp_path) as (_, connection):
         await create(connection, cleanup_policy="compact")
         records = [Record(0, SENT_MS, b"k", b"v"), Record(1, SENT_MS, None, b"no key")]
@@ -361,9 +353,7 @@ async def test_nonsense_under_a_right_checksum_does_not_end_the_partition(tmp_pa
 
 
 @pytest.mark.parametrize("said_ms", [1000, 10**12])
-async def test_a_lookup_by_time_finds_what_the_header_does_not_say(
-    tmp_path: Path, said_ms: int
-) -> None:
+async def test_a_lookup_by_time_finds_more_than_the_header(tmp_path: Path, said_ms: int) -> None:
     async def ask(connection: KafkaConnection, timestamp: int) -> tuple[int, int]:
         answer = await list_offset(connection, timestamp, version=7)
         assert answer.error_code == ErrorCode.NONE

@@ -145,9 +145,7 @@ async def test_a_log_that_is_cut_meanwhile_shows_nothing_of_what_it_was(tmp_path
 
 
 @pytest.mark.parametrize("settings", [SMALL, ONE_SEGMENT])
-async def test_a_partition_that_is_deleted_meanwhile_is_unknown(
-    tmp_path: Path, settings: LogSettings
-) -> None:
+async def test_a_deleted_partition_is_unknown(tmp_path: Path, settings: LogSettings) -> None:
     async with cold_broker(tmp_path, settings) as broker:
         cold = broker.fetch(0)
         gone = ClusterDelta(deleted_topics={AT.topic: TOPIC_ID}, partitions=frozenset({AT}))
@@ -209,9 +207,7 @@ async def test_a_disk_that_refuses_is_the_error_of_that_fetch_alone(
         assert offsets(await broker.answer(broker.fetch(0)))[:3] == [0, 1, 2]
 
 
-async def test_where_logs_diverge_is_told_although_another_log_is_read_first(
-    tmp_path: Path,
-) -> None:
+async def test_a_divergence_is_told_although_another_log_is_read_first(tmp_path: Path) -> None:
     """Else the follower would go on with the records that follow a record that it must cut."""
     others = range(1, FEW + 2)  # so many that a fetch in a session leaves some out
     async with cold_broker(tmp_path, isr=(1, 2)) as broker:
@@ -277,9 +273,7 @@ async def test_a_fetch_whose_time_is_over_waits_for_its_read(tmp_path: Path) -> 
         assert offsets(await broker.answer(cold)) == [0, 1, 2]
 
 
-async def test_what_was_brought_in_is_read_though_the_time_is_over_just_then(
-    tmp_path: Path,
-) -> None:
+async def test_a_read_that_is_there_is_answered_though_the_time_is_over(tmp_path: Path) -> None:
     async with cold_broker(tmp_path) as broker:
         cold = broker.fetch(0, max_wait_ms=0)
         while broker.queue.held:

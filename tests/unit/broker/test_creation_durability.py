@@ -83,9 +83,7 @@ def test_a_new_log_costs_no_fsync_until_it_is_flushed_and_nothing_until_it_has_a
     assert (count["fsync"], count["fsync_dir"]) == (9, 2 * 3 + 1)
 
 
-def test_a_mkdir_of_what_exists_makes_nothing_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_mkdir_costs_no_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the count above would be wrong: opening a log asks for its directory twice."""
     fsynced: list[str] = []
     monkeypatch.setattr(RealDisk, "fsync_dir", lambda disk, path: fsynced.append(path))
@@ -208,9 +206,7 @@ def test_power_loss_before_the_first_flush_leaves_what_can_be_opened(seed: int) 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("must_last", [True, False])
-def test_what_a_killed_process_has_left_is_durable_after_a_flush(
-    seed: int, must_last: bool
-) -> None:
+def test_a_killed_processs_log_is_durable_after_a_flush(seed: int, must_last: bool) -> None:
     """Or at once, if what is found counts as durable."""
     disk = SimDisk()
     log = opened(disk)

@@ -97,9 +97,7 @@ def directories(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("many*"))
 
 
-async def test_many_logs_are_created_with_their_first_records_and_found_again(
-    tmp_path: Path,
-) -> None:
+async def test_many_logs_are_made_with_first_records_and_found_again(tmp_path: Path) -> None:
     for _ in ("creates them", "finds nothing"):
         async with broker(tmp_path) as replicas:
             publish_many(replicas)
@@ -155,9 +153,7 @@ async def test_the_loop_and_other_partitions_go_on_while_files_are_removed(tmp_p
         await until(lambda: directories(tmp_path) == sorted(map(str, MANY)))
 
 
-async def test_the_broker_may_lead_when_all_logs_are_open_that_our_registration_gives_us(
-    tmp_path: Path,
-) -> None:
+async def test_a_broker_may_lead_when_all_logs_of_its_image_are_open(tmp_path: Path) -> None:
     """Until then the broker asks to stay fenced: it would refuse what it is asked as the leader."""
     async with broker(tmp_path / "empty") as replicas:
         replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch)
@@ -187,9 +183,7 @@ async def test_a_log_is_opened_for_the_newest_image(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-async def test_what_is_deleted_before_it_is_open_leaves_nothing(
-    tmp_path: Path, is_there: bool
-) -> None:
+async def test_logs_deleted_before_opening_leave_nothing(tmp_path: Path, is_there: bool) -> None:
     if is_there:
         await make_all(tmp_path)
     async with broker(tmp_path) as replicas:
@@ -200,9 +194,7 @@ async def test_what_is_deleted_before_it_is_open_leaves_nothing(
 
 
 @pytest.mark.parametrize("second_id", [MANY_ID, NEXT_ID])
-async def test_a_log_is_not_opened_while_it_is_being_opened(
-    tmp_path: Path, second_id: TopicId
-) -> None:
+async def test_a_log_is_not_opened_by_two_at_once(tmp_path: Path, second_id: TopicId) -> None:
     """It would be checked, and cut, by two threads."""
     await make_all(tmp_path)
     disk = BlockedDisk(str(MANY[-1]))
@@ -232,9 +224,7 @@ async def test_nothing_is_a_stray_that_is_assigned(tmp_path: Path) -> None:
     assert directories(tmp_path) == sorted(map(str, MANY))
 
 
-async def test_a_log_that_is_being_opened_when_the_broker_stops_is_closed_cleanly(
-    tmp_path: Path,
-) -> None:
+async def test_a_log_that_is_opened_during_a_stop_is_closed_cleanly(tmp_path: Path) -> None:
     await make_all(tmp_path)
     disk = BlockedDisk(str(MANY[-1]))
     replicas = await start(tmp_path, disk=disk)

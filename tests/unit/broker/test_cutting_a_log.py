@@ -221,9 +221,7 @@ async def test_what_is_appended_meanwhile_is_not_found(tmp_path: Path) -> None:
         assert await outcome(looking, queue) == (ErrorCode.NONE, 10)
 
 
-async def test_a_broker_that_resigns_meanwhile_does_not_answer_as_the_leader(
-    tmp_path: Path,
-) -> None:
+async def test_a_broker_that_resigns_meanwhile_answers_not_as_the_leader(tmp_path: Path) -> None:
     async with filled(tmp_path) as (replicas, queue):
         looking = await begin(replicas, queue, 3)
         publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)))
@@ -256,9 +254,7 @@ async def test_a_record_that_is_cut_off_meanwhile_is_not_found(tmp_path: Path) -
             queue.release()
 
 
-async def test_segments_that_the_cleaner_replaces_meanwhile_are_looked_into_anew(
-    tmp_path: Path,
-) -> None:
+async def test_segments_replaced_by_the_cleaner_are_looked_into_anew(tmp_path: Path) -> None:
     async with filled(tmp_path) as (replicas, queue):
         looking = await begin(replicas, queue, 3)
         log = replicas.drivers[AT].log
@@ -284,9 +280,7 @@ async def test_a_log_that_is_being_cut_is_not_looked_into(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("files_are_gone", [False, True])
-async def test_records_that_are_deleted_meanwhile_are_not_found(
-    tmp_path: Path, files_are_gone: bool
-) -> None:
+async def test_records_deleted_then_are_not_found(tmp_path: Path, files_are_gone: bool) -> None:
     async with filled(tmp_path) as (replicas, queue):
         looking = await begin(replicas, queue, 3)
         driver = replicas.drivers[AT]
@@ -319,4 +313,4 @@ async def test_the_tests_find_a_lookup_that_is_not_repeated(
 ) -> None:
     monkeypatch.setattr(LookupByTime, "is_of", trust_what_was_found)
     with pytest.raises(AssertionError):
-        await test_records_that_are_deleted_meanwhile_are_not_found(tmp_path, files_are_gone)
+        await test_records_deleted_then_are_not_found(tmp_path, files_are_gone)

@@ -81,9 +81,7 @@ async def test_a_flush_that_fails_acknowledges_nothing(tmp_path: Path, acks: int
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])
-async def test_a_flush_that_a_full_disk_refused_is_tried_again(
-    tmp_path: Path, is_flushed: bool
-) -> None:
+async def test_a_flush_without_room_is_tried_again(tmp_path: Path, is_flushed: bool) -> None:
     """Also after another flush: the checkpoints flush logs, and the replica is not notified."""
     queue, disk = HeldQueue(), FaultyDisk()
     async with one_broker(tmp_path, disk=disk, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
@@ -158,9 +156,7 @@ async def test_what_is_flushed_when_a_log_is_cut_does_not_count(tmp_path: Path) 
         assert state.flushed_offset == 1
 
 
-async def test_a_flush_that_ended_before_a_cut_does_not_count_for_later_records(
-    tmp_path: Path,
-) -> None:
+async def test_a_flush_before_a_cut_does_not_count_for_later_records(tmp_path: Path) -> None:
     """Its outcome may arrive when the cut is over and another record has the same offset."""
     queue = HeldQueue()
     async with one_broker(tmp_path, (1, 2), disk_queue=queue, settings=AFTER_FLUSH) as replicas:
@@ -179,9 +175,7 @@ async def test_a_flush_that_ended_before_a_cut_does_not_count_for_later_records(
         assert driver.partition.state.flushed_offset == 1
 
 
-async def test_what_another_flush_made_durable_counts_with_the_outcome_of_our_own(
-    tmp_path: Path,
-) -> None:
+async def test_records_of_another_flush_count_with_the_outcome_of_ours(tmp_path: Path) -> None:
     """Nothing is left to flush then: no later outcome would say so."""
     queue = HeldQueue()
     async with one_broker(tmp_path, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
@@ -218,9 +212,7 @@ async def test_a_log_is_flushed_when_a_record_has_waited_so_long(tmp_path: Path)
         assert driver.log.flushed_offset == 1
 
 
-async def test_an_acknowledgement_does_not_wait_for_what_the_disk_threads_do(
-    tmp_path: Path,
-) -> None:
+async def test_an_acknowledgement_does_not_wait_for_the_disk_threads(tmp_path: Path) -> None:
     """They may be opening logs for seconds."""
     replicas = await start(tmp_path, settings=AFTER_FLUSH)
     await until(lambda: AT in replicas.drivers)

@@ -63,9 +63,7 @@ class FollowerTwo:
         return await fetched if isinstance(fetched, asyncio.Future) else fetched
 
 
-async def test_a_follower_acknowledges_by_naming_and_learns_what_is_committed(
-    tmp_path: Path,
-) -> None:
+async def test_a_follower_acknowledges_by_naming_and_learns_of_commits(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follower = FollowerTwo(replicas)
         assert [one.high_watermark for one in await follower.fetch()] == [0]
@@ -140,9 +138,7 @@ async def test_the_next_fetch_of_a_session_ends_the_one_that_waits_and_one_given
         assert size(await follower.fetch()) == len(BATCH)
 
 
-async def test_a_follower_that_serves_consumers_learns_at_once_what_is_committed(
-    tmp_path: Path,
-) -> None:
+async def test_a_follower_with_consumers_learns_of_commits_at_once(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follower = FollowerTwo(replicas)
         await follower.fetch()
@@ -250,9 +246,7 @@ async def test_a_full_answer_does_not_keep_the_other_partitions_out(tmp_path: Pa
 
 
 @pytest.mark.parametrize("version", [12, 17])
-async def test_a_fetch_that_waits_ends_with_any_partition_of_its_session(
-    version: int, tmp_path: Path
-) -> None:
+async def test_a_wait_ends_with_any_partition_of_its_session(version: int, tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
         topic_id = await created(broker, connection, 20)
         consumer = Consumer(connection, topic_id, version)
@@ -343,9 +337,7 @@ async def test_a_session_that_is_not_known_or_missed_a_step_is_refused(tmp_path:
         assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_a_full_fetch_ends_the_fetch_that_waits_in_the_session_it_replaces(
-    tmp_path: Path,
-) -> None:
+async def test_a_full_fetch_ends_the_wait_in_the_session_it_replaces(tmp_path: Path) -> None:
     """A follower begins another session on another connection when its partitions change."""
 
     async with asking(tmp_path) as (broker, connection):

@@ -36,9 +36,7 @@ def segments(replicas: Replicas) -> list[Offset]:
     return [*replicas.drivers[AT].log.segment_base_offsets]
 
 
-async def test_a_leader_rolls_segments_by_the_new_size_and_by_the_old_one_again(
-    tmp_path: Path,
-) -> None:
+async def test_a_leader_rolls_segments_by_the_new_size_and_the_old_again(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         append(replicas)
         publish(replicas, ALONE, segment_bytes="14")
@@ -136,9 +134,7 @@ OF_THE_BROKER = {
 
 
 @pytest.mark.parametrize(("name", "value"), OF_THE_BROKER.items())
-async def test_a_setting_of_the_broker_is_what_was_altered_last(
-    tmp_path: Path, name: str, value: float
-) -> None:
+async def test_the_last_alteration_counts(tmp_path: Path, name: str, value: float) -> None:
     (field,) = (field for field, row in rows_of(BrokerSettings).items() if row.name == name)
     async with one_broker(tmp_path) as replicas:
         default = getattr(replicas.settings, field)

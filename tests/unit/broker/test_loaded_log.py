@@ -52,9 +52,7 @@ class Turn:
         self._seen.append("given back")
 
 
-def test_a_log_is_opened_while_no_other_one_is(
-    home: LogDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logs_are_opened_in_turn(home: LogDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[str]()
     monkeypatch.setattr(home, "opening", Turn(seen))
     open_log = home.open
@@ -140,9 +138,7 @@ def test_a_text_is_another_one_only_with_progress() -> None:
     assert progress.describe(opened=2, left=1) == "closing logs: 1 of 2"
 
 
-def test_a_log_that_waits_for_room_is_logged_once_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_log_without_room_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     progress = LogProgress()
     for now_ms in range(0, 61_000, 500):
         progress.note_postponed(now_ms, "orders-0", "no room")

@@ -245,9 +245,7 @@ async def test_the_cleaner_reads_and_writes_so_many_bytes_in_a_second(tmp_path: 
 
 
 @pytest.mark.parametrize("operation", ["append", "fsync", "truncate"])
-async def test_a_full_disk_leaves_the_log_as_it_was_until_there_is_room(
-    tmp_path: Path, operation: str
-) -> None:
+async def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, operation: str) -> None:
     disk = FaultyDisk()
     async with compacting(tmp_path, disk) as replicas:
         for number in range(6):

@@ -99,9 +99,7 @@ def test_no_marker_is_left_for_logs_that_were_never_checked(tmp_path: Path) -> N
     assert (tmp_path / "orders-3").exists()
 
 
-def test_a_directory_of_another_topic_id_is_set_aside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_log_of_another_topic_is_stray(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fill_and_stop(tmp_path)
     logs = started(tmp_path)
     log, high_watermark = logs.open(AT, NEW, {})
@@ -175,9 +173,7 @@ def test_a_recovery_point_does_not_outlive_a_truncation(tmp_path: Path, is_noted
     assert checkpoint == encode_offset_checkpoint({AT: Offset(0)})
 
 
-def test_what_is_written_after_a_truncation_does_not_count_as_committed_or_compacted(
-    tmp_path: Path,
-) -> None:
+def test_records_after_a_truncation_are_not_committed_or_compacted(tmp_path: Path) -> None:
     """An unclean election cuts below the high watermark; no value may outlive its tombstone."""
     fill_and_stop(tmp_path)
     logs = started(tmp_path)
@@ -197,9 +193,7 @@ def test_what_is_written_after_a_truncation_does_not_count_as_committed_or_compa
 
 
 @pytest.mark.parametrize("way", ["set aside", "deleted"])
-def test_a_crash_does_not_give_a_new_log_the_checkpoints_of_an_older_one(
-    tmp_path: Path, way: str
-) -> None:
+def test_a_new_log_gets_no_checkpoints_of_an_older_one_by_a_crash(tmp_path: Path, way: str) -> None:
     fill_and_stop(tmp_path)
     logs = started(tmp_path)
     if "deleted" in way:
@@ -213,9 +207,7 @@ def test_a_crash_does_not_give_a_new_log_the_checkpoints_of_an_older_one(
         assert (tmp_path / name).read_bytes() == encode_offset_checkpoint({})
 
 
-def test_a_late_checkpoint_does_not_bring_back_what_was_said_of_a_deleted_log(
-    tmp_path: Path,
-) -> None:
+def test_a_late_checkpoint_brings_back_nothing_of_a_deleted_log(tmp_path: Path) -> None:
     """After a crash, the new log of that name would show what nobody has committed."""
     logs = started(tmp_path)
     log, _ = logs.open(AT, OLD, {})
@@ -251,9 +243,7 @@ def test_topic_configs_override_the_brokers() -> None:
 
 
 @pytest.mark.parametrize("damage", ["torn", "missing"])
-def test_a_partition_of_unknown_topic_is_not_taken_for_a_new_one(
-    tmp_path: Path, damage: str
-) -> None:
+def test_a_partition_of_unknown_topic_is_not_taken_as_new(tmp_path: Path, damage: str) -> None:
     fill_and_stop(tmp_path)
     metadata = tmp_path / "orders-3" / "partition.metadata"
     if damage == "torn":
@@ -271,9 +261,7 @@ def test_a_partition_of_unknown_topic_is_not_taken_for_a_new_one(
     assert stray.stat().st_size == len(BATCH)
 
 
-def test_records_of_unknown_topic_are_set_aside_only_if_other_replicas_have_them(
-    tmp_path: Path,
-) -> None:
+def test_records_of_unknown_topic_are_set_aside_if_others_have_them(tmp_path: Path) -> None:
     """Power was lost before the first flush: the segment was written back, the file was not."""
     kill_with_a_record(tmp_path)
     metadata, segment = tmp_path / "orders-3" / "partition.metadata", segment_in(tmp_path)
@@ -326,9 +314,7 @@ def test_a_log_is_opened_whose_start_at_its_close_is_not_known(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("damage", ["missing", "shorter"])
-def test_a_log_that_ends_earlier_than_it_was_closed_is_refused_and_not_cut(
-    tmp_path: Path, damage: str
-) -> None:
+def test_a_log_that_ends_before_its_close_is_refused_not_cut(tmp_path: Path, damage: str) -> None:
     """It would lead without records that others have, and they would give theirs up."""
     fill_and_stop(tmp_path, 8, segments=2)
     first, last = segment_in(tmp_path), segment_in(tmp_path, 4)
@@ -385,9 +371,7 @@ def three_segments(
 
 
 @pytest.mark.parametrize("batches", [1, 5])
-def test_a_log_whose_middle_segment_is_gone_is_refused_and_not_cut(
-    tmp_path: Path, batches: int
-) -> None:
+def test_a_log_without_its_middle_segment_is_refused_not_cut(tmp_path: Path, batches: int) -> None:
     second = three_segments(tmp_path, batches=batches)
     taken = second.read_bytes()
     second.unlink()
@@ -402,9 +386,7 @@ def test_a_log_whose_middle_segment_is_gone_is_refused_and_not_cut(
 @pytest.mark.parametrize(
     ("start", "config"), [(0, {"cleanup.policy": "compact"}), (8, {})], ids=["compacted", "dead"]
 )
-def test_a_middle_segment_that_may_be_gone_is_not_missed(
-    tmp_path: Path, start: int, config: dict[str, str]
-) -> None:
+def test_a_middle_segment_may_be_gone(tmp_path: Path, start: int, config: dict[str, str]) -> None:
     three_segments(tmp_path, config, start=start).unlink()
     assert found(tmp_path, configs=config).end == 12
 

@@ -163,9 +163,7 @@ async def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> 
         assert (tmp_path / CHECKPOINT).read_bytes() == encode_offset_checkpoint({AT: Offset(0)})
 
 
-async def test_a_parked_follower_is_told_of_a_new_start_at_once_and_consumers_are_not(
-    tmp_path: Path,
-) -> None:
+async def test_a_parked_follower_learns_of_a_new_start_and_consumers_do_not(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)))
         append(replicas)
@@ -237,9 +235,7 @@ def test_a_damaged_checkpoint_gives_no_log_another_start(
     assert warning.startswith(f"{tmp_path / CHECKPOINT} is damaged (")
 
 
-async def test_segments_that_a_crash_left_dead_are_removed_at_the_next_start(
-    tmp_path: Path,
-) -> None:
+async def test_segments_that_a_crash_left_dead_go_at_the_next_start(tmp_path: Path) -> None:
     async with one_broker(tmp_path, log_settings=SMALL) as replicas:
         for _ in range(7):
             append(replicas)
@@ -302,9 +298,7 @@ async def test_a_start_that_rose_so_lasts_and_the_files_go(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "orders-0").glob("*.log*")] == [f"{3:020d}.log"]
 
 
-async def test_settings_and_followers_that_change_count_from_the_next_check_on(
-    tmp_path: Path,
-) -> None:
+async def test_settings_and_followers_count_from_the_next_check_on(tmp_path: Path) -> None:
     async with one_broker(tmp_path, log_settings=ONE_BATCH) as replicas:
         append(replicas)
         append(replicas)
@@ -345,9 +339,7 @@ async def test_an_active_segment_that_grows_meanwhile_stays(tmp_path: Path) -> N
         assert ends(replicas) == (0, 2)
 
 
-async def test_the_producers_of_records_that_are_gone_are_known_after_a_crash(
-    tmp_path: Path,
-) -> None:
+async def test_the_producers_of_records_that_are_gone_outlive_a_crash(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         append(replicas, records=sequenced(0))
         await replicas.ticks.retention.check_all()

@@ -178,9 +178,7 @@ async def member(directory: Path) -> AsyncIterator[Replicas]:
         yield replicas
 
 
-async def test_a_broker_reports_the_log_and_opens_it_when_it_is_out_of_the_isr(
-    tmp_path: Path,
-) -> None:
+async def test_a_broker_reports_the_log_and_opens_it_out_of_the_isr(tmp_path: Path) -> None:
     segment, content = damaged_log(tmp_path)
     async with member(tmp_path) as replicas:
         publish(replicas, image(1, 0, 0, (1, 2), replicas=(1, 2)))
@@ -194,9 +192,7 @@ async def test_a_broker_reports_the_log_and_opens_it_when_it_is_out_of_the_isr(
         assert replicas.drivers[AT].log.log_end_offset == 1
 
 
-async def test_a_damaged_log_that_may_be_the_best_is_left_as_it_is_until_it_is_chosen(
-    tmp_path: Path,
-) -> None:
+async def test_a_damaged_log_that_may_be_the_best_stays_until_it_is_chosen(tmp_path: Path) -> None:
     segment, content = damaged_log(tmp_path)
     async with member(tmp_path) as replicas:
         publish(replicas, undecided(*BROKERS[:2]))
@@ -208,9 +204,7 @@ async def test_a_damaged_log_that_may_be_the_best_is_left_as_it_is_until_it_is_c
         assert replicas.drivers[AT].log.log_end_offset == 1
 
 
-async def test_a_damaged_log_is_left_as_it_is_while_the_members_have_not_shown_theirs(
-    tmp_path: Path,
-) -> None:
+async def test_a_damaged_log_stays_while_members_have_not_shown_theirs(tmp_path: Path) -> None:
     """The log of the last member may be damaged as well, and then this one counts again."""
     segment, content = damaged_log(tmp_path)
     async with member(tmp_path) as replicas:
@@ -348,9 +342,7 @@ def test_a_log_that_was_closed_without_records_needs_no_high_watermark(tmp_path:
     assert counted_on(tmp_path, 1)[0] == 0
 
 
-def test_a_process_that_is_killed_before_its_first_checkpoint_raises_no_alarm(
-    tmp_path: Path,
-) -> None:
+def test_a_kill_before_the_first_checkpoint_raises_no_alarm(tmp_path: Path) -> None:
     for number in range(3):
         log, _ = confirmed(tmp_path, number).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
         log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
@@ -359,9 +351,7 @@ def test_a_process_that_is_killed_before_its_first_checkpoint_raises_no_alarm(
 
 
 @pytest.mark.parametrize("registrations", [True, False])
-def test_a_directory_of_a_former_release_raises_no_alarm(
-    tmp_path: Path, registrations: bool
-) -> None:
+def test_a_former_releases_directory_raises_no_alarm(tmp_path: Path, registrations: bool) -> None:
     """It has the file of high watermarks, or it names no process."""
     stopped(tmp_path)
     (tmp_path / CLEAN_SHUTDOWN_FILE).unlink()

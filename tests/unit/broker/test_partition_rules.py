@@ -175,9 +175,7 @@ def test_a_granted_isr_that_does_not_fit_waits_for_the_metadata(wrong: dict[str,
 
 
 @pytest.mark.parametrize("error_code", [ErrorCode.NONE, ErrorCode.INELIGIBLE_REPLICA])
-def test_an_answer_to_an_older_proposal_does_not_settle_the_pending_one(
-    error_code: ErrorCode,
-) -> None:
+def test_an_answer_to_an_older_proposal_settles_no_pending_one(error_code: ErrorCode) -> None:
     """The metadata log may be faster than the answer; then the next proposal is pending."""
     replica = leader((1,))
     fetch(replica, 0, TWO, 0)

@@ -177,9 +177,7 @@ def test_what_is_committed_may_be_deleted_by_a_leader_if_the_policy_lets_it() ->
     ("policy", "is_allowed"),
     [("delete", True), ("compact", False), ("compact,delete", True), ("compact, delete", True)],
 )
-def test_a_topic_that_is_only_compacted_keeps_the_newest_of_each_key(
-    policy: str, is_allowed: bool
-) -> None:
+def test_a_topic_that_is_only_compacted_keeps_its_records(policy: str, is_allowed: bool) -> None:
     expected = ErrorCode.NONE if is_allowed else ErrorCode.POLICY_VIOLATION
     assert policy_refusal(TopicConfig({"cleanup.policy": policy}, {})) is expected
     assert policy_refusal(TopicConfig({}, {})) is ErrorCode.NONE

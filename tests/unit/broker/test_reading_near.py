@@ -176,9 +176,7 @@ def answer_of(replicas: Replicas, replica_id: int, leader_epoch: int = -1) -> Er
     return answers[0].error_code
 
 
-async def test_it_reads_above_the_high_watermark_of_a_leader_and_is_no_follower(
-    tmp_path: Path,
-) -> None:
+async def test_it_reads_a_leader_above_its_high_watermark_as_no_follower(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         append(replicas)  # broker 2 is in the ISR and does not fetch
         assert size(fetch_from(replicas, fetch_of(0, replica_id=NO_REPLICA, max_wait_ms=0))) == 0

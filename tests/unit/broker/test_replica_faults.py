@@ -53,9 +53,7 @@ def admit(replicas: Replicas) -> None:
     assert replicas.may_lead.is_set()
 
 
-async def test_a_leader_on_a_full_disk_or_one_that_cannot_be_read_goes_on_afterwards(
-    tmp_path: Path,
-) -> None:
+async def test_a_leader_on_a_full_or_unreadable_disk_goes_on_afterwards(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
     async with one_broker(tmp_path, disk=disk) as replicas:
@@ -148,9 +146,7 @@ async def test_a_log_for_which_there_is_no_handle_or_no_room_is_opened_later(
         assert not replicas.failure.done()
 
 
-async def test_a_follower_on_a_full_disk_or_with_a_bad_answer_asks_again_later(
-    tmp_path: Path,
-) -> None:
+async def test_a_follower_without_room_or_with_a_bad_answer_asks_later(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
     async with one_broker(tmp_path, isr=(1, 2), disk=disk) as replicas:

@@ -90,9 +90,7 @@ async def test_who_brought_records_is_asked_for_last() -> None:
 
 
 @pytest.mark.usefixtures("idle")
-async def test_what_is_throttled_is_left_out_until_it_is_paid_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_throttled_partition_waits_until_it_paid(monkeypatch: pytest.MonkeyPatch) -> None:
     now_ms = 1_000
     monkeypatch.setattr(replica_fetcher, "monotonic_ms", lambda: now_ms)
     fetches = fetcher(next_fetch_ms=lambda at, _id, _size, now: now + 2_000 * at.partition)
@@ -234,9 +232,7 @@ async def test_a_fetch_waits_until_what_was_brought_is_on_the_disk() -> None:
     assert fetches._is_due()
 
 
-async def test_many_changes_of_many_partitions_share_one_new_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_many_changes_share_one_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new session names all partitions: the next one waits the longer, the more there are."""
     monkeypatch.setattr(replica_fetcher, "RENEWAL_S_PER_PARTITION", 1_000.0)
     loops: list[int] = []
@@ -433,9 +429,7 @@ async def test_a_new_partition_disturbs_only_the_lane_that_gets_it(given: Fetche
     assert [fetcher.sets for fetcher in given.made] == [2, 1, 1, 1]
 
 
-async def test_a_partition_that_goes_makes_room_in_its_lane_and_the_last_one_ends_it(
-    given: Fetchers,
-) -> None:
+async def test_a_partition_that_goes_makes_room_in_its_lane_or_ends_it(given: Fetchers) -> None:
     old = follow_new(given.fetchers, 2, 2 * LANE)
     given.fetchers.publish(given.image)
     given.fetchers.unfollow(old[0])

@@ -92,9 +92,7 @@ def _start_over(driver: PartitionDriver, offset: int) -> None:
     driver.feed(0, out_of_range(end, offset, last_fetched_epoch=epoch))
 
 
-async def test_a_log_that_starts_within_a_batch_of_the_leader_takes_that_batch(
-    tmp_path: Path,
-) -> None:
+async def test_a_log_that_starts_within_a_leaders_batch_takes_it(tmp_path: Path) -> None:
     """DeleteRecords may stop within a batch; the leader sends it whole (Kafka: KAFKA-6361)."""
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         take, driver = follow(replicas, isr=(2,)), replicas.drivers[AT]
@@ -107,9 +105,7 @@ async def test_a_log_that_starts_within_a_batch_of_the_leader_takes_that_batch(
         assert driver.log.active_base_offset == 4
 
 
-async def test_a_batch_waits_until_the_disk_has_begun_the_log_where_it_begins(
-    tmp_path: Path,
-) -> None:
+async def test_a_batch_waits_until_the_disk_has_begun_the_log_there(tmp_path: Path) -> None:
     queue = HeldQueue()
     async with one_broker(tmp_path, isr=(1, 2), disk_queue=queue) as replicas:
         take, driver = follow(replicas), replicas.drivers[AT]

@@ -82,9 +82,7 @@ async def test_consumers_wait_for_the_high_watermark_and_followers_do_not(tmp_pa
         assert read_local(replicas, AT, 0, 1).next_offset == 1
 
 
-async def test_a_higher_epoch_of_the_same_leader_keeps_produces_and_wakes_fetches(
-    tmp_path: Path,
-) -> None:
+async def test_a_higher_epoch_of_a_leader_keeps_produces_and_wakes_fetches(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follower = fetch_from(replicas, fetch_of(0, replica_id=2, leader_epoch=0))
         assert isinstance(follower, asyncio.Future)
@@ -317,9 +315,7 @@ async def test_the_latest_offset_is_the_high_watermark_for_a_consumer(tmp_path: 
         assert (await latest(BrokerId(2))).offset == (await latest(DEBUG_REPLICA)).offset == 1
 
 
-async def test_a_duplicate_of_an_older_batch_is_acknowledged_when_that_is_committed(
-    tmp_path: Path,
-) -> None:
+async def test_a_duplicate_of_an_older_batch_is_acknowledged_with_that(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         waiting: list[asyncio.Future[ProduceResult]] = []
 

@@ -86,9 +86,7 @@ def fetched_in(seconds: int, throttled: Throttled, wait_ms: int, partitions: int
 
 @pytest.mark.parametrize(("wait_ms", "partitions"), [(1, 1), (500, 1), (50, 2)])
 @pytest.mark.parametrize(("side", "named"), [("leader", "0:1,1:1"), ("follower", "0:2,1:2")])
-def test_the_rate_holds_within_a_tenth(
-    side: str, named: str, wait_ms: int, partitions: int
-) -> None:
+def test_the_rate_holds_to_a_tenth(side: str, named: str, wait_ms: int, partitions: int) -> None:
     throttled = Throttled(image_of(named, rates={"": MB}, side=side), side=side)
     assert fetched_in(120, throttled, wait_ms, partitions) == pytest.approx(120 * MB, rel=0.1)
 
@@ -185,9 +183,7 @@ def got(replicas: Replicas, follower_id: int, offset: int) -> int:
     return size(answer) // len(BATCH)
 
 
-async def test_a_follower_that_is_not_in_sync_waits_until_its_bytes_are_paid(
-    tmp_path: Path, clock: Clock
-) -> None:
+async def test_a_follower_not_in_sync_pays_for_its_bytes(tmp_path: Path, clock: Clock) -> None:
     async with one_broker(tmp_path, settings=SETTINGS) as replicas:
         lead(replicas, 1)
         assert [got(replicas, 2, offset) for offset in range(3)] == [1, 1, 0]
@@ -199,9 +195,7 @@ async def test_a_follower_that_is_not_in_sync_waits_until_its_bytes_are_paid(
         assert [got(replicas, 3, 1), got(replicas, 2, 1)] == [1, 0]
 
 
-async def test_a_follower_in_sync_and_consumers_are_served_meanwhile(
-    tmp_path: Path, clock: Clock
-) -> None:
+async def test_a_follower_in_sync_and_consumers_are_served(tmp_path: Path, clock: Clock) -> None:
     del clock  # it stands still
     async with one_broker(tmp_path, settings=SETTINGS) as replicas:
         lead(replicas, 1, 2)
@@ -212,9 +206,7 @@ async def test_a_follower_in_sync_and_consumers_are_served_meanwhile(
         assert [got(replicas, 3, offset) for offset in range(5)] == [1] * 5  # it is not named
 
 
-async def test_a_fetch_that_waits_is_not_completed_by_what_it_may_not_have(
-    tmp_path: Path, clock: Clock
-) -> None:
+async def test_a_fetch_waits_until_it_may_have_the_records(tmp_path: Path, clock: Clock) -> None:
     async with one_broker(tmp_path, settings=SETTINGS) as replicas:
         lead(replicas, 1)
         assert [got(replicas, 2, offset) for offset in range(2)] == [1, 1]

@@ -109,9 +109,7 @@ async def test_the_time_to_wait_ends_a_wait_for_room(tmp_path: Path) -> None:
         account.close()
 
 
-async def test_a_long_poll_gives_up_what_it_has_gathered_for_one_that_finds_no_room(
-    tmp_path: Path,
-) -> None:
+async def test_a_long_poll_gives_way_to_a_fetch_that_finds_no_room(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         append(replicas)
         patient, other = (replicas.response_memory.open_account() for _ in range(2))

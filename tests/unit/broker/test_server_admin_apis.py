@@ -45,9 +45,7 @@ async def grow(
 # --- CreatePartitions ---
 
 
-async def test_topics_grow_and_take_records_in_new_partitions_or_are_refused_one_by_one(
-    tmp_path: Path,
-) -> None:
+async def test_topics_grow_and_take_records_or_are_refused_one_by_one(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
         await create(connection, "t", 1)
         for version in versions(37):
@@ -128,9 +126,7 @@ async def alter_some(
     return ErrorCode(outcome.error_code).name, outcome.error_message
 
 
-async def test_a_configuration_is_replaced_as_a_whole_or_altered_setting_by_setting(
-    tmp_path: Path,
-) -> None:
+async def test_a_configuration_is_replaced_as_a_whole_or_altered_in_parts(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
         await create(connection, "t")
         for version in versions(33):
@@ -204,9 +200,7 @@ async def test_a_setting_is_in_force_once_its_alteration_is_answered(tmp_path: P
 # --- DeleteTopics ---
 
 
-async def test_a_topic_that_has_the_name_of_the_one_that_was_meant_is_not_deleted(
-    tmp_path: Path,
-) -> None:
+async def test_a_topic_with_the_name_of_the_one_that_was_meant_stays(tmp_path: Path) -> None:
     """KIP-516: the client named an id, and this broker knows less than the controller does."""
 
     async with asking(tmp_path) as (broker, connection):

@@ -45,9 +45,7 @@ from tests.support.groups.single_broker import BROKER, SETTINGS
 
 
 @pytest.mark.parametrize("api_key", sorted(HANDLERS))
-async def test_every_version_of_every_api_answers_even_an_empty_request(
-    api_key: int, tmp_path: Path
-) -> None:
+async def test_each_version_of_each_api_answers_when_empty(api_key: int, tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
         for version in versions(api_key):
             request = request_class(api_key)()
@@ -69,9 +67,7 @@ async def test_clients_do_not_write_to_the_internal_topics(tmp_path: Path) -> No
             assert answer.error_message == "only brokers write to this topic"
 
 
-async def test_metadata_lists_brokers_and_topics_by_name_or_id_and_who_leads(
-    tmp_path: Path,
-) -> None:
+async def test_metadata_lists_brokers_topics_by_name_or_id_and_leaders(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
         topic_id = await create(connection, "t")
         for version in versions(3):
@@ -98,9 +94,7 @@ async def test_metadata_lists_brokers_and_topics_by_name_or_id_and_who_leads(
         assert outcomes == [("t", ErrorCode.NONE), (None, ErrorCode.UNKNOWN_TOPIC_ID)]
 
 
-async def test_metadata_creates_a_topic_if_the_client_and_the_settings_allow_it(
-    tmp_path: Path,
-) -> None:
+async def test_metadata_creates_a_topic_if_client_and_settings_allow_it(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
 
         async def ask(name: str, *, allowed: bool = True) -> int:
@@ -262,9 +256,7 @@ def list_offsets(*asked: tuple[int, int]) -> ListOffsetsTopic:
     return ListOffsetsTopic(name="t", partitions=parts)
 
 
-async def test_a_partition_named_twice_in_list_offsets_is_answered_once_with_an_error(
-    tmp_path: Path,
-) -> None:
+async def test_a_partition_named_twice_in_list_offsets_has_one_error(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
         await create(connection, "t")
         in_one = [list_offsets((0, -1), (0, -2), (1, -1))]
@@ -321,9 +313,7 @@ async def test_a_topic_id_in_a_version_that_goes_by_names_is_refused(tmp_path: P
         assert answer.topics[0].error_code == ErrorCode.NONE
 
 
-async def test_describe_cluster_knows_two_types_of_endpoints_and_answers_for_one(
-    tmp_path: Path,
-) -> None:
+async def test_describe_cluster_has_two_types_of_endpoints_and_one_answer(tmp_path: Path) -> None:
     expected = {
         0: ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
         1: ErrorCode.NONE,
@@ -412,9 +402,7 @@ async def test_describe_cluster_names_the_operations_if_asked(tmp_path: Path) ->
                 assert answer.cluster_authorized_operations == expected
 
 
-async def test_describe_groups_names_the_operations_of_groups_that_are_there(
-    tmp_path: Path,
-) -> None:
+async def test_describe_groups_names_the_operations_of_groups_it_has(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
         await create(connection, "t")
         await coordinator_is_ready(connection)

@@ -362,9 +362,7 @@ async def test_the_leader_is_asked_and_its_refusal_or_silence_is_the_answer(
             assert "may have" in str(response.error_message)
 
 
-async def test_a_request_for_another_cluster_or_without_an_address_goes_no_further(
-    tmp_path: Path,
-) -> None:
+async def test_a_request_of_another_cluster_or_no_address_goes_no_further(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
         added = await connection.send(addition(cluster_id="other"), version=1)
         removed = await connection.send(removal("other"), version=0)

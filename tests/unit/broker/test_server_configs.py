@@ -287,9 +287,7 @@ async def test_pages_are_of_the_size_asked_for_and_leave_nothing_out(tmp_path: P
         await other.close()
 
 
-async def test_a_cursor_goes_on_where_a_topic_was_deleted_or_ended_and_is_refused_elsewhere(
-    tmp_path: Path,
-) -> None:
+async def test_a_cursor_goes_on_where_a_topic_ended_and_else_is_refused(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
         await create_abc(connection)
         for cursor, left in (

@@ -172,9 +172,7 @@ async def test_responses_leave_in_the_order_of_the_requests(tmp_path: Path) -> N
         assert times == [0, 100, 101, 3, 102, 103, 6, 104, 105]
 
 
-async def test_requests_wait_while_a_task_answers_and_its_request_stays_whole(
-    tmp_path: Path,
-) -> None:
+async def test_requests_wait_while_a_task_answers_a_whole_request(tmp_path: Path) -> None:
     gate, seen = asyncio.Event(), list[str]()
 
     async def slowly(request: HeartbeatRequest) -> HeartbeatResponse:
@@ -291,9 +289,7 @@ async def test_a_handler_that_fails_ends_its_connection_alone(
     assert all(record.exc_info for record in caplog.records)
 
 
-async def test_a_handler_may_have_the_connection_closed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_handlers_may_disconnect(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
         if header.correlation_id:
             raise Disconnect("no answer could say it")

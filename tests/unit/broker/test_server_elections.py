@@ -146,9 +146,7 @@ async def test_without_topics_all_partitions_are_looked_at_and_only_news_is_told
         assert needless == (ErrorCode.NONE, {("away", 0): "ELECTION_NOT_NEEDED"})
 
 
-async def test_a_look_at_all_partitions_lets_others_work_in_between(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_look_at_all_partitions_makes_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = led_by(OTHER, (BROKER, OTHER), 2 * LOOKED_AT_AT_ONCE + 1)
     pauses = []
     sleep = asyncio.sleep
@@ -343,9 +341,7 @@ async def test_an_answer_waits_until_this_broker_serves_the_partitions_that_it_m
         assert await first_offset(connection, topic, partition) is ErrorCode.NONE
 
 
-async def test_metadata_of_a_topic_that_another_connection_makes_waits_as_well(
-    tmp_path: Path,
-) -> None:
+async def test_metadata_of_a_topic_of_another_connection_waits_as_well(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
         broker.disk_queue.is_held = True
         other = await KafkaConnection.open("127.0.0.1", broker.port, client_id="other")
@@ -379,9 +375,7 @@ async def test_an_answer_waits_for_a_log_that_is_not_opened_no_longer_than_a_sec
 # --- A timeout of 0 bounds how long an answer waits, not what is done ---
 
 
-async def test_a_request_with_a_timeout_of_nothing_is_carried_out_and_answered(
-    tmp_path: Path,
-) -> None:
+async def test_a_request_with_a_timeout_of_0_is_carried_out_and_answered(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
         requests = (creation(), growth(), election(), deletion())
         await create(connection, "t", partitions=1)

@@ -75,9 +75,7 @@ def deletion(group_id: str, *partitions: tuple[str, int]) -> OffsetDeleteRequest
     return OffsetDeleteRequest(group_id=group_id, topics=topics)
 
 
-async def test_the_empty_group_has_a_coordinator_that_keeps_offsets_and_takes_no_members(
-    tmp_path: Path,
-) -> None:
+async def test_the_empty_group_keeps_offsets_and_takes_no_members(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
         await create(connection, "t", 1)
         await coordinators_are_ready(connection)
@@ -96,9 +94,7 @@ async def test_the_empty_group_has_a_coordinator_that_keeps_offsets_and_takes_no
         assert await committed(connection, "") == -1
 
 
-async def test_a_group_of_offsets_alone_knows_no_member_and_is_deleted_before_one_comes(
-    tmp_path: Path,
-) -> None:
+async def test_a_group_of_offsets_has_no_member_and_goes_before_one_comes(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
         await create(connection, "t", 1)
         await coordinator_is_ready(connection)
@@ -134,9 +130,7 @@ async def test_offsets_are_deleted_of_partitions_that_exist(tmp_path: Path) -> N
         assert await committed(connection, "g") == -1
 
 
-async def test_offset_delete_refuses_a_group_that_is_not_there_or_has_no_name(
-    tmp_path: Path,
-) -> None:
+async def test_offset_delete_refuses_an_absent_or_nameless_group(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
         await create(connection, "t", 1)
         elsewhere = await connection.send(deletion("g", ("t", 0)))

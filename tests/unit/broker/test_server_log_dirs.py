@@ -79,9 +79,7 @@ async def test_the_log_directory_is_described_in_every_version(tmp_path: Path) -
                 assert 0 < result.usable_bytes <= total
 
 
-async def test_a_disk_that_refuses_is_said_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_refusing_disk_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def space(disk: RealDisk, path: str) -> tuple[int, int]:
         raise OSError(errno.EIO, "planted", path)
 

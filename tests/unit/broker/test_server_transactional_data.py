@@ -175,9 +175,7 @@ async def test_who_adds_the_partition_depends_on_the_version(tmp_path: Path) -> 
         assert [one.adds for one in broker.verifier.asked] == [False, False, True]
 
 
-async def test_a_transactional_batch_needs_an_id_and_an_idempotent_one_does_not(
-    tmp_path: Path,
-) -> None:
+async def test_a_transactional_batch_needs_an_id_an_idempotent_one_none(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
         await create(connection, "t", 1)
         nobodys = encode_batch([Record(0, 1, None, b"v")], is_transactional=True)
@@ -291,9 +289,7 @@ async def test_an_offset_is_seen_with_the_marker_and_not_before(tmp_path: Path) 
             before = offset
 
 
-async def test_all_offsets_of_a_group_are_the_committed_ones_unstable_or_not(
-    tmp_path: Path,
-) -> None:
+async def test_all_offsets_of_a_group_are_the_committed_ones(tmp_path: Path) -> None:
     async with ready(tmp_path) as (_, connection, where):
         await commit(connection, 5)
         all_of_them = {"is_stable": True, "names_partitions": False}
@@ -364,9 +360,7 @@ async def test_an_error_is_one_that_the_version_knows(tmp_path: Path) -> None:
             assert await commit(connection, 1, version=version) == [told]
 
 
-async def test_a_client_does_not_wait_for_ever_for_the_transaction_coordinator(
-    tmp_path: Path,
-) -> None:
+async def test_a_client_waits_for_the_transaction_coordinator_not_for_ever(tmp_path: Path) -> None:
     settings = replace(SETTINGS, offsets_commit_timeout_ms=1)
     async with asking(tmp_path, settings) as (broker, connection):
         await create(connection, "t")

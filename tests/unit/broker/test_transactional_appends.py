@@ -36,9 +36,7 @@ def stable_end(replicas: Replicas) -> int:
     return driver_of(replicas).end(ReadEnd.LAST_STABLE)
 
 
-async def test_an_open_transaction_holds_back_read_committed_until_its_marker(
-    tmp_path: Path,
-) -> None:
+async def test_an_open_transaction_holds_readers_back_until_its_marker(tmp_path: Path) -> None:
     async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
         append(replicas)
         await append_in(replicas, transactional(0))
@@ -158,9 +156,7 @@ async def test_an_answer_to_an_older_question_opens_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("has_data", [True, False])
-async def test_a_marker_that_may_be_its_own_lets_a_batch_ask_again(
-    tmp_path: Path, has_data: bool
-) -> None:
+async def test_a_marker_that_may_be_its_own_is_asked_about(tmp_path: Path, has_data: bool) -> None:
     """It has the epoch of what it ends, as older clients' markers have, or it ends nothing here."""
     async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
         verifier = ScriptedVerifier()
@@ -186,9 +182,7 @@ async def test_a_client_that_does_not_know_abortable_hears_of_an_invalid_state()
         assert error_for_producer(ErrorCode.TRANSACTION_ABORTABLE, knows_abortable=knows) is told
 
 
-async def test_transactional_records_need_a_transactional_id_and_without_a_question_no_guard(
-    tmp_path: Path,
-) -> None:
+async def test_transactional_records_need_an_id_and_no_question_a_guard(tmp_path: Path) -> None:
     async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
         assert (await begin_append(replicas, transactional(7), None)).base_offset == 0
         refused = append(replicas, records=transactional(0))
@@ -203,9 +197,7 @@ async def test_a_batch_outside_of_the_open_transaction_is_refused(tmp_path: Path
         assert append(replicas, records=idempotent(1)).error_code is ErrorCode.NONE
 
 
-async def test_a_batch_of_the_transaction_that_a_newer_epoch_has_ended_is_refused(
-    tmp_path: Path,
-) -> None:
+async def test_a_batch_of_a_transaction_that_a_newer_epoch_ended_is_refused(tmp_path: Path) -> None:
     async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
         await append_in(replicas, transactional(0, epoch=3))
         assert end(replicas, epoch=4, version=2) is ErrorCode.NONE
@@ -326,9 +318,7 @@ async def test_a_marker_that_cannot_be_read_is_not_appended(tmp_path: Path) -> N
         assert (followed.failures, driver_of(replicas).log.log_end_offset) == (1, 0)
 
 
-async def test_the_end_of_a_log_is_the_last_stable_offset_for_read_committed(
-    tmp_path: Path,
-) -> None:
+async def test_the_end_of_a_log_is_the_stable_one_for_read_committed(tmp_path: Path) -> None:
     async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
         append(replicas)
         await append_in(replicas, transactional(0))

@@ -69,9 +69,7 @@ GROUP = GroupRecord(
     ],
     ids=["offset", "group", "group tombstone", "offset tombstone"],
 )
-def test_a_record_has_the_bytes_of_kafkas(
-    record: LogRecord, key: bytes, value: bytes | None
-) -> None:
+def test_a_record_has_kafkas_bytes(record: LogRecord, key: bytes, value: bytes | None) -> None:
     assert encode(record) == (key, value)
     assert decode(key, value) == record
 

@@ -271,9 +271,7 @@ async def test_a_group_lives_where_the_topic_says_not_the_settings() -> None:
     assert world.service.partition_of("g").partition == ord("g") % 50
 
 
-async def test_a_bug_of_ours_is_reported_and_nobody_is_left_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_bug_is_reported_and_nobody_left_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_self: GroupCoordinator, _now_ms: int, _event: Event) -> None:
         raise InvariantViolation("planted")
 

@@ -146,9 +146,7 @@ def test_a_static_member_that_wants_something_else_makes_the_group_rebalance(
     assert result(group, request_id).generation_id == 2
 
 
-def test_a_member_that_comes_back_before_it_has_given_up_what_others_wait_for_makes_them_join() -> (
-    None
-):
+def test_a_member_that_comes_back_before_it_gave_up_partitions_makes_others_join() -> None:
     """Its former process would have joined again (KIP-429), and freed that partition."""
     owned = encode_subscription(Subscription(topics=("t",), owned=(T0, T1), generation_id=1))
     for assigned, generation_id in (((T0,), 2), ((T0, T1), 1)):

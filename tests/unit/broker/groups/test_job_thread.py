@@ -108,9 +108,7 @@ async def test_names_are_tried_by_a_thread_but_for_a_few(monkeypatch: pytest.Mon
     assert world.violations == []
 
 
-async def test_a_target_that_cannot_be_made_is_a_bug_that_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_target_that_fails_is_a_bug_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def assign(members: Any, counts: Any) -> Any:
         raise KeyError("bug")
 

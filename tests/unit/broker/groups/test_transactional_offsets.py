@@ -161,9 +161,7 @@ def test_a_coordinator_that_takes_over_knows_which_transactions_are_open() -> No
         (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ],
 )
-def test_what_the_transaction_coordinator_refuses_is_not_written(
-    said: ErrorCode, told: ErrorCode
-) -> None:
+def test_a_commit_that_is_not_verified_is_not_written(said: ErrorCode, told: ErrorCode) -> None:
     group = Coordination()
     request_id = group.ask(txn_commit(1))
     verify(group, said)

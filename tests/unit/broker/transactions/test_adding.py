@@ -211,9 +211,7 @@ def test_a_coordinator_that_is_replaced_lets_nobody_wait() -> None:
 @pytest.mark.parametrize(
     ("version", "absent"), [(4, ErrorCode.INVALID_TXN_STATE), (5, ErrorCode.TRANSACTION_ABORTABLE)]
 )
-def test_a_leader_learns_which_partitions_belong_to_the_transaction(
-    version: int, absent: ErrorCode
-) -> None:
+def test_a_leader_learns_the_partitions_of_a_transaction(version: int, absent: ErrorCode) -> None:
     driven, producer = opened(T0)
     request = add(producer, T0, T1, api_version=version, verify_only=True)
     for _ in range(2):  # a question: asking again changes nothing

@@ -173,9 +173,7 @@ def test_a_producer_that_goes_on_without_epochs_may_repeat_its_request() -> None
         ({"keep_prepared": True}, ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
-def test_a_request_that_is_wrong_is_refused(
-    changes: dict[str, object], error_code: ErrorCode
-) -> None:
+def test_a_wrong_request_is_refused(changes: dict[str, object], error_code: ErrorCode) -> None:
     driven = Coordination()
     assert driven.error_of(init(**changes)) is error_code  # type: ignore[arg-type]
     assert bool(driven.coordinator.transactions) == (error_code is ErrorCode.NONE)

@@ -84,7 +84,7 @@ VECTORS = {
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_a_record_has_the_bytes_of_kafkas(name: str) -> None:
+def test_a_record_has_kafkas_bytes(name: str) -> None:
     record, value = VECTORS[name]
     assert encode(record) == (KEY, bytes.fromhex(value))
     assert decode(KEY, bytes.fromhex(value)) == record
@@ -118,9 +118,7 @@ def test_a_tagged_field_that_a_newer_kafka_writes_is_ignored() -> None:
         ("00", None, "in 1 bytes"),
     ],
 )
-def test_a_version_that_is_not_known_is_refused_by_name(
-    key: str, value: str | None, said: str
-) -> None:
+def test_an_unknown_version_is_refused_by_name(key: str, value: str | None, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         decode(bytes.fromhex(key), None if value is None else bytes.fromhex(value))
 

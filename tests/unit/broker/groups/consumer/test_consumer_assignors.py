@@ -113,9 +113,7 @@ def test_uniform_is_as_even_as_moving_single_partitions_can_make_it(
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(members=groups, counts=topics)
 @examples(150)
-def test_nothing_moves_when_nothing_has_changed(
-    name: str, members: Members, counts: dict[TopicId, int]
-) -> None:
+def test_no_change_moves_nothing(name: str, members: Members, counts: dict[TopicId, int]) -> None:
     before = ASSIGNORS[name](members, counts)
     assert ASSIGNORS[name](again(members, before), counts) == before
     shuffled = dict(reversed(again(members, before).items()))
@@ -124,9 +122,7 @@ def test_nothing_moves_when_nothing_has_changed(
 
 @given(count=st.integers(1, 9), counts=topics.filter(bool))
 @examples(100)
-def test_one_member_more_takes_its_share_and_nothing_else_moves(
-    count: int, counts: dict[TopicId, int]
-) -> None:
+def test_one_member_more_moves_its_share_alone(count: int, counts: dict[TopicId, int]) -> None:
     members = {f"m{number}": wants(*counts) for number in range(count)}
     before = assign_uniform(members, counts)
     assert loads(before)[-1] - loads(before)[0] <= 1
@@ -139,9 +135,7 @@ def test_one_member_more_takes_its_share_and_nothing_else_moves(
 
 @given(count=st.integers(2, 9), counts=topics.filter(bool))
 @examples(100)
-def test_when_a_member_leaves_the_others_keep_what_they_have(
-    count: int, counts: dict[TopicId, int]
-) -> None:
+def test_a_member_leaves_and_others_keep_theirs(count: int, counts: dict[TopicId, int]) -> None:
     members = {f"m{number}": wants(*counts) for number in range(count)}
     before = assign_uniform(members, counts)
     del members["m0"]

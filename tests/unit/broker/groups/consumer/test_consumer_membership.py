@@ -165,9 +165,7 @@ ID = TopicId(bytes(16))
         (join("a", subscribed_topic_regex="("), ErrorCode.INVALID_REGULAR_EXPRESSION),
     ],
 )
-def test_a_field_that_makes_no_sense_is_refused(
-    request_: ConsumerHeartbeat, error_code: ErrorCode
-) -> None:
+def test_a_senseless_field_is_refused(request_: ConsumerHeartbeat, error_code: ErrorCode) -> None:
     groups = ConsumerCoordination()
     assert groups.refused(request_) is error_code
     assert groups.consumer.groups == {}

@@ -170,9 +170,7 @@ def test_anybody_commits_for_a_group_without_members() -> None:
         ("x", -1, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_a_member_fetches_with_its_epoch(
-    member_id: str | None, epoch: int, refusal: ErrorCode
-) -> None:
+def test_a_fetch_names_the_epoch(member_id: str | None, epoch: int, refusal: ErrorCode) -> None:
     assert fetch_refusal(shared().group, member_id, epoch) is refusal
 
 

@@ -110,9 +110,7 @@ def test_no_step_takes_over_more_of_a_larger_target(monkeypatch: pytest.MonkeyPa
     assert len(ten_times) >= 9 * len(small)
 
 
-def test_a_member_that_leaves_between_two_slices_gets_no_part(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_member_that_leaves_between_slices_gets_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(awaited_targets, "SLICE_MAX", 1)
     groups, epoch = large_with_a()
     asked = groups.ask(join("b"))
@@ -130,9 +128,7 @@ def test_a_member_that_leaves_between_two_slices_gets_no_part(
     groups.check_replayed()
 
 
-def test_a_heartbeat_between_two_slices_waits_behind_those_that_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_heartbeat_between_slices_waits_behind_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(awaited_targets, "SLICE_MAX", 1)
     groups, epoch = large_with_a()
     first = groups.ask(join("b"))

@@ -146,9 +146,7 @@ def test_a_group_whose_first_write_is_refused_is_not_there() -> None:
     assert not groups.writes
 
 
-def test_what_waits_is_written_in_batches_of_a_bounded_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_records_that_wait_are_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log would refuse a batch that is too large, and all that waits with it."""
     batch_bytes_max = writes.BATCH_BYTES_MAX // 10
     monkeypatch.setattr(writes, "BATCH_BYTES_MAX", batch_bytes_max)

@@ -119,9 +119,7 @@ def replacing_join(member_id: str = "", **changes: Any) -> Join:
 
 
 @pytest.mark.parametrize("goes_first", [True, False])
-def test_the_group_is_classic_without_a_rebalance_and_the_new_member_leads(
-    goes_first: bool,
-) -> None:
+def test_the_group_is_classic_without_rebalance_and_the_new_member_leads(goes_first: bool) -> None:
     mixed = MixedGroup()
     if goes_first:
         mixed.c_goes()
@@ -429,9 +427,7 @@ def test_a_replaced_classic_member_commits_no_offsets() -> None:
 
 
 @pytest.mark.parametrize("member_id", [OLD, NEW])
-def test_the_only_member_of_a_classic_group_returns_with_the_consumer_protocol(
-    member_id: str,
-) -> None:
+def test_the_only_classic_member_returns_with_the_consumer_protocol(member_id: str) -> None:
     groups = ConsumerCoordination()
     joined = groups.ask(classic_join("", new_member_id=OLD, group_instance_id="i"))
     groups.tick(250)
