@@ -370,21 +370,6 @@ async def test_a_lookup_by_time_finds_more_than_the_header(tmp_path: Path, said_
         assert await ask(connection, -3) == (2, 5000)  # of the largest timestamp
 
 
-async def test_timestamps_too_early_and_too_late_are_named(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (_, connection):
-        await create(connection, message_timestamp_before_max_ms="1000")
-        early = handmade.batch(handmade.record(), base_timestamp=1, max_timestamp=1)
-        hidden = handmade.record(0, 4 * 10**12)  # of the year 2096
-        late = handmade.batch(hidden, base_timestamp=1000, max_timestamp=1000)
-        for batch in (early, late):
-            answer = await produce(connection, batch)
-            assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
-            [error] = answer.record_errors
-            assert error.batch_index == 0
-            assert "is out of range" in (error.batch_index_error_message or "")
-        assert await values(connection) == []
-
-
 async def test_zstd_needs_a_newer_request(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
         await create(connection)

@@ -94,24 +94,6 @@ async def test_the_empty_group_keeps_offsets_and_takes_no_members(tmp_path: Path
         assert await committed(connection, "") == -1
 
 
-async def test_a_group_of_offsets_has_no_member_and_goes_before_one_comes(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (_, connection):
-        await create(connection, "t", 1)
-        await coordinator_is_ready(connection)
-        assert await commit(connection, "g") == ErrorCode.NONE
-        unknown = await commit(connection, "g", generation_id=3, member_id="x")
-        assert unknown == ErrorCode.UNKNOWN_MEMBER_ID
-        asked = await connection.send(joining("g"), version=5)
-        assert asked.error_code == ErrorCode.MEMBER_ID_REQUIRED
-        delete = DeleteGroupsRequest(groups_names=["g"])
-        [outcome] = (await connection.send(delete)).results
-        assert outcome.error_code == ErrorCode.NONE
-        late = joining("g")
-        late.member_id = asked.member_id
-        refused = await connection.send(late, version=5)
-        assert refused.error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
 async def test_offsets_are_deleted_of_partitions_that_exist(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
         await create(connection, "t", 1)

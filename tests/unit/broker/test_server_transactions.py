@@ -328,23 +328,6 @@ async def test_transactions_are_described_and_listed(tmp_path: Path) -> None:
         assert odd.unknown_state_filters == ["Odd"]
 
 
-async def test_a_transactional_id_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (_, connection):
-        await begun(connection)
-
-        async def refused(**changes: Any) -> str:
-            values = {"transactional_id": "x", "transaction_timeout_ms": 60_000, **changes}
-            answer = await answered(connection, InitProducerIdRequest(**values))
-            assert answer.producer_id == -1
-            return ErrorCode(answer.error_code).name
-
-        assert await refused(transactional_id="") == "INVALID_REQUEST"
-        assert await refused(transaction_timeout_ms=0) == "INVALID_TRANSACTION_TIMEOUT"
-        assert await refused(transaction_timeout_ms=900_001) == "INVALID_TRANSACTION_TIMEOUT"
-        assert await refused(producer_id=5, producer_epoch=0) == "PRODUCER_FENCED"
-        assert await refused(producer_id=5) == "INVALID_REQUEST"
-
-
 ANSWER = WriteTxnMarkersResponse()
 
 

@@ -40,51 +40,6 @@ async def test_only_the_leader_of_the_partition_answers_and_only_once_it_has_loa
     assert [*world.service.coordinators()] == []
 
 
-async def test_the_next_leader_reads_what_was_committed() -> None:
-    world = World()
-    await world.lead()
-    await world.commit(1)
-    await world.commit(2)
-    successor = World(world.log)
-    await successor.lead(1)
-    assert successor.offset() == 2
-    world.service.stop()
-    successor.service.stop()
-
-
-async def test_loading_waits_until_the_whole_log_is_committed() -> None:
-    world = World()
-    await world.lead()
-    await world.commit(1)
-    world.log.commits_at_once = False
-    late = world.service.ask(commit(2))
-    successor = World(world.log)
-    successor.service.became_leader(WHERE, Epoch(1))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert successor.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    world.log.commit_all()
-    assert code(await late) is ErrorCode.NONE
-    await successor.loaded()
-    assert successor.offset() == 2
-    world.service.stop()
-    successor.service.stop()
-
-
-async def test_a_log_that_does_not_start_at_0_is_loaded() -> None:
-    world = World()
-    await world.lead()
-    await world.commit(1)
-    await world.commit(2)
-    del world.log.batches[0]
-    world.log.start = 1
-    successor = World(world.log)
-    await successor.lead(1)
-    assert successor.offset() == 2
-    world.service.stop()
-    successor.service.stop()
-
-
 async def test_what_is_not_of_groups_is_passed_over() -> None:
     """Markers of transactions, above all: their keys would be taken for offsets of version 0."""
 
@@ -131,17 +86,6 @@ async def test_a_log_that_cannot_be_read_is_not_served(caplog: pytest.LogCapture
     assert await world.commit(1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     world.service.stop()
     assert "cannot be loaded" in caplog.text
-
-
-async def test_who_waits_when_we_resign_is_told_to_look_elsewhere() -> None:
-    world = World()
-    await world.lead()
-    world.log.commits_at_once = False
-    waiting = world.service.ask(commit(1))
-    world.service.resigned(WHERE, Epoch(1))
-    assert code(await waiting) is ErrorCode.NOT_COORDINATOR
-    world.log.commit_all()  # too late: nothing happens
-    await asyncio.sleep(0)
 
 
 async def test_old_news_of_leadership_changes_nothing() -> None:
@@ -198,19 +142,6 @@ async def test_after_a_write_of_unknown_outcome_the_log_is_read_again() -> None:
         world.log.commit_all()
         await world.loaded()
         assert world.offset() == 2
-
-
-async def test_writes_are_reported_in_log_order_even_if_the_second_is_refused_first() -> None:
-    async with leading() as world:
-        world.log.commits_at_once = False
-        first = world.service.ask(commit(1))
-        world.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
-        second = world.service.ask(commit(2))
-        await asyncio.sleep(0)
-        assert not second.done()
-        world.log.commit_all()
-        assert code(await first) is ErrorCode.NONE
-        assert code(await second) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 @pytest.mark.jumping_time

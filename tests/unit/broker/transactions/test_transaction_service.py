@@ -8,7 +8,7 @@ from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 from tests.support.coordination.transactions_begun import open_transaction
-from tests.support.transactions.coordination import T0, T1, add, commit, init, records_of
+from tests.support.transactions.coordination import T0, add, commit, init, records_of
 from tests.support.transactions.service import (
     HOME,
     ROUND_S,
@@ -77,16 +77,6 @@ async def test_a_marker_waits_for_a_leader() -> None:
         assert world.brokers[2].requests == []
 
 
-async def test_only_what_was_not_written_is_sent_again() -> None:
-    async with open_transaction({"t": [2, 2]}, T0, T1) as (world, producer):
-        world.brokers[2].errors[T0] = ErrorCode.NOT_ENOUGH_REPLICAS
-        await world.committed(producer)
-        await asyncio.sleep(2.5 * ROUND_S)
-        world.brokers[2].errors.clear()
-        await world.completed()
-        assert {*world.brokers[2].marked_partitions[2:]} == {T0}
-
-
 async def test_a_broker_dies_with_a_request_and_comes_back() -> None:
     async with open_transaction({"t": [2]}, T0) as (world, producer):
         await world.committed(producer)
@@ -133,23 +123,6 @@ async def test_a_coordinator_that_was_replaced_says_so_and_sends_no_more() -> No
         assert result.error_code is ErrorCode.NOT_COORDINATOR
         world.service.resigned(HOME, Epoch(1))
         assert [*world.service.coordinators()] == []
-
-
-async def test_the_next_coordinator_sends_the_markers_of_what_was_decided() -> None:
-    world = ServiceWorld()
-    await world.lead({"t": [2]})
-    producer = await world.opened(T0)
-    world.brokers[2].is_up = False
-    await world.committed(producer)
-    world.service.resigned(HOME, Epoch(1))
-    await world.stop()
-    world.brokers[2].is_up = True
-    successor = ServiceWorld(world.brokers, world.log)
-    await successor.lead({"t": [2]}, epoch=2)
-    await successor.completed()
-    [request] = world.brokers[2].requests
-    assert [marker.coordinator_epoch for marker in request.markers] == [2]
-    await successor.stop()
 
 
 async def test_markers_of_many_transactions_share_a_request_and_one_is_under_way() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from quorumlog.broker.coordination.core import events as shard_events
-from quorumlog.broker.coordination.core.coordinator_shard import Phase
 from quorumlog.broker.groups.core.consumer import events, targets, writes
 from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
@@ -174,25 +173,6 @@ def test_groups_do_not_wait_for_each_other() -> None:
     assert other not in groups.replies  # the shard reports writes in the order of the log
     groups.commit_writes()
     assert groups.replies[other].member_epoch == 1
-
-
-def test_after_a_write_of_unknown_outcome_the_log_tells() -> None:
-    groups = ConsumerCoordination()
-    request_id = groups.ask(join("a"))
-    groups.batches.append(groups.writes[0].records)
-    groups.end_write(ErrorCode.REQUEST_TIMED_OUT)
-    assert groups.replies[request_id].error_code is ErrorCode.NOT_COORDINATOR
-    assert groups.shard.phase is Phase.LOADING
-    groups.load()
-    again = groups.beat(join("a"))
-    assert again.assignment == groups.topics.some("t", 0, 1, 2, 3)
-
-
-def test_what_is_asked_while_the_log_is_read_is_refused() -> None:
-    groups = ConsumerCoordination()
-    groups.step(shard_events.Stopped())
-    request_id = groups.ask(join("a"))
-    assert groups.replies[request_id].error_code is ErrorCode.NOT_COORDINATOR
 
 
 def test_a_write_that_ends_twice_is_a_bug_of_ours() -> None:
