@@ -53,6 +53,14 @@ def diverge(driver: PartitionDriver) -> None:
     driver.feed(0, diverged(2, 1))
 
 
+def begin_cut(replicas: Replicas, queue: HeldQueue) -> tuple[PartitionDriver, Take]:
+    """Let a follower of two records wait for the disk to cut the second."""
+    driver, take = follower_with_two_records(replicas)
+    queue.is_held = True
+    diverge(driver)
+    return driver, take
+
+
 @asynccontextmanager
 async def follower(directory: Path) -> AsyncIterator[tuple[Replicas, HeldQueue]]:
     queue = HeldQueue()
@@ -65,9 +73,7 @@ async def follower(directory: Path) -> AsyncIterator[tuple[Replicas, HeldQueue]]
 
 async def test_what_happens_meanwhile_is_taken_in_afterwards_and_in_order(tmp_path: Path) -> None:
     async with follower(tmp_path) as (replicas, queue):
-        driver, _ = follower_with_two_records(replicas)
-        queue.is_held = True
-        diverge(driver)
+        driver, _ = begin_cut(replicas, queue)
         publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
         publish(replicas, image(2, 3, 3, (1, 2), replicas=(1, 2)))
         publish(replicas, image(1, 4, 4, (1, 2), replicas=(1, 2)))
@@ -83,9 +89,7 @@ async def test_what_happens_meanwhile_is_taken_in_afterwards_and_in_order(tmp_pa
 
 async def test_an_answer_that_comes_meanwhile_changes_nothing(tmp_path: Path) -> None:
     async with follower(tmp_path) as (replicas, queue):
-        driver, take = follower_with_two_records(replicas)
-        queue.is_held = True
-        diverge(driver)
+        driver, take = begin_cut(replicas, queue)
         followed = take(from_leader(2))
         assert driver.log.log_end_offset == 2
         assert not followed.may_ask(0)
@@ -98,9 +102,7 @@ async def test_an_answer_that_comes_meanwhile_changes_nothing(tmp_path: Path) ->
 
 async def test_nothing_is_read_from_a_log_while_it_is_cut(tmp_path: Path) -> None:
     async with follower(tmp_path) as (replicas, queue):
-        driver, _ = follower_with_two_records(replicas)
-        queue.is_held = True
-        diverge(driver)
+        driver, _ = begin_cut(replicas, queue)
         error_code = read_local(replicas, AT, 0, 1000).error_code
         assert error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         waiting = fetch_from(replicas, fetch_of(1, replica_id=DEBUG_REPLICA))
@@ -114,9 +116,7 @@ async def test_nothing_is_read_from_a_log_while_it_is_cut(tmp_path: Path) -> Non
 
 async def test_a_replica_that_is_removed_meanwhile_is_deleted_after_the_cut(tmp_path: Path) -> None:
     async with follower(tmp_path) as (replicas, queue):
-        driver, _ = follower_with_two_records(replicas)
-        queue.is_held = True
-        diverge(driver)
+        driver, _ = begin_cut(replicas, queue)
         gone = ClusterDelta(deleted_topics={AT.topic: TOPIC_ID})
         replicas.publish(gone, ClusterImage(brokers=ALL_ALIVE))
         publish(replicas, image(1, 0, 0, (1,), replicas=(1,)))  # made again, by the same name
@@ -131,9 +131,7 @@ async def test_a_cut_that_fails_takes_the_replica_offline(tmp_path: Path) -> Non
     disk, queue = FaultyDisk(), HeldQueue()
 
     async with one_broker(tmp_path, isr=(1, 2), disk=disk, disk_queue=queue) as replicas:
-        driver, _ = follower_with_two_records(replicas)
-        queue.is_held = True
-        diverge(driver)
+        driver, _ = begin_cut(replicas, queue)
         publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
         disk.errors = {"truncate": EIO}
         queue.release()
@@ -269,9 +267,7 @@ async def test_segments_replaced_by_the_cleaner_are_looked_into_anew(tmp_path: P
 async def test_a_log_that_is_being_cut_is_not_looked_into(tmp_path: Path) -> None:
     queue = HeldQueue()
     async with one_broker(tmp_path, isr=(1, 2), disk_queue=queue) as replicas:
-        driver, _ = follower_with_two_records(replicas)
-        queue.is_held = True
-        diverge(driver)
+        begin_cut(replicas, queue)
         try:
             refused = await replicas.list_offset(AT, 0, replica_id=DEBUG_REPLICA)
             assert refused.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER

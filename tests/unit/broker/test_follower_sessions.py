@@ -180,6 +180,13 @@ async def test_a_follower_that_is_not_in_sync_is_judged_again_and_again(tmp_path
 PARTITIONS = 12
 
 
+async def consuming(broker: SingleBroker, connection: KafkaConnection, count: int) -> Consumer:
+    """Return a consumer of all partitions of a new topic."""
+    consumer = Consumer(connection, await created(broker, connection, count))
+    consumer.positions = dict.fromkeys(range(count), 0)
+    return consumer
+
+
 @pytest.mark.parametrize("version", [7, 12, 13, 17])
 async def test_an_answer_tells_what_has_changed(version: int, tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
@@ -208,8 +215,7 @@ async def test_a_first_answer_tells_everything_even_if_it_had_to_wait(tmp_path: 
     """Clients check that the answer to a full fetch is full."""
 
     async with asking(tmp_path) as (broker, connection):
-        consumer = Consumer(connection, await created(broker, connection, 20))
-        consumer.positions = dict.fromkeys(range(20), 0)
+        consumer = await consuming(broker, connection, 20)
         assert sorted(await consumer.fetch(max_wait_ms=1)) == list(range(20))
         assert await consumer.fetch(max_wait_ms=1) == {}
 
@@ -218,8 +224,7 @@ async def test_records_that_were_not_taken_are_told_again(tmp_path: Path) -> Non
     """A client that stays at its offset without naming it means the records that are there."""
 
     async with asking(tmp_path) as (broker, connection):
-        consumer = Consumer(connection, await created(broker, connection, 2))
-        consumer.positions = {0: 0, 1: 0}
+        consumer = await consuming(broker, connection, 2)
         append_to_topic(broker, 0)
         await consumer.fetch()
         consumer.positions[0] = 0
@@ -232,8 +237,7 @@ async def test_records_that_were_not_taken_are_told_again(tmp_path: Path) -> Non
 
 async def test_a_full_answer_does_not_keep_the_other_partitions_out(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
-        consumer = Consumer(connection, await created(broker, connection, 3))
-        consumer.positions = dict.fromkeys(range(3), 0)
+        consumer = await consuming(broker, connection, 3)
         for index in range(3):
             append_to_topic(broker, index)
             append_to_topic(broker, index)
@@ -285,8 +289,7 @@ async def test_a_topic_made_again_is_another_one_for_a_session(tmp_path: Path) -
     """KAFKA-13111: the session names topics by id."""
 
     async with asking(tmp_path) as (broker, connection):
-        consumer = Consumer(connection, await created(broker, connection, 1))
-        consumer.positions = {0: 0}
+        consumer = await consuming(broker, connection, 1)
         await consumer.fetch()
         await connection.send(DeleteTopicsRequest(topic_names=[TOPIC], timeout_ms=1000), version=5)
         told = await consumer.fetch()
@@ -317,8 +320,7 @@ async def test_a_topic_that_is_not_known_yet_is_served_when_it_is(tmp_path: Path
 
 async def test_a_session_that_is_not_known_or_missed_a_step_is_refused(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
-        consumer = Consumer(connection, await created(broker, connection, 1))
-        consumer.positions = {0: 0}
+        consumer = await consuming(broker, connection, 1)
         await consumer.fetch()
         session_id = consumer.session.session_id
         for wrong_id, epoch, version, expected in (
@@ -341,7 +343,7 @@ async def test_a_full_fetch_ends_the_wait_in_the_session_it_replaces(tmp_path: P
     """A follower begins another session on another connection when its partitions change."""
 
     async with asking(tmp_path) as (broker, connection):
-        consumer = Consumer(connection, await created(broker, connection, 2))
+        consumer = await consuming(broker, connection, 2)
         consumer.positions = {0: 0}
         await consumer.fetch()
         waiting = asyncio.create_task(consumer.fetch(max_wait_ms=2**31 - 1))

@@ -121,14 +121,11 @@ def test_what_is_not_assigned_any_more_is_set_aside_and_the_rest_left_alone(tmp_
     assert names == ["__cluster", "orders-3."]
 
 
-def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:
+def test_a_deletion_leaves_nothing_also_one_that_a_crash_interrupted(tmp_path: Path) -> None:
     fill_and_stop(tmp_path)
     (tmp_path / "orders-3").rename(tmp_path / "orders-3.1-delete")
     started(tmp_path).remove_doomed()
     assert not list(tmp_path.glob("orders*"))
-
-
-def test_a_deleted_log_leaves_nothing(tmp_path: Path) -> None:
     fill_and_stop(tmp_path)
     logs = started(tmp_path)
     log, _ = logs.open(AT, OLD, {})

@@ -188,7 +188,7 @@ async def test_it_reads_a_leader_above_its_high_watermark_as_no_follower(tmp_pat
         assert partition.state.high_watermark == 0
 
 
-async def test_it_reads_a_follower(tmp_path: Path) -> None:
+async def test_it_reads_a_follower_which_checks_the_leader_epoch(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         take = follow(replicas)
         take(from_leader(0))
@@ -200,11 +200,6 @@ async def test_it_reads_a_follower(tmp_path: Path) -> None:
         for timestamp, offset in ((LATEST, 1), (EARLIEST, 0), (1, 0)):
             found = await replicas.list_offset(AT, timestamp, replica_id=DEBUG_REPLICA)
             assert (found.error_code, found.offset) == (ErrorCode.NONE, offset)
-
-
-async def test_a_follower_still_checks_the_leader_epoch(tmp_path: Path) -> None:
-    async with one_broker(tmp_path) as replicas:
-        follow(replicas)  # in leader epoch 1
         assert answer_of(replicas, DEBUG_REPLICA, 0) is ErrorCode.FENCED_LEADER_EPOCH
         assert answer_of(replicas, DEBUG_REPLICA, 1) is ErrorCode.NONE
         assert answer_of(replicas, DEBUG_REPLICA, 2) is ErrorCode.UNKNOWN_LEADER_EPOCH

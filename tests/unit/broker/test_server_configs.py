@@ -77,13 +77,30 @@ async def test_values_of_the_node_are_those_of_a_topic_that_sets_none(tmp_path: 
         assert made.keys() == TOPIC_SETTINGS.keys()
 
 
-async def test_a_topic_is_described_as_its_creation_was_answered(tmp_path: Path) -> None:
+async def test_a_topic_is_described_as_its_creation_was_answered_with_types_and_texts(
+    tmp_path: Path,
+) -> None:
     async with asking(tmp_path) as (_, connection):
         made = await created(connection, retention_ms="5")
         for version in versions(32):
             found = await describe(connection, version=version)
             assert made == {name: (one.value, one.config_source) for name, one in found.items()}
             assert not any(one.read_only or one.is_sensitive for one in found.values())
+        found = await describe(connection, include_documentation=True)
+        types = {
+            "compression.gzip.level": INT,
+            "cleanup.policy": LIST,
+            "retention.ms": LONG,
+            "min.cleanable.dirty.ratio": DOUBLE,
+            "preallocate": BOOLEAN,
+            "compression.type": STRING,
+        }
+        assert types.items() <= {name: one.config_type for name, one in found.items()}.items()
+        texts = {name: one.documentation or "" for name, one in found.items()}
+        assert texts["segment.bytes"].startswith("Maximum bytes of a segment")
+        assert "No effect here: a file grows" in texts["preallocate"]
+        assert "No effect" not in texts["segment.bytes"]
+        assert not any(one.documentation for one in (await describe(connection)).values())
 
 
 async def test_synonyms_name_the_settings_of_the_node_in_kafkas_order(tmp_path: Path) -> None:
@@ -113,26 +130,6 @@ async def test_synonyms_name_the_settings_of_the_node_in_kafkas_order(tmp_path: 
             "segment.jitter.ms",
         ]
         assert not any(one.synonyms for one in (await describe(connection)).values())
-
-
-async def test_types_and_documentation_are_told(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (_, connection):
-        await created(connection, compression_gzip_level="5")
-        found = await describe(connection, include_documentation=True)
-        types = {
-            "compression.gzip.level": INT,
-            "cleanup.policy": LIST,
-            "retention.ms": LONG,
-            "min.cleanable.dirty.ratio": DOUBLE,
-            "preallocate": BOOLEAN,
-            "compression.type": STRING,
-        }
-        assert types.items() <= {name: one.config_type for name, one in found.items()}.items()
-        texts = {name: one.documentation or "" for name, one in found.items()}
-        assert texts["segment.bytes"].startswith("Maximum bytes of a segment")
-        assert "No effect here: a file grows" in texts["preallocate"]
-        assert "No effect" not in texts["segment.bytes"]
-        assert not any(one.documentation for one in (await describe(connection)).values())
 
 
 async def test_a_broker_shows_everything_that_it_was_told(tmp_path: Path) -> None:

@@ -107,7 +107,9 @@ async def elect(
     return ErrorCode(response.error_code), outcomes
 
 
-async def test_preferred_leaders_take_over_where_they_are_named(tmp_path: Path) -> None:
+async def test_preferred_leaders_take_over_where_they_are_named_not_unclean_ones(
+    tmp_path: Path,
+) -> None:
     async with asking(tmp_path) as (broker, connection):
         register_other(broker)
         for version in versions(43):
@@ -124,6 +126,13 @@ async def test_preferred_leaders_take_over_where_they_are_named(tmp_path: Path) 
             first, second = broker.context.image.topics[name].partitions
             assert (first.leader_id, second.leader_id) == (OTHER, BROKER)
             assert second.leader_epoch == 5
+        led_by_other(broker, "t", BROKER, 1)
+        unclean = await elect(connection, {"t": [0]}, election_type=1)
+        assert unclean == (ErrorCode.NONE, {("t", 0): "ELECTION_NOT_NEEDED"})
+        unknown = await elect(connection, {"t": [0]}, election_type=2)
+        assert unknown == (ErrorCode.INVALID_REQUEST, {("t", 0): "INVALID_REQUEST"})
+        of_all = await elect(connection, None, election_type=2)
+        assert of_all == (ErrorCode.INVALID_REQUEST, {})
 
 
 async def test_without_topics_all_partitions_are_looked_at_and_only_news_is_told(
@@ -160,18 +169,6 @@ async def test_a_look_at_all_partitions_makes_pauses(monkeypatch: pytest.MonkeyP
     found = [at async for at in _led_by_another(image, unclean=False)]
     assert len(found) == len(topic.partitions)
     assert pauses == [0, 0]
-
-
-async def test_unclean_and_unknown_elections_are_refused(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (broker, connection):
-        register_other(broker)
-        led_by_other(broker, "t", BROKER, 1)
-        unclean = await elect(connection, {"t": [0]}, election_type=1)
-        assert unclean == (ErrorCode.NONE, {("t", 0): "ELECTION_NOT_NEEDED"})
-        unknown = await elect(connection, {"t": [0]}, election_type=2)
-        assert unknown == (ErrorCode.INVALID_REQUEST, {("t", 0): "INVALID_REQUEST"})
-        of_all = await elect(connection, None, election_type=2)
-        assert of_all == (ErrorCode.INVALID_REQUEST, {})
 
 
 async def test_what_is_not_decided_in_time_is_told_partition_by_partition(

@@ -165,7 +165,9 @@ async def test_a_marker_of_a_coordinator_that_is_not_yet_there_is_refused(tmp_pa
         assert (await described_producer(connection)).coordinator_epoch == 0
 
 
-async def test_who_adds_the_partition_depends_on_the_version(tmp_path: Path) -> None:
+async def test_who_adds_the_partition_depends_on_the_version_and_all_need_an_id(
+    tmp_path: Path,
+) -> None:
     async with asking(tmp_path) as (broker, connection):
         await create(connection, "t", 1)
         broker.verifier.says = ErrorCode.TRANSACTION_ABORTABLE
@@ -173,11 +175,6 @@ async def test_who_adds_the_partition_depends_on_the_version(tmp_path: Path) -> 
         abortable = ErrorCode.TRANSACTION_ABORTABLE
         assert told == [ErrorCode.INVALID_TXN_STATE, abortable, abortable]
         assert [one.adds for one in broker.verifier.asked] == [False, False, True]
-
-
-async def test_a_transactional_batch_needs_an_id_an_idempotent_one_none(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (_, connection):
-        await create(connection, "t", 1)
         nobodys = encode_batch([Record(0, 1, None, b"v")], is_transactional=True)
         for records in (transactional(0), nobodys):
             refused = await produce(connection, records)
