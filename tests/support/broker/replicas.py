@@ -1,6 +1,7 @@
 """Replicas without disks or sockets: partition cores over logs in memory, and their controller."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
@@ -321,7 +322,7 @@ class Controller:
 
 def fetched_by(broker_id: BrokerId, offset: int, **changes: int) -> events.FollowerFetched:
     """Return the fetch of a follower; in leader epoch 0, if no other is given."""
-    numbers = {"leader_epoch": 0, **changes}
+    numbers: dict[str, Any] = {"leader_epoch": 0, **changes}
     return events.FollowerFetched(broker_id=broker_id, fetch_offset=Offset(offset), **numbers)
 
 

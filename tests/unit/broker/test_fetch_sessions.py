@@ -87,15 +87,15 @@ def test_a_session_that_asks_for_nothing_any_more_is_closed() -> None:
 
 def test_idle_sessions_go_first_and_followers_take_the_place_of_consumers() -> None:
     sessions = sessions_of(2)
-    assert opened(sessions, 0, 0)
-    assert opened(sessions, 1, 0)
+    assert offered(sessions, 0, 0)
+    assert offered(sessions, 1, 0)
     assert offered(sessions, 2, 0) is None
     sessions.resume(3, 1, 1, uses_topic_ids=True)  # so that 2 is idle for longest
-    assert opened(sessions, 4, 0, privileged=True)
+    assert offered(sessions, 4, 0, privileged=True)
     assert sessions.resume(4, 2, 1, uses_topic_ids=True) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert opened(sessions, 5, 0, privileged=True)
+    assert offered(sessions, 5, 0, privileged=True)
     assert offered(sessions, 6, 0, privileged=True) is None  # no follower gives way
-    assert opened(sessions, 5 + EVICTABLE_AFTER_MS, 0)  # only the first has been idle too long
+    assert offered(sessions, 5 + EVICTABLE_AFTER_MS, 0)  # only the first has been idle too long
     assert offered(sessions, 5 + EVICTABLE_AFTER_MS, 0) is None
     assert offered(sessions_of(0), 0, 0) is None
 
@@ -107,7 +107,7 @@ def test_the_partitions_of_all_sessions_are_bounded(monkeypatch: pytest.MonkeyPa
     assert offered(sessions, 0, 0, 1) is None
     assert sessions.change(session, [fetch_of(2)], [])
     assert not sessions.change(session, [fetch_of(3)], [])
-    assert opened(sessions, 0, 0, 1, 2)
+    assert offered(sessions, 0, 0, 1, 2)
 
 
 def test_only_what_has_changed_is_looked_at_and_everything_now_and_then() -> None:

@@ -114,7 +114,7 @@ async def test_what_is_read_of_a_log_after_a_crash_is_counted(
     record = Record(0, 1, None, bytes(600_000))
     async with one_broker(tmp_path / "runs") as replicas:
         for number in range(batches):
-            named = {"producer_id": 5, "producer_epoch": 0, "base_sequence": number}
+            named: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0, "base_sequence": number}
             append(replicas, records=encode_batch([record], **named))
         shutil.copytree(tmp_path / "runs", tmp_path / "crashed")
     async with one_broker(tmp_path / "crashed") as again:

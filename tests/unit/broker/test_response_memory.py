@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,7 +175,7 @@ async def reads_all(port: int, topic_id: bytes) -> int:
 
 
 @asynccontextmanager
-async def with_small_buffers(broker: SingleBroker, **settings: int) -> AsyncIterator[Served]:
+async def with_small_buffers(broker: SingleBroker, **settings: Any) -> AsyncIterator[Served]:
     """Serve a topic of big batches on a port whose sockets hold little: (server, port, its id)."""
     asking = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
     topic_id = await create(asking, AT.topic, partitions=1)

@@ -308,7 +308,7 @@ async def test_names_of_a_broker_that_nothing_goes_by_are_logged(
         ]
         for validate_only in (True, False):
             assert not caplog.messages
-            more = {"resource_type": BROKER_RESOURCE, "validate_only": validate_only}
+            more: Any = {"resource_type": BROKER_RESOURCE, "validate_only": validate_only}
             assert await alter_some(connection, name, *changes, **more) == DONE
         whose = "broker 1" if name else "all brokers"
         assert caplog.messages == [
@@ -399,7 +399,7 @@ async def test_every_version_alters_groups_and_says_what_is_wrong(tmp_path: Path
     async with asking(tmp_path) as (_, connection):
         for version in versions(44):
             change = (SESSION, SET, str(50_000 + version))
-            more = {"resource_type": GROUP, "version": version}
+            more: Any = {"resource_type": GROUP, "version": version}
             assert await alter_some(connection, "g", change, **more) == DONE
         for version in versions(33):
             configs: dict[str, str | None] = {HEARTBEAT: str(6000 + version)}

@@ -233,8 +233,8 @@ async def test_a_topic_is_described_with_the_setting_of_its_creation(tmp_path: P
             for kind, name in ((2, "t"), (2, "nope"), (4, "77"))
         ]
         for version in versions(32):
-            request = DescribeConfigsRequest(resources=resources, include_synonyms=True)
-            response = await connection.send(request, version=version)
+            asked = DescribeConfigsRequest(resources=resources, include_synonyms=True)
+            response = await connection.send(asked, version=version)
             of_topic, unknown, other = response.results
             values = {found.name: (found.value, found.config_source) for found in of_topic.configs}
             assert values["retention.ms"] == ("5", 1)

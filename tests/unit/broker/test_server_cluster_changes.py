@@ -353,13 +353,13 @@ async def test_the_leader_is_asked_and_its_refusal_or_silence_is_the_answer(
         removed = await connection.send(removal(), version=0)
         assert removed.error_code == ErrorCode.DUPLICATE_VOTER
         lose_controller(monkeypatch, broker, "add_voter remove_voter upgrade_kraft_version")
-        for response in (
+        for lost in (
             await connection.send(addition(), version=1),
             await connection.send(removal(), version=0),
             await connection.send(upgrade(1), version=2),
         ):
-            assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
-            assert "may have" in str(response.error_message)
+            assert lost.error_code == ErrorCode.REQUEST_TIMED_OUT
+            assert "may have" in str(lost.error_message)
 
 
 async def test_a_request_of_another_cluster_or_no_address_goes_no_further(tmp_path: Path) -> None:

@@ -343,7 +343,11 @@ async def test_groups_are_listed_by_type_and_described_by_their_own_api(tmp_path
         [listed] = (await connection.send(ListGroupsRequest())).groups
         assert (listed.group_id, listed.group_type) == ("g", "consumer")
         assert (listed.protocol_type, listed.group_state) == ("consumer", "Stable")
-        filters = (["Consumer"], ["stable"], 1), (["classic"], [], 0), ([], ["Empty"], 0)
+        filters: list[tuple[list[str], list[str], int]] = [
+            (["Consumer"], ["stable"], 1),
+            (["classic"], [], 0),
+            ([], ["Empty"], 0),
+        ]
         for types, states, found in filters:
             request = ListGroupsRequest(types_filter=types, states_filter=states)
             assert len((await connection.send(request)).groups) == found

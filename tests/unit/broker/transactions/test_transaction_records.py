@@ -99,8 +99,8 @@ def test_a_tombstone_has_no_value() -> None:
 def test_what_the_old_form_cannot_say_is_not_in_it() -> None:
     key, value = encode(TransactionRecord(transactional_id="x", metadata=PREPARED, value_version=0))
     read = decode(key, value).metadata
-    lost = {"previous_producer_id": -1, "next_producer_id": -1, "client_transaction_version": 0}
-    assert read == replace(PREPARED, **lost, next_producer_epoch=-1)
+    without_ids = replace(PREPARED, previous_producer_id=-1, next_producer_id=-1)
+    assert read == replace(without_ids, client_transaction_version=0, next_producer_epoch=-1)
 
 
 def test_a_tagged_field_that_a_newer_kafka_writes_is_ignored() -> None:
