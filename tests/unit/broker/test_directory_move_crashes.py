@@ -18,7 +18,7 @@ from tests.support.sizes import tries
 from tests.support.waiting import loop_turns, until
 
 SMALL = LogSettings(segment_bytes=300)
-AT_FIRST = 12
+AT_FIRST = 8
 
 
 class Dead(BaseException):
@@ -74,7 +74,7 @@ async def die_at(step: int, disk: DyingDisk, metadata: Metadata, *, loses_power:
         disk.arm(step)
         with suppress(Dead):
             await replicas.moves.alter(AT, "/b")
-        for value in range(AT_FIRST, AT_FIRST + 12):
+        for value in range(AT_FIRST, AT_FIRST + 8):
             note(value)
             await loop_turns(3)
         await loop_turns(20)
