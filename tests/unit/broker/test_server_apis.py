@@ -282,8 +282,8 @@ async def test_a_partition_named_twice_in_list_offsets_has_one_error(tmp_path: P
                 assert len(topic.partitions) == 2
                 assert codes == {0: ErrorCode.INVALID_REQUEST, 1: ErrorCode.NONE}
         ask = FetchPartition(partition=0, fetch_offset=99, partition_max_bytes=1000)
-        request = FetchRequest(topics=[FetchTopic(topic="t", partitions=[ask])])
-        answer = await connection.send(request, version=12)
+        fetch = FetchRequest(topics=[FetchTopic(topic="t", partitions=[ask])])
+        answer = await connection.send(fetch, version=12)
         [partition] = answer.responses[0].partitions
         assert partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         assert partition.high_watermark == partition.last_stable_offset == -1
@@ -379,8 +379,8 @@ async def test_operations_of_topics_cluster_and_groups_are_named_if_asked(tmp_pa
         assert topic.topic_authorized_operations == NOT_ASKED
         for version in versions(60):
             for include, expected in ((False, NOT_ASKED), (True, CLUSTER)):
-                request = DescribeClusterRequest(include_cluster_authorized_operations=include)
-                answer = await connection.send(request, version=version)
+                cluster = DescribeClusterRequest(include_cluster_authorized_operations=include)
+                answer = await connection.send(cluster, version=version)
                 assert answer.cluster_authorized_operations == expected
         await coordinator_is_ready(connection)
         assert await commit(connection, "g") == 0
@@ -389,7 +389,7 @@ async def test_operations_of_topics_cluster_and_groups_are_named_if_asked(tmp_pa
             described = await connection.send(asking_groups, version=version)
             assert {group.authorized_operations for group in described.groups} == {NOT_ASKED}
             asking_groups.include_authorized_operations = True
-            known, unknown = (await connection.send(asking_groups, version=version)).groups
+            known, nobody = (await connection.send(asking_groups, version=version)).groups
             assert known.authorized_operations == GROUP
             is_error = version >= 6  # older versions call it a Dead group
-            assert unknown.authorized_operations == (NOT_ASKED if is_error else GROUP)
+            assert nobody.authorized_operations == (NOT_ASKED if is_error else GROUP)

@@ -22,7 +22,7 @@ from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 from tests.support.broker.replicas import image
 from tests.support.coordination.groups_begun import leading
-from tests.support.groups.coordination import T0, beat, commit, join, sync
+from tests.support.groups.coordination import T0, beat, join, sync
 from tests.support.groups.memory_log import SETTINGS, WHERE, MemoryLog, World, code
 from tests.support.groups.transactions import PRODUCER, txn_commit
 from tests.support.waiting import loop_turns
@@ -112,38 +112,6 @@ async def test_a_member_that_syncs_while_the_coordinator_loads_joins_again() -> 
     world.service.stop()
 
 
-async def test_a_higher_epoch_of_the_same_leader_keeps_the_groups() -> None:
-    async with leading() as world:
-        before = world.service.coordinator("g")
-        world.service.became_leader(WHERE, Epoch(1))
-        assert world.service.coordinator("g") is before
-
-
-async def test_a_write_that_was_refused_leaves_everything_as_it_was() -> None:
-    async with leading() as world:
-        await world.commit(1)
-        for refusal, told in {
-            ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-        }.items():
-            world.log.refusal = refusal
-            assert await world.commit(2) is told
-        assert world.offset() == 1
-
-
-async def test_after_a_write_of_unknown_outcome_the_log_is_read_again() -> None:
-    async with leading() as world:
-        await world.commit(1)
-        world.log.commits_at_once = False
-        unknown = world.service.ask(commit(2))
-        world.log.fail_all(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-        assert code(await unknown) is ErrorCode.NOT_COORDINATOR
-        assert world.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        world.log.commit_all()
-        await world.loaded()
-        assert world.offset() == 2
-
-
 @pytest.mark.jumping_time
 async def test_time_passes_without_requests_and_the_wall_clock_may_jump() -> None:
     async with leading() as world:
@@ -162,18 +130,6 @@ async def test_a_deleted_topics_offsets_go() -> None:
         await world.commit(1)
         topic_id = TopicId(bytes(15) + b"\1")
         world.service.publish(ClusterDelta(deleted_topics={"t": topic_id}), ClusterImage())
-        await asyncio.sleep(0)
-        assert world.offset() is None
-
-
-async def test_a_topic_that_is_deleted_while_we_load_is_forgotten_too() -> None:
-    async with leading() as world:
-        await world.commit(1)
-        world.service.resigned(WHERE, Epoch(1))
-        world.service.became_leader(WHERE, Epoch(2))
-        gone = ClusterDelta(deleted_topics={"t": TopicId(bytes(15) + b"\1")})
-        world.service.publish(gone, ClusterImage())
-        await world.loaded()
         await asyncio.sleep(0)
         assert world.offset() is None
 

@@ -50,12 +50,6 @@ def test_more_partitions_join_once_and_the_start_stays() -> None:
     assert driven.replies[request_id].partitions == {T1: ErrorCode.NONE}
 
 
-def test_offsets_belong_to_a_transaction_by_the_partition_of_their_group() -> None:
-    driven, producer = begun()
-    assert driven.answer(add_offsets(producer)) is ErrorCode.NONE
-    assert driven.transaction.metadata.partitions == (OFFSETS,)
-
-
 def test_partitions_that_could_not_be_written_are_not_in_the_transaction() -> None:
     driven, producer = begun()
     request_id = driven.ask(add(producer, T0))
@@ -63,6 +57,8 @@ def test_partitions_that_could_not_be_written_are_not_in_the_transaction() -> No
     assert driven.replies[request_id].partitions == {T0: ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert driven.transaction.state is TransactionState.EMPTY
     driven.added(producer, T0)
+    assert driven.answer(add_offsets(producer)) is ErrorCode.NONE
+    assert driven.transaction.metadata.partitions == (OFFSETS, T0)
 
 
 def test_only_the_producer_that_is_not_fenced_may_add() -> None:

@@ -44,16 +44,8 @@ def test_the_next_producer_of_the_id_gets_the_next_epoch_and_fences_the_first() 
     assert driven.error_of(add(first, T0)) is ErrorCode.PRODUCER_FENCED
     assert driven.error_of(commit(first)) is ErrorCode.PRODUCER_FENCED
     assert driven.error_of(init(first)) is ErrorCode.PRODUCER_FENCED
-
-
-def test_an_id_whose_first_record_is_refused_is_as_if_it_was_never_asked_for() -> None:
-    driven = Coordination()
-    request_id = driven.ask(init())
-    driven.fail_write()
-    assert driven.replies[request_id].error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert driven.coordinator.transactions == {}
-    assert driven.coordinator.next_deadline_ms is None
-    assert driven.begun() == ProducerIdAndEpoch(1003, 0)
+    driven.begun(transaction_timeout_ms=500)
+    assert driven.transaction.metadata.transaction_timeout_ms == 500
 
 
 def test_an_epoch_that_could_not_be_written_is_given_out_later() -> None:
@@ -72,6 +64,13 @@ def test_without_a_producer_id_the_error_of_the_allocation_is_told() -> None:
     driven.allocate(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     assert driven.replies[request_id].error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert driven.coordinator.transactions == {}
+    driven = Coordination()
+    request_id = driven.ask(init())
+    driven.fail_write()
+    assert driven.replies[request_id].error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert driven.coordinator.transactions == {}
+    assert driven.coordinator.next_deadline_ms is None
+    assert driven.begun() == ProducerIdAndEpoch(1003, 0)
 
 
 def test_while_a_change_is_under_way_another_must_wait() -> None:
@@ -187,13 +186,6 @@ def test_older_clients_know_another_word_for_fenced(version: int, error_code: Er
     driven, first = begun()
     driven.begun()
     assert driven.error_of(init(first, api_version=version)) is error_code
-
-
-def test_the_timeout_is_that_of_the_newest_producer() -> None:
-    driven = Coordination()
-    driven.begun(transaction_timeout_ms=10_000)
-    driven.begun(transaction_timeout_ms=500)
-    assert driven.transaction.metadata.transaction_timeout_ms == 500
 
 
 def test_ids_of_one_partition_do_not_disturb_each_other() -> None:

@@ -8,7 +8,7 @@ from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 from tests.support.coordination.transactions_begun import open_transaction
-from tests.support.transactions.coordination import T0, add, commit, init, records_of
+from tests.support.transactions.coordination import T0, add, init, records_of
 from tests.support.transactions.service import (
     HOME,
     ROUND_S,
@@ -139,16 +139,6 @@ async def test_markers_of_many_transactions_share_a_request_and_one_is_under_way
     assert [len(request.markers) for request in broker.requests] == [1, 19]
     assert broker.in_flight_max == 1
     await world.stop()
-
-
-async def test_a_transaction_that_lasts_too_long_is_aborted() -> None:
-    async with open_transaction({"t": [2]}, T0) as (world, producer):
-        await world.completed()  # after the timeout of 10 s
-        assert world.state() is TransactionState.COMPLETE_ABORT
-        [request] = world.brokers[2].requests
-        assert [marker.transaction_result for marker in request.markers] == [False]
-        result = await world.service.ask(commit(producer))
-        assert result.error_code is ErrorCode.PRODUCER_FENCED
 
 
 # --- Partitions that are no more ---

@@ -232,9 +232,6 @@ def test_a_member_id_that_the_instance_does_not_have_is_fenced() -> None:
     assert {*mixed.groups.group.members} == {"a", "c"}
     assert mixed.replace(member_id="c").member_id == "c"
     assert mixed.classic_state is GroupState.PREPARING_REBALANCE
-
-
-def test_a_member_that_claims_partitions_of_others_makes_a_rebalance() -> None:
     mixed = MixedGroup()
     claims = encode_subscription(Subscription(topics=("t",), owned=some(*mixed.had["a"])))
     mixed.check_rebalances_once(protocols=(("cooperative-sticky", claims),))
