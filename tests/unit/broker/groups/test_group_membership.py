@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import (
     DeleteOffsets,
     JoinResult,
@@ -12,7 +13,6 @@ from quorumlog.broker.groups.core.requests import (
     Request,
     SyncResult,
 )
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.coordination.groups_begun import stable as stable_group
 from tests.support.groups.coordination import (

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from quorumlog.broker.groups.core import events
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import (
     CommitResult,
     CommittedOffset,
     DeleteGroup,
     DeleteOffsets,
 )
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
     ConsumerProtocolSubscription,

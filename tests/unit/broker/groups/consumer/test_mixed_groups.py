@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
     CommittedOffset,
@@ -16,7 +17,6 @@ from quorumlog.broker.groups.core.requests import (
     SyncResult,
 )
 from quorumlog.broker.groups.core.rewrite import RewriteLimits
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.client.core.group_protocol import decode_assignment
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition

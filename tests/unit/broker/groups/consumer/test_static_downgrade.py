@@ -14,6 +14,7 @@ from quorumlog.broker.groups.core.consumer import targets
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
     CommittedOffset,
@@ -22,7 +23,6 @@ from quorumlog.broker.groups.core.requests import (
     JoinResult,
     Sync,
 )
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.client.core.assignors import Subscription
 from quorumlog.client.core.group_protocol import decode_assignment, encode_subscription
 from quorumlog.wire.codec.error_codes import ErrorCode
