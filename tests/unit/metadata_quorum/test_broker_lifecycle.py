@@ -123,10 +123,7 @@ async def test_it_registers_and_is_let_in_without_waiting_for_an_interval() -> N
 
 async def test_it_registers_again_until_somebody_takes_it() -> None:
     async with registering() as (controller, lifecycle, epochs):
-        controller.refusals = [
-            ErrorCode.NETWORK_EXCEPTION,
-            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-        ]
+        controller.refusals = [ErrorCode.NETWORK_EXCEPTION, ErrorCode.DUPLICATE_BROKER_REGISTRATION]
         await lifecycle.unfenced.wait()
         assert (controller.refusals, epochs) == ([], [5])
         await lifecycle.stop(timeout_ms=1000)

@@ -23,11 +23,7 @@ from quorumlog.metadata_quorum.controller_client import (
     RequestTooLarge,
 )
 from quorumlog.metadata_quorum.driver.seams import ControllerDeposed, NotController
-from quorumlog.metadata_quorum.io.leader_client import (
-    Askable,
-    LeaderClient,
-    LeaderWatch,
-)
+from quorumlog.metadata_quorum.io.leader_client import Askable, LeaderClient, LeaderWatch
 from quorumlog.metadata_quorum.io.rpc import REQUEST_BYTES_MAX
 from quorumlog.metadata_quorum.io.rpc_client import RpcClient, RpcFailed
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -40,9 +36,7 @@ class Leaders:
     """Two other nodes that may lead; `asked` is what came, `answer` how they answer."""
 
     def __init__(
-        self,
-        answer: Callable[[BrokerId, int], Awaitable[object]],
-        request_timeout_ms: int = 30_000,
+        self, answer: Callable[[BrokerId, int], Awaitable[object]], request_timeout_ms: int = 30_000
     ) -> None:
         self.asked: list[tuple[BrokerId, type[Askable], int]] = []
         self.watch = LeaderWatch()

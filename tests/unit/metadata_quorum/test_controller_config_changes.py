@@ -206,9 +206,7 @@ def test_a_change_of_min_isr_leaves_those_alone_who_wait_for_one_of_them(bench: 
     assert (before.isr, before.elr) == ((), (1, 2, 3))
 
 
-def test_an_isr_that_was_proposed_before_min_isr_rose_is_not_granted_after_it(
-    bench: Bench,
-) -> None:
+def test_an_isr_that_was_proposed_before_min_isr_rose_is_not_granted_after_it(bench: Bench) -> None:
     """Its leader goes by the old number until it has replayed the new one.
 
     It would commit alone what the controller takes for not committed, and keeps the others

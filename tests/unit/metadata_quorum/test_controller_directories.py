@@ -48,11 +48,7 @@ def come_back(bench: Bench, *log_dirs: str, offline: bool = False) -> str | None
     """Broker 1 was killed, and is started again."""
     bench.die(1)
     remark = bench.register_with_remark(
-        1,
-        f"at {bench.now_ms}",
-        directory=log_dirs[0],
-        log_dirs=log_dirs,
-        has_offline_dirs=offline,
+        1, f"at {bench.now_ms}", directory=log_dirs[0], log_dirs=log_dirs, has_offline_dirs=offline
     )
     bench.heartbeat(1)
     assert bench.controller.check_invariants() == []

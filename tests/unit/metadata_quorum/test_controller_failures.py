@@ -36,10 +36,7 @@ IDS = (TopicId(b"i" * 16), TopicId(b"j" * 16))
             topics=(NewPartitions(name="t", count=2), NewPartitions(name="u", count=3))
         ),
         AlterConfigs(
-            topics=(
-                ConfigChanges(name="t", changes=()),
-                ConfigChanges(name="u", changes=()),
-            )
+            topics=(ConfigChanges(name="t", changes=()), ConfigChanges(name="u", changes=()))
         ),
         ElectLeaders(partitions=(("t", 0), ("u", 1))),
     ],

@@ -53,7 +53,7 @@ def test_settings_are_set_and_deleted_and_survive_a_snapshot(bench: Bench) -> No
     cluster = bench.controller.cluster
     assert alter(bench, group("g", setting(SESSION, " 50000"))) == ["NONE"]
     assert bench.log[-1:] == [
-        Config(resource_type=GROUP_RESOURCE, resource_name="g", name=SESSION, value="50000"),
+        Config(resource_type=GROUP_RESOURCE, resource_name="g", name=SESSION, value="50000")
     ]
     assert alter(bench, group("g", setting(HEARTBEAT, "9000")), group("h")) == ["NONE", "NONE"]
     assert cluster.group_configs == {"g": {SESSION: "50000", HEARTBEAT: "9000"}}

@@ -134,8 +134,6 @@ def test_a_deleted_topic_takes_only_its_own_changes_along() -> None:
     assert gone is not None
     bench.ask(DeleteTopics(topic_ids=(gone,)))
     delta, image = bench.controller.cluster.publish(
-        end_offset=bench.controller.cluster.end_offset,
-        epoch=Epoch(1),
-        controller_id=BrokerId(1),
+        end_offset=bench.controller.cluster.end_offset, epoch=Epoch(1), controller_id=BrokerId(1)
     )
     assert {at.topic for at in delta.partitions} == {"t0", "t2"} == {*image.topics}

@@ -110,21 +110,9 @@ CLUSTER_LEVEL = (
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        (
-            "1",
-            to(2),
-            BROKER_LEVEL,
-        ),
-        (
-            "1",
-            ConfigChange(name=MIN_ISR, operation=ConfigOperation.DELETE),
-            BROKER_LEVEL,
-        ),
-        (
-            "",
-            ConfigChange(name=MIN_ISR, operation=ConfigOperation.DELETE),
-            CLUSTER_LEVEL,
-        ),
+        ("1", to(2), BROKER_LEVEL),
+        ("1", ConfigChange(name=MIN_ISR, operation=ConfigOperation.DELETE), BROKER_LEVEL),
+        ("", ConfigChange(name=MIN_ISR, operation=ConfigOperation.DELETE), CLUSTER_LEVEL),
         ("", to(0), "INVALID_REQUEST: Invalid value 0 for configuration min.insync.replicas: "),
     ],
 )

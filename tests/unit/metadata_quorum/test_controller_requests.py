@@ -48,9 +48,7 @@ SENT = [
         ),
         validate_only=True,
     ),
-    AlterConfigs(
-        topics=(ConfigChanges(name="t", changes=CHANGES, replaces_all=True),),
-    ),
+    AlterConfigs(topics=(ConfigChanges(name="t", changes=CHANGES, replaces_all=True),)),
     ConfigResults(
         results=(
             ConfigResult(name="t", error_code=ErrorCode.NONE, configs={"flush.ms": "1"}),

@@ -152,9 +152,7 @@ def test_a_topic_named_twice_is_not_deleted(bench: Bench) -> None:
     assert bench.controller.cluster.topic_id("t") is not None
 
 
-def test_a_deletion_that_is_repeated_leaves_the_next_topic_of_that_name_alone(
-    bench: Bench,
-) -> None:
+def test_a_deletion_that_is_repeated_leaves_the_next_topic_of_that_name_alone(bench: Bench) -> None:
     first = bench.create(topic())
     found = bench.ask(FindTopics(names=("t", "none")))
     assert isinstance(found, TopicResults)

@@ -321,8 +321,7 @@ async def test_a_decision_that_does_not_fit_is_answered_and_never_written(
                 cluster_decisions,
                 "decide_producer_ids",
                 lambda cluster, request: Decision(
-                    response=ProducerIdsReply(error_code=ErrorCode.NONE),
-                    records=(NoOp(), wrong),
+                    response=ProducerIdsReply(error_code=ErrorCode.NONE), records=(NoOp(), wrong)
                 ),
             )
             for _ in range(4):  # a client may ask each next controller the same

@@ -31,10 +31,7 @@ from tests.unit.metadata_quorum.test_driver_end import IDS, LEAD, SAVE, IdleQuor
 GRANT = effects.SendResponse(
     request_id=1,
     response=VoteResponse(
-        error_code=ErrorCode.NONE,
-        leader_id=BrokerId(-1),
-        leader_epoch=Epoch(1),
-        vote_granted=True,
+        error_code=ErrorCode.NONE, leader_id=BrokerId(-1), leader_epoch=Epoch(1), vote_granted=True
     ),
 )
 

@@ -32,10 +32,7 @@ async def test_a_request_says_where_its_sender_is_before_it_is_handled() -> None
     async with serving(app) as port:
         for cluster_id in ("c", "another"):
             client = RpcClient(
-                cluster_id=cluster_id,
-                node_id=BrokerId(2),
-                shared_secret=None,
-                own_address="two:2",
+                cluster_id=cluster_id, node_id=BrokerId(2), shared_secret=None, own_address="two:2"
             )
             peers = Peers(client, lambda _: f"127.0.0.1:{port}", lambda error: None)
             done: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()

@@ -86,8 +86,7 @@ def test_a_response_is_believed_as_far_as_a_request(kind: int, epoch: int, after
     ] or [1]
     response = responses_of(epoch)[kind]
     node.step(
-        401,
-        events.ResponseReceived(request_id=fetch_id, source=BrokerId(3), response=response),
+        401, events.ResponseReceived(request_id=fetch_id, source=BrokerId(3), response=response)
     )
     assert node.leader_epoch == after
 

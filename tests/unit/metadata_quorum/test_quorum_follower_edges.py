@@ -15,12 +15,7 @@ from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Follower, Prospective, Unattached
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.support.metadata_quorum.quorums import (
-    asked,
-    fetch_response,
-    sent,
-    started,
-)
+from tests.support.metadata_quorum.quorums import asked, fetch_response, sent, started
 
 RECORDS = events.FetchedRecords(
     base_offset=Offset(0), end_offset=Offset(1), epoch_starts=((Epoch(4), Offset(0)),)

@@ -4,10 +4,7 @@ import pytest
 
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.messages import (
-    FetchRequest,
-    VoteRequest,
-)
+from quorumlog.metadata_quorum.core.messages import FetchRequest, VoteRequest
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -56,10 +56,7 @@ async def test_the_leaders_answer_is_the_result(kind: type) -> None:
 @pytest.mark.parametrize("kind", CHANGES)
 @pytest.mark.parametrize(
     "refusal",
-    [
-        response(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not here"),
-        RpcFailed("refused", definite=True),
-    ],
+    [response(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not here"), RpcFailed("refused", definite=True)],
 )
 async def test_a_change_that_was_certainly_not_made_is_asked_of_the_next_leader(
     kind: type, refusal: object

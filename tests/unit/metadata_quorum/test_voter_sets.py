@@ -69,11 +69,7 @@ def test_a_voter_has_an_address_that_others_can_read_and_use(address: str, is_on
 
 def history() -> VoterSets:
     return VoterSets(
-        (
-            (Offset(2), voter_set(1)),
-            (Offset(5), voter_set(1, 2)),
-            (Offset(9), voter_set(1, 2, 3)),
-        )
+        ((Offset(2), voter_set(1)), (Offset(5), voter_set(1, 2)), (Offset(9), voter_set(1, 2, 3)))
     )
 
 

@@ -113,11 +113,7 @@ def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> Non
         ({"listeners": "PLAINTEXT://a:\u00b2"}, "write it as host:port"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "set advertised.listeners"),
         (
-            {
-                "control.listener": "0.0.0.0:19092",
-                "node.id": "3",
-                "process.roles": "broker",
-            },
+            {"control.listener": "0.0.0.0:19092", "node.id": "3", "process.roles": "broker"},
             "control.listener=0.0.0.0:19092: other nodes cannot connect to that",
         ),
         ({"cluster.id": "a b"}, "cluster.id='a b'"),

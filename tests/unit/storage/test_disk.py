@@ -176,11 +176,7 @@ def test_names_vanish_unless_their_directory_was_synced() -> None:
         disk.rename("/d/draft", "/d/file")
         disk.crash(Random(seed))
         found.add((tuple(disk.listdir("/d")), read_file(disk, "/d/file")))
-    assert found == {
-        (("file",), b"old"),
-        (("draft", "file"), b"old"),
-        (("file",), b"new"),
-    }
+    assert found == {(("file",), b"old"), (("draft", "file"), b"old"), (("file",), b"new")}
 
 
 def test_a_rename_may_outlive_the_content_it_was_made_for() -> None:

@@ -43,8 +43,7 @@ def test_a_leader_gives_offsets_and_its_epoch_and_leaves_the_given_buffer_alone(
 
 
 @pytest.mark.parametrize(
-    "records",
-    [b"", batch("a")[:-1], batch("a") + b"\0", batch("a")[:60], batch("a") + batch("b")],
+    "records", [b"", batch("a")[:-1], batch("a") + b"\0", batch("a")[:60], batch("a") + batch("b")]
 )
 def test_a_leader_appends_one_whole_batch(records: bytes) -> None:
     log = open_log()

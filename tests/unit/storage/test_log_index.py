@@ -67,8 +67,7 @@ def test_a_lookup_by_position_finds_the_batch_before_it(position: int, found: in
 
 
 @pytest.mark.parametrize(
-    ("timestamp", "found"),
-    [(0, None), (999, None), (1000, (1000, 104)), (5000, (2000, 120))],
+    ("timestamp", "found"), [(0, None), (999, None), (1000, (1000, 104)), (5000, (2000, 120))]
 )
 def test_a_lookup_by_time_passes_no_record_with_that_time(
     timestamp: int, found: TimeEntry | None

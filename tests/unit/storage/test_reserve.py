@@ -7,12 +7,7 @@ import pytest
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.io.disk import read_file, write_file_durably
-from quorumlog.storage.io.reserve import (
-    RESERVE_BYTES,
-    RESERVE_FILE,
-    STEP_BYTES,
-    keep_reserve,
-)
+from quorumlog.storage.io.reserve import RESERVE_BYTES, RESERVE_FILE, STEP_BYTES, keep_reserve
 
 RESERVE = f"/d/{RESERVE_FILE}"
 
