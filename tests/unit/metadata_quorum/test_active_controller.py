@@ -22,8 +22,7 @@ IDS = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=0)
 
 def active() -> ActiveController:
     """One that has taken over at 0 ms; broker 1 is registered."""
-    bench = Bench(now_ms=0)
-    bench.start(1)
+    bench = Bench(now_ms=0).start(1)
     return ActiveController(bench.take_over(), leader_epoch=Epoch(1))
 
 
@@ -100,8 +99,7 @@ def test_a_session_that_was_touched_between_the_stalls_is_renewed_again() -> Non
 
 def test_a_broker_that_leaves_slice_by_slice_is_fenced_however_long_that_takes() -> None:
     """Its session is over for longer and longer, although this process ran all the time."""
-    bench = Bench(now_ms=0, controller_class=one_at_once())
-    bench.start(1, 2)
+    bench = Bench(now_ms=0, controller_class=one_at_once()).start(1, 2)
     for index in range(40):
         bench.create(topic(f"t{index}", 1, 2))
     controller = ActiveController(bench.take_over(), leader_epoch=Epoch(1))
@@ -161,8 +159,7 @@ async def test_requests_wait_for_the_take_over_up_to_a_limit(
 def test_a_request_of_ten_thousand_records_is_refused_before_it_is_written(
     counts: tuple[int, ...], made: set[str]
 ) -> None:
-    bench = Bench()
-    bench.start(1, 2, 3)
+    bench = Bench().start(1, 2, 3)
     topics = tuple(NewTopic(name=f"t{n}", partitions=count) for n, count in enumerate(counts))
     bench.ask(CreateTopics(topics=topics))
     assert {*bench.controller.cluster.topic_names()} == made

@@ -1,7 +1,7 @@
 """ACLs and client quotas: what the controller stores, refuses and deletes."""
 
 from dataclasses import asdict, replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -10,7 +10,6 @@ from quorumlog.metadata_quorum.cluster_changes import (
     ClusterChange,
     CreateAcls,
     DeleteAcls,
-    Outcomes,
     QuotaAlteration,
 )
 from quorumlog.metadata_quorum.controller import acls as acl_decisions
@@ -55,7 +54,7 @@ def bench() -> Bench:
 
 def ask(bench: Bench, change: ClusterChange) -> list[tuple[str, str | None]]:
     before = image_of(bench.controller.cluster).access
-    outcomes = cast("Outcomes", bench.ask(change))
+    outcomes = bench.ask(change)
     after = image_of(bench.controller.cluster)
     assert (outcomes.end_offset >= 0) is (after.access != before)
     assert image_of(bench.replay()).access == after.access
@@ -151,7 +150,7 @@ def test_a_filter_means_these(
     assert filter_problem(one) is None
     assert matching(EVERY, one) == sorted(found)
     create(bench, *EVERY)
-    outcomes = cast("Outcomes", bench.ask(DeleteAcls(filters=(one, ALL))))
+    outcomes = bench.ask(DeleteAcls(filters=(one, ALL)))
     assert [outcome.acls for outcome in outcomes.results] == [
         tuple(sorted(found)),
         tuple(sorted(EVERY)),
@@ -273,7 +272,7 @@ def test_a_frozen_image_does_not_change_behind_its_reader(
         image = image_of(bench.controller.cluster).access
         create(bench, PREFIX)
         is_new = image_of(bench.controller.cluster).access != image
-        ask_quietly = cast("Outcomes", bench.ask(DeleteAcls(filters=(ALL,))))
+        ask_quietly = bench.ask(DeleteAcls(filters=(ALL,)))
         assert ask_quietly.results
         return is_new and image.acls == {ACL}
 

@@ -20,7 +20,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
     AlterPartitions,
     ConfigResults,
-    IsrResults,
 )
 from quorumlog.metadata_quorum.controller_client import IsrProposal
 from quorumlog.metadata_quorum.image.records import Config, PartitionChange
@@ -35,9 +34,7 @@ APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
 
 @pytest.fixture
 def bench() -> Bench:
-    bench = Bench()
-    bench.start(1, 2, 3)
-    return bench
+    return Bench().start(1, 2, 3)
 
 
 def setting(name: str, value: str) -> ConfigChange:
@@ -142,7 +139,6 @@ def test_topics_have_their_own_outcomes(bench: Bench) -> None:
         for name in ("t", "u", "none", "u")
     ]
     response = bench.ask(AlterConfigs(topics=tuple(asked)))
-    assert isinstance(response, ConfigResults)
     assert [(result.name, result.error_code.name) for result in response.results] == [
         ("t", "NONE"),
         ("u", "INVALID_REQUEST"),
@@ -216,8 +212,7 @@ def test_an_isr_that_was_proposed_before_min_isr_rose_is_not_granted_after_it(be
     before = bench.partition()
     bench.alter("t", setting(MIN_ISR, "2"))
     leader = bench.controller.cluster.brokers[before.leader_id]
-    topic_id = bench.controller.cluster.topic_id("t")
-    assert topic_id is not None
+    topic_id = bench.topic_id("t")
 
     def propose_alone(partition_epoch: int) -> ErrorCode:
         proposal = IsrProposal(
@@ -231,7 +226,6 @@ def test_an_isr_that_was_proposed_before_min_isr_rose_is_not_granted_after_it(be
             broker_id=leader.broker_id, broker_epoch=leader.broker_epoch, proposals=(proposal,)
         )
         response = bench.ask(request)
-        assert isinstance(response, IsrResults)
         return response.results[0].error_code
 
     assert propose_alone(before.partition_epoch) is ErrorCode.INVALID_UPDATE_VERSION
@@ -247,7 +241,7 @@ def alter_brokers(bench: Bench, *asked: tuple[str, ConfigChange]) -> list[Config
     wanted = tuple(
         ConfigChanges(name=name, changes=(change,), is_broker=True) for name, change in asked
     )
-    return [*cast("ConfigResults", bench.ask(AlterConfigs(topics=wanted))).results]
+    return [*bench.ask(AlterConfigs(topics=wanted)).results]
 
 
 def test_a_broker_and_a_topic_of_one_name_are_two_resources(bench: Bench) -> None:
@@ -303,7 +297,7 @@ def test_unknown_names_of_brokers_are_kept_as_they_are(bench: Bench) -> None:
     names = [f"plug.in.{i}" for i in range(UNKNOWN_NAMES_MAX)]
     changes = tuple(setting(name, " X ") for name in names)
     whole = ConfigChanges(name="1", changes=changes, is_broker=True)
-    [result] = cast("ConfigResults", bench.ask(AlterConfigs(topics=(whole,)))).results
+    [result] = bench.ask(AlterConfigs(topics=(whole,))).results
     assert (result.error_code, result.configs) == (ErrorCode.NONE, dict.fromkeys(names, " X "))
     assert image_of(bench.replay()).broker_configs["1"] == dict.fromkeys(names, " X ")
     delete = ConfigChange(name=names[0], operation=ConfigOperation.DELETE)
@@ -364,8 +358,7 @@ def allowed_for_all(value: str = "true") -> ConfigChanges:
 
 
 def test_a_topic_that_says_no_in_the_request_that_allows_all_elects_nothing() -> None:
-    bench = Bench()
-    bench.start(1, 2)
+    bench = Bench().start(1, 2)
     bench.create(topic("t", 1, 2))
     bench.die(2)
     bench.revive(2)

@@ -78,8 +78,7 @@ def test_no_text_does_any_harm(name: str) -> None:
 
 
 def test_creation_and_alteration_keep_the_same() -> None:
-    bench = Bench()
-    bench.start(1, 2, 3)
+    bench = Bench().start(1, 2, 3)
     given = {"preallocate": "TRUE", "segment.bytes": " 2000000"}
     bench.create(NewTopic(name="t", configs=given))
     kept = {"preallocate": "true", "segment.bytes": "2000000"}

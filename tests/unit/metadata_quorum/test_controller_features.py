@@ -1,7 +1,7 @@
 """Feature levels: who may change them, and what waits for them."""
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import cbor2
 import pytest
@@ -11,7 +11,6 @@ from quorumlog.metadata_quorum.cluster_changes import (
     CreateAcls,
     DeleteAcls,
     FeatureUpdate,
-    Outcomes,
     UpdateFeatures,
 )
 from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges
@@ -54,8 +53,7 @@ NO_VOTER_SETS = (
 @pytest.fixture
 def bench() -> Bench:
     """A cluster that a release founded in which protocols had no levels, and records one."""
-    bench = Bench(features={METADATA_FEATURE: (1, 1)})
-    bench.start(1, 2)
+    bench = Bench(features={METADATA_FEATURE: (1, 1)}).start(1, 2)
     bench.features = {METADATA_FEATURE: ANNOUNCED[METADATA_FEATURE]}
     restart(bench)
     return bench
@@ -72,19 +70,19 @@ def update(
     bench: Bench, level: int, upgrade_type: int = UPGRADE, *, name: str = METADATA_FEATURE
 ) -> tuple[str, str | None]:
     one = FeatureUpdate(name=name, level=level, upgrade_type=upgrade_type)
-    [outcome] = cast("Outcomes", bench.ask(UpdateFeatures(updates=(one,)))).results
+    [outcome] = bench.ask(UpdateFeatures(updates=(one,))).results
     return outcome.error_code.name, outcome.error_message
 
 
 def create_acl(bench: Bench) -> tuple[str, str | None]:
-    [outcome] = cast("Outcomes", bench.ask(CreateAcls(acls=(ACL,)))).results
+    [outcome] = bench.ask(CreateAcls(acls=(ACL,))).results
     return outcome.error_code.name, outcome.error_message
 
 
 def alter_group(bench: Bench) -> tuple[str, str | None]:
     change = ConfigChange(name="consumer.session.timeout.ms", value="50000")
     request = AlterGroupConfigs(groups=(ConfigChanges(name="g", changes=(change,)),))
-    [outcome] = cast("Outcomes", bench.ask(request)).results
+    [outcome] = bench.ask(request).results
     return outcome.error_code.name, outcome.error_message
 
 
@@ -169,8 +167,7 @@ def test_a_level_of_a_release_that_did_not_say_who_set_it_stays(bench: Bench) ->
 
 
 def test_a_new_cluster_begins_at_the_levels_of_its_first_broker() -> None:
-    bench = Bench(features={METADATA_FEATURE: (1, 3), GROUP_FEATURE: (0, 1)})
-    bench.start(1, 2)
+    bench = Bench(features={METADATA_FEATURE: (1, 3), GROUP_FEATURE: (0, 1)}).start(1, 2)
     assert bench.controller.cluster.features == {METADATA_FEATURE: 3, GROUP_FEATURE: 1}
     assert alter_group(bench)[0] == "UNSUPPORTED_VERSION"
     bench.features = ANNOUNCED
@@ -185,8 +182,7 @@ def test_the_first_broker_may_have_several_log_directories() -> None:
 
 
 def test_a_lone_broker_is_upgraded_and_gets_another_log_directory_at_once() -> None:
-    bench = Bench(features={})
-    bench.start(1)
+    bench = Bench(features={}).start(1)
     bench.features = ANNOUNCED
     assert bench.register(1, "new", log_dirs=("d1", "e")).error_code is ErrorCode.NONE
     assert bench.controller.cluster.feature_level(METADATA_FEATURE) == LEVEL_OF_DIRECTORIES
@@ -285,7 +281,7 @@ def test_all_levels_change_or_none_and_a_dry_run_changes_none(bench: Bench) -> N
         UpdateFeatures(updates=(good, good)),
         UpdateFeatures(updates=(good,), validate_only=True),
     ):
-        outcomes = cast("Outcomes", bench.ask(request))
+        outcomes = bench.ask(request)
         assert (outcomes.results[0].error_code is ErrorCode.NONE) is request.validate_only
     assert len(bench.log) == written
 
@@ -337,5 +333,5 @@ def test_a_request_names_so_many_features(bench: Bench) -> None:
     many = tuple(
         FeatureUpdate(name=f"f{index}", level=1, upgrade_type=UPGRADE) for index in range(10_001)
     )
-    [outcome] = cast("Outcomes", bench.ask(UpdateFeatures(updates=many))).results
+    [outcome] = bench.ask(UpdateFeatures(updates=many)).results
     assert outcome.error_message == "A request may name at most 10000 features"

@@ -1,13 +1,10 @@
 """The settings of single groups: what the controller writes, and what it refuses."""
 
-from typing import cast
-
 import pytest
 
 from quorumlog.metadata_quorum.cluster_changes import (
     AlterGroupConfigs,
     FeatureUpdate,
-    Outcomes,
     UpdateFeatures,
 )
 from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigOperation
@@ -26,9 +23,7 @@ APPEND, DELETE = ConfigOperation.APPEND, ConfigOperation.DELETE
 
 @pytest.fixture
 def bench() -> Bench:
-    bench = Bench()
-    bench.start(1)
-    return bench
+    return Bench().start(1)
 
 
 def setting(name: str, value: str | None) -> ConfigChange:
@@ -45,7 +40,7 @@ def group(name: str, *changes: ConfigChange, replaces_all: bool = False) -> Conf
 
 def alter(bench: Bench, *groups: ConfigChanges, validate_only: bool = False) -> list[str]:
     request = AlterGroupConfigs(groups=groups, validate_only=validate_only)
-    outcomes = cast("Outcomes", bench.ask(request)).results
+    outcomes = bench.ask(request).results
     return [one.error_message or one.error_code.name for one in outcomes]
 
 
@@ -107,8 +102,7 @@ def test_a_session_is_longer_than_an_interval() -> None:
             group_consumer_min_session_timeout_ms=5000,
             group_consumer_max_heartbeat_interval_ms=45_000,
         )
-    )
-    bench.start(1)
+    ).start(1)
     message = f"{SESSION} must be greater than {HEARTBEAT}"
     assert alter(bench, group("g", setting(SESSION, "5000"))) == [message]
     assert alter(bench, group("g", setting(HEARTBEAT, "45000"))) == [message]
@@ -154,10 +148,10 @@ def test_a_request_has_a_limit(bench: Bench) -> None:
 def test_the_level_does_not_fall_while_a_group_has_settings(bench: Bench) -> None:
     assert alter(bench, group("g", setting(SESSION, "50000"))) == ["NONE"]
     update = FeatureUpdate(name=METADATA_FEATURE, level=3, upgrade_type=2)
-    [refused] = cast("Outcomes", bench.ask(UpdateFeatures(updates=(update,)))).results
+    [refused] = bench.ask(UpdateFeatures(updates=(update,))).results
     assert "There are configurations of groups" in (refused.error_message or "")
     assert alter(bench, group("g", deletion(SESSION))) == ["NONE"]
-    [done] = cast("Outcomes", bench.ask(UpdateFeatures(updates=(update,)))).results
+    [done] = bench.ask(UpdateFeatures(updates=(update,))).results
     assert done.error_code.name == "NONE"
     [refusal] = alter(bench, group("g", setting(SESSION, "50000")))
     assert "It needs level 4 of quorumlog.metadata.version. 3 is in force" in refusal

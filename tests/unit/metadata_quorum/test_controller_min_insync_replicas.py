@@ -1,13 +1,10 @@
 """min.insync.replicas of the cluster: one number for what its topics leave open (KIP-966)."""
 
-from typing import cast
-
 import pytest
 
 from quorumlog.metadata_quorum.cluster_changes import (
     FeatureUpdate,
     Outcome,
-    Outcomes,
     UpdateFeatures,
     UpgradeType,
 )
@@ -19,7 +16,7 @@ from quorumlog.metadata_quorum.config_changes import (
 )
 from quorumlog.metadata_quorum.controller import min_insync_replicas, refusals
 from quorumlog.metadata_quorum.controller.min_insync_replicas import Around
-from quorumlog.metadata_quorum.controller.requests import AlterConfigs, ConfigResults
+from quorumlog.metadata_quorum.controller.requests import AlterConfigs
 from quorumlog.metadata_quorum.image.features import (
     ANNOUNCED,
     LEVEL_OF_CLUSTER_MIN_ISR,
@@ -59,7 +56,7 @@ def restart(bench: Bench, numbers: tuple[int, ...]) -> None:
 
 def alter(bench: Bench, *changes: ConfigChange, name: str = "", whole: bool = False) -> str:
     wanted = ConfigChanges(name=name, changes=changes, replaces_all=whole, is_broker=True)
-    [result] = cast("ConfigResults", bench.ask(AlterConfigs(topics=(wanted,)))).results
+    [result] = bench.ask(AlterConfigs(topics=(wanted,))).results
     assert isinstance(result, ConfigResult)
     return f"{result.error_code.name}: {result.error_message}"
 
@@ -70,7 +67,7 @@ def to(number: int) -> ConfigChange:
 
 def set_level(bench: Bench, level: int, kind: UpgradeType) -> Outcome:
     one = FeatureUpdate(name=METADATA_FEATURE, level=level, upgrade_type=kind)
-    [outcome] = cast("Outcomes", bench.ask(UpdateFeatures(updates=(one,)))).results
+    [outcome] = bench.ask(UpdateFeatures(updates=(one,))).results
     return outcome
 
 

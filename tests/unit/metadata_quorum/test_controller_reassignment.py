@@ -15,8 +15,7 @@ from tests.support.metadata_quorum.controllers import Bench, ids, image_of, topi
 @pytest.fixture
 def bench() -> Bench:
     """Brokers 1 to 5; t-0 is on 1, 2, 3."""
-    bench = Bench()
-    bench.start(1, 2, 3, 4, 5)
+    bench = Bench().start(1, 2, 3, 4, 5)
     bench.create(topic())
     return bench
 

@@ -20,15 +20,13 @@ FIRST, SECOND = PartitionIndex(0), PartitionIndex(1)
 
 @pytest.fixture
 def bench() -> Bench:
-    bench = Bench()
-    bench.start(1, 2, 3)
+    bench = Bench().start(1, 2, 3)
     bench.create(topic("t", 1, 2))
     return bench
 
 
 def topic_id(bench: Bench) -> TopicId:
-    found = bench.controller.cluster.topic_id("t")
-    assert found is not None
+    found = bench.topic_id("t")
     return found
 
 

@@ -3,15 +3,10 @@
 import base64
 import hashlib
 import hmac
-from typing import cast
 
 import pytest
 
-from quorumlog.metadata_quorum.cluster_changes import (
-    AlterScramCredentials,
-    Outcomes,
-    ScramAlteration,
-)
+from quorumlog.metadata_quorum.cluster_changes import AlterScramCredentials, ScramAlteration
 from quorumlog.metadata_quorum.controller import scram
 from quorumlog.metadata_quorum.image.scram import ScramCredential, ScramMechanism, credential_of
 from quorumlog.metadata_quorum.image.snapshot_records import image_of as rebuilt
@@ -37,7 +32,7 @@ def change(
 
 def alter(bench: Bench, *alterations: ScramAlteration) -> list[str]:
     before = image_of(bench.controller.cluster).access
-    outcomes = cast("Outcomes", bench.ask(AlterScramCredentials(alterations=alterations)))
+    outcomes = bench.ask(AlterScramCredentials(alterations=alterations))
     after = image_of(bench.controller.cluster)
     assert (outcomes.end_offset >= 0) is (after.access != before)
     assert image_of(bench.replay()).access == after.access

@@ -39,8 +39,7 @@ class Slicing(Controller):
 
 
 def bench_of(partitions: int, *, replication_factor: int = 3) -> Bench:
-    bench = Bench(controller_class=Slicing)
-    bench.start(1, 2, 3)
+    bench = Bench(controller_class=Slicing).start(1, 2, 3)
     topic = NewTopic(name="t", partitions=partitions, replication_factor=replication_factor)
     bench.create(topic)
     return bench
@@ -59,7 +58,7 @@ def partitions_of(bench: Bench, name: str = "t") -> tuple[PartitionImage, ...]:
 def slices_of_death(
     bench: Bench, broker_id: BrokerId = ONE
 ) -> Iterator[tuple[MetadataRecord, ...]]:
-    epoch = bench.controller.cluster.brokers[broker_id].broker_epoch
+    epoch = bench.broker(broker_id).broker_epoch
     while True:
         decision = bench.controller.decide_process_died(
             broker_id, broker_epoch=epoch, now_ms=bench.now_ms
@@ -77,7 +76,7 @@ def test_a_death_changes_a_few_partitions_at_once_and_fences_last() -> None:
     for records in slices_of_death(bench):
         sizes.append(len(records))
         assert bench.controller.check_invariants() == []
-        broker = bench.controller.cluster.brokers[ONE]
+        broker = bench.broker(ONE)
         is_left = any(ONE in partition.isr for partition in partitions_of(bench))
         assert broker.fenced is not is_left
     assert sizes == [10, 10, 6]
@@ -90,9 +89,9 @@ def test_the_next_controller_goes_on_where_one_died_between_two_slices() -> None
     bench.controller = bench.take_over()
     bench.activate()
     hear_of(bench, 2, 3)
-    assert not bench.controller.cluster.brokers[ONE].fenced
+    assert not bench.broker(ONE).fenced
     bench.die(1)
-    assert bench.controller.cluster.brokers[ONE].fenced
+    assert bench.broker(ONE).fenced
     assert all(ONE not in partition.isr for partition in partitions_of(bench))
     assert bench.controller.check_invariants() == []
 
@@ -124,7 +123,7 @@ def test_a_controlled_shutdown_hands_over_in_slices_and_no_leader_takes_the_brok
         decisions.append(decision)
         if decision.goes_on:
             carry_out(decision)
-            assert bench.controller.cluster.brokers[ONE].in_controlled_shutdown
+            assert bench.broker(ONE).in_controlled_shutdown
             return decision.response
         return carry_out(decision)
 
@@ -183,8 +182,7 @@ def test_a_partition_that_is_deleted_between_two_slices_gets_no_leader() -> None
     bench.controller = bench.take_over()
     bench.carry_out(bench.controller.decide_activation())
     assert bench.controller.has_elections
-    topic_id = bench.controller.cluster.topic_id("t")
-    assert topic_id is not None
+    topic_id = bench.topic_id("t")
     bench.ask(DeleteTopics(topic_ids=(topic_id,)))
     bench.elect_rest()
 
@@ -201,8 +199,7 @@ def test_what_is_decided_about_a_broker_costs_what_it_has(
         looked_at += 1
         return partition(self, name, index)
 
-    bench = Bench()
-    bench.start(1, 2, 3, 4)
+    bench = Bench().start(1, 2, 3, 4)
     bench.create(NewTopic(name="t", assignments={i: (ONE, BrokerId(2)) for i in range(5)}))
     if others:
         where = {i: (BrokerId(3), BrokerId(4)) for i in range(others)}

@@ -1,7 +1,5 @@
 """UnregisterBroker: which brokers the controller forgets, and what is left of them."""
 
-from typing import cast
-
 import pytest
 
 from quorumlog.metadata_quorum.cluster_changes import Outcomes, UnregisterBroker
@@ -14,13 +12,11 @@ from tests.support.metadata_quorum.controllers import Bench, ids, image_of, topi
 
 @pytest.fixture
 def bench() -> Bench:
-    bench = Bench()
-    bench.start(1, 2, 3)
-    return bench
+    return Bench().start(1, 2, 3)
 
 
 def unregister(bench: Bench, broker_id: int) -> tuple[str, str | None]:
-    outcomes = cast("Outcomes", bench.ask(UnregisterBroker(broker_id=BrokerId(broker_id))))
+    outcomes = bench.ask(UnregisterBroker(broker_id=BrokerId(broker_id)))
     [outcome] = outcomes.results
     written = outcome.error_code is ErrorCode.NONE
     assert outcomes.end_offset == (len(bench.log) if written else -1)

@@ -3,12 +3,10 @@
 Source: DynamicBrokerConfig.ALL_DYNAMIC_CONFIGS, which KIP-226 began.
 """
 
-from typing import cast
-
 import pytest
 
 from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigOperation
-from quorumlog.metadata_quorum.controller.requests import AlterConfigs, ConfigResults
+from quorumlog.metadata_quorum.controller.requests import AlterConfigs
 from quorumlog.settings.kafka_names import ALTERED_WITHOUT_EFFECT
 from quorumlog.settings.servers import DYNAMIC
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -144,9 +142,7 @@ BROKERS = pytest.mark.parametrize("broker", ["1", ""], ids=["one broker", "all b
 
 @pytest.fixture
 def bench() -> Bench:
-    bench = Bench()
-    bench.start(1)
-    return bench
+    return Bench().start(1)
 
 
 def alter(
@@ -159,7 +155,7 @@ def alter(
     operation = ConfigOperation.SET if value is not None else ConfigOperation.DELETE
     change = ConfigChange(name=name, value=value, operation=operation)
     wanted = ConfigChanges(name=broker, changes=(change,), is_broker=True)
-    [result] = cast("ConfigResults", bench.ask(AlterConfigs(topics=(wanted,)))).results
+    [result] = bench.ask(AlterConfigs(topics=(wanted,))).results
     configs = {one: text for one, text in result.configs.items() if one != CLUSTER_NUMBER}
     return result.error_code, result.error_message or "", configs
 
