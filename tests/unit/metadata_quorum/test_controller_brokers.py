@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.controller.brokers import (
     OPENING_SESSIONS,
     TRANSITIONS,
@@ -17,7 +16,7 @@ from quorumlog.metadata_quorum.controller.brokers import (
 from quorumlog.metadata_quorum.controller.requests import AllocateProducerIds
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.image import BrokerImage
-from quorumlog.metadata_quorum.image.records import BrokerRegistrationChange, PartitionChange
+from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset
 from tests.support.metadata_quorum.controllers import Bench, one_at_once, topic
@@ -231,15 +230,6 @@ def test_producer_ids_come_in_blocks_and_only_to_the_registered() -> None:
         request = AllocateProducerIds(broker_id=BrokerId(broker_id), broker_epoch=broker_epoch)
         reply = bench.ask(request)
         assert (reply.error_code.name, reply.block.first) == (code, first)
-
-
-def test_a_record_that_does_not_fit_is_our_bug() -> None:
-    bench = Bench().start(1)
-    with pytest.raises(InvariantViolation, match="one of that in force"):
-        bench.controller.apply(
-            bench.controller.cluster.end_offset,
-            BrokerRegistrationChange(broker_id=BrokerId(1), broker_epoch=99),
-        )
 
 
 def test_a_dead_process_leaves_after_a_broker_that_is_silent() -> None:
