@@ -5,12 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from quorumlog.metadata_quorum.controller.requests import (
-    AllocateProducerIds,
-    CreateTopics,
-    Decision,
-)
-from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat, NewTopic
+from quorumlog.metadata_quorum.controller.requests import AllocateProducerIds, Decision
+from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.driver import active_controller
 from quorumlog.metadata_quorum.driver.active_controller import ActiveController, Claim
 from quorumlog.metadata_quorum.driver.seams import Ask, ControllerDeposed, NotController
@@ -147,19 +143,3 @@ async def test_requests_wait_for_the_take_over_up_to_a_limit(
     claim.resign()
     with pytest.raises(NotController, match="no more"):
         await answers[0]
-
-
-@pytest.mark.parametrize(
-    ("counts", "made"),
-    [
-        ((4000, 4000, 4000), set()),  # more than 10 000 partitions: refused whole, as in Kafka
-        ((5000, 4990, 10), {"t0", "t1"}),  # 10 003 records: the last topic has no room
-    ],
-)
-def test_a_request_of_ten_thousand_records_is_refused_before_it_is_written(
-    counts: tuple[int, ...], made: set[str]
-) -> None:
-    bench = Bench().start(1, 2, 3)
-    topics = tuple(NewTopic(name=f"t{n}", partitions=count) for n, count in enumerate(counts))
-    bench.ask(CreateTopics(topics=topics))
-    assert {*bench.controller.cluster.topic_names()} == made

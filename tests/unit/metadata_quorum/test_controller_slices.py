@@ -12,7 +12,7 @@ from quorumlog.metadata_quorum.controller.partitions import Departure, Partition
 from quorumlog.metadata_quorum.controller.requests import DeleteTopics
 from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.controller.slices import Slices
-from quorumlog.metadata_quorum.controller_client import BrokerRegistration, NewTopic
+from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.metadata_quorum.image.model import PartitionImage
 from quorumlog.metadata_quorum.image.partitions_by_broker import PartitionsByBroker, Place
 from quorumlog.metadata_quorum.image.records import MetadataRecord, PartitionChange
@@ -25,7 +25,7 @@ from quorumlog.wire.codec.identifiers import (
     PartitionIndex,
     TopicId,
 )
-from tests.support.metadata_quorum.controllers import Bench
+from tests.support.metadata_quorum.controllers import Bench, image_of
 
 ONE = BrokerId(1)
 
@@ -40,28 +40,26 @@ class Slicing(Controller):
 
 def bench_of(partitions: int, *, replication_factor: int = 3) -> Bench:
     bench = Bench(controller_class=Slicing).start(1, 2, 3)
-    topic = NewTopic(name="t", partitions=partitions, replication_factor=replication_factor)
-    bench.create(topic)
+    bench.create(NewTopic(name="t", partitions=partitions, replication_factor=replication_factor))
     return bench
 
 
-def hear_of(bench: Bench, *broker_ids: int) -> None:
+def take_over(bench: Bench) -> None:
     """A controller that has just taken over fences no dead broker before it hears the others."""
-    for broker_id in broker_ids:
+    bench.controller = bench.take_over()
+    bench.activate()
+    for broker_id in (2, 3):
         bench.heartbeat(broker_id)
 
 
-def partitions_of(bench: Bench, name: str = "t") -> tuple[PartitionImage, ...]:
-    return bench.controller.cluster.partitions(name)
+def partitions_of(bench: Bench) -> tuple[PartitionImage, ...]:
+    return bench.controller.cluster.partitions("t")
 
 
-def slices_of_death(
-    bench: Bench, broker_id: BrokerId = ONE
-) -> Iterator[tuple[MetadataRecord, ...]]:
-    epoch = bench.broker(broker_id).broker_epoch
+def slices_of_death(bench: Bench) -> Iterator[tuple[MetadataRecord, ...]]:
     while True:
         decision = bench.controller.decide_process_died(
-            broker_id, broker_epoch=epoch, now_ms=bench.now_ms
+            ONE, broker_epoch=bench.broker(1).broker_epoch, now_ms=bench.now_ms
         )
         bench.carry_out(decision)
         yield decision.records
@@ -76,9 +74,8 @@ def test_a_death_changes_a_few_partitions_at_once_and_fences_last() -> None:
     for records in slices_of_death(bench):
         sizes.append(len(records))
         assert bench.controller.check_invariants() == []
-        broker = bench.broker(ONE)
         is_left = any(ONE in partition.isr for partition in partitions_of(bench))
-        assert broker.fenced is not is_left
+        assert bench.broker(1).fenced is not is_left
     assert sizes == [10, 10, 6]
 
 
@@ -86,12 +83,10 @@ def test_the_next_controller_goes_on_where_one_died_between_two_slices() -> None
     bench = bench_of(25)
     bench.now_ms += 1
     next(slices_of_death(bench))
-    bench.controller = bench.take_over()
-    bench.activate()
-    hear_of(bench, 2, 3)
-    assert not bench.broker(ONE).fenced
+    take_over(bench)
+    assert not bench.broker(1).fenced
     bench.die(1)
-    assert bench.broker(ONE).fenced
+    assert bench.broker(1).fenced
     assert all(ONE not in partition.isr for partition in partitions_of(bench))
     assert bench.controller.check_invariants() == []
 
@@ -108,8 +103,7 @@ def test_a_broker_that_is_fenced_before_the_last_slice_is_noticed() -> None:
 
     bench = bench_of(25)
     bench.controller_class = FencesAtOnce
-    bench.controller = bench.take_over()
-    hear_of(bench, 2, 3)
+    take_over(bench)
     bench.die(1)
     assert any("fenced broker" in broken for broken in bench.controller.check_invariants())
 
@@ -142,25 +136,21 @@ def test_a_broker_that_lost_its_disk_leaves_every_elr_before_it_is_registered() 
     alone = {at for at, one in enumerate(partitions_of(bench)) if one.replicas == (ONE,)}
     bench.create(NewTopic(name="u", partitions=25, replication_factor=3))
     bench.die(1)
-    remarks, slices = [], 0
-    while True:
+    remarks, goes_on = [], True
+    while goes_on:
         decision = bench.controller.decide(
-            _with_a_new_disk(bench), now_ms=bench.now_ms, base_offset=Offset(len(bench.log))
+            bench.registration(1, "b", directory="another"),
+            now_ms=bench.now_ms,
+            base_offset=Offset(len(bench.log)),
         )
         bench.carry_out(decision)
-        slices += 1
         remarks.append(decision.remark or "")
         assert len(decision.records) <= 11
-        if not decision.goes_on:
-            break
-    assert slices == 1 + len(alone) // 10
+        goes_on = decision.goes_on
+    assert len(remarks) == 1 + len(alone) // 10
     assert all("t-" in remark for remark in remarks[:-1])
     assert all(partitions_of(bench)[at].elr == () for at in alone)
     assert bench.controller.check_invariants() == []
-
-
-def _with_a_new_disk(bench: Bench) -> BrokerRegistration:
-    return bench.registration(1, "b", directory="another")
 
 
 def test_leaders_are_elected_in_slices_after_a_take_over_and_after_an_unfencing() -> None:
@@ -182,8 +172,7 @@ def test_a_partition_that_is_deleted_between_two_slices_gets_no_leader() -> None
     bench.controller = bench.take_over()
     bench.carry_out(bench.controller.decide_activation())
     assert bench.controller.has_elections
-    topic_id = bench.topic_id("t")
-    bench.ask(DeleteTopics(topic_ids=(topic_id,)))
+    bench.ask(DeleteTopics(topic_ids=(bench.topic_id(),)))
     bench.elect_rest()
 
 
@@ -249,20 +238,16 @@ def test_the_image_of_a_change_shares_what_did_not_change() -> None:
     bench = bench_of(3)
     bench.create(NewTopic(name="u", partitions=1, replication_factor=1))
     cluster = bench.replay()
-    before = _published(cluster)
+    before = image_of(cluster)
     topic = before.topics["t"]
     change = PartitionChange(topic_id=topic.topic_id, partition_id=PartitionIndex(1))
     cluster.apply(cluster.end_offset, change)
-    after = _published(cluster)
+    after = image_of(cluster)
     assert after.topics["u"] is before.topics["u"]
     assert after.topics["t"].partitions[0] is topic.partitions[0]
     assert after.topic_names is before.topic_names
     assert after.brokers is before.brokers
-    assert _published(cluster).topics is after.topics
-
-
-def _published(cluster: ClusterReplay):  # type: ignore[no-untyped-def]
-    return cluster.publish(end_offset=cluster.end_offset, epoch=Epoch(1), controller_id=ONE)[1]
+    assert image_of(cluster).topics is after.topics
 
 
 def test_a_decision_about_departures_looks_no_further_than_its_slice() -> None:
