@@ -229,3 +229,16 @@ def records(base: int, end: int, *starts: tuple[int, int], **more: Any) -> Fetch
 
 def diverging(epoch: int, end: int) -> DivergingEpoch:
     return DivergingEpoch(epoch=Epoch(epoch), end_offset=Offset(end))
+
+
+def asked_in_vain(quorum: Quorum, times_ms: range, **answer: Any) -> set[int]:
+    """Whom a node fetches from, while no fetch has an answer, or each has this one of epoch 1."""
+    destinations = set()
+    for now_ms in times_ms:
+        for fetch in sent(tick(quorum, now_ms), FetchRequest):
+            destinations.add(int(fetch.destination))
+            if answer:
+                quorum.step(now_ms, answered(fetch, fetch_response(1, **answer)))
+            else:
+                fail(quorum, fetch.request_id, now_ms)
+    return destinations

@@ -1,28 +1,33 @@
 """Voters that lost their disks: they do not elect who lacks what is committed."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.messages import (
-    BeginQuorumEpochRequest,
-    FetchRequest,
-    VoteRequest,
-)
+from quorumlog.metadata_quorum.core.messages import FetchRequest
 from quorumlog.metadata_quorum.core.quorum import Quorum, Rules
 from quorumlog.metadata_quorum.core.quorum_state import QuorumState
 from quorumlog.metadata_quorum.core.roles import Follower, Unattached
-from quorumlog.metadata_quorum.core.settings import QuorumSettings
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from quorumlog.wire.codec.identifiers import BrokerId
 from tests.support.metadata_quorum.drivers import Network, until
 from tests.support.metadata_quorum.quorums import (
     answered,
     asked,
+    asked_in_vain,
+    begin,
+    fail,
     fetch_response,
+    flush,
     only,
+    quorum_of,
+    records,
+    reply,
+    requested,
     sent,
     started,
+    tick,
     vote_request,
 )
 from tests.support.metadata_quorum.voters import directory_id
@@ -50,59 +55,44 @@ class VotesAlthoughNew(Quorum):
 @pytest.mark.parametrize("pre", [True, False])
 def test_a_new_voter_gives_no_vote(pre: bool) -> None:
     node = started(is_new=True)
-    orders = node.step(1, asked(vote_request(epoch=0 if pre else 1, pre=pre)))
-    answer = only(effects.SendResponse, orders).response
-    assert getattr(answer, "vote_granted", None) is False
+    assert not reply(node, vote_request(epoch=0 if pre else 1, pre=pre)).vote_granted
     assert node._state.voted_id == -1
 
 
 def test_a_new_voter_does_not_stand_and_asks_around() -> None:
     node = started(is_new=True)
-    node.step(60_000, events.Ticked())
+    tick(node, 60_000)
     assert isinstance(node.role, Unattached)
-    begin = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(4))
-    node.step(60_000, asked(begin))
-    asked_next = set()
-    for now_ms in range(62_000, 66_000, 500):  # its leader is silent
-        for fetch in sent(node.step(now_ms, events.Ticked()), FetchRequest):
-            asked_next.add(fetch.destination)
-            node.step(now_ms, events.RequestFailed(request_id=fetch.request_id))
+    node.step(60_000, asked(begin(2, 4)))
+    assert asked_in_vain(node, range(62_000, 66_000, 500)) == {2, 3}  # its leader is silent
     assert isinstance(node.role, Follower)
-    assert asked_next == {2, 3}
 
 
 def test_a_new_voter_takes_part_when_it_holds_durably_all_that_a_leader_knows_committed() -> None:
     node = started(is_new=True)
-    begin = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(4))
-    orders = node.step(1, asked(begin))
+    orders = node.step(1, asked(begin(2, 4)))
     assert only(effects.PersistElection, orders).is_new
-    (fetch,) = sent(orders, FetchRequest)
-    assert getattr(fetch.request, "replica_is_new", None) is True
-    (fetch,) = sent(node.step(2, answered(fetch, fetch_response(4))), FetchRequest)
+    assert requested(orders, FetchRequest).replica_is_new
+    [fetch] = sent(orders, FetchRequest)
+    [fetch] = sent(node.step(2, answered(fetch, fetch_response(4))), FetchRequest)
     assert node._state.is_new  # the leader does not know yet what is committed
-    records = events.FetchedRecords(
-        base_offset=Offset(0), end_offset=Offset(5), epoch_starts=((Epoch(4), Offset(0)),)
-    )
     response = fetch_response(4, high_watermark=5)
-    node.step(3, answered(fetch, response, records=records))
+    node.step(3, answered(fetch, response, records=records(0, 5, (4, 0))))
     assert node._state.is_new  # it holds them, but not durably
-    orders = node.step(4, events.LogFlushed(flushed_offset=Offset(5)))
-    (fetch,) = sent(orders, FetchRequest)
+    [fetch] = sent(flush(node, 4), FetchRequest)
     orders = node.step(5, answered(fetch, response))
     assert [*map(type, orders)] == [effects.PersistElection, effects.SendRequest]
     assert not only(effects.PersistElection, orders).is_new
-    (fetch,) = sent(orders, FetchRequest)  # the leader hears of it when it is durable
-    assert getattr(fetch.request, "replica_is_new", None) is False
+    # The leader hears of it when it is durable.
+    assert not requested(orders, FetchRequest).replica_is_new
     node.step(6, events.PeerProcessDied(node_id=BrokerId(2)))
     assert node.next_deadline_ms() is not None
-    vote = vote_request(3, epoch=5, log=(4, 5))
-    answer = only(effects.SendResponse, node.step(7, asked(vote))).response
-    assert getattr(answer, "vote_granted", None) is True
+    assert reply(node, vote_request(3, epoch=5, log=(4, 5)), 7).vote_granted
 
 
 def test_a_restart_in_between_leaves_it_new_and_a_lone_voter_never_is() -> None:
     node = started(is_new=True, leader_epoch=4, leader_id=2)
-    node.step(60_000, events.Ticked())
+    tick(node, 60_000)
     assert isinstance(node.role, Follower)
     assert started(voters=(1,), is_new=True).is_leader
     assert not started(9, is_new=True)._state.is_new  # an observer
@@ -110,44 +100,26 @@ def test_a_restart_in_between_leaves_it_new_and_a_lone_voter_never_is() -> None:
 
 def bootstrapped(*configured: int) -> Quorum:
     """Return node 4 with an empty disk, the directory of a voter, and two addresses to ask."""
-    node = Quorum(
-        node_id=BrokerId(4),
-        voters=tuple(map(BrokerId, configured)),
-        settings=QuorumSettings(),
-        random_fraction=lambda: 0.0,
-        directory_id=directory_id("4"),
-        bootstrap=2,
-    )
+    node = quorum_of(4, configured, directory_id=directory_id("4"), bootstrap=2)
     node.step(0, events.Started(is_new=True))
     return node
 
 
 def test_a_new_node_that_knows_no_voter_gives_no_vote_to_a_candidate_that_names_it() -> None:
     node = bootstrapped()
-    vote = VoteRequest(
-        replica_id=BrokerId(3),
-        replica_epoch=Epoch(9),
-        voter_id=BrokerId(4),
-        last_offset_epoch=Epoch(1),
-        last_offset=Offset(2),
-        pre_vote=False,
+    vote = replace(
+        vote_request(3, epoch=9, voter=4, log=(1, 2)),
         replica_directory_id=directory_id("3"),
         voter_directory_id=directory_id("4"),
     )
-    answer = only(effects.SendResponse, node.step(1, asked(vote))).response
-    assert getattr(answer, "vote_granted", None) is False
+    assert not reply(node, vote).vote_granted
     assert node._state.voted_id == -1
 
 
 def test_a_new_node_that_is_configured_as_the_only_voter_asks_around_and_does_not_lead() -> None:
     node = bootstrapped(4)
-    node.step(0, events.RequestFailed(request_id=1))
-    asked_next = set()
-    for now_ms in range(0, 6_000, 500):
-        for fetch in sent(node.step(now_ms, events.Ticked()), FetchRequest):
-            asked_next.add(fetch.destination)
-            node.step(now_ms, events.RequestFailed(request_id=fetch.request_id))
-    assert asked_next == {-2, -3}
+    fail(node, 1)
+    assert asked_in_vain(node, range(0, 6_000, 500)) == {-2, -3}
     assert isinstance(node.role, Unattached)
 
 
