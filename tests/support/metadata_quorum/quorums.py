@@ -2,7 +2,12 @@
 
 from typing import Any, TypeVar
 
-from quorumlog.metadata_quorum.core.effects import Effect, SendRequest, SendResponse
+from quorumlog.metadata_quorum.core.effects import (
+    AppendLeaderChange,
+    Effect,
+    SendRequest,
+    SendResponse,
+)
 from quorumlog.metadata_quorum.core.events import (
     Event,
     FetchedRecords,
@@ -242,3 +247,15 @@ def asked_in_vain(quorum: Quorum, times_ms: range, **answer: Any) -> set[int]:
             else:
                 fail(quorum, fetch.request_id, now_ms)
     return destinations
+
+
+def leader_change(epoch: int, base_offset: int) -> AppendLeaderChange:
+    """The order to append the record of a new leader, by the votes of 1 and 2."""
+    voters = (BrokerId(1), BrokerId(2))
+    return AppendLeaderChange(
+        leader_epoch=Epoch(epoch),
+        base_offset=Offset(base_offset),
+        leader_id=BrokerId(1),
+        voters=voters,
+        granting_voters=voters,
+    )

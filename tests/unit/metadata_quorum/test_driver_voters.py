@@ -423,4 +423,5 @@ def test_the_voters_of_a_cluster_are_those_of_its_last_run(tmp_path: Path) -> No
     earlier = tmp_path / "earlier"
     earlier.mkdir()
     save(earlier, leader_epoch=3)
+    assert ElectionStore(RealDisk(), str(earlier / DIRECTORY)).load().voters is None
     assert open_and_close(settings(earlier, 1, 2)).leader_epoch == 3
