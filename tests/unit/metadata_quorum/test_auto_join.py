@@ -20,7 +20,7 @@ from quorumlog.metadata_quorum.core.roles import Follower, Unattached
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.support.metadata_quorum.drivers import Network, until
+from tests.support.metadata_quorum.drivers import Network, create, register, until
 from tests.support.metadata_quorum.quorums import (
     answered,
     asked,
@@ -41,7 +41,6 @@ from tests.support.metadata_quorum.quorums import (
     vote_request,
 )
 from tests.support.metadata_quorum.voters import directory_id, voter, voter_set
-from tests.unit.metadata_quorum.test_driver_commits import create, register
 
 INTERVAL_MS = 3 * QuorumSettings().controller_quorum_fetch_timeout_ms
 CHANGES = AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest

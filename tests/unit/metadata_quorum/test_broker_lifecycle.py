@@ -198,7 +198,7 @@ async def test_a_new_controller_hears_of_it_at_once() -> None:
 
 async def test_a_directory_that_fails_is_named_at_once() -> None:
     reports, failed = [DirectoryReport(online=("d", "e"))], asyncio.Event()
-    given = {"directories": lambda: reports[-1], "directory_failed": failed}
+    given: dict[str, Any] = {"directories": lambda: reports[-1], "directory_failed": failed}
     async with registering(**given) as (controller, _, _):
         await until(lambda: bool(controller.heartbeats))
         assert controller.registered[-1].log_dirs == ("d", "e")
@@ -225,7 +225,7 @@ async def test_a_controller_that_knows_no_directories_ends_the_broker() -> None:
 async def test_a_broker_tells_that_it_opens_its_logs_until_its_last_directory_fails() -> None:
     """While it does, the controller may leave it in its places."""
     reports, failed = [DirectoryReport()], asyncio.Event()
-    given = {"directories": lambda: reports[-1], "directory_failed": failed}
+    given: dict[str, Any] = {"directories": lambda: reports[-1], "directory_failed": failed}
     async with registering(may_lead=asyncio.Event(), **given) as (controller, _, _):
         await until(lambda: len(controller.heartbeats) == 1)
         reports.append(DirectoryReport(has_failed=True))

@@ -120,7 +120,7 @@ def test_each_thing_that_a_failed_request_names_has_its_result(
 ) -> None:
     response: Any = failure_response(request_)
     assert {result.error_code for result in response.results} == {ErrorCode.UNKNOWN_SERVER_ERROR}
-    names = {
+    names: dict[type, Callable[[Any], object]] = {
         DeleteTopics: lambda result: result.topic_id,
         ElectLeaders: lambda result: (result.topic, result.partition),
         UnregisterBroker: lambda result: None,

@@ -177,7 +177,7 @@ def test_a_snapshot_with_damaged_voters_is_not_whole(tmp_path: Path) -> None:
 
 def test_the_election_state_keeps_the_directory_that_was_voted_for(tmp_path: Path) -> None:
     store = ElectionStore(RealDisk(), str(tmp_path))
-    voted = {"voted_id": BrokerId(2), "voted_directory_id": directory_id("2")}
+    voted: dict[str, Any] = {"voted_id": BrokerId(2), "voted_directory_id": directory_id("2")}
     for saved in (
         Election(leader_epoch=Epoch(3), was_voter=True, **voted),
         Election(leader_epoch=Epoch(4)),

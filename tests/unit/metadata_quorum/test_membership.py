@@ -220,7 +220,7 @@ def test_a_node_without_its_past_does_not_vote_although_it_is_named() -> None:
 def test_a_candidate_with_another_directory_does_not_get_the_same_vote_again(
     restarts: bool,
 ) -> None:
-    voted = {
+    voted: dict[str, Any] = {
         "leader_epoch": Epoch(2),
         "voted_id": BrokerId(2),
         "voted_directory_id": directory_id("2"),
