@@ -18,12 +18,6 @@ from quorumlog.cluster.registry import Entry
 Start = Callable[..., Entry]
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return tmp_path / "state/quorumlog/nodes"
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start processes that stand for nodes, and write them down; none outlives the test."""
@@ -73,12 +67,12 @@ def test_a_process_that_has_ended_is_gone_before_its_parent_waits() -> None:
     process.wait()
 
 
-def test_running_nodes_are_found_and_ended_ones_forgotten(start: Start, home: Path) -> None:
+def test_running_nodes_are_found_and_ended_ones_forgotten(start: Start, state: Path) -> None:
     first, second = start(1), start(2)
     assert registry.running() == [first, second]
     end(first)
     assert registry.running() == [second]
-    assert len(list(home.iterdir())) == 1
+    assert len(list(state.iterdir())) == 1
 
 
 def test_a_process_with_an_id_used_again_is_not_the_node(start: Start) -> None:
@@ -87,11 +81,11 @@ def test_a_process_with_an_id_used_again_is_not_the_node(start: Start) -> None:
     assert process_identity.started(entry.pid) is not None  # and was not touched
 
 
-def test_a_node_that_starts_again_is_written_down_once(start: Start, home: Path) -> None:
+def test_a_node_that_starts_again_is_written_down_once(start: Start, state: Path) -> None:
     start(1)
     again = start(1)
     assert registry.running() == [again]
-    assert len(list(home.iterdir())) == 1
+    assert len(list(state.iterdir())) == 1
 
 
 def test_a_temporary_directory_goes_when_nobody_owns_it(start: Start, tmp_path: Path) -> None:
@@ -118,14 +112,14 @@ def test_a_directory_of_another_name_is_never_removed(start: Start, tmp_path: Pa
 
 
 def test_a_damaged_file_is_removed_and_said(
-    start: Start, home: Path, caplog: pytest.LogCaptureFixture
+    start: Start, state: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = asdict(start())
     for number, damaged in enumerate([[], {"pid": 1}, {**whole, "pid": "1"}, {**whole, "x": 1}]):
-        (home / f"c-{number}.json").write_text(json.dumps(damaged))
-    (home / "d-1.json").write_text("{")
+        (state / f"c-{number}.json").write_text(json.dumps(damaged))
+    (state / "d-1.json").write_text("{")
     assert [asdict(entry) for entry in registry.running()] == [whole]
-    assert len(list(home.iterdir())) == 1
+    assert len(list(state.iterdir())) == 1
     assert caplog.text.count("is damaged") == 5
 
 

@@ -15,6 +15,7 @@ from quorumlog.cluster.errors import ClusterError
 from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
 from quorumlog.node.progress import progress_file
 from tests.support.cluster.fake_node import STEPS
+from tests.unit.cluster.conftest import FAKE
 
 HANGS = 'made no progress for 30 s after "{}: 0"'
 
@@ -30,11 +31,10 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(time_limit, "time", clock)
     monkeypatch.setattr(time_limit, "SAY_EVERY_S", 0.0)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return clock
 
 
@@ -42,9 +42,7 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
     """Make a cluster of two nodes, the first of them slow."""
     monkeypatch.setenv("FAKE_NODES", "1:slow")
-    cluster = LocalCluster(
-        tmp_path / "c", nodes=2, node_module="tests.support.cluster.fake_node", detached=True
-    )
+    cluster = LocalCluster(tmp_path / "c", nodes=2, node_module=FAKE, detached=True)
     yield cluster
     for node in cluster.nodes:
         with contextlib.suppress(ClusterError):  # it does not run, or was killed a moment ago
