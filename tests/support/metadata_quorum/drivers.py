@@ -36,6 +36,7 @@ from quorumlog.metadata_quorum.log.election_store import ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
+from tests.support.metadata_quorum.brokers import broker_registration
 from tests.support.metadata_quorum.voters import directory_id
 from tests.support.metadata_quorum.voters import voter as voter_of
 
@@ -285,15 +286,8 @@ class Network:
 
 
 def registration(broker_id: int, **more: Any) -> BrokerRegistration:
-    return BrokerRegistration(
-        broker_id=BrokerId(broker_id),
-        incarnation_id="a",
-        host="h",
-        port=9092,
-        control_address=f"h:{broker_id}",
-        directory_id=f"d{broker_id}",
-        **more,
-    )
+    where = {"control_address": f"h:{broker_id}", "directory_id": f"d{broker_id}"}
+    return broker_registration(broker_id, **where, **more)
 
 
 def heartbeat(broker_id: int, epoch: int, **wants: Any) -> BrokerHeartbeat:

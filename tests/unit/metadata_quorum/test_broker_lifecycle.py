@@ -18,20 +18,14 @@ from quorumlog.metadata_quorum.controller_client import (
     HeartbeatReply,
     RegistrationReply,
 )
-from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
+from tests.support.metadata_quorum.brokers import broker_image, broker_registration
 from tests.support.waiting import until
 
-REGISTRATION = BrokerRegistration(
-    broker_id=BrokerId(1),
-    incarnation_id="a",
-    host="h",
-    port=1,
-    control_address="h:2",
-    directory_id="d",
-)
+REGISTRATION = broker_registration()
 
 
 class FakeController:
@@ -68,16 +62,8 @@ class FakeController:
         return HeartbeatReply(error_code=ErrorCode.NONE, should_shut_down=heartbeat.want_shut_down)
 
     def image(self, *, fenced: bool) -> ClusterImage:
-        broker = BrokerImage(
-            broker_id=BrokerId(1),
-            broker_epoch=self.epoch,
-            incarnation_id="a",
-            host="h",
-            port=1,
-            control_address="h:2",
-            fenced=fenced,
-            log_dirs=self.registered[-1].log_dirs if self.knows_directories else (),
-        )
+        log_dirs = self.registered[-1].log_dirs if self.knows_directories else ()
+        broker = broker_image(epoch=self.epoch, fenced=fenced, log_dirs=log_dirs)
         return ClusterImage(
             end_offset=Offset(self.epoch + 1),
             controller_id=self.controller_id,

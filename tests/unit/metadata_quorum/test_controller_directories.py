@@ -9,8 +9,7 @@ from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss, losses_since, remark_on
 from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.controller.slices import Slices
-from quorumlog.metadata_quorum.controller_client import BrokerRegistration
-from quorumlog.metadata_quorum.image import LOST, BrokerImage
+from quorumlog.metadata_quorum.image import LOST
 from quorumlog.metadata_quorum.image.features import (
     ANNOUNCED,
     LEVEL_OF_LAST_KNOWN_ELR,
@@ -20,6 +19,7 @@ from quorumlog.metadata_quorum.image.features import (
 from quorumlog.metadata_quorum.image.records import PartitionChange, RegisterBroker
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset
+from tests.support.metadata_quorum.brokers import broker_image, broker_registration
 from tests.support.metadata_quorum.controllers import Bench, ids, image_of, topic
 
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -249,25 +249,8 @@ def test_a_failed_directory_of_many_replicas_is_left_slice_by_slice() -> None:
 # --- who comes back with less is no more eligible; who was only killed is ---
 
 
-BEFORE = BrokerImage(
-    broker_id=BrokerId(3),
-    broker_epoch=5,
-    incarnation_id="a",
-    host="h",
-    port=1,
-    control_address="h:2",
-    directory_id="d",
-    boot_id="b",
-)
-AFTER = BrokerRegistration(
-    broker_id=BrokerId(3),
-    incarnation_id="b",
-    host="h",
-    port=1,
-    control_address="h:2",
-    directory_id="d",
-    boot_id="b",
-)
+BEFORE = broker_image(3, directory_id="d", boot_id="b")
+AFTER = broker_registration(3, incarnation_id="b", boot_id="b")
 
 
 @pytest.mark.parametrize(

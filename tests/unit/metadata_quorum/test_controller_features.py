@@ -41,13 +41,13 @@ from quorumlog.metadata_quorum.image.records import (
     Partition,
     PartitionChange,
     ProducerIds,
-    RegisterBroker,
     Topic,
     decode_record,
     encode_record,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, PartitionIndex, TopicId
+from tests.support.metadata_quorum.brokers import broker_record
 from tests.support.metadata_quorum.controllers import SETTINGS, Bench, ids, image_of, topic
 from tests.unit.metadata_quorum.test_controller_access import ACL, ALL
 
@@ -421,13 +421,5 @@ def test_a_registration_without_an_epoch_has_that_of_its_offset(
 ) -> None:
     """Logs from before the field was are read as they were then."""
     cluster = Bench().controller.cluster
-    record = RegisterBroker(
-        broker_id=BrokerId(1),
-        incarnation_id="x",
-        host="h",
-        port=1,
-        control_address="h:2",
-        broker_epoch=written,
-    )
-    cluster.apply(Offset(0), record)
+    cluster.apply(Offset(0), broker_record(1, written))
     assert cluster.brokers[BrokerId(1)].broker_epoch == in_force

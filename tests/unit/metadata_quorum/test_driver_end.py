@@ -187,13 +187,23 @@ async def test_a_request_that_comes_before_the_start_waits_for_it() -> None:
         await waiting
 
 
-async def test_a_driver_that_has_ended_confirms_no_resignation() -> None:
-    driver = started(IdleQuorum())
-    driver.stop()
+async def check_no_resignation(driver: Driver) -> None:
     known = asyncio.get_running_loop().create_future()
     driver.resign(known)
     with pytest.raises(Stopped):
         await known
+
+
+async def test_every_request_that_waits_when_it_ends_is_refused() -> None:
+    driver = started(IdleQuorum(LEAD, SAVE))
+    waiting = [asyncio.create_task(ask(driver, IDS)), asyncio.create_task(call(driver, FETCH))]
+    await asyncio.sleep(0)
+    driver.stop()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [NotController, Stopped]
+    with pytest.raises(NotController):
+        await ask(driver, IDS)
+    await check_no_resignation(driver)
 
 
 async def test_requests_that_find_no_room_are_refused_and_facts_are_not() -> None:
@@ -207,17 +217,6 @@ async def test_requests_that_find_no_room_are_refused_and_facts_are_not() -> Non
         await call(driver, FETCH)
     driver.feed(events.Ticked())
     assert len(driver._inbox) == INBOX_FACTS_MAX + 1
-
-
-async def test_every_request_that_waits_when_it_ends_is_refused() -> None:
-    driver = started(IdleQuorum(LEAD, SAVE))
-    waiting = [asyncio.create_task(ask(driver, IDS)), asyncio.create_task(call(driver, FETCH))]
-    await asyncio.sleep(0)
-    driver.stop()
-    results = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(result) for result in results] == [NotController, Stopped]
-    with pytest.raises(NotController):
-        await ask(driver, IDS)
 
 
 async def test_a_peer_that_sends_corrupt_records_is_named_once(
@@ -296,10 +295,7 @@ async def test_while_it_waits_all_is_refused_and_nothing_is_decided() -> None:
         await ask(driver, IDS)
     with pytest.raises(Stopped):
         await call(driver, FETCH)
-    known = asyncio.get_running_loop().create_future()
-    driver.resign(known)
-    with pytest.raises(Stopped):
-        await known
+    await check_no_resignation(driver)
     driver.feed(events.Ticked())
     assert [type(event) for event in quorum.events] == [events.Started]
     driver.stop()

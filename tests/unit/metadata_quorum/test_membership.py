@@ -202,6 +202,8 @@ def test_a_vote_is_asked_of_one_directory() -> None:
     refused = vote_of(quorum, named(3, directory="lost"))
     assert (refused.error_code, refused.vote_granted) == (ErrorCode.INVALID_VOTER_KEY, False)
     assert vote_of(quorum, named(3)).vote_granted
+    new = node(4, voter_set(1, 2), is_new=True)  # it is named, and without its past
+    assert not vote_of(new, named(4)).vote_granted
 
 
 @pytest.mark.parametrize("sets", [(voter_set(1, 2),), ()])
@@ -210,10 +212,6 @@ def test_a_node_votes_that_has_not_heard_that_it_is_a_voter(sets: tuple[VoterSet
     assert not quorum.is_voter
     assert vote_of(quorum, named(4)).vote_granted
     assert not vote_of(quorum, named(4, candidate=3)).vote_granted  # once in an epoch
-
-
-def test_a_node_without_its_past_does_not_vote_although_it_is_named() -> None:
-    assert not vote_of(node(4, voter_set(1, 2), is_new=True), named(4)).vote_granted
 
 
 @pytest.mark.parametrize("restarts", [False, True])

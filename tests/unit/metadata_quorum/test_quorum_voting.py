@@ -41,7 +41,6 @@ from tests.support.metadata_quorum.quorums import (
     answered,
     asked,
     begin,
-    elect,
     end,
     fail,
     fetch_request,
@@ -76,12 +75,6 @@ def test_an_observer_has_no_vote() -> None:
         response = reply(node, vote_request(epoch=6, voter=9, pre=is_pre_vote))
         assert response.error_code is ErrorCode.INCONSISTENT_VOTER_SET
     assert node.leader_epoch == 4
-
-
-def test_a_leader_refuses_every_pre_vote_of_its_epoch() -> None:
-    node = elect(started(voters=(1, 2)))
-    assert not reply(node, vote_request(epoch=1, log=(1, 9), pre=True), 1001).vote_granted
-    assert node.is_leader
 
 
 def test_one_that_stands_though_it_knows_the_leader_votes_for_nobody() -> None:
@@ -234,6 +227,8 @@ def test_nobody_stands_when_there_is_no_newer_epoch() -> None:
     assert isinstance(node.role, Unattached)
     one_before = started(leader_epoch=EPOCH_MAX - 1, voters=(1,))
     assert (one_before.leader_epoch, one_before.is_leader) == (EPOCH_MAX, True)
+    observer = started(9, leader_epoch=EPOCH_MAX, voted_id=9)  # it was a voter
+    assert (observer.leader_epoch, observer._state.voted_id) == (EPOCH_MAX, -1)
 
 
 def test_a_candidate_of_the_last_epoch_does_not_stand_again() -> None:
@@ -257,11 +252,6 @@ def test_one_that_resigned_in_the_last_epoch_stays_so_and_is_not_busy() -> None:
     assert node.leader_epoch == EPOCH_MAX
     deadline_ms = node.next_deadline_ms()
     assert deadline_ms is None or deadline_ms > 5000
-
-
-def test_an_observer_that_was_a_voter_of_the_last_epoch_starts() -> None:
-    node = started(9, leader_epoch=EPOCH_MAX, voted_id=9)
-    assert (node.leader_epoch, node._state.voted_id) == (EPOCH_MAX, -1)
 
 
 # --- every pair of roles, within an epoch and to a newer one; written a second time, on purpose ---

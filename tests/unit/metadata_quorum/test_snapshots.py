@@ -42,27 +42,17 @@ from quorumlog.storage.errors import DamagedLog
 from quorumlog.storage.io.disk import read_file, write_file_durably
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, Offset, TopicId
 from quorumlog.wire.codec.records import Record, encode_batch
+from tests.support.metadata_quorum.brokers import broker_image, broker_record
 
 HERE: Final = f"/data/{DIRECTORY}"
 EPOCH: Final = Epoch(3)
 
 
-def registration(broker_id: int, epoch: int) -> RegisterBroker:
-    return RegisterBroker(
-        broker_id=BrokerId(broker_id),
-        incarnation_id="x",
-        host="h",
-        port=1,
-        control_address="h:2",
-        broker_epoch=epoch,
-    )
-
-
 RECORDS: Final[Sequence[MetadataRecord]] = (
-    registration(1, 0),
+    broker_record(1, 0),
     Topic(name="a", topic_id=TopicId(b"a" * 16)),
     Topic(name="b", topic_id=TopicId(b"b" * 16)),
-    registration(2, 3),
+    broker_record(2, 3),
     RemoveTopic(topic_id=TopicId(b"a" * 16)),
     ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=1000),
 )
@@ -272,13 +262,9 @@ def full_access() -> AccessImage:
 
 
 def full_broker() -> BrokerImage:
-    return BrokerImage(
-        broker_id=BrokerId(4),
-        broker_epoch=12,
-        incarnation_id="i",
-        host="h",
-        port=1,
-        control_address="h:2",
+    return broker_image(
+        4,
+        12,
         rack="r",
         directory_id="d",
         boot_id="b",

@@ -141,17 +141,12 @@ def test_the_upgrade_writes_the_configured_voters_with_their_directories() -> No
     assert code(change(quorum, UPGRADE)) is ErrorCode.NONE  # it is 1 already
 
 
-def test_the_upgrade_waits_for_the_directory_of_each_voter() -> None:
+def test_an_upgrade_waits_for_the_directory_of_each_voter() -> None:
     quorum = elected()
     fetch(quorum, 2)
-    check_delayed(answer(change(quorum, UPGRADE)), "voter 3")
+    check_delayed(answer(change(quorum, UPGRADE)), "voter 3")  # one by request is asked for again
     assert quorum.kraft_version == 0
-
-
-def test_a_decided_upgrade_is_made_once_each_voter_has_named_its_directory() -> None:
-    quorum = elected()
-    fetch(quorum, 2)
-    assert quorum.step(1000, events.UpgradeDecided()) == []
+    assert quorum.step(1000, events.UpgradeDecided()) == []  # one that is decided is made later
     end_offset = quorum.log_end_offset
     tick(quorum, 1001)
     fetch(quorum, 2, now_ms=1002)
@@ -203,16 +198,14 @@ def test_a_node_that_does_not_lead_names_the_leader() -> None:
     assert (response.leader_id, response.leader_address) == (2, "host2:2")
 
 
-@pytest.mark.parametrize("request_", [add(4), remove(3)])
-def test_at_version_0_the_voters_are_configured(request_: VoterChangeRequest) -> None:
-    assert code(change(leader(), request_)) is ErrorCode.UNSUPPORTED_VERSION
+def test_at_version_0_the_voters_are_configured_and_the_last_one_stays() -> None:
+    for request in (add(4), remove(3)):
+        assert code(change(leader(), request)) is ErrorCode.UNSUPPORTED_VERSION
+    assert code(change(leader(1), remove(1))) is ErrorCode.INVALID_REQUEST
 
 
-def test_no_change_before_a_record_of_the_own_epoch_is_committed() -> None:
+def test_one_change_at_a_time_once_a_record_of_the_own_epoch_is_committed() -> None:
     check_delayed(answer(change(elected(1, 2, 3), remove(3))), "a record of its epoch")
-
-
-def test_one_change_at_a_time() -> None:
     quorum = leader(1, 2, 3)
     change(quorum, remove(3))
     second = answer(quorum.step(1000, asked(remove(2), 10)))
@@ -303,7 +296,7 @@ def test_an_answer_may_be_asked_for_before_the_commit() -> None:
     assert quorum.high_watermark < quorum.log_end_offset
 
 
-def test_a_change_that_waits_too_long_may_still_be_made() -> None:
+def test_a_change_that_waits_too_long_or_whose_leader_is_deposed_may_still_be_made() -> None:
     quorum = leader(1, 2, 3)
     change(quorum, remove(3))
     flush(quorum)
@@ -312,9 +305,6 @@ def test_a_change_that_waits_too_long_may_still_be_made() -> None:
     check_delayed(answer(tick(quorum, 3000)), "may still be made")
     fetch(quorum, 2, now_ms=3000)
     assert quorum.high_watermark == quorum.log_end_offset
-
-
-def test_a_leader_that_is_deposed_does_not_know_what_comes_of_the_change() -> None:
     quorum = leader(1, 2, 3)
     change(quorum, remove(3))
     response = answer(quorum.step(1001, asked(begin(2, 7), 99)))
@@ -348,10 +338,6 @@ def test_a_voter_is_replaced_by_removing_and_adding_it() -> None:
 # --- removing ---
 
 
-def test_the_last_voter_stays() -> None:
-    assert code(change(leader(1), remove(1))) is ErrorCode.INVALID_REQUEST
-
-
 def test_the_fetch_of_a_voter_that_is_removed_then_does_not_hold_the_quorum() -> None:
     quorum = leader(1, 2, 3, 4, 5)
     role = role_of(quorum, Leader)
@@ -364,31 +350,37 @@ def test_the_fetch_of_a_voter_that_is_removed_then_does_not_hold_the_quorum() ->
     assert role.check_quorum_deadline_ms > deadline_ms
 
 
-def test_a_leader_that_removes_itself_does_not_count_itself_and_resigns_at_the_commit() -> None:
+@pytest.fixture
+def leaving() -> Quorum:
+    """A leader that has removed itself."""
     quorum = leader(1, 2, 3)
     change(quorum, remove(1))
     flush(quorum)
-    assert not quorum.is_voter
-    assert quorum.is_leader
-    fetch(quorum, 2)  # it is 1 of the 2 that are left
-    assert quorum.is_leader
-    orders = fetch(quorum, 3)
-    assert quorum.high_watermark == quorum.log_end_offset
+    return quorum
+
+
+def test_a_leader_that_removes_itself_does_not_count_itself_and_resigns_at_the_commit(
+    leaving: Quorum,
+) -> None:
+    assert not leaving.is_voter
+    assert leaving.is_leader
+    fetch(leaving, 2)  # it is 1 of the 2 that are left
+    assert leaving.is_leader
+    orders = fetch(leaving, 3)
+    assert leaving.high_watermark == leaving.log_end_offset
     assert code(orders) is ErrorCode.NONE
-    assert isinstance(quorum.role, Resigned)
-    tick(quorum, 60_000)
-    assert isinstance(quorum.role, Unattached)
-    tick(quorum, 120_000)
-    assert isinstance(quorum.role, Unattached)  # it does not stand any more
+    assert isinstance(leaving.role, Resigned)
+    for now_ms in (60_000, 120_000):  # it does not stand any more
+        tick(leaving, now_ms)
+        assert isinstance(leaving.role, Unattached)
 
 
-def test_a_leader_that_removed_itself_needs_the_fetches_of_a_majority_of_the_others() -> None:
-    quorum = leader(1, 2, 3)
-    change(quorum, remove(1))
-    flush(quorum)
-    fetch(quorum, 2, now_ms=3000)
-    tick(quorum, 4000)
-    assert isinstance(quorum.role, Resigned)  # 1 of 2 is no majority
+def test_a_leader_that_removed_itself_needs_the_fetches_of_a_majority_of_the_others(
+    leaving: Quorum,
+) -> None:
+    fetch(leaving, 2, now_ms=3000)
+    tick(leaving, 4000)
+    assert isinstance(leaving.role, Resigned)  # 1 of 2 is no majority
 
 
 # --- addresses ---

@@ -1,6 +1,7 @@
 """A node's configuration: its sources, its names, its secret, and the refusals."""
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -66,10 +67,10 @@ def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> Non
         ({"replica.lag.time.max": "1"}, "did you mean replica.lag.time.max.ms?"),
         ({"log.segment.ms": "1"}, "unknown setting log.segment.ms"),
         ({"log.segment.index.bytes": "12"}, "unknown setting log.segment.index.bytes"),
-        ({"log.roll.ms": "0"}, "log.roll.ms=0: Value must be at least 1"),
-        ({"log.roll.hours": "0"}, "log.roll.hours=0: Value must be at least 1"),
-        ({"log.roll.hours": "1h"}, "log.roll.hours=1h: Not a number"),
-        ({"num.io.threads": "x"}, "num.io.threads=x: Not a number"),
+        ({"log.roll.ms": "0"}, ": Value must be at least 1"),
+        ({"log.roll.hours": "0"}, ": Value must be at least 1"),
+        ({"log.roll.hours": "1h"}, ": Not a number"),
+        ({"num.io.threads": "x"}, ": Not a number"),
         ({"num.io.thread": "1"}, "unknown setting num.io.thread; did you mean num.io.threads?"),
         ({"log.rol.ms": "1"}, "unknown setting log.rol.ms; did you mean log.roll.ms?"),
         (
@@ -77,11 +78,8 @@ def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> Non
             "did you mean transaction.state.log.replication.factor?",
         ),
         ({"num.partition": "3"}, "did you mean num.partitions?"),
-        ({"num.partitions": "many"}, "num.partitions=many: Not a number"),
-        (
-            {"auto.create.topics.enable": "yes"},
-            "auto.create.topics.enable=yes: Expected value to be either true or false",
-        ),
+        ({"num.partitions": "many"}, ": Not a number"),
+        ({"auto.create.topics.enable": "yes"}, ": Expected value to be either true or false"),
         ({"node.id": ""}, "node.id is not set"),
         ({"node.id": "3"}, "node.id=3 is not in controller.quorum.voters"),
         ({"process.roles": "boss"}, "use broker, controller or both"),
@@ -105,17 +103,14 @@ def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> Non
             {"controller.quorum.voters": "-1@a:1"},
             "controller.quorum.voters=-1: Value must be at least",
         ),
-        ({"node.id": "-1"}, "node.id=-1: Value must be at least 0"),
+        ({"node.id": "-1"}, ": Value must be at least 0"),
         ({"node.id": "2147483648"}, "Value must be at most 2147483647"),
-        (
-            {"offsets.topic.segment.bytes": "1048575"},
-            "offsets.topic.segment.bytes=1048575: Value must be at least 1048576",
-        ),
-        ({"num.partitions": "0"}, "num.partitions=0: Value must be at least 1"),
-        ({"num.partitions": "1_000"}, "num.partitions=1_000: Not a number"),
+        ({"offsets.topic.segment.bytes": "1048575"}, ": Value must be at least 1048576"),
+        ({"num.partitions": "0"}, ": Value must be at least 1"),
+        ({"num.partitions": "1_000"}, ": Not a number"),
         ({"num.partitions": "1" * 5000}, "1: Not a number"),
         ({"num.partitions": "2147483648"}, "Value must be at most 2147483647"),
-        ({"min.insync.replicas": "0"}, "min.insync.replicas=0: Value must be at least 1"),
+        ({"min.insync.replicas": "0"}, ": Value must be at least 1"),
         ({"broker.session.timeout.ms": "10s"}, "=10s: Not a number"),
         ({"broker.session.timeout.ms": "-1"}, "Value must be at least 1"),
         ({"replica.fetch.wait.max.ms": "-1"}, "Value must be at least 0"),
@@ -140,9 +135,11 @@ def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> Non
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(changes: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    if message.startswith(":"):
+        [(name, value)] = changes.items()
+        message = f"{name}={value}{message}"
+    with pytest.raises(ConfigError, match=re.escape(message)):
         config.build({**COMPLETE, **changes})
-    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(

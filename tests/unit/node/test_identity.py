@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.node import config
 from quorumlog.node.boot_gate import BootGate
 from quorumlog.node.config import NodeConfig
@@ -19,6 +19,7 @@ from quorumlog.node.identity import (
 )
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import BrokerId
+from tests.support.metadata_quorum.brokers import broker_image
 
 
 @pytest.fixture
@@ -153,15 +154,7 @@ class Listener:
 
 
 def image_of(broker_epoch: int) -> ClusterImage:
-    broker = BrokerImage(
-        broker_id=OURS,
-        broker_epoch=broker_epoch,
-        incarnation_id="x",
-        host="localhost",
-        port=9092,
-        control_address="localhost:19092",
-    )
-    return ClusterImage(brokers={OURS: broker})
+    return ClusterImage(brokers={OURS: broker_image(epoch=broker_epoch)})
 
 
 def test_the_former_process_is_never_shown_and_ours_is_shown_whole() -> None:
