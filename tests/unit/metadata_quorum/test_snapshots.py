@@ -203,7 +203,7 @@ def test_a_log_without_its_start_needs_a_snapshot(
     [
         (SnapshotId(Offset(9), EPOCH), RECORDS[:1], "but the log holds"),
         (SnapshotId(Offset(4), Epoch(2)), RECORDS[:1], "of another log"),
-        (SnapshotId(Offset(5), EPOCH), RECORDS[1:2] * 2, "its records do not fit"),
+        (SnapshotId(Offset(5), EPOCH), [RECORDS[1]] * 2, "its records do not fit"),
     ],
 )
 def test_a_snapshot_that_does_not_fit_the_log_or_in_itself_is_not_used(
