@@ -44,9 +44,12 @@ T = TypeVar("T")
 
 
 async def until(holds: Callable[[], bool], *, within_s: float = 60.0) -> None:
+    """Wait until it holds; look after each ms at first, and later at least each 50 ms."""
+    pause_s = 0.001
     async with asyncio.timeout(within_s):
         while not holds():
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(pause_s)
+            pause_s = min(1.02 * pause_s, 0.05)
 
 
 class NoThreads:

@@ -178,7 +178,7 @@ async def test_a_quorum_on_slow_disks_elects_a_leader_again_and_again(
         for node_id, seconds in slow_s.items():
             network.voters[node_id].threads.slow_s = seconds
         slowest_s = max(slow_s.values())
-        for _ in range(3):
+        for _ in range(6):
             leading = await network.leader()
             victim = leading.node_id
             if len(slow_s) == 1:
