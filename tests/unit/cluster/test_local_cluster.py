@@ -179,29 +179,21 @@ def test_settings_are_recorded_once_the_nodes_are_ready_with_them(
 def test_an_empty_value_takes_a_setting_back(make: Make) -> None:
     cluster = make(nodes=1, config={"num.partitions": "3", "broker.session.timeout.ms": ""})
     assert "broker.session.timeout.ms" not in cluster.spec.config  # of the fast defaults
-    cluster.start()
-    cluster.stop()
-    make(config={"num.partitions": ""}).start()
+    stopped(cluster)
+    stopped(make(config={"num.partitions": ""}))
     assert "num.partitions" not in recorded(cluster)["config"]
     assert "\nnum.partitions=" not in layout.properties_file(cluster.directory, 1).read_text()
-
-
-def test_a_recorded_name_that_is_unknown_can_be_taken_back(make: Make) -> None:
-    cluster = stopped(make(nodes=1))
+    file = cluster.directory / "cluster.json"
+    before = file.stat()
+    stopped(make())
+    assert file.stat().st_ino == before.st_ino  # a start that changes nothing writes nothing
     document = recorded(cluster)
     document["config"]["log.rol.ms"] = "5"
-    (cluster.directory / "cluster.json").write_text(json.dumps(document))
+    file.write_text(json.dumps(document))
     with pytest.raises(InvalidArgument, match="did you mean"):
         make().start()
-    make(config={"log.rol.ms": ""}).start()
+    make(config={"log.rol.ms": ""}).start()  # a recorded name that is unknown
     assert "log.rol.ms" not in recorded(cluster)["config"]
-
-
-def test_a_start_that_changes_nothing_writes_nothing(make: Make) -> None:
-    cluster = stopped(make(nodes=1))
-    before = (cluster.directory / "cluster.json").stat()
-    make().start()
-    assert (cluster.directory / "cluster.json").stat().st_ino == before.st_ino
 
 
 def test_a_directory_that_cannot_be_written_is_told_with_the_option(

@@ -61,12 +61,9 @@ def test_a_process_is_its_id_and_its_start() -> None:
     assert process_identity.is_running(os.getpid(), own)
     assert not process_identity.is_running(os.getpid(), f"{own}0")
     assert not process_identity.is_running(2**22 + 1, own)
-
-
-def test_a_process_that_has_ended_is_gone_before_its_parent_waits() -> None:
     process = subprocess.Popen(["true"])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is a zombie
-    assert process_identity.started(process.pid) is None
+    assert process_identity.started(process.pid) is None  # gone before its parent waits
     process.wait()
 
 
@@ -75,20 +72,12 @@ def test_running_nodes_are_found_and_ended_ones_forgotten(start: Start, state: P
     assert registry.running() == [first, second]
     end(first)
     assert registry.running() == [second]
-    assert len(list(state.iterdir())) == 1
-
-
-def test_a_process_with_an_id_used_again_is_not_the_node(start: Start) -> None:
-    entry = start(started="when another process had this id")
-    assert registry.running() == []
-    assert process_identity.started(entry.pid) is not None  # and was not touched
-
-
-def test_a_node_that_starts_again_is_written_down_once(start: Start, state: Path) -> None:
-    start(1)
-    again = start(1)
+    again = start(2)  # one that starts again is written down once
     assert registry.running() == [again]
     assert len(list(state.iterdir())) == 1
+    entry = start(3, started="when another process had this id")
+    assert registry.running() == [again]
+    assert process_identity.started(entry.pid) is not None  # and was not touched
 
 
 def test_a_temporary_directory_goes_when_nobody_owns_it(start: Start, tmp_path: Path) -> None:
@@ -141,16 +130,13 @@ def test_without_a_home_there_is_no_registry(monkeypatch: pytest.MonkeyPatch) ->
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
+    monkeypatch.setenv("XDG_STATE_HOME", "here")  # one that is relative is ignored
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert registry.home() == Path("/home/somebody/.local/state/quorumlog/nodes")
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setattr(Path, "home", no_home)
     assert registry.home() is None
     assert registry.running() == []
-
-
-def test_a_relative_state_directory_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", "here")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert registry.home() == Path("/home/somebody/.local/state/quorumlog/nodes")
 
 
 def test_every_cluster_is_stopped_paused_nodes_too(start: Start, tmp_path: Path) -> None:
@@ -181,33 +167,20 @@ def test_a_node_that_does_not_stop_is_killed_and_told(
 
 
 def test_the_process_that_listens_is_named() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        obstacle = ports.obstacle("127.0.0.1", taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        obstacle = ports.obstacle("127.0.0.1", port)
     assert obstacle is not None
     assert obstacle.reason.startswith("in use")
     if sys.platform == "linux":
         assert obstacle.reason.startswith(f"in use by process {os.getpid()} (")
         assert obstacle.pid == os.getpid()
-
-
-def test_a_port_that_only_closes_is_free() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    assert ports.obstacle("127.0.0.1", port) is None
-
-
-def test_an_address_of_another_machine_is_told_as_such() -> None:
-    assert "assign" in str(ports.obstacle("192.0.2.1", 9092))
-
-
-def test_without_proc_nothing_is_known_of_the_listener(tmp_path: Path) -> None:
-    assert ports.listener(9092, proc=tmp_path) is None
+    assert ports.obstacle("127.0.0.1", port) is None  # it is closed
+    assert "assign" in str(ports.obstacle("192.0.2.1", 9092))  # of another machine
 
 
 def test_a_listener_of_another_user_stays_unnamed(tmp_path: Path) -> None:
+    assert ports.listener(9092, proc=tmp_path) is None  # without /proc
     row = "0: 0100007F:2384 00000000:0000 0A 0:0 00:0 0 0 0 777 1"
     (tmp_path / "net").mkdir()
     (tmp_path / "net/tcp").write_text(f"header\n{row}\n")
