@@ -372,9 +372,7 @@ def test_a_small_file_finds_room_and_the_reserve_takes_back_what_is_left(path: s
     assert disk.size(RESERVE) == RESERVE_BYTES
 
 
-def test_all_of_it_is_given_up_before_a_small_file_is_refused_and_a_large_one_gets_nothing() -> (
-    None
-):
+def test_all_of_it_is_given_up_for_small_files_and_nothing_for_a_large_one() -> None:
     disk = full_disk()
     with pytest.raises(OSError, match="No space"):
         write_file_durably(disk, "/d/small", bytes(STEP_BYTES + 1))

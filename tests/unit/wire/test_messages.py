@@ -1,4 +1,4 @@
-"""Messages: numbers at their edges, byte for byte what kio and kafka-python write, generated."""
+"""Messages: numbers at their edges, byte for byte what kafka-python writes, generated."""
 
 import importlib
 import json
@@ -13,7 +13,6 @@ from typing import Any
 
 import grimp
 import pytest
-from kio.index import load_request_schema, load_response_schema
 
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.message import Message
@@ -32,8 +31,7 @@ from quorumlog.wire.codec.varint import (
     read_uvarint,
     skip_tagged_fields,
 )
-from tests.support.sizes import tries
-from tests.support.wire.records_oracle import kio_bytes, random_message
+from tests.support.wire.records_oracle import random_message
 
 
 @pytest.mark.parametrize(
@@ -79,30 +77,6 @@ def test_a_string_that_is_longer_is_refused_even_where_a_varint_counts() -> None
     longer = b"".join(encode_message(MetadataResponse(cluster_id="x" * 2**15), 12))
     with pytest.raises(MalformedFrame, match="cluster_id: 32768 bytes"):
         decode_message(MetadataResponse, 12, longer)
-
-
-# --- every version of every message is byte for byte what kio writes ---
-
-
-SAMPLES = tries(4)
-
-
-@pytest.mark.parametrize("api_key", sorted(APIS))
-def test_every_version_is_byte_for_byte_what_kio_writes(api_key: int) -> None:
-    draw = random.Random(api_key)
-    for version in APIS[api_key].versions:
-        for message_class, kio_class in (
-            (request_class(api_key), load_request_schema(api_key, version)),
-            (response_class(api_key), load_response_schema(api_key, version)),
-        ):
-            for _ in range(SAMPLES):
-                message = random_message(draw, message_class, version)
-                expected = kio_bytes(message, kio_class)
-                ours = b"".join(encode_message(message, version))
-                assert ours == expected
-                decoded = decode_message(message_class, version, expected)
-                assert decoded == message
-                assert b"".join(encode_message(decoded, version)) == expected
 
 
 # --- every message that kafka-python has is byte for byte what it writes ---
