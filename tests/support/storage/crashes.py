@@ -41,9 +41,7 @@ def lose_power_at(
     return False
 
 
-def fail_on(
-    operation: str, suffix: str = "", code: int = errno.EIO
-) -> Callable[[str, str], None]:
+def fail_on(operation: str, suffix: str = "", code: int = errno.EIO) -> Callable[[str, str], None]:
     """Let an operation on files of this suffix fail: a value for `disk.on_operation`."""
 
     def on_operation(called: str, path: str) -> None:
