@@ -203,9 +203,9 @@ def test_a_prepared_one_that_a_start_does_not_need_is_dropped(
 ) -> None:
     forked.prepare()
     process = forked._prepared[0].process
-    make(nodes=1).start()
-    assert process.returncode == -signal.SIGKILL
-    assert forked._prepared == []
+    with make(nodes=1):
+        assert process.returncode == -signal.SIGKILL
+        assert forked._prepared == []
 
 
 def test_a_wait_for_a_process_has_an_end(tmp_path: Path) -> None:
