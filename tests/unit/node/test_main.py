@@ -146,7 +146,7 @@ assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
 
 
 def test_a_node_may_open_as_many_files_as_the_system_allows() -> None:
-    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True)
 
 
 @pytest.mark.parametrize(
