@@ -47,10 +47,10 @@ PAIRS = {  # table -> the test that tries every pair of its states
         "::test_every_heartbeat_in_every_state_makes_a_legal_change"
     ),
     "quorumlog/metadata_quorum/core/roles.py:CHANGES_TO_A_NEWER_EPOCH": (
-        "unit/metadata_quorum/test_quorum_roles.py::test_every_pair_of_roles"
+        "unit/metadata_quorum/test_quorum_voting.py::test_every_pair_of_roles"
     ),
     "quorumlog/metadata_quorum/core/roles.py:CHANGES_WITHIN_AN_EPOCH": (
-        "unit/metadata_quorum/test_quorum_roles.py::test_every_pair_of_roles"
+        "unit/metadata_quorum/test_quorum_voting.py::test_every_pair_of_roles"
     ),
 }
 
