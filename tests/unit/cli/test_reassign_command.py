@@ -12,11 +12,7 @@ from quorumlog.cli.reassign_command import moving_replicas, throttled
 from quorumlog.client import Admin, TopicPartition
 from quorumlog.client.core.metadata_cache import PartitionView
 from quorumlog.client.descriptions import ConfigValue
-from quorumlog.wire.codec.messages import alter_partition_reassignments as alter_
-from quorumlog.wire.codec.messages import list_partition_reassignments as list_
-from tests.unit.cli.test_admin_commands import Shell, shell
-
-__all__ = ["shell"]  # the fixture
+from tests.support.cli.in_process import Shell
 
 LEADERS: Final = "leader.replication.throttled.replicas"
 FOLLOWERS: Final = "follower.replication.throttled.replicas"
@@ -26,30 +22,18 @@ MOVING: Final = {LEADERS: "0:1,1:1", FOLLOWERS: "0:2,1:3"}
 
 def offer(shell: Shell, *moving: int) -> None:
     """Take every reassignment of t-0; `moving`: the partitions that are listed."""
-    one = alter_.ReassignablePartitionResponse(partition_index=0)
-    topic = alter_.ReassignableTopicResponse(name="t", partitions=[one])
-    shell.cluster.offer(
-        alter_.AlterPartitionReassignmentsRequest,
-        alter_.AlterPartitionReassignmentsResponse(responses=[topic]),
-    )
-    ongoing = [list_.OngoingPartitionReassignment(partition_index=index) for index in moving]
-    shell.cluster.offer(
-        list_.ListPartitionReassignmentsRequest,
-        list_.ListPartitionReassignmentsResponse(
-            topics=[list_.OngoingTopicReassignment(name="t", partitions=ongoing)]
-        ),
-    )
+    taken = {"name": "t", "partitions": [{"partition_index": 0}]}
+    shell.offer("AlterPartitionReassignments", {"responses": [taken]})
+    ongoing = {"name": "t", "partitions": [{"partition_index": index} for index in moving]}
+    shell.offer("ListPartitionReassignments", {"topics": [ongoing]})
 
 
 def test_a_partition_is_sent_away_without_waiting(shell: Shell) -> None:
     offer(shell)
     words = ("reassign", "--topic", "t", "--partition", "0", "--brokers", "2,3", "--detach")
     assert shell(*words) == "   0  replicas [2, 3]\n"
-    assert shell.json(*words) == {
-        "topic": "t",
-        "completed": False,
-        "partitions": [{"partition": 0, "replicas": [2, 3]}],
-    }
+    partitions = [{"partition": 0, "replicas": [2, 3]}]
+    assert shell.json(*words) == {"topic": "t", "completed": False, "partitions": partitions}
     asked = shell.cluster.requests()[0].topics[0].partitions
     assert [(one.partition_index, one.replicas) for one in asked] == [(0, [2, 3])]
 

@@ -13,17 +13,14 @@ import pytest
 from quorumlog.client import Consumer, Delivery, KafkaError, Producer
 from quorumlog.client.settings import ProducerOptions
 from tests.support.client.fake_cluster import PRODUCE, SILENCE, T, fake_cluster
+from tests.support.client.opened import producing
 
 QUICK: ProducerOptions = {"linger_ms": 0, "request_timeout_ms": 2_000}
 SLOW: ProducerOptions = {"linger_ms": 60_000, "client_id": "careless"}
 
 
 async def test_deliveries_work_with_asyncio_wait_and_callbacks() -> None:
-    async with (
-        asyncio.timeout(20),
-        fake_cluster() as cluster,
-        Producer(cluster.bootstrap, **QUICK) as producer,
-    ):
+    async with producing(**QUICK) as (_, producer):
         deliveries = [await producer.send("t", b"%d" % number) for number in range(3)]
         told: list[Delivery] = []
         deliveries[0].add_done_callback(told.append)

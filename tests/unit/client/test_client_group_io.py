@@ -8,7 +8,9 @@ from quorumlog.client import Consumer, KafkaError, RebalanceListener, TopicParti
 from quorumlog.client.settings import ConsumerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.client.fake_cluster import T
-from tests.support.client.fake_group import HEARTBEAT, group_cluster
+from tests.support.client.fake_group import HEARTBEAT, GroupCluster, group_cluster
+from tests.support.client.opened import in_group
+from tests.support.client.refusals import refused
 from tests.support.waiting import loop_turns, until
 
 OPTIONS: ConsumerOptions = {
@@ -18,7 +20,7 @@ OPTIONS: ConsumerOptions = {
     "fetch_max_wait_ms": 10,
     "auto_commit_interval_ms": 60_000,
 }
-
+ONE_BY_ONE: ConsumerOptions = {**OPTIONS, "max_poll_records": 1}
 
 Partitions = frozenset[TopicPartition]
 
@@ -61,98 +63,85 @@ async def in_poll(consumer: Consumer, event: asyncio.Event) -> None:
         assert await consumer.poll(10) == {}
 
 
+async def heartbeats(cluster: GroupCluster, count: int) -> None:
+    before = cluster.asked.count((1, HEARTBEAT))
+    await until(lambda: cluster.asked.count((1, HEARTBEAT)) >= before + count)
+
+
 async def test_poll_returns_nothing_of_partitions_that_are_being_revoked() -> None:
-    async with asyncio.timeout(30), group_cluster() as cluster:
-        gate = Gate()
-        options: ConsumerOptions = {**OPTIONS, "max_poll_records": 3}
-        async with Consumer(cluster.bootstrap, **options) as consumer:
-            cluster.fill(9)
-            consumer.subscribe(["t"], gate)
-            assert await values(consumer, 3) == [b"0", b"1", b"2"]
-            gate.entered.clear()
-            gate.open.clear()
-            cluster.beat = ErrorCode.REBALANCE_IN_PROGRESS
-            before = cluster.asked.count((1, HEARTBEAT))
-            while cluster.asked.count((1, HEARTBEAT)) < before + 2:
-                await asyncio.sleep(0.001)
-            await in_poll(consumer, gate.entered)  # six records are at hand all the time
-            for _ in range(5):
-                assert await consumer.poll(5) == {}
-            assert cluster.committed == 3
-            gate.open.set()
-            assert await values(consumer, 3) == [b"3", b"4", b"5"]
-            assert gate.told == ["assigned", "revoked", "assigned"]
+    gate = Gate()
+    async with in_group(9, max_poll_records=3, **OPTIONS) as (cluster, consumer):
+        consumer.subscribe(["t"], gate)
+        assert await values(consumer, 3) == [b"0", b"1", b"2"]
+        gate.entered.clear()
+        gate.open.clear()
+        cluster.beat = ErrorCode.REBALANCE_IN_PROGRESS
+        await heartbeats(cluster, 2)
+        await in_poll(consumer, gate.entered)  # six records are at hand all the time
+        for _ in range(5):
+            assert await consumer.poll(5) == {}
+        assert cluster.committed == 3
+        gate.open.set()
+        assert await values(consumer, 3) == [b"3", b"4", b"5"]
+        assert gate.told == ["assigned", "revoked", "assigned"]
 
 
 async def test_heartbeats_go_on_while_a_listener_takes_its_time() -> None:
-    async with asyncio.timeout(30), group_cluster() as cluster:
-        gate = Gate()
-        async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
-            cluster.fill(2)
-            gate.open.clear()
-            consumer.subscribe(["t"], gate)
-            await in_poll(consumer, gate.entered)  # in on_partitions_assigned
-            before = cluster.asked.count((1, HEARTBEAT))
-            while cluster.asked.count((1, HEARTBEAT)) < before + 3:
-                assert await consumer.poll(5) == {}
-            gate.entered.clear()
-            gate.open.set()
-            await values(consumer, 2)
-            gate.open.clear()
-            cluster.beat = ErrorCode.REBALANCE_IN_PROGRESS
-            await in_poll(consumer, gate.entered)  # in on_partitions_revoked
-            before = cluster.asked.count((1, HEARTBEAT))
-            while cluster.asked.count((1, HEARTBEAT)) < before + 3:
-                await asyncio.sleep(0.001)
-            gate.open.set()
+    gate = Gate()
+    async with in_group(2, **OPTIONS) as (cluster, consumer):
+        gate.open.clear()
+        consumer.subscribe(["t"], gate)
+        await in_poll(consumer, gate.entered)  # in on_partitions_assigned
+        before = cluster.asked.count((1, HEARTBEAT))
+        while cluster.asked.count((1, HEARTBEAT)) < before + 3:
+            assert await consumer.poll(5) == {}
+        gate.entered.clear()
+        gate.open.set()
+        await values(consumer, 2)
+        gate.open.clear()
+        cluster.beat = ErrorCode.REBALANCE_IN_PROGRESS
+        await in_poll(consumer, gate.entered)  # in on_partitions_revoked
+        await heartbeats(cluster, 3)
+        gate.open.set()
 
 
 async def test_nothing_is_returned_before_the_listener_has_seen_its_partitions() -> None:
-    async with asyncio.timeout(30), group_cluster() as cluster:
+    class Seeks(RebalanceListener):
+        async def on_partitions_assigned(self, partitions: Partitions) -> None:
+            await loop_turns()
+            consumer.seek(T, 5)
 
-        class Seeks(RebalanceListener):
-            async def on_partitions_assigned(self, partitions: Partitions) -> None:
-                await loop_turns()
-                consumer.seek(T, 5)
-
-        async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
-            cluster.fill(9)
-            consumer.subscribe(["t"], Seeks())
-            assert await values(consumer, 4) == [b"5", b"6", b"7", b"8"]
+    async with in_group(9, **OPTIONS) as (_, consumer):
+        consumer.subscribe(["t"], Seeks())
+        assert await values(consumer, 4) == [b"5", b"6", b"7", b"8"]
 
 
 async def test_a_fenced_member_gives_up_its_partitions_and_every_poll_says_so() -> None:
-    async with asyncio.timeout(30), group_cluster() as cluster:
-        gate = Gate()
-        options: ConsumerOptions = {**OPTIONS, "group_instance_id": "i", "max_poll_records": 1}
-        async with Consumer(cluster.bootstrap, **options) as consumer:
-            cluster.fill(9)
-            consumer.subscribe(["t"], gate)
-            await values(consumer, 1)
-            cluster.beat = ErrorCode.FENCED_INSTANCE_ID
-            while "lost" not in gate.told:
-                await asyncio.sleep(0.001)
-            assert consumer.assignment() == frozenset()
-            for _ in range(2):
-                with pytest.raises(KafkaError, match="FENCED_INSTANCE_ID: group g") as fenced:
-                    await consumer.poll(1_000)
-                assert fenced.value.fatal
-            with pytest.raises(KafkaError, match="not a member of group g now"):
-                await consumer.commit({T: 1})
-        assert cluster.commits == []
+    gate = Gate()
+    async with in_group(9, group_instance_id="i", **ONE_BY_ONE) as (cluster, consumer):
+        consumer.subscribe(["t"], gate)
+        await values(consumer, 1)
+        cluster.beat = ErrorCode.FENCED_INSTANCE_ID
+        while "lost" not in gate.told:
+            await asyncio.sleep(0.001)
+        assert consumer.assignment() == frozenset()
+        for _ in range(2):
+            with pytest.raises(KafkaError, match="FENCED_INSTANCE_ID: group g") as fenced:
+                await consumer.poll(1_000)
+            assert fenced.value.fatal
+        with pytest.raises(KafkaError, match="not a member of group g now"):
+            await consumer.commit({T: 1})
+    assert cluster.commits == []
 
 
 async def test_an_error_that_may_pass_is_told_and_the_next_poll_tries_again() -> None:
-    async with asyncio.timeout(30), group_cluster() as cluster:
-        options: ConsumerOptions = {**OPTIONS, "max_poll_records": 1}
-        async with Consumer(cluster.bootstrap, **options) as consumer:
-            cluster.fill(9)
-            consumer.subscribe(["t"])
-            await values(consumer, 1)
-            cluster.beat = ErrorCode.GROUP_AUTHORIZATION_FAILED
-            with pytest.raises(KafkaError, match="GROUP_AUTHORIZATION_FAILED"):
-                await values(consumer, 9)
-            assert await values(consumer, 1)
+    async with in_group(9, **ONE_BY_ONE) as (cluster, consumer):
+        consumer.subscribe(["t"])
+        await values(consumer, 1)
+        cluster.beat = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        with pytest.raises(KafkaError, match="GROUP_AUTHORIZATION_FAILED"):
+            await values(consumer, 9)
+        assert await values(consumer, 1)
 
 
 async def test_iteration_commits_what_was_yielded_and_goes_on_where_it_was() -> None:
@@ -200,43 +189,31 @@ async def test_the_listener_hears_of_the_end() -> None:
 
 
 async def test_an_older_commit_never_comes_after_a_newer_one() -> None:
-    async with asyncio.timeout(30), group_cluster() as cluster:
-        options: ConsumerOptions = {
-            **OPTIONS,
-            "auto_commit_interval_ms": 300,
-            "max_poll_records": 1,
-            "retry_backoff_ms": 5,
-        }
-        async with Consumer(cluster.bootstrap, **options) as consumer:
-            cluster.fill(9)
-            consumer.subscribe(["t"])
-            await values(consumer, 1)
-            cluster.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
-            while cluster.refusals:  # one begins in the background, and would be tried again
-                await consumer.poll(10)
-            await consumer.commit({T: 7})
-            before = cluster.asked.count((1, HEARTBEAT))
-            await until(lambda: cluster.asked.count((1, HEARTBEAT)) > before + 5)  # every 10 ms
-            assert cluster.commits == [7]
+    options: ConsumerOptions = {**ONE_BY_ONE, "auto_commit_interval_ms": 300}
+    async with in_group(9, **{**options, "retry_backoff_ms": 5}) as (cluster, consumer):
+        consumer.subscribe(["t"])
+        await values(consumer, 1)
+        cluster.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+        while cluster.refusals:  # one begins in the background, and would be tried again
+            await consumer.poll(10)
+        await consumer.commit({T: 7})
+        await heartbeats(cluster, 6)  # every 10 ms
+        assert cluster.commits == [7]
 
 
 async def test_a_commit_of_an_older_epoch_is_tried_again_only_for_what_the_member_has() -> None:
     """Its answer was on its way when a heartbeat brought the next epoch (KIP-848)."""
-    options: ConsumerOptions = {**OPTIONS, "retry_backoff_ms": 5}
-    async with asyncio.timeout(30), group_cluster() as cluster:
-        cluster.fill(9)
-        async with Consumer(cluster.bootstrap, **options) as consumer:
-            consumer.subscribe(["t"])
-            await values(consumer, 1)
-            cluster.refusals = [ErrorCode.STALE_MEMBER_EPOCH] * 2
-            await consumer.commit({T: 7})
-            assert cluster.commits == [7]
-            cluster.refusals = [ErrorCode.STALE_MEMBER_EPOCH] * 2
-            with pytest.raises(KafkaError, match="STALE_MEMBER_EPOCH") as stale:
-                await consumer.commit({TopicPartition("t", 1): 7})
-            assert stale.value.definite
-            assert cluster.commits == [7]
-            cluster.refusals = []
+    async with in_group(9, retry_backoff_ms=5, **OPTIONS) as (cluster, consumer):
+        consumer.subscribe(["t"])
+        await values(consumer, 1)
+        cluster.refusals = [ErrorCode.STALE_MEMBER_EPOCH] * 2
+        await consumer.commit({T: 7})
+        assert cluster.commits == [7]
+        cluster.refusals = [ErrorCode.STALE_MEMBER_EPOCH] * 2
+        with refused("STALE_MEMBER_EPOCH", definite=True):
+            await consumer.commit({TopicPartition("t", 1): 7})
+        assert cluster.commits == [7]
+        cluster.refusals = []
 
 
 async def test_a_consumer_of_a_dead_cluster_closes_all_the_same(
@@ -244,22 +221,17 @@ async def test_a_consumer_of_a_dead_cluster_closes_all_the_same(
 ) -> None:
     monkeypatch.setattr("quorumlog.client.group_client.COMMIT_AT_REVOCATION_MS", 100)
 
-    async with asyncio.timeout(30), group_cluster() as cluster:
-        async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
-            cluster.fill(9)
-            consumer.subscribe(["t"])
-            await values(consumer, 9)
-            await cluster.kill(1)
-        with pytest.raises(RuntimeError, match="not running"):
-            await consumer.poll()
+    async with in_group(**OPTIONS) as (cluster, consumer):
+        cluster.fill(9)
+        consumer.subscribe(["t"])
+        await values(consumer, 9)
+        await cluster.kill(1)
+    with pytest.raises(RuntimeError, match="not running"):
+        await consumer.poll()
 
 
 async def test_one_task_polls_at_a_time() -> None:
-    async with (
-        asyncio.timeout(30),
-        group_cluster() as cluster,
-        Consumer(cluster.bootstrap, **OPTIONS) as consumer,
-    ):
+    async with in_group(**OPTIONS) as (_, consumer):
         consumer.assign([T])
         waiting = asyncio.create_task(consumer.poll(60_000))
         await asyncio.sleep(0)

@@ -20,8 +20,9 @@ from tests.support.client.fake_cluster import (
     FakeCluster,
     Fault,
     fake_cluster,
-    until_noticed,
 )
+from tests.support.client.opened import producing
+from tests.support.client.refusals import refused
 
 QUICK: ProducerOptions = {
     "linger_ms": 0,
@@ -62,26 +63,21 @@ async def test_a_retry_is_written_once(fault: ErrorCode | str) -> None:
 
 
 async def test_a_dead_leaders_records_go_to_the_next() -> None:
-    async with asyncio.timeout(20), fake_cluster() as cluster:
-        async with Producer(cluster.bootstrap, **QUICK) as producer:
-            await producer.send_and_wait("t", b"0")
-            await cluster.kill(1)
-            deliveries = [await producer.send("t", b"%d" % number) for number in range(1, 9)]
-            before = times_asked(cluster, METADATA)
-            await until(lambda: times_asked(cluster, METADATA) > before + 2)  # again and again
-            assert not deliveries[0].done()
-            cluster.elect(2)
-            offsets = [(await delivery).offset for delivery in deliveries]
-        assert offsets == list(range(1, 9))
-        assert cluster.values() == [b"%d" % number for number in range(9)]
+    async with producing(**QUICK) as (cluster, producer):
+        await producer.send_and_wait("t", b"0")
+        await cluster.kill(1)
+        deliveries = [await producer.send("t", b"%d" % number) for number in range(1, 9)]
+        before = times_asked(cluster, METADATA)
+        await until(lambda: times_asked(cluster, METADATA) > before + 2)  # again and again
+        assert not deliveries[0].done()
+        cluster.elect(2)
+        offsets = [(await delivery).offset for delivery in deliveries]
+    assert offsets == list(range(1, 9))
+    assert cluster.values() == [b"%d" % number for number in range(9)]
 
 
 async def test_a_leader_that_comes_back_at_the_same_address_is_found() -> None:
-    async with (
-        asyncio.timeout(20),
-        fake_cluster() as cluster,
-        Producer(cluster.bootstrap, **QUICK) as producer,
-    ):
+    async with producing(**QUICK) as (cluster, producer):
         await producer.send_and_wait("t", b"0")
         await cluster.kill(1)
         delivery = await producer.send("t", b"1")
@@ -115,78 +111,54 @@ async def test_a_leader_that_keeps_silent_is_given_up_once_it_leads_no_longer(
         assert cluster.values() == [b"0", b"1"]
 
 
-async def test_an_answer_that_never_comes_is_indefinite_and_what_never_left_is_definite() -> None:
-    async with (
-        asyncio.timeout(20),
-        fake_cluster() as cluster,
-        Producer(
-            cluster.bootstrap, linger_ms=0, request_timeout_ms=100, delivery_timeout_ms=300
-        ) as producer,
-    ):
+async def test_an_answer_that_never_comes_is_indefinite() -> None:
+    async with producing(request_timeout_ms=100, delivery_timeout_ms=300) as (cluster, producer):
         await producer.send_and_wait("t", b"0")
         cluster.fault = lambda _, api: SILENCE if api == PRODUCE else None
         sent = await producer.send("t", b"1")
-        with pytest.raises(KafkaError) as lost:
+        with refused(definite=False):
             await sent
-        assert (lost.value.definite, cluster.values()) == (False, [b"0", b"1"])
-        await cluster.kill(1)
-        await cluster.kill(2)
-        await until_noticed(producer)
-        unsent = await producer.send("t", b"2")
-        with pytest.raises(KafkaError) as timed_out:
-            await unsent
-        assert timed_out.value.code == ErrorCode.REQUEST_TIMED_OUT
-        assert timed_out.value.definite
+        assert cluster.values() == [b"0", b"1"]
 
 
 async def test_a_refused_record_is_definite_and_the_next_ones_are_written() -> None:
-    async with (
-        asyncio.timeout(20),
-        fake_cluster() as cluster,
-        Producer(cluster.bootstrap, **QUICK) as producer,
-    ):
+    async with producing(**QUICK) as (cluster, producer):
         cluster.fault = once(PRODUCE, ErrorCode.MESSAGE_TOO_LARGE)
-        refused = await producer.send("t", b"0")
-        with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE: t-0") as caught:
-            await refused
-        assert caught.value.definite
+        delivery = await producer.send("t", b"0")
+        with refused("MESSAGE_TOO_LARGE: t-0", definite=True):
+            await delivery
         with pytest.raises(KafkaError):  # as often as one likes
-            refused.result()
+            delivery.result()
         assert (await producer.send_and_wait("t", b"1")).offset == 0
 
 
 async def test_an_unknown_topic_and_a_huge_record_and_a_wrong_partition_are_never_sent() -> None:
-    async with asyncio.timeout(20), fake_cluster() as cluster:
-        async with Producer(cluster.bootstrap, max_block_ms=500) as producer:
-            with pytest.raises(KafkaError, match="no metadata of topic 'nope'") as unknown:
-                await producer.send("nope", b"v")
-            with pytest.raises(KafkaError, match="does not fit max_request_size") as huge:
-                await producer.send("t", bytes(2_000_000))
-            with pytest.raises(KafkaError, match="there is no 7") as wrong:
-                await producer.send("t", b"v", partition=7)
-            assert unknown.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            assert unknown.value.definite
-            assert huge.value.definite
-            assert wrong.value.definite
-            with pytest.raises(TypeError, match="value is bytes or None, not str"):
-                await producer.send("t", "text")  # type: ignore[arg-type]  # the point of it
-        assert cluster.values() == []
+    async with producing(max_block_ms=500) as (cluster, producer):
+        with pytest.raises(KafkaError, match="no metadata of topic 'nope'") as unknown:
+            await producer.send("nope", b"v")
+        with pytest.raises(KafkaError, match="does not fit max_request_size") as huge:
+            await producer.send("t", bytes(2_000_000))
+        with pytest.raises(KafkaError, match="there is no 7") as wrong:
+            await producer.send("t", b"v", partition=7)
+        assert unknown.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert unknown.value.definite
+        assert huge.value.definite
+        assert wrong.value.definite
+        with pytest.raises(TypeError, match="value is bytes or None, not str"):
+            await producer.send("t", "text")  # type: ignore[arg-type]  # the point of it
+    assert cluster.values() == []
 
 
 async def test_send_waits_while_the_buffer_is_full() -> None:
-    async with (
-        asyncio.timeout(20),
-        fake_cluster() as cluster,
-        Producer(
-            cluster.bootstrap, buffer_memory=200, batch_size=100, linger_ms=0, max_block_ms=100
-        ) as producer,
+    async with producing(buffer_memory=200, batch_size=100, linger_ms=0, max_block_ms=100) as (
+        cluster,
+        producer,
     ):
         await producer.send_and_wait("t", b"0")
         cluster.fault = lambda _, api: SILENCE if api == PRODUCE else None
         await producer.send("t", bytes(60))
-        with pytest.raises(KafkaError, match="the buffer was full for 100 ms") as caught:
+        with refused("the buffer was full for 100 ms", definite=True):
             await producer.send("t", bytes(60))
-        assert caught.value.definite
         waiting = asyncio.create_task(producer.send("t", b"later"))
         await asyncio.sleep(0)
         cluster.fault = lambda _broker, _api: None
@@ -208,20 +180,15 @@ async def test_closing_fails_what_is_not_acknowledged_and_a_cancelled_waiter_har
         other = asyncio.ensure_future(sent)
         await asyncio.sleep(0)
         await producer.stop(timeout_ms=20)
-        with pytest.raises(KafkaError, match="the producer was closed") as caught:
+        with refused("the producer was closed", definite=False):
             await other
-        assert not caught.value.definite
         await producer.stop()
         with pytest.raises(RuntimeError, match="not running"):
             await producer.send("t", b"2")
 
 
 async def test_acks_0_is_done_when_it_is_written() -> None:
-    async with (
-        asyncio.timeout(20),
-        fake_cluster() as cluster,
-        Producer(cluster.bootstrap, acks=0, linger_ms=0) as producer,
-    ):
+    async with producing(acks=0, linger_ms=0) as (cluster, producer):
         assert (await producer.send_and_wait("t", b"v")).offset == -1
         async with Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer:
             consumer.assign([TopicPartition("t", 0)])
@@ -273,13 +240,12 @@ async def test_a_consumer_follows_the_leader() -> None:
 
 
 async def test_metadata_is_asked_elsewhere_if_one_broker_keeps_silent() -> None:
-    async with asyncio.timeout(20), fake_cluster() as cluster:
-        async with Producer(cluster.bootstrap, **QUICK) as producer:
-            await producer.send_and_wait("t", b"0")
-            silent = [broker for broker, api in cluster.asked if api == METADATA][-1]
-            cluster.fault = lambda broker, api: (
-                SILENCE if broker == silent and api == METADATA else None
-            )
-            cluster.topics["new"] = 1
-            await producer.send_and_wait("new", b"0")
-        assert {broker for broker, api in cluster.asked if api == METADATA} == {1, 2}
+    async with producing(**QUICK) as (cluster, producer):
+        await producer.send_and_wait("t", b"0")
+        silent = [broker for broker, api in cluster.asked if api == METADATA][-1]
+        cluster.fault = lambda broker, api: (
+            SILENCE if broker == silent and api == METADATA else None
+        )
+        cluster.topics["new"] = 1
+        await producer.send_and_wait("new", b"0")
+    assert {broker for broker, api in cluster.asked if api == METADATA} == {1, 2}

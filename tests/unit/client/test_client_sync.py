@@ -1,12 +1,9 @@
 """The clients without an event loop: interrupted, shared by threads, called where they must not."""
 
-import asyncio
 import gc
 import inspect
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, get_type_hints
 
 import pytest
@@ -18,7 +15,8 @@ from quorumlog.client.settings import ConsumerOptions
 from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 from quorumlog.client.sync.admin import SyncTransactionAdmin
 from tests.support.client.fake_cluster import FakeCluster, fake_cluster
-from tests.support.client.fake_group import GroupCluster, group_cluster
+from tests.support.client.fake_group import GroupCluster
+from tests.support.client.opened import in_a_thread
 
 OPTIONS: ConsumerOptions = {
     "group_id": "g",
@@ -26,35 +24,6 @@ OPTIONS: ConsumerOptions = {
     "heartbeat_interval_ms": 10,
     "max_poll_records": 3,
 }
-
-
-@contextmanager
-def in_a_thread(opened: Any) -> Iterator[Any]:
-    """Run a fake cluster on an event loop in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        cluster = asyncio.run_coroutine_threadsafe(opened.__aenter__(), loop).result(30)
-        yield cluster
-        asyncio.run_coroutine_threadsafe(opened.__aexit__(None, None, None), loop).result(30)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-@pytest.fixture
-def group() -> Iterator[GroupCluster]:
-    with in_a_thread(group_cluster()) as cluster:
-        cluster.fill(9)
-        yield cluster
-
-
-@pytest.fixture
-def brokers() -> Iterator[FakeCluster]:
-    with in_a_thread(fake_cluster()) as cluster:
-        yield cluster
 
 
 def threads() -> list[str]:

@@ -4,13 +4,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
-from tests.support.client.fake_cluster import PRODUCE, SILENCE, FakeCluster, T, fake_cluster
-from tests.unit.client.test_client_sync import in_a_thread
+from tests.support.client.fake_cluster import PRODUCE, SILENCE, FakeCluster, T
 
 LEFT_OPEN = """
 import sys
@@ -46,12 +44,6 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 producer.send("t", b"parent")
 producer.close()
 """
-
-
-@pytest.fixture
-def brokers() -> Iterator[FakeCluster]:
-    with in_a_thread(fake_cluster()) as cluster:
-        yield cluster
 
 
 def run(program: str, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
