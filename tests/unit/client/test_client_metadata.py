@@ -1,7 +1,17 @@
-"""What a client believes of topics and leaders when answers of several brokers differ."""
+"""What a client believes of topics and leaders, which partition it chooses, and what it loads."""
 
+import subprocess
+import sys
+
+import pytest
+from kafka.partitioner.default import murmur2 as kafka_pythons_murmur2
+
+import quorumlog.client
+import quorumlog.client.admin
+from quorumlog.backoff import Backoff
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import MetadataCache, Node
+from quorumlog.client.core.partitioner import StickyPartition, murmur2, partition_for_key
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.messages.metadata import (
@@ -94,3 +104,99 @@ def test_a_broker_may_name_its_successor() -> None:
     assert cache.hint(PARTITION, Leader(3, 6, ONE), [Node(3, "h", 3)])
     assert cache.leader(PARTITION) == Leader(3, 6, ONE)
     assert not cache.hint(TopicPartition("u", 0), Leader(1, 9), [])
+
+
+def test_murmur2_against_kafka_python() -> None:
+    keys = [bytes(range(length)) for length in range(64)] + [b"\xff" * n for n in range(1, 20)]
+    assert [murmur2(key) for key in keys] == [kafka_pythons_murmur2(key) for key in keys]
+
+
+def test_the_vectors_of_javas_own_test() -> None:
+    """UtilsTest.testMurmur2; Java's ints are signed."""
+    vectors = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"a-little-bit-longer-string": -1486304829,
+        b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+        b"abc": 479470107,
+    }
+    assert {key: murmur2(key) for key in vectors} == {k: v % 2**32 for k, v in vectors.items()}
+
+
+def test_a_key_stays_within_the_partitions() -> None:
+    assert {partition_for_key(b"%d" % number, 3) for number in range(50)} == {0, 1, 2}
+
+
+def test_a_sticky_partition_stays_for_one_batch_and_then_moves() -> None:
+    sticky = StickyPartition(batch_size=100)
+    seen = []
+    for random_fraction in (0.0, 0.0, 0.0, 0.9):
+        assert sticky.needs_choice()
+        sticky.choose([0, 1, 2], random_fraction)
+        seen.append(sticky.current)
+        sticky.used(60)
+        assert not sticky.needs_choice()
+        sticky.used(60)
+    assert seen == [0, 1, 0, 2]
+    sticky.choose([7], 0.5)
+    sticky.give_up()
+    sticky.choose([7], 0.5)
+    assert sticky.current == 7
+
+
+def test_backoff_doubles_up_to_its_cap_with_jitter() -> None:
+    backoff = Backoff(100, 1_000)
+    assert [backoff.delay_ms(failures, 0.5) for failures in (1, 2, 3, 4, 5, 10_000)] == [
+        100, 200, 400, 800, 1_000, 1_000,
+    ]  # fmt: skip
+    assert backoff.delay_ms(1, 0.0) == 80
+    assert 119 < backoff.delay_ms(1, 0.999) < 120
+
+
+LOADED = """
+import sys
+{statement}
+print(*sorted(name for name in sys.modules if name.startswith("quorumlog.")))
+"""
+
+
+def loaded_by(statement: str) -> set[str]:
+    program = [sys.executable, "-c", LOADED.format(statement=statement)]
+    ended = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+    return {*ended.stdout.split()}
+
+
+def test_clients_load_neither_groups_nor_administration_before_they_are_used() -> None:
+    loaded = loaded_by("from quorumlog import Admin, Consumer, Producer")
+    assert "quorumlog.client.io.sender" in loaded
+    late = {
+        "core.membership",
+        "core.assignors",
+        "group_client",
+        "admin.topics",
+        "admin.groups",
+        "sync",
+    }
+    assert not {f"quorumlog.client.{name}" for name in late} & loaded
+    messages = {name for name in loaded if name.startswith("quorumlog.wire.codec.messages.")}
+    assert not {name for name in messages if "group" in name or "config" in name}
+
+
+def test_an_error_alone_loads_no_client() -> None:
+    loaded = loaded_by("from quorumlog.client import ErrorCode, KafkaError, TopicPartition")
+    assert not {"quorumlog.client.producer", "quorumlog.client.admin"} & loaded
+
+
+def test_every_public_name_is_there() -> None:
+    for name in quorumlog.client.__all__:
+        assert getattr(quorumlog.client, name).__name__ == name
+    assert dir(quorumlog.client) == sorted(quorumlog.client.__all__)
+    for name in quorumlog.client.admin.__all__:
+        assert getattr(quorumlog.client.admin, name) is not None
+
+
+@pytest.mark.parametrize("module", ["quorumlog.client", "quorumlog.client.admin"])
+def test_a_name_that_is_not_there_is_an_attribute_error(module: str) -> None:
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'nothing'"):
+        getattr(sys.modules[module], "nothing")  # noqa: B009 - mypy would see the mistake
