@@ -14,15 +14,15 @@ from quorumlog.chaos.faults.links import CLIENTS, Link
 from quorumlog.chaos.faults.registry import STEP_FAULTS, FaultUnsupported
 from quorumlog.chaos.faults.requests import DropRequests
 from quorumlog.chaos.listing import listing
-from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.network.routes import are_used
 from quorumlog.chaos.run.run import run
 from quorumlog.chaos.run.run_settings import RunSettings
-from quorumlog.chaos.schedule import Action, Schedule
+from quorumlog.chaos.schedule import Action
 from quorumlog.cluster import ClusterShape, LocalCluster
 from quorumlog.cluster.layout import NodeSpec
 from tests.support.chaos.fake_cluster import FakeCluster
+from tests.support.chaos.nemesis_runs import Rows, nemesis_of
 
 OF_REQUESTS = {"drop_request", "delay_request", "reply_lost"}
 
@@ -116,9 +116,8 @@ async def test_a_rule_on_links_that_nobody_uses_is_skipped() -> None:
     ]
     nodes = LocalProcesses(cluster)  # type: ignore[arg-type]  # what a back end needs of one
     action = Action(t_us=0, fault=DropRequests(sender="clients"), target=(1,), duration_us=1)
-    rows: list[tuple[str, str, str]] = []
-    schedule = Schedule(seed=1, duration_us=1, actions=(action,))
-    nemesis = Nemesis(nodes, schedule, topic="t", record=lambda *row: rows.append(row))
+    rows: Rows = []
+    nemesis = nemesis_of(nodes, action, record=lambda *row: rows.append(row))
     await nemesis.run()
     assert rows == [("skipped", "1", "#1 drop_request: named: there is no such link")]
     assert nemesis.done == []
