@@ -21,10 +21,7 @@ pytestmark = pytest.mark.integration
 
 def action(t_ms: int, fault: str, target: str, duration_ms: int) -> Action:
     return Action(
-        t_us=t_ms * 1000,
-        fault=step_fault(fault)(),
-        target=target,
-        duration_us=duration_ms * 1000,
+        t_us=t_ms * 1000, fault=step_fault(fault)(), target=target, duration_us=duration_ms * 1000
     )
 
 
@@ -40,9 +37,7 @@ EVERY_FAULT = Schedule(
     ),
 )
 LEADER_ALONE = Schedule(
-    seed=1,
-    duration_us=5_000_000,
-    actions=(action(500, "pause_kill", "partition-leader", 2_000),),
+    seed=1, duration_us=5_000_000, actions=(action(500, "pause_kill", "partition-leader", 2_000),)
 )
 
 
@@ -54,10 +49,7 @@ def carry_out(out: Path, schedule: Schedule, **changes: object) -> RunSummary:
 RATE = 100
 ACKNOWLEDGED_MIN = 30
 """Of about 1,300, so that a run on a loaded machine still shows that records went through."""
-RUNS = {
-    "client": "idempotent_send",
-    "confluent": "append_read",
-}
+RUNS = {"client": "idempotent_send", "confluent": "append_read"}
 # In a process of its own: these libraries leave sockets open where no broker answers.
 APART = ("aiokafka", "kafka-python")
 
@@ -140,8 +132,7 @@ def test_a_batch_that_is_appended_each_time_it_is_sent_is_found(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("mutant", "anomaly"),
-    [("spoils-reads", "corrupt-read"), ("low-ends", "log-end-regression")],
+    ("mutant", "anomaly"), [("spoils-reads", "corrupt-read"), ("low-ends", "log-end-regression")]
 )
 def test_a_node_that_serves_what_is_wrong_is_found(
     tmp_path: Path, mutant: str, anomaly: str

@@ -90,11 +90,7 @@ EVENTS: dict[str, tuple[Change, int, str]] = {
         2,
         "its index is 1",
     ),
-    "an event twice": (
-        lambda events: [*events[:5], events[4], *events[5:]],
-        7,
-        "its index is 4",
-    ),
+    "an event twice": (lambda events: [*events[:5], events[4], *events[5:]], 7, "its index is 4"),
     "both events of a send are missing": (without(0, 1), 2, "its index is 2, not the next one"),
     "both events of a poll are missing": (without(2, 4), 4, "its index is 3, not the next one"),
     "a send without its invocation": (
@@ -123,10 +119,7 @@ EVENTS: dict[str, tuple[Change, int, str]] = {
         "names other messages than its invocation",
     ),
     "a completion that names less": (
-        lambda events: [
-            event(0, 0, "invoke", "send", (-1, 10), (-1, 12)),
-            *events[1:],
-        ],
+        lambda events: [event(0, 0, "invoke", "send", (-1, 10), (-1, 12)), *events[1:]],
         3,
         "names other messages than its invocation",
     ),

@@ -42,10 +42,7 @@ def whole() -> pa.Table:
 
 @pytest.mark.parametrize("cut", [(60, 180, 5), (400, 400, 1)])
 def test_the_verdict_is_that_of_the_whole(
-    whole: pa.Table,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cut: tuple[int, int, int],
+    whole: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: tuple[int, int, int]
 ) -> None:
     group_rows, chunk_rows, parts = cut
     file = tmp_path / "history.parquet"

@@ -34,11 +34,7 @@ from tests.support.chaos.joined_histories import apart, same
 from tests.support.chaos.random_histories import PLANTS, good, lose
 from tests.support.chaos.transaction_runs import judged
 from tests.support.chaos.wild_histories import wild
-from tests.support.chaos.written_histories import (
-    good_events,
-    rows_of_format_1,
-    text_of,
-)
+from tests.support.chaos.written_histories import good_events, rows_of_format_1, text_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 HISTORIES = Path(__file__).parents[1] / "data/histories"
