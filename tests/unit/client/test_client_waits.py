@@ -1,4 +1,4 @@
-"""What a client waits for in vain is in its log once it lasts, rarely again, and once it is over."""
+"""What a client waits for in vain is in its log once it lasts, rarely again, and when it ends."""
 
 import asyncio
 import logging
