@@ -134,9 +134,7 @@ def test_a_batch_that_is_appended_each_time_it_is_sent_is_found(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("mutant", "anomaly"), [("spoils-reads", "corrupt-read"), ("low-ends", "log-end-regression")]
 )
-def test_a_node_that_serves_what_is_wrong_is_found(
-    tmp_path: Path, mutant: str, anomaly: str
-) -> None:
+def test_a_node_that_serves_wrong_data_is_found(tmp_path: Path, mutant: str, anomaly: str) -> None:
     calm = Schedule(seed=1, duration_us=2_000_000, actions=())
     carry_out(tmp_path, calm, duration_s=2.0, node_module=mutant_module(mutant))
     verdict = verify_history(tmp_path, engine="local")

@@ -223,9 +223,7 @@ def test_witnesses_are_bounded_and_counts_are_not() -> None:
 
 
 @pytest.mark.parametrize("dense", [True, False])
-def test_a_hole_is_a_finding_in_a_history_that_says_it_is_dense(
-    dense: bool, tmp_path: Path
-) -> None:
+def test_a_hole_is_a_finding_in_a_history_that_is_dense(dense: bool, tmp_path: Path) -> None:
     history = History().send(1, 0).send(2, 2).poll((0, 1), (2, 2)).final((0, 1), (2, 2), end=3)
     with HistoryWriter(tmp_path, meta={"dense": dense}) as writer:
         for row in rows_of(history.ops):

@@ -58,9 +58,7 @@ async def test_a_sound_coordinator_is_valid_while_members_come_and_go(tmp_path: 
 
 @pytest.mark.jumping_time
 @pytest.mark.parametrize("kind", [GroupConsume, ConsumerGroupConsume])
-async def test_members_join_by_the_protocol_of_the_workload(
-    kind: type[GroupConsume], tmp_path: Path
-) -> None:
+async def test_members_join_by_their_protocol(kind: type[GroupConsume], tmp_path: Path) -> None:
     group = GroupInMemory()
     name = "group_consume" if kind is GroupConsume else "consumer_group_consume"
     assert (await judged(tmp_path, group, name)).valid is True
@@ -190,9 +188,7 @@ def test_a_member_that_was_there_before_does_not_take_the_place_of_one_that_is_g
 
 
 @pytest.mark.jumping_time
-async def test_a_coordinator_that_answers_an_old_offset_for_a_while_is_legal(
-    tmp_path: Path,
-) -> None:
+async def test_a_coordinator_that_answers_an_old_offset_is_legal(tmp_path: Path) -> None:
     group, answers = GroupInMemory(), []
 
     def answer(committed: dict[int, int]) -> dict[int, int]:

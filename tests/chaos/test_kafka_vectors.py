@@ -31,9 +31,7 @@ def read(vector: dict[str, Any], directory: Path) -> Any:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_a_vector_gives_what_it_must_and_nothing_else(
-    vector: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_vector_gives_what_it_must_and_no_more(vector: dict[str, Any], tmp_path: Path) -> None:
     verdict = check_history(read(vector, tmp_path))
     names, expected = set(found(verdict)), set(vector["expect"])
     allowed = expected | set(vector["may_also"])

@@ -100,7 +100,7 @@ def the_last(_: OffsetsInMemory, times: Times, asked: int) -> OffsetAt:
     ],
 )
 @pytest.mark.jumping_time
-async def test_wrong_answers_are_found(
+async def test_a_wrong_answer_is_found(
     kind: int, wrong: Answer, anomaly: str, tmp_path: Path
 ) -> None:
     log = OffsetsInMemory()

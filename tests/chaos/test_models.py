@@ -123,9 +123,7 @@ def test_what_a_model_allows_is_valid(model: str, done: list[Done]) -> None:
 @pytest.mark.parametrize(
     ("model", "name", "done"), [(model, *one) for model, all_ in BAD.items() for one in all_]
 )
-def test_what_a_model_forbids_is_invalid_and_has_a_witness(
-    model: str, name: str, done: list[Done]
-) -> None:
+def test_what_a_model_forbids_has_a_witness(model: str, name: str, done: list[Done]) -> None:
     verdict = judged(model, *done)
     assert verdict.valid is False
     (result,) = [one for one in verdict.results if one.name == name]
@@ -233,9 +231,7 @@ def test_a_model_that_there_is_not_is_an_error_that_helps(model: str, said: str)
         ("bank", [("read", 5)], "returns balances by account"),
     ],
 )
-def test_a_history_that_does_not_fit_the_model_is_an_error(
-    model: str, done: list[Done], said: str
-) -> None:
+def test_a_history_of_another_model_is_an_error(model: str, done: list[Done], said: str) -> None:
     with pytest.raises(HistoryError, match=said):
         judged(model, *done)
 

@@ -52,9 +52,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "model", "is_valid"), CASES)
-def test_a_published_history_gets_its_known_verdict(
-    name: str, model: str, *, is_valid: bool
-) -> None:
+def test_a_published_history_has_its_verdict(name: str, model: str, *, is_valid: bool) -> None:
     table = read_history(ROOT / name)
     verdict = check_history(table, model)
     assert verdict.valid is is_valid, verdict.as_json()

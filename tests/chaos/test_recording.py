@@ -183,9 +183,7 @@ def test_a_run_that_is_cut_short_is_never_valid(tmp_path: Path) -> None:
 # --- the exit status ---
 
 
-def test_our_own_bug_is_not_the_clusters_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_our_bug_is_not_the_clusters_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
@@ -302,9 +300,7 @@ def test_the_end_is_asked_for_after_all_was_read(tmp_path: Path) -> None:
     assert log.open == 0
 
 
-async def test_what_is_cancelled_stays_open_in_the_history_and_its_clients_are_closed(
-    tmp_path: Path,
-) -> None:
+async def test_what_is_cancelled_stays_open_and_its_clients_are_closed(tmp_path: Path) -> None:
     log = FakeLog()
 
     async def work(writer: HistoryWriter) -> None:

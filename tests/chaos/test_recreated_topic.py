@@ -70,9 +70,7 @@ def test_a_position_that_outlives_its_topic_is_found(tmp_path: Path, kind: str) 
     assert [witness["key"] for witness in found.witnesses] == [NEW] * 3
 
 
-def test_a_record_that_was_sent_again_into_the_next_life_hides_and_proves_nothing(
-    tmp_path: Path,
-) -> None:
+def test_a_record_sent_again_into_the_next_life_proves_nothing(tmp_path: Path) -> None:
     with HistoryWriter(tmp_path, meta={"model": WORKLOAD.model}) as history:
         lives = Lives(history)
         lives.send(OLD, *range(5))

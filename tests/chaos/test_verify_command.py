@@ -80,9 +80,7 @@ def test_a_run_keeps_its_verdict_and_its_report(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "verdict.json").read_text()) == verdict.as_json()
 
 
-def test_without_spark_there_is_one_document_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_spark_there_is_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*_: object, **__: object) -> None:
         raise SparkUnavailable("no Java")
 

@@ -173,9 +173,7 @@ async def test_topics_come_change_and_go(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.jumping_time
-async def test_a_partition_is_moved_back_when_enough_brokers_live(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_partition_is_moved_back_when_brokers_live(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = TopicPartition("chaos", 0)
 
     def until(cluster: Cluster) -> bool:

@@ -80,9 +80,7 @@ async def test_other_changes_say_what_is_changed(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("operation", "said"), [("grow", "t to 2"), ("reassign", "t-0 to")])
-async def test_a_change_that_is_refused_says_what_it_was(
-    cluster: Cluster, operation: str, said: str
-) -> None:
+async def test_a_refused_change_is_named(cluster: Cluster, operation: str, said: str) -> None:
     cluster.refuses = True
     with pytest.raises(NodeUnavailable, match=f"{said} .*: the cluster does not do it: no broker"):
         await asking().perform(operation)

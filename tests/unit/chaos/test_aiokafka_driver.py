@@ -31,7 +31,7 @@ class NeverStarts:
 
 
 @pytest.mark.parametrize("kind", ["producer", "consumer", "offsets", "admin"])
-async def test_a_client_whose_start_is_cancelled_is_closed(
+async def test_a_client_that_never_starts_is_closed(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(NeverStarts, "made", [])

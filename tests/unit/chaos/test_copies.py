@@ -52,9 +52,7 @@ def flipped(content: bytes, position: int) -> bytes:
         ({FIRST: b"".join(BATCHES) + batch("f", base_offset=5, leader_epoch=2)}, 5),
     ],
 )
-def test_a_copy_holds_what_is_committed_up_to_its_first_gap(
-    files: dict[str, bytes], held: int
-) -> None:
+def test_a_copy_holds_the_committed_up_to_a_gap(files: dict[str, bytes], held: int) -> None:
     assert committed_log().held_by(files) == held
 
 
@@ -141,9 +139,7 @@ def test_a_copy_that_is_no_members_counts_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("keeps_members", [True, False])
-def test_who_may_leave_an_isr_that_commits_alone_is_not_asked_any_more(
-    keeps_members: bool,
-) -> None:
+def test_who_may_leave_an_isr_that_commits_alone_is_not_asked(keeps_members: bool) -> None:
     cluster = Cluster(keeps_members=keeps_members)
     cluster.write(1, BATCHES[0])
     assert not cluster.look(worse_on=1)

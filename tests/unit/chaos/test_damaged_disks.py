@@ -57,9 +57,7 @@ def content(disk: SimDisk) -> dict[str, bytes]:
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_a_damage_is_of_one_file_of_a_broker_and_lasts(
-    disk: SimDisk, kind: str, path: str, seed: int
-) -> None:
+def test_a_damage_is_of_one_file_and_lasts(disk: SimDisk, kind: str, path: str, seed: int) -> None:
     for directory in ("/data", "/data/other", "/disk2/a-topic-1", OF_QUORUM):
         disk.fsync_dir(directory)
     for name in FILES:

@@ -33,9 +33,7 @@ def test_a_driver_with_limits_keeps_them() -> None:
     assert limited(driver) is driver
 
 
-def test_a_driver_that_cannot_is_refused_with_those_that_can(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_unable_driver_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def load(name: str) -> AnyDriver:
         if name == "confluent":
             raise DriverUnavailable(name)

@@ -75,9 +75,7 @@ def test_spark_takes_a_large_history_if_there_are_cores_to_share_it(parquet: Pat
     assert choose_engine(HistorySource(small), master=None, cores=64) == "local"
 
 
-def test_without_spark_this_process_checks_any_history(
-    parquet: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_spark_any_history_is_local(parquet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quorumlog.chaos.verify.find_spec", lambda _: None)
     large = says(parquet, MESSAGES_FOR_SPARK)
     assert choose_engine(HistorySource(large), master=None, cores=64) == "local"
@@ -95,9 +93,7 @@ def test_a_table_is_not_too_large() -> None:
     assert not is_one_table(MESSAGES_OF_A_TABLE + 1, 1 << 40)
 
 
-def test_a_history_that_is_too_large_is_checked_in_parts(
-    parquet: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_too_large_history_is_cut(parquet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = verify_history(parquet, engine="local").as_json()
     monkeypatch.setattr("quorumlog.chaos.checking.local.machine_memory", lambda: 1)
     monkeypatch.setattr("quorumlog.chaos.checking.local.check_history", None)  # it is not called
@@ -127,9 +123,7 @@ def test_what_is_no_history_is_told_before_an_engine_is_chosen(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("text", "is_limit"), [("1000000\n", True), ("max\n", False)])
-def test_a_container_has_the_memory_that_its_cgroup_allows(
-    tmp_path: Path, text: str, is_limit: bool
-) -> None:
+def test_a_container_has_its_cgroups_memory(tmp_path: Path, text: str, is_limit: bool) -> None:
     limit = tmp_path / "memory.max"
     limit.write_text(text)
     assert (machine_memory(limit) == 1_000_000) is is_limit
@@ -178,9 +172,7 @@ def write_run(directory: Path) -> int:
     return (directory / "history.jsonl").stat().st_size
 
 
-def test_the_lines_of_a_run_are_hashed_once_and_parsed_once(
-    tmp_path: Path, opened: Counter[str]
-) -> None:
+def test_lines_are_hashed_once_and_parsed_once(tmp_path: Path, opened: Counter[str]) -> None:
     size = write_run(tmp_path)
     (tmp_path / "history.parquet").unlink()
     opened.clear()
@@ -193,9 +185,7 @@ def test_the_lines_of_a_run_are_hashed_once_and_parsed_once(
     assert opened["history.jsonl"] == 4  # neither a second check nor a report reads it again
 
 
-def test_the_footer_of_a_parquet_file_is_read_once_and_so_are_its_columns(
-    tmp_path: Path, opened: Counter[str]
-) -> None:
+def test_footer_and_columns_of_parquet_are_read_once(tmp_path: Path, opened: Counter[str]) -> None:
     size = write_run(tmp_path)
     opened.clear()
     verify_history(tmp_path, engine="local")

@@ -23,7 +23,7 @@ FILES = [
 
 @pytest.mark.parametrize("format_", ["edn", "jsonl"])
 @pytest.mark.parametrize(("name", "model"), FILES)
-def test_what_is_exported_is_read_again_as_it_was(
+def test_an_export_is_read_as_it_was(
     name: str, model: str, format_: Format, tmp_path: Path
 ) -> None:
     table = read_history(ROOT / name)

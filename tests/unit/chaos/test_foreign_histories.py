@@ -85,9 +85,7 @@ def test_edn_operations_become_ours(tmp_path: Path) -> None:
     assert micro(rows[3]) == [("write", "7", 0, '"x"')]
 
 
-def test_a_log_of_etcd_is_read_and_a_refused_compare_and_set_is_an_observation(
-    tmp_path: Path,
-) -> None:
+def test_a_log_of_etcd_is_read_and_a_refused_cas_is_an_observation(tmp_path: Path) -> None:
     rows = read(
         tmp_path,
         "INFO  jepsen.util - 0\t:invoke\t:cas\t[4 2]\n"
@@ -228,9 +226,7 @@ def test_json_is_told_by_its_structure(
         ('{"process": 0, "type": "ok"}\n', "its first line has neither f nor value"),
     ],
 )
-def test_a_file_of_no_format_is_refused_with_what_rules_each_out(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_a_file_of_no_format_is_refused_in_words(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "history.txt"
     file.write_text(text)
     with pytest.raises(HistoryError, match=r"history.txt:1: .*; nor is it EDN") as error:

@@ -403,9 +403,7 @@ IO_ERROR = "status 1: [Errno 5] Input/output error"
 @pytest.mark.jumping_time
 @pytest.mark.parametrize("lasts_s", [0.9, 3])
 @pytest.mark.parametrize("fault", ["disk_full", "disk_error"])
-async def test_a_node_that_gives_up_with_its_disk_is_started_again(
-    fault: str, lasts_s: float
-) -> None:
+async def test_a_node_that_gives_up_is_started_again(fault: str, lasts_s: float) -> None:
     nodes = NodesWithDisks(IO_ERROR)
     rows = await carry_out(nodes, action(0, fault, (2,), lasts_s))
     names = [f for f, _, _ in rows]

@@ -41,9 +41,7 @@ def test_a_kernel_cuts_links_and_knows_no_requests(monkeypatch: pytest.MonkeyPat
     assert {name for name in on_links if "netns" not in told[name]} == refused
 
 
-def test_a_machine_without_namespaces_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_namespaces_a_machine_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lacks(monkeypatch, "it needs root")
     assert not [fault for fault in listing()["faults"] if "netns" in fault["backends"]]
     assert listing()["back_ends"]["netns"].endswith("(not here: it needs root)")
@@ -52,9 +50,7 @@ def test_a_machine_without_namespaces_says_so(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_kernel_that_ends_no_connections_is_not_taken_for_one_that_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_kernel_that_ends_no_connections_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without CONFIG_INET_DIAG_DESTROY `ss -K` ends with status 0, and nothing happens."""
     done = list[tuple[str, ...]]()
 
@@ -70,9 +66,7 @@ def test_a_kernel_that_ends_no_connections_is_not_taken_for_one_that_does(
     assert [command for command in done if command[:2] == ("ss", "-K")], done
 
 
-def test_what_a_network_cannot_do_is_refused_before_the_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_impossible_fault_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lacks(monkeypatch, "")
     settings = RunSettings(out=tmp_path / "run", network="netns", faults=("drop-request",))
     with pytest.raises(FaultUnsupported, match="the kernel cannot match or refuse requests"):

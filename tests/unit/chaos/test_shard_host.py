@@ -82,9 +82,7 @@ def leading_broker() -> Any:
     ("transaction_version", "error_code"),
     [(0, ErrorCode.NONE), (1, ErrorCode.NONE), (2, ErrorCode.INVALID_PRODUCER_EPOCH)],
 )
-def test_a_marker_is_judged_by_its_transaction_version(
-    transaction_version: int, error_code: ErrorCode
-) -> None:
+def test_a_marker_is_judged_by_its_version(transaction_version: int, error_code: ErrorCode) -> None:
     # From version 2 on, the marker that ends a transaction has a newer epoch (KIP-1228).
     shard: Any = Writing(transaction_version)
     host: ShardHost[Any] = ShardHost(leading_broker(), AT, lambda: shard, lambda *_: None)

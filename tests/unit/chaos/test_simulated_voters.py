@@ -76,9 +76,7 @@ def test_the_disk_of_another_log_directory_is_not_that_of_the_quorum() -> None:
     assert machines.voters.why_needed({2}) == ""
 
 
-def test_no_disk_is_emptied_while_a_change_may_be_on_its_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_disk_is_emptied_while_a_change_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     machines = Machines()
     monkeypatch.setattr(machines.voters.changer, "_in_doubt_until_s", 101.0)
     assert machines.voters.why_needed({1}) == "the voters are changing"

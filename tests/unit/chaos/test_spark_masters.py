@@ -69,9 +69,7 @@ def test_tasks_of_a_cluster_of_spark_itself_are_in_other_processes() -> None:
         ("k8s://https://127.0.0.1:443", None),
     ],
 )
-def test_executors_reach_us_where_the_route_to_their_master_starts(
-    master: str, host: str | None
-) -> None:
+def test_executors_reach_us_where_their_route_starts(master: str, host: str | None) -> None:
     assert driver_host(master) == host
 
 

@@ -189,9 +189,7 @@ def test_a_leader_that_resigns_as_it_commits_is_checked_too(cluster: Cluster) ->
     assert rules(cluster) == {"commit-majority"}
 
 
-def test_what_a_lost_disk_held_counts_and_what_the_new_one_holds_does_not(
-    cluster: Cluster,
-) -> None:
+def test_what_a_lost_disk_held_counts_and_not_what_the_new_one_has(cluster: Cluster) -> None:
     cluster.log(1).append(1, None, b"record")
     cluster.copies(1, 3)
     cluster.has_a_new_disk(3)

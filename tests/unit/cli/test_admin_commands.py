@@ -190,9 +190,7 @@ def test_groups_are_deleted(shell: Shell) -> None:
     assert "NON_EMPTY_GROUP: group g" in shell("groups", "delete", "g", status=EXIT_FAILED)
 
 
-def test_consuming_a_topic_that_does_not_exist_ends(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_consuming_an_unknown_topic_ends(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "UNKNOWN_TOPIC_MS", 20)
     for group in ((), ("--group", "g")):
         said = shell("consume", "typo", *group, status=EXIT_FAILED)

@@ -151,9 +151,7 @@ def test_help_names_a_required_argument_and_a_default_without_brackets_of_their_
         assert "[[" not in shown, shown
 
 
-def test_standard_input_that_is_closed_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, command: CommandLine
-) -> None:
+def test_a_closed_stdin_is_one_line(monkeypatch: pytest.MonkeyPatch, command: CommandLine) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     assert "standard input is closed" in command("produce", "t", status=EXIT_USAGE)
 
@@ -177,9 +175,7 @@ def test_the_smallest_schedule_needs_no_name(
     assert Schedule.from_json(Path("shrunk-20.json").read_text()).seed == 20
 
 
-def test_a_broken_rule_ends_with_status_1_and_a_schedule_that_replays(
-    tmp_path: Path, command: CommandLine
-) -> None:
+def test_a_broken_rule_is_status_1_and_has_a_schedule(tmp_path: Path, command: CommandLine) -> None:
     schedule = tmp_path / "smallest.json"
     said = command("simulate", *BROKEN, "--shrink", schedule, status=EXIT_FAILED)
     assert "seed 20: leader-completeness" in command.out

@@ -89,9 +89,7 @@ def batches_size(files: dict[str, Any], name: str, count: int) -> int:
 
 
 @pytest.mark.parametrize("compression", list(Compression), ids=lambda one: one.name.lower())
-def test_a_batch_is_told_with_all_that_its_header_says(
-    compression: Compression, tmp_path: Path
-) -> None:
+def test_a_batch_is_told_with_its_whole_header(compression: Compression, tmp_path: Path) -> None:
     path = segment_of(tmp_path, producer_batch(compression))
     (found,), problems = told(path, with_values=True)
     records = found.pop("records")
@@ -127,9 +125,7 @@ def test_a_batch_is_told_with_all_that_its_header_says(
     }
 
 
-def test_lines_are_pairs_and_hold_no_control_characters(
-    tmp_path: Path, dump_log: CommandLine
-) -> None:
+def test_lines_are_pairs_without_control_characters(tmp_path: Path, dump_log: CommandLine) -> None:
     record = Record(0, 5, b"\x1b[2J", None, (("a b", b"\xff"),))
     shown = dump_log(segment_of(tmp_path, encode_batch([record])), "--values")
     title, batch_line, record_line, end = shown.splitlines()
@@ -260,9 +256,7 @@ def test_every_changed_byte_of_every_file_leaves_a_dump(orders: Path) -> None:
             told_of(path, damaged, only_index_faults=True)
 
 
-def test_the_status_tells_damage_from_nothing_read(
-    orders: Path, tmp_path: Path, dump_log: CommandLine
-) -> None:
+def test_the_status_tells_of_damage(orders: Path, tmp_path: Path, dump_log: CommandLine) -> None:
     missing = tmp_path / "missing.log"
     document = dump_log.json(missing, status=EXIT_UNKNOWN)
     assert document["files"][0]["problems"] == [
@@ -306,7 +300,7 @@ def test_only_one_batch_is_in_memory(tmp_path: Path, dump_log: CommandLine) -> N
         tracemalloc.stop()
 
 
-def test_the_problems_of_a_document_are_counted_to_the_end(
+def test_problems_of_a_document_are_counted_to_the_end(
     tmp_path: Path, dump_log: CommandLine
 ) -> None:
     path = segment_of(tmp_path, *[batch("x")] * (PROBLEMS_MAX + 5))

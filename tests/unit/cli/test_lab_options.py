@@ -86,9 +86,7 @@ def test_power_is_lost_at_any_time_only_if_that_is_asked_for(
         ),
     ],
 )
-def test_an_option_that_cannot_be_is_a_usage_error(
-    words: str, said: str, command: CommandLine
-) -> None:
+def test_a_wrong_option_is_a_usage_error(words: str, said: str, command: CommandLine) -> None:
     assert re.search(said, command(*words.split(), status=EXIT_USAGE), re.DOTALL)
 
 

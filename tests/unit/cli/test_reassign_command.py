@@ -102,9 +102,7 @@ class Settings:
 @pytest.mark.parametrize(
     "former", [{}, {RATES[0]: "5"}, {RATES[1]: "5"}, dict.fromkeys(RATES, "5")]
 )
-async def test_a_throttle_of_both_sides_gives_way_to_what_was_set_before(
-    former: dict[str, str],
-) -> None:
+async def test_a_throttle_gives_way_to_what_was_set_before(former: dict[str, str]) -> None:
     settings = Settings(former)
     before = deepcopy(settings.of)
     async with throttled(cast("Admin", settings), "t", MOVING, 1000):

@@ -59,9 +59,7 @@ def collections_of(client: type[Any]) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("wrong", [7, NewTopic("t")], ids=["number", "topic"])
-async def test_what_is_no_collection_is_refused_by_the_client_and_not_by_python(
-    wrong: object,
-) -> None:
+async def test_what_is_no_collection_is_refused_by_the_client_not_by_python(wrong: object) -> None:
     async with cluster_and_admin() as (_, admin):
         for owner in (admin, admin.transactions):
             taken = [*collections_of(type(owner))]

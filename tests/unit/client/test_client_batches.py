@@ -394,7 +394,7 @@ def end(accumulator: Accumulator, batch: Batch, now_ms: float, attempt: ErrorCod
         ((E.NOT_ENOUGH_REPLICAS, LOST_SENT, E.INVALID_PRODUCER_EPOCH), False),
     ],
 )
-def test_an_error_is_definite_only_if_every_attempt_was(
+def test_an_error_is_as_definite_as_attempts(
     attempts: tuple[ErrorCode | str, ...], definite: bool
 ) -> None:
     assert fate(*attempts).definite is definite

@@ -252,7 +252,7 @@ async def one_transaction(producer: Producer) -> None:
         *((api, 2) for api in TRANSACTION if not api.startswith("Add")),
     ],
 )
-async def test_a_request_of_a_transaction_that_waits_is_said(
+async def test_a_request_of_a_transaction_waits_and_is_said(
     api: str, level: int, said: Said
 ) -> None:
     cluster = Coordinators()
@@ -269,9 +269,7 @@ async def test_a_request_of_a_transaction_that_waits_is_said(
 
 
 @pytest.mark.parametrize("options", [{}, {"enable_idempotence": False}, {"acks": 1}], ids=str)
-async def test_a_leader_that_takes_records_and_does_not_answer_is_said(
-    options: Any, said: Said
-) -> None:
+async def test_a_leader_that_answers_no_produce_request_is_said(options: Any, said: Said) -> None:
     async with producing(**options) as (cluster, producer):
         cluster.fault = silent("Produce")
         await producer.send("t", b"")
@@ -323,7 +321,7 @@ def refuse(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, **answers: Any
         monkeypatch.setattr(cluster, name, lambda *_, it=answer: it)
 
 
-async def test_a_group_that_cannot_be_joined_is_said(
+async def test_a_group_that_nobody_joins_is_said(
     said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with offering() as cluster, Consumer(cluster.bootstrap, group_id="g") as consumer:
@@ -349,9 +347,7 @@ async def test_offsets_that_a_coordinator_refuses_are_said(
         call.cancel()
 
 
-async def test_a_producer_without_an_id_is_said(
-    said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_producer_without_id_is_said(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     async with producing() as (cluster, producer):
         handle, refused = cluster.handle, answer_of("InitProducerId", error_code=LOADING)
         monkeypatch.setattr(

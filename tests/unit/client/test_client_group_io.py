@@ -316,9 +316,7 @@ async def test_a_commit_of_an_older_epoch_is_tried_again_only_for_what_the_membe
         cluster.refusals = []
 
 
-async def test_a_consumer_of_a_dead_cluster_closes_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_consumer_of_a_dead_cluster_closes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quorumlog.client.group_client.COMMIT_AT_REVOCATION_MS", 100)
 
     async with in_group(**OPTIONS) as (cluster, consumer):

@@ -85,9 +85,7 @@ def test_a_coordinator_that_is_refused_is_looked_for_again_after_a_pause() -> No
 
 
 @pytest.mark.parametrize("refusal", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NOT_COORDINATOR])
-def test_a_member_owns_what_the_last_generation_gave_it_that_it_has_heard_of(
-    refusal: ErrorCode,
-) -> None:
+def test_a_member_owns_what_the_last_generation_it_knows_gave_it(refusal: ErrorCode) -> None:
     """A claim of a newer generation would take partitions from their present owner."""
     member = joining("cooperative-sticky")
     owned = (TopicPartition("t", 0), TopicPartition("t", 1))
@@ -148,9 +146,7 @@ def test_a_leader_that_comes_back_leads_once_more_if_a_partition_has_no_owner(
 
 
 @pytest.mark.parametrize("assignments", [None, (b"\0", b"")])
-def test_a_leader_that_does_not_hear_what_is_assigned_leads_once_more(
-    assignments: tuple[bytes, ...] | None,
-) -> None:
+def test_a_leader_that_learns_no_shares_leads_again(assignments: tuple[bytes, ...] | None) -> None:
     member = joining()
     returned(member, {"t": 1})
     assert member.step(0, facts.GroupDescribed(generation_id=0, assignments=assignments)) == []

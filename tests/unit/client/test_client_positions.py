@@ -171,9 +171,7 @@ def test_out_of_range_is_reset_by_policy(reset: OffsetReset, timestamp: int) -> 
 
 
 @pytest.mark.parametrize(("by_time", "offset"), [((7, 2), 7), ((-1, -1), 90)])
-def test_a_reset_by_duration_asks_for_the_end_and_then_by_time(
-    by_time: tuple[int, int], offset: int
-) -> None:
+def test_a_reset_by_duration_asks_for_end_and_time(by_time: tuple[int, int], offset: int) -> None:
     """Without a record that is young enough, reading begins at the end (KIP-1106)."""
     positions, position = reading("by_duration:PT1H", offset=50)
     fetched(positions, 50, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))

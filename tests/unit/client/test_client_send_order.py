@@ -34,9 +34,7 @@ def numbers(cluster: FakeCluster) -> list[int]:
 
 
 @pytest.mark.parametrize("options", [ROOMY, A_BATCH_EACH, FULL])
-async def test_records_stand_in_the_order_in_which_the_calls_began(
-    options: ProducerOptions,
-) -> None:
+async def test_records_stand_in_the_order_of_their_calls(options: ProducerOptions) -> None:
     """Nine tasks send again and again; the first calls also wait for the topic's partitions."""
     async with asyncio.timeout(30), fake_cluster() as cluster:
         next_number = count()

@@ -305,7 +305,7 @@ async def assigned() -> AsyncIterator[tuple[GroupCluster, Consumer]]:
         (b"t", "consumer", TypeError, "a pattern is a str"),
     ],
 )
-def test_a_pattern_that_cannot_be_is_refused(
+def test_a_wrong_pattern_is_refused(
     pattern: Any, protocol: str, error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
@@ -335,7 +335,7 @@ async def test_a_consumer_checks_before_it_does_anything() -> None:
         assert COMMIT not in {api for _, api in cluster.asked}
 
 
-async def test_a_commit_names_the_partition_that_does_not_exist(
+async def test_a_commit_names_the_partition_that_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(coordinator, "UNKNOWN_TOPIC_MS", 20)

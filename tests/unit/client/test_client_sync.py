@@ -160,9 +160,7 @@ def test_a_blocking_call_in_a_listener_is_an_error_and_no_deadlock(group: GroupC
     assert threads() == []
 
 
-async def test_threads_share_a_producer_and_a_running_loop_does_no_harm(
-    brokers: FakeCluster,
-) -> None:
+async def test_threads_share_a_producer_and_a_loop_does_no_harm(brokers: FakeCluster) -> None:
     async def blocking() -> int:
         with SyncProducer(brokers.bootstrap, linger_ms=0) as other:
             return other.send("t", b"loop").result(10).offset
@@ -270,9 +268,7 @@ def run(program: str, *arguments: str, status: int = 0) -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize(("how", "status"), [("end", 0), ("raise", 1)])
-def test_what_an_unclosed_producer_holds_is_sent_at_exit(
-    brokers: FakeCluster, how: str, status: int
-) -> None:
+def test_an_unclosed_producer_sends_at_exit(brokers: FakeCluster, how: str, status: int) -> None:
     ended = run(LEFT_OPEN, brokers.bootstrap, "20000", how, status=status)
     assert brokers.values() == [b"0", b"1", b"2"]
     for kind in ("SyncProducer", "SyncConsumer", "SyncAdmin"):

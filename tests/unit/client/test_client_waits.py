@@ -213,7 +213,7 @@ def test_a_caller_that_gives_up_has_no_answer() -> None:
         ),
     ],
 )
-def test_the_cause_says_how_far_the_request_is(
+def test_the_cause_tells_its_progress(
     broker: str | None, is_sent: bool, api: str, expected: str
 ) -> None:
     attempt = Attempt(api=api, began_ms=0, broker=broker, is_sent=is_sent)
@@ -257,9 +257,7 @@ async def poll_on(consumer: Consumer) -> None:
         await consumer.poll(10)
 
 
-async def test_brokers_that_are_gone_are_named_with_the_cause_once(
-    said: Said, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_dead_brokers_are_named_once(said: Said, caplog: pytest.LogCaptureFixture) -> None:
     async with consuming(**EARLY) as (cluster, consumer):
         consumer.assign([T])
         await consumer.position(T)
@@ -338,9 +336,7 @@ async def test_a_subscribed_topic_that_does_not_exist_is_waited_for(
             await consumer.poll(1)
 
 
-async def test_a_coordinator_that_is_not_there_is_said(
-    said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_missing_coordinator_is_said(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     async with in_group(**GROUP) as (cluster, consumer):
         find = cluster.find
 

@@ -77,9 +77,7 @@ def test_what_is_broken_is_mended_at_the_end(back_end: FakeBackEnd, rows: Rows) 
     ]
 
 
-def test_what_is_dead_stays_dead_where_the_cluster_ends_with_the_test(
-    back_end: FakeBackEnd, rows: Rows
-) -> None:
+def test_the_dead_stay_dead_if_the_cluster_ends_too(back_end: FakeBackEnd, rows: Rows) -> None:
     with nemesis_of(back_end, rows, outlives=False) as nemesis:
         nemesis.kill(1)
         nemesis.pause(2)
@@ -99,7 +97,7 @@ def test_resume_without_a_target_resumes_all(verbs: ManualNemesis) -> None:
     assert verbs.resume().node_ids == ()
 
 
-def test_a_block_takes_its_fault_back_even_if_it_raises(
+def test_a_block_that_raises_takes_its_fault_back(
     verbs: ManualNemesis, back_end: FakeBackEnd
 ) -> None:
     def fail_meanwhile() -> None:
@@ -131,7 +129,7 @@ def test_mistakes_are_told_with_what_there_is(verbs: ManualNemesis) -> None:
         verbs.kill()
 
 
-async def test_in_a_coroutine_verbs_are_awaited(
+async def test_verbs_of_a_coroutine_are_awaited(
     verbs: ManualNemesis, back_end: FakeBackEnd
 ) -> None:
     assert (await verbs.kill("partition-leader")).node_ids == (2,)
@@ -175,9 +173,7 @@ def links_of(back_end: FakeBackEnd) -> list[str]:
     return sorted(str(link) for rule in back_end.rules.values() for link in rule.links)
 
 
-def test_a_partition_leaves_the_clients_and_isolation_does_not(
-    verbs: ManualNemesis, back_end: FakeBackEnd
-) -> None:
+def test_isolation_alone_cuts_the_clients_off(verbs: ManualNemesis, back_end: FakeBackEnd) -> None:
     with verbs.partitioned("partition-leader") as node_ids:
         assert node_ids == (2,)
         assert links_of(back_end) == ["1->2", "2->1", "2->3", "3->2"]
@@ -189,7 +185,7 @@ def test_a_partition_leaves_the_clients_and_isolation_does_not(
         assert len(links_of(back_end)) == 6
 
 
-def test_a_fault_on_links_that_are_not_there_is_an_error_and_leaves_no_row(
+def test_a_fault_on_missing_links_is_an_error_without_row(
     back_end: FakeBackEnd, rows: Rows
 ) -> None:
     back_end.silent = {"2->clients", "clients->2", "1->2", "2->1", "2->3", "3->2"}

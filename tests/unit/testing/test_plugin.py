@@ -84,9 +84,7 @@ def test_a_project_without_our_fixtures_runs_as_before(pytester: pytest.Pytester
         ("'kill'", "'kill' has no name"),
     ],
 )
-def test_a_mistyped_mark_is_a_usage_error_before_any_test(
-    pytester: pytest.Pytester, mark: str, said: str
-) -> None:
+def test_a_mistyped_mark_is_a_usage_error(pytester: pytest.Pytester, mark: str, said: str) -> None:
     pytester.makepyfile(
         f"""
         import pytest
@@ -102,9 +100,7 @@ def test_a_mistyped_mark_is_a_usage_error_before_any_test(
     assert said in result.stderr.str()
 
 
-def test_a_duration_without_room_for_a_fault_is_an_error_of_its_test_alone(
-    pytester: pytest.Pytester,
-) -> None:
+def test_a_duration_without_room_for_a_fault_ends_its_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -197,7 +193,7 @@ def test_a_mistake_in_a_verb_is_shown_at_the_line_of_the_test(
         ("kill(3)", "a verb of the nemesis that was not awaited has failed: kill: no"),
     ],
 )
-def test_a_verb_that_no_code_awaits_fails_its_test(
+def test_a_verb_without_await_fails_its_test(
     pytester: pytest.Pytester, verb: str, said: str
 ) -> None:
     pytester.makepyfile(
@@ -218,9 +214,7 @@ def test_an_awaited_verb_whose_error_is_expected_is_no_failure(pytester: pytest.
     run(pytester).assert_outcomes(passed=1)
 
 
-def test_a_failure_shows_what_the_nemesis_did_and_how_long_its_files_stay(
-    pytester: pytest.Pytester,
-) -> None:
+def test_a_failure_shows_the_nemesis_and_how_long_files_stay(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         NEMESIS + "def test_it(nemesis, history):\n"
         "    nemesis.kill(1)\n    with nemesis.paused('any'): pass\n    assert False\n"
@@ -287,9 +281,7 @@ def test_a_mistyped_option_is_a_usage_error(
     assert said in result.stderr.str()
 
 
-def test_a_history_that_is_not_valid_fails_a_test_that_does_not_look(
-    pytester: pytest.Pytester,
-) -> None:
+def test_an_invalid_history_fails_a_test_that_does_not_look(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SWAPPED)
     result = run(pytester)
     result.assert_outcomes(failed=1)
