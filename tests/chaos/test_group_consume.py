@@ -21,21 +21,24 @@ SENDS = 150
 
 async def judged(out: Path, group: GroupInMemory, workload: str = "group_consume") -> Verdict:
     """Run the workload until the logs have taken all sends, drain the group, and check it."""
+    options = {
+        "rate": 300.0,
+        "producers": 2,
+        "consumers": 3,
+        "final_readers": 1,
+        "polls_per_life": 10.0,
+        "stalls": 0.3,
+        "max_poll_interval_ms": 200,
+    }
     return await carried_out(
         out,
         workload,
         group,
         SENDS,
+        options,
         partitions=len(group.logs),
         final_s=2.0,
         reads_all=False,
-        rate=300.0,
-        producers=2,
-        consumers=3,
-        final_readers=1,
-        polls_per_life=10.0,
-        stalls=0.3,
-        max_poll_interval_ms=200,
     )
 
 

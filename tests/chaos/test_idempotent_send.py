@@ -16,19 +16,15 @@ SENDS = 200
 
 async def judged(out: Path, log: LogInMemory) -> Verdict:
     """Run the workload until the log has taken all sends, read everything, and check it."""
-    return await carried_out(
-        out,
-        "idempotent_send",
-        log,
-        SENDS,
-        partitions=len(log.logs),
-        rate=1e6,
-        producers=2,
-        burst=5,
-        bursts_per_life=1.001,  # a burst that is not cut short waits for its answers
-        consumers=0,
-        final_readers=1,
-    )
+    options = {
+        "rate": 1e6,
+        "producers": 2,
+        "burst": 5,
+        "bursts_per_life": 1.001,  # a burst that is not cut short waits for its answers
+        "consumers": 0,
+        "final_readers": 1,
+    }
+    return await carried_out(out, "idempotent_send", log, SENDS, options, partitions=len(log.logs))
 
 
 async def test_a_sound_broker_is_valid_and_killed_producers_come_back(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
 from quorumlog.chaos.checkers.explode import explode
 from quorumlog.chaos.checkers.linearizability import bounds_of, violations
-from quorumlog.chaos.checkers.version_order import order_versions
+from quorumlog.chaos.checkers.version_order import distinct, order_versions, sorted_pairs
 from tests.support.chaos.hand_made_histories import History, found
 from tests.support.sizes import tries
 
@@ -93,3 +94,20 @@ def test_what_it_finds_is_in_the_verdict() -> None:
         history = History()
         possible = search(add_random_case(history, 0, rng), 0)
         assert ("nonlinearizable-log" not in found(history.verdict())) is possible, history.ops
+
+
+@pytest.mark.parametrize("widest", [3, 181, 182, 1 << 62])  # 182 * 363 values are above 16 bits
+@pytest.mark.parametrize("rows", [0, 1, 500])
+def test_pairs_are_in_order_and_rows_of_one_pair_stay(rows: int, widest: int) -> None:
+    rng = np.random.default_rng(rows)
+    major = rng.integers(0, min(widest, 1 << 30), rows).astype(np.int32)
+    minor = rng.integers(-widest, widest, rows)
+    wanted = sorted(range(rows), key=lambda row: (int(major[row]), int(minor[row]), row))
+    assert sorted_pairs(major, minor).tolist() == wanted
+    numbers, first = distinct(major, minor)
+    pairs = sorted({*zip(major.tolist(), minor.tolist(), strict=True)})
+    assert [pairs[number] for number in numbers.tolist()] == list(
+        zip(major.tolist(), minor.tolist(), strict=True)
+    )
+    earliest = [int(np.flatnonzero(numbers == place)[0]) for place in range(len(pairs))]
+    assert first.tolist() == earliest

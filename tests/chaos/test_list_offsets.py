@@ -18,7 +18,7 @@ async def judged(out: Path, log: OffsetsInMemory) -> Verdict:
     """Send and ask until the logs have taken all sends, read and ask everything, and check it."""
     options = {"rate": 400.0, "questions": 400.0, "final_readers": 1}
     partitions = len(log.logs)
-    return await carried_out(out, "list_offsets", log, SENDS, partitions=partitions, **options)
+    return await carried_out(out, "list_offsets", log, SENDS, options, partitions=partitions)
 
 
 @pytest.mark.jumping_time

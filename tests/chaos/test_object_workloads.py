@@ -19,9 +19,7 @@ async def judged_registers(out: Path, log: KeysInMemory) -> Verdict:
     """Write and read until the log has taken all sends; read every register, and check it."""
     options = {"rate": 400.0, "reads": 200.0, "registers": 3, "final_readers": 2}
     partitions = len(log.logs)
-    return await carried_out(
-        out, "compacted_register", log, SENDS, partitions=partitions, **options
-    )
+    return await carried_out(out, "compacted_register", log, SENDS, options, partitions=partitions)
 
 
 @pytest.mark.jumping_time
@@ -102,7 +100,7 @@ async def test_a_broker_that_serves_an_old_log_is_found(tmp_path: Path) -> None:
 
 async def judged_topics(out: Path, topics: TopicsInMemory) -> Verdict:
     """Create and delete until there were enough changes, create all once more, and check it."""
-    return await carried_out(out, "metadata_linearizable", topics, CHANGES, rate=300.0)
+    return await carried_out(out, "metadata_linearizable", topics, CHANGES, {"rate": 300.0})
 
 
 @pytest.mark.jumping_time

@@ -1,5 +1,6 @@
-"""However a history is cut into parts, its verdict is that of the whole, with every witness."""
+"""However a history is cut, into parts or anywhere, its verdict is that of the whole."""
 
+import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,14 @@ from quorumlog.chaos.checkers.verdict import Partial
 from quorumlog.chaos.checking import local
 from quorumlog.chaos.checking.local import check_in_parts
 from quorumlog.chaos.checking.parts import plan, row_groups
-from quorumlog.chaos.checking.parts.cutting import Cuts, cut_by_key, cut_by_process, pack, unpack
+from quorumlog.chaos.checking.parts.cutting import (
+    Cuts,
+    cut_by_key,
+    cut_by_process,
+    pack,
+    spread,
+    unpack,
+)
 from quorumlog.chaos.checking.parts.row_groups import find_row_groups
 from quorumlog.chaos.history import HistoryError, HistorySource, parquet
 from quorumlog.chaos.history.pairing import table_of
@@ -26,7 +34,8 @@ from quorumlog.chaos.history.parquet import write_operations
 from tests.support.chaos.hand_made_histories import rows_of
 from tests.support.chaos.joined_histories import apart, same
 from tests.support.chaos.random_histories import PLANTS, good
-from tests.support.chaos.wild_histories import wild
+from tests.support.chaos.runs import checked_in_runs
+from tests.support.chaos.wild_histories import wild, with_transactions
 from tests.support.sizes import tries
 
 
@@ -171,3 +180,37 @@ def test_neither_row_groups_nor_chunks_grow_with_the_polls(
     assert all(sum(few) <= 150 or len(few) == 1 for few in sizes)
     assert max(len(few) for few in sizes) > 1
     same(check_in_parts(groups, CHECKER), check_history(whole))
+
+
+@pytest.mark.parametrize("first", [0, 107])
+def test_runs_of_any_length_in_any_order_give_the_verdict_of_the_whole(first: int) -> None:
+    for seed in range(first, first + tries(8)):
+        whole, rng = table_of(rows_of(wild(seed))), random.Random(seed)
+        same(checked_in_runs(whole, CHECKER, rng), check_history(whole))
+
+
+def test_transactions_may_be_cut_from_each_other() -> None:
+    found = set()
+    for seed in range(8):
+        whole = table_of(rows_of(with_transactions(wild(seed), seed)))
+        verdict = check_history(whole)
+        same(checked_in_runs(whole, CHECKER, random.Random(seed)), verdict)
+        found |= {result.name for result in verdict.results}
+    assert "precommitted-read" in found
+
+
+def test_the_context_of_contexts_is_that_of_their_runs() -> None:
+    assert CHECKER.runs is not None
+    for seed in range(tries(12)):
+        whole = table_of(rows_of(wild(seed)))
+        runs = [whole.slice(start, 7) for start in range(0, whole.num_rows, 7)]
+        put_together = CHECKER.runs.context(pa.concat_tables(map(CHECKER.runs.context, runs)))
+        assert put_together.equals(CHECKER.runs.context(whole).cast(put_together.schema))
+
+
+def test_keys_of_all_sizes_are_spread_evenly() -> None:
+    sizes = {f"key-{number}": 10 + number for number in range(12)}
+    places = spread(sizes, 4)
+    loads = [sum(sizes[key] for key in sizes if places[key] == part) for part in range(4)]
+    assert max(loads) - min(loads) <= min(sizes.values())
+    assert spread({}, 4) == {}

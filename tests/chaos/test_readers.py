@@ -61,9 +61,7 @@ class UnsteadyConsumer(Client):
 async def ran(out: Path, log: Unsteady) -> tuple[Verdict, list[dict[str, Any]]]:
     """Run append_read; return the verdict and the operations."""
     options = {"rate": 50.0, "producers": 2, "consumers": 1, "final_readers": 2}
-    verdict = await carried_out(
-        out, "append_read", log, SENDS, partitions=2, final_s=60.0, **options
-    )
+    verdict = await carried_out(out, "append_read", log, SENDS, options, partitions=2, final_s=60.0)
     return verdict, read_history(out).to_pylist()
 
 

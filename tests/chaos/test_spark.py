@@ -28,7 +28,7 @@ from quorumlog.chaos.history.parquet import write_operations
 from quorumlog.chaos.history.schema import facts_of
 from quorumlog.chaos.verify import verify_history
 from quorumlog.chaos.workloads.registry import find_workload
-from tests.chaos.test_kafka_vectors import VECTORS, read
+from tests.chaos.test_published_histories import VECTORS, read
 from tests.support.chaos.hand_made_histories import History, rows_of
 from tests.support.chaos.joined_histories import apart, same
 from tests.support.chaos.random_histories import PLANTS, good, lose

@@ -1,6 +1,7 @@
 """A run of a workload against a driver in memory, and its verdict."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ async def carried_out(
     workload: str,
     driver: Any,
     stop_after: int,
+    options: Mapping[str, float | str],
     *,
     partitions: int = 1,
     final_s: float = 10.0,
     reads_all: bool = True,
-    **options: float | str,
 ) -> Verdict:
     """Work until the driver has taken so many sends or changes, read at last, and check it all.
 

@@ -42,7 +42,7 @@ class AdminCluster(GroupCluster):
     def offer(self, api: str, *answers: dict[str, Any], version: int | None = None) -> None:
         """Answer an API with the fields of each answer in turn; the last one stays."""
         key = KEYS[api]
-        left = [built(response_class(key), answer) for answer in answers]
+        left: list[Response] = [built(response_class(key), answer) for answer in answers]
 
         def answer(_request: object) -> Response:
             return left.pop(0) if len(left) > 1 else left[0]

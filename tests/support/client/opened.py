@@ -41,10 +41,12 @@ async def consuming(
 
 @asynccontextmanager
 async def in_group(
-    records: int = 0, **options: Unpack[ConsumerOptions]
+    records: int = 0, *common: ConsumerOptions, **options: Unpack[ConsumerOptions]
 ) -> AsyncIterator[tuple[GroupCluster, Consumer]]:
     """Yield a coordinator that has `records`, and a consumer of its group g."""
-    given: ConsumerOptions = {"group_id": "g", **options}
+    given: ConsumerOptions = {"group_id": "g"}
+    for some in (*common, options):
+        given.update(some)
     async with asyncio.timeout(30), group_cluster() as cluster:
         if records:
             cluster.fill(records)

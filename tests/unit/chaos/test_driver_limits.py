@@ -1,19 +1,36 @@
-"""The time limits of drivers: a library that hangs in any call never hangs a run."""
+"""Drivers of client libraries: the time limits of their calls, and the workloads they cannot run."""
 
 import asyncio
 import gc
 import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
+import aiokafka
 import pytest
 
-from quorumlog.chaos.drivers.driver import CallTimedOut, Driver, DriverError, Membership, SendFailed
+from quorumlog.chaos.drivers import aiokafka_driver, registry
+from quorumlog.chaos.drivers.aiokafka_driver import AiokafkaDriver
+from quorumlog.chaos.drivers.driver import (
+    CAPABILITIES,
+    AnyDriver,
+    CallTimedOut,
+    Driver,
+    DriverError,
+    Membership,
+    SendFailed,
+)
 from quorumlog.chaos.drivers.limits import Limits, limited, within
+from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, check_capable, load_driver
 from quorumlog.chaos.drivers.worker import Worker
 from quorumlog.chaos.history import HistoryWriter, read_history
+from quorumlog.chaos.run.run import run
+from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.workloads.append_read import AppendRead
+from quorumlog.chaos.workloads.registry import WORKLOADS, find_workload
 from quorumlog.chaos.workloads.workload import LaneOptions, Setup
+from tests.support.chaos.log_in_memory import LogInMemory
 
 SHORT = Limits(
     open_s=0.02, send_s=0.02, poll_s=0.02, call_s=0.02, close_s=0.02, create_topic_s=0.02
@@ -194,3 +211,90 @@ async def test_a_run_with_a_hanging_driver_ends_and_is_unknown(call: str, tmp_pa
     if call in {"send", "poll", "assign"}:
         assert {row["type"] for row in rows} == {"info"}
         assert all("NO_ANSWER" in row["error"] for row in rows)
+
+
+@dataclass(frozen=True)
+class Needs:
+    requires: frozenset[str]
+    name: str = "w"
+
+
+def test_every_name_of_a_capability_is_known() -> None:
+    for workload in WORKLOADS.values():
+        assert workload.requires <= CAPABILITIES.keys()
+    every = frozenset[str]().union(*(load_driver(name).capabilities for name in DRIVERS))
+    assert every == CAPABILITIES.keys()
+
+
+def test_a_driver_with_limits_keeps_them() -> None:
+    driver = load_driver("client")
+    assert limited(driver) is driver
+
+
+def test_an_unable_driver_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def load(name: str) -> AnyDriver:
+        if name == "confluent":
+            raise DriverUnavailable(name)
+        return load_driver("client") if name == "client" else limited(LogInMemory())
+
+    monkeypatch.setattr(registry, "load_driver", load)
+    check_capable("client", Needs(frozenset({"groups"})))
+    said = "workload w needs a driver that can groups, and aiokafka cannot; client can"
+    with pytest.raises(ValueError, match=said):
+        check_capable("aiokafka", Needs(frozenset({"groups"})))
+    monkeypatch.setattr("quorumlog.chaos.run.run.load_driver", load)
+    (tmp_path / "history.jsonl").write_text("precious")
+    settings = RunSettings(out=tmp_path, workload="group_consume", driver="aiokafka")
+    with pytest.raises(ValueError, match="workload group_consume needs a driver"):
+        run(settings, lambda *_: None)
+    assert (tmp_path / "history.jsonl").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", sorted(DRIVERS))
+def test_what_a_driver_can_do_is_in_the_table_of_the_chapter(name: str) -> None:
+    try:
+        capabilities = load_driver(name).capabilities
+    except DriverUnavailable as error:
+        pytest.skip(str(error))
+    chapter = Path(__file__).parents[3] / "docs" / "chaos.md"
+    (row,) = (line for line in chapter.read_text().splitlines() if line.startswith(f"| `{name}` |"))
+    assert {*row.split("|")[3].replace(",", " ").split()} == capabilities
+    assert find_workload("append_read").requires <= capabilities
+
+
+class NeverStarts:
+    """Takes the place of every client of the library."""
+
+    made: ClassVar[list["NeverStarts"]] = []
+
+    def __init__(self, **_: Any) -> None:
+        self.has_started_to_start = asyncio.Event()
+        self.is_closed = False
+        self.made.append(self)
+
+    async def start(self) -> None:
+        self.has_started_to_start.set()
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        self.is_closed = True
+
+    close = stop
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer", "offsets", "admin"])
+async def test_a_client_that_never_starts_is_closed(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NeverStarts, "made", [])
+    for name in ("AIOKafkaProducer", "AIOKafkaConsumer"):
+        monkeypatch.setattr(aiokafka, name, NeverStarts)
+    monkeypatch.setattr(aiokafka_driver, "AIOKafkaAdminClient", NeverStarts)
+    starting = asyncio.ensure_future(getattr(AiokafkaDriver(), kind)("127.0.0.1:1", "c"))
+    await asyncio.sleep(0)
+    [client] = NeverStarts.made
+    await client.has_started_to_start.wait()
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert starting.cancelled()
+    assert client.is_closed

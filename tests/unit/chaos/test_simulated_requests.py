@@ -1,12 +1,16 @@
-"""Rules on single requests and replies in the network in memory, and a process without a CPU."""
+"""Rules on requests in memory, a process without a CPU, the disks that a quorum needs."""
 
 import asyncio
 import struct
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
 
+from quorumlog.broker.coordination.core import effects, events
+from quorumlog.broker.partitions.core.producer_state import ProducerStates
+from quorumlog.broker.partitions.log.appends import Appends
 from quorumlog.chaos.faults.links import DelayRequest, DropReply, DropRequest, Effect, LinkRule
 from quorumlog.chaos.faults.registry import STEP_FAULTS, faults_made_of
 from quorumlog.chaos.network.splitters import KafkaSplitter, Message
@@ -17,6 +21,15 @@ from quorumlog.chaos.node_simulation.process import Clock, Process
 from quorumlog.chaos.node_simulation.stream import Stream
 from quorumlog.chaos.node_simulation.swarm import KINDS, NOT_DRAWN
 from quorumlog.chaos.node_simulation.target import SimulatedMachines
+from quorumlog.chaos.node_simulation.voters import SimulatedVoters
+from quorumlog.chaos.simulation.worlds.brokers.shard_host import ShardHost
+from quorumlog.chaos.simulation.worlds.quorum.voter_model import directory_id, voter_of
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
+from quorumlog.storage.io.checkpoints import uuid_from_text
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
+from quorumlog.wire.codec.records import Record, encode_batch, iterate_headers
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 PRODUCE, METADATA = 0, 3
 BROKER: Final = "10.0.0.1"
@@ -153,12 +166,156 @@ def test_a_starved_process_runs_for_its_share_until_it_is_fed() -> None:
     assert ticking(10, Starved.feed) == pytest.approx(starved / 2 + 1000, abs=1000 * PERIOD_S)
 
 
-ON_PROCESSES_ALONE = {
-    "wipe_majority": "a control of the run on processes",
-}
+ON_PROCESSES_ALONE = {"wipe_majority": "a control of the run on processes"}
 
 
 def test_every_fault_of_simulated_machines_is_in_the_swarm_or_left_out_for_a_reason() -> None:
     can = faults_made_of(SimulatedMachines.operations, SimulatedMachines.effects)
     assert sorted(can) == sorted([*KINDS, *NOT_DRAWN])
     assert sorted(STEP_FAULTS) == sorted([*can, *ON_PROCESSES_ALONE])
+
+
+VOTERS: Final = (1, 2, 3)
+
+
+def machine(node_id: int, *, kraft_version: int, disk: int = 1) -> Any:
+    its_id = directory_id(node_id, disk)
+    voters = VoterSet(tuple(voter_of(one, directory_id(one, 1)) for one in VOTERS))
+    quorum = SimpleNamespace(kraft_version=kraft_version, voter_set=voters)
+    settings = SimpleNamespace(directory_id=its_id)
+    node = SimpleNamespace(quorum=SimpleNamespace(settings=settings, _quorum=quorum))
+    return SimpleNamespace(
+        node_id=node_id, is_controller=True, disk_faults=SimpleNamespace(fails_below=""), node=node
+    )
+
+
+class Machines:
+    """Nodes 1 to 3; all of them vote, with their first disks."""
+
+    def __init__(self, kraft_version: int = 1) -> None:
+        self._kraft_version = kraft_version
+        self.loop = SimpleNamespace(now_s=100.0)
+        self.all = {one: machine(one, kraft_version=kraft_version) for one in VOTERS}
+        self.voters = SimulatedVoters(
+            self.all,
+            "host:1",
+            loop=self.loop,  # type: ignore[arg-type]  # what is needed of one
+            told=lambda _, __: None,
+        )
+        assert self.voters.why_needed({1}) == ""
+
+    def wipe(self, node_id: int) -> None:
+        self.all[node_id].node = None
+        self.voters.wiped([self.all[node_id]])
+
+    def start(self, node_id: int) -> None:
+        self.all[node_id] = machine(node_id, kraft_version=self._kraft_version, disk=2)
+
+
+def test_no_second_disk_of_three_is_emptied_before_the_first_voter_is_replaced() -> None:
+    machines = Machines()
+    machines.wipe(1)
+    assert machines.voters._directory_of(1) is None
+    machines.start(1)
+    assert machines.voters._directory_of(1) == uuid_from_text(directory_id(1, 2))
+    for other in (2, 3):
+        assert "would have their disks" in machines.voters.why_needed({other})
+    assert machines.voters.why_needed({1}) == ""  # it has no vote to lose
+
+
+def test_below_kraft_version_1_a_voter_learns_and_votes_again() -> None:
+    machines = Machines(kraft_version=0)
+    machines.wipe(1)
+    machines.start(1)
+    assert machines.voters.why_needed({2}) == ""
+
+
+def test_the_disk_of_another_log_directory_is_not_that_of_the_quorum() -> None:
+    machines = Machines()
+    machines.all[1].disk_faults.fails_below = "/disk2"
+    machines.wipe(1)
+    assert machines.voters._directory_of(1) == uuid_from_text(directory_id(1, 1))
+    assert machines.voters.why_needed({2}) == ""
+
+
+def test_no_disk_is_emptied_while_a_change_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    machines = Machines()
+    monkeypatch.setattr(machines.voters.changer, "_in_doubt_until_s", 101.0)
+    assert machines.voters.why_needed({1}) == "the voters are changing"
+    machines.loop.now_s = 101.5
+    assert machines.voters.why_needed({1}) == ""
+
+
+AT = TopicPartition("__consumer_offsets", 0)
+PRODUCER, EPOCH = 5, 3
+
+
+class Writing:
+    """A shard that writes one marker when it begins to lead; `ended` is what it hears of that."""
+
+    next_deadline_ms = None
+
+    def __init__(self, transaction_version: int) -> None:
+        self.transaction_version = transaction_version
+        self.ended: list[events.AppendEnded] = []
+
+    def step(self, _now_ms: int, event: object) -> list[effects.Effect]:
+        if isinstance(event, events.AppendEnded):
+            self.ended.append(event)
+            return []
+        marker = TransactionMarker(PRODUCER, EPOCH, coordinator_epoch=0, commits=True)
+        version = self.transaction_version
+        return [effects.AppendMarker(append_id=1, marker=marker, transaction_version=version)]
+
+
+def open_transaction() -> ProducerStates:
+    batch = encode_batch(
+        [Record(0, 1, None, b"v")],
+        producer_id=PRODUCER,
+        producer_epoch=EPOCH,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    producers = ProducerStates()
+    [(_, header)] = iterate_headers(batch)
+    producers.record(header, base_offset=0, wall_ms=0)
+    return producers
+
+
+def leading_broker() -> Any:
+    """Return a node that leads AT, where the producer's transaction is open."""
+
+    def soon(_after_us: int, action: Callable[..., None], *arguments: object) -> None:
+        action(*arguments)
+
+    driver = SimpleNamespace(
+        producers=open_transaction(),
+        partition=SimpleNamespace(
+            serving=SimpleNamespace(
+                append_refusal=lambda _acks: ErrorCode.NONE, commit_outcome=lambda: ErrorCode.NONE
+            ),
+            state=SimpleNamespace(high_watermark=2, log_start_offset=0),
+        ),
+        append_as_leader=lambda *_, **__: SimpleNamespace(
+            first_offset=1, last_offset=1, max_timestamp=0
+        ),
+        is_exchanging=False,
+    )
+    replicas: Any = SimpleNamespace(drivers={AT: driver}, deadlines=[])
+    return SimpleNamespace(
+        machine=SimpleNamespace(now_ms=lambda: 0, later=soon),
+        appends=Appends(replicas, now_ms=lambda: 0, wall_ms=lambda: 0, arm=lambda _: None),
+        take=lambda action, *arguments: action(*arguments),
+    )
+
+
+@pytest.mark.parametrize(
+    ("transaction_version", "error_code"),
+    [(0, ErrorCode.NONE), (1, ErrorCode.NONE), (2, ErrorCode.INVALID_PRODUCER_EPOCH)],
+)
+def test_a_marker_is_judged_by_its_version(transaction_version: int, error_code: ErrorCode) -> None:
+    # From version 2 on, the marker that ends a transaction has a newer epoch (KIP-1228).
+    shard: Any = Writing(transaction_version)
+    host: ShardHost[Any] = ShardHost(leading_broker(), AT, lambda: shard, lambda *_: None)
+    host.became_leader(AT, Epoch(0))
+    assert [ended.error_code for ended in shard.ended] == [error_code]

@@ -208,8 +208,7 @@ def test_the_address_of_a_cluster_that_no_option_names_is_told(
     "error", [BrokenPipeError(errno.EPIPE, "closed"), OSError(errno.ENOSPC, "no space")]
 )
 @pytest.mark.parametrize(
-    ("word", "status"),
-    [("verify", EXIT_UNKNOWN), ("chaos", EXIT_UNKNOWN), ("status", EXIT_FAILED)],
+    ("word", "status"), [("verify", EXIT_UNKNOWN), ("chaos", EXIT_UNKNOWN), ("status", EXIT_FAILED)]
 )
 def test_output_that_cannot_be_written_is_no_verdict(
     error: OSError, word: str, status: int, monkeypatch: pytest.MonkeyPatch, command: CommandLine

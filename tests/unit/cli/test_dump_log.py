@@ -19,9 +19,7 @@ from quorumlog.storage.io.checkpoints import (
 )
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec import records
-from quorumlog.wire.codec.identifiers import (
-    TopicId,
-)
+from quorumlog.wire.codec.identifiers import TopicId
 from quorumlog.wire.codec.records import Compression, Record, encode_batch
 from tests.support.cli.dumps import add_small_files, segment_of, told, told_of
 from tests.support.cli.in_process import CommandLine
@@ -305,10 +303,7 @@ def test_problems_of_a_document_are_counted_to_the_end(
 ) -> None:
     path = segment_of(tmp_path, *[batch("x")] * (PROBLEMS_MAX + 5))
     (told_of,) = dump_log.json(path, "--batches", status=EXIT_FAILED)["files"]
-    assert (len(told_of["problems"]), told_of["problem_count"]) == (
-        PROBLEMS_MAX,
-        PROBLEMS_MAX + 4,
-    )
+    assert (len(told_of["problems"]), told_of["problem_count"]) == (PROBLEMS_MAX, PROBLEMS_MAX + 4)
 
 
 # --- indexes ---
@@ -361,9 +356,6 @@ def test_a_transaction_index_is_told_up_to_what_is_wrong(orders: Path) -> None:
     assert (found, position) == ([entries[0]._asdict()], 34)
     assert what == "33 bytes; 33 bytes are not read"
     path.write_bytes(encode_index(entries, 1)[:-34])
-    assert told(path) == (
-        [entries[0]._asdict()],
-        [Problem(0, "48 bytes without their checksum")],
-    )
+    assert told(path) == ([entries[0]._asdict()], [Problem(0, "48 bytes without their checksum")])
     path.write_bytes(b"")
     assert told(path) == ([], [Problem(0, "0 bytes without their checksum")])

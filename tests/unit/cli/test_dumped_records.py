@@ -30,17 +30,9 @@ from quorumlog.metadata_quorum.core.effects import AppendLeaderChange, AppendVot
 from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, Topic, encode_record
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.io.checkpoints import (
-    uuid_to_text,
-)
+from quorumlog.storage.io.checkpoints import uuid_to_text
 from quorumlog.storage.io.disk import RealDisk
-from quorumlog.wire.codec.identifiers import (
-    BrokerId,
-    Epoch,
-    Offset,
-    TopicId,
-    TopicPartition,
-)
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch, restamp
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 from tests.support.cli.dumps import add_small_files, segment_of, told, told_of

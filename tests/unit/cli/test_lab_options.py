@@ -1,4 +1,4 @@
-"""Options of `chaos run` and `simulate nodes` arrive where the run is made, and are told again."""
+"""Options and schedules of `chaos run` and `simulate nodes`: where they arrive, what is told."""
 
 import json
 import re
@@ -16,7 +16,9 @@ from quorumlog.chaos.node_simulation.settings import NodesSettings
 from quorumlog.chaos.run.figures import OfferedLoad
 from quorumlog.chaos.run.run import Progress
 from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
+from quorumlog.chaos.schedule import Schedule
 from quorumlog.cli import chaos_commands, simulate_nodes
+from quorumlog.cli.chaos_commands import _duration_s, _workload
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE
 from tests.support.chaos.hand_made_histories import History
 from tests.support.cli.in_process import CommandLine
@@ -159,3 +161,35 @@ def test_a_run_that_acknowledged_less_than_is_required_is_unknown(  # noqa: PLR0
     assert document["load"] == {"offered": 100, "acknowledged": 9, "silent_s": 2.0}
     assert document["valid"] == json.loads((out / "verdict.json").read_text())["valid"]
     assert bool(document["unknown_because"]) == (status == EXIT_UNKNOWN)
+
+
+FILE = Schedule(
+    seed=1, duration_us=7_000_000, workload="idempotent_send", options={"burst": 3, "rate": 9.0}
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "rate", "schedule", "expected"),
+    [
+        (None, [], None, None, ("append_read", {})),
+        (None, ["producers=2"], 5.0, None, ("append_read", {"producers": "2", "rate": 5.0})),
+        (None, [], None, FILE, ("idempotent_send", {"burst": 3, "rate": 9.0})),
+        (None, ["burst=4"], None, FILE, ("idempotent_send", {"burst": "4", "rate": 9.0})),
+        ("append_read", [], None, FILE, ("append_read", {})),
+        (None, [], None, Schedule(seed=1, duration_us=0), ("append_read", {})),
+    ],
+)
+def test_the_workload_is_the_schedules_unless_another_is_named(
+    name: str | None,
+    given: list[str],
+    rate: float | None,
+    schedule: Schedule | None,
+    expected: tuple[str, dict[str, object]],
+) -> None:
+    assert _workload(name, given, rate, schedule) == expected
+
+
+def test_the_duration_is_the_schedules_unless_one_is_given() -> None:
+    assert _duration_s(None, None) == 60.0
+    assert _duration_s(None, FILE) == 7.0
+    assert _duration_s("30s", FILE) == 30.0

@@ -31,13 +31,7 @@ from quorumlog.wire.codec.messages import APIS
 from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
 from quorumlog.wire.codec.schemas import response_class
 from tests.support.client.fake_admin import KEYS, AdminCluster, built, only_cluster
-from tests.support.client.fake_cluster import (
-    SILENCE,
-    SPOKEN,
-    FakeCluster,
-    T,
-    fake_cluster,
-)
+from tests.support.client.fake_cluster import SILENCE, SPOKEN, FakeCluster, T, fake_cluster
 from tests.support.client.fake_group import VERSIONS
 from tests.support.client.opened import consuming, in_a_thread, producing
 from tests.unit.client.test_client_transaction_io import Coordinating, producer_of
@@ -210,8 +204,9 @@ async def test_a_request_of_a_member_that_waits_is_said(
             cluster.fault = lambda _, __: None
 
 
-def answer_of(api: str, **fields: Any) -> Any:
-    return built(response_class(KEYS[api]), fields)
+def answer_of(api: str, **fields: Any) -> Response:
+    answer: Response = built(response_class(KEYS[api]), fields)
+    return answer
 
 
 class Coordinators(Coordinating):

@@ -98,11 +98,7 @@ def test_an_unknown_host_name() -> None:
 
 
 async def test_a_broker_that_died_since_is_named_with_its_cause() -> None:
-    async with (
-        asyncio.timeout(20),
-        fake_cluster() as cluster,
-        Admin(cluster.bootstrap) as admin,
-    ):
+    async with asyncio.timeout(20), fake_cluster() as cluster, Admin(cluster.bootstrap) as admin:
         for broker in (1, 2):
             await cluster.kill(broker)
         said = ""
@@ -170,7 +166,7 @@ async def heartbeats(cluster: GroupCluster, count: int) -> None:
 
 async def test_poll_returns_nothing_of_partitions_that_are_being_revoked() -> None:
     gate = Gate()
-    async with in_group(9, max_poll_records=3, **OPTIONS) as (cluster, consumer):
+    async with in_group(9, OPTIONS, max_poll_records=3) as (cluster, consumer):
         consumer.subscribe(["t"], gate)
         assert await values(consumer, 3) == [b"0", b"1", b"2"]
         gate.entered.clear()
@@ -218,7 +214,7 @@ async def test_nothing_is_returned_before_the_listener_has_seen_its_partitions()
 
 async def test_a_fenced_member_gives_up_its_partitions_and_every_poll_says_so() -> None:
     gate = Gate()
-    async with in_group(9, group_instance_id="i", **ONE_BY_ONE) as (cluster, consumer):
+    async with in_group(9, ONE_BY_ONE, group_instance_id="i") as (cluster, consumer):
         consumer.subscribe(["t"], gate)
         await values(consumer, 1)
         cluster.beat = ErrorCode.FENCED_INSTANCE_ID
@@ -289,8 +285,8 @@ async def test_the_listener_hears_of_the_end() -> None:
 
 
 async def test_an_older_commit_never_comes_after_a_newer_one() -> None:
-    options: ConsumerOptions = {**ONE_BY_ONE, "auto_commit_interval_ms": 300}
-    async with in_group(9, **{**options, "retry_backoff_ms": 5}) as (cluster, consumer):
+    options: ConsumerOptions = {"auto_commit_interval_ms": 300, "retry_backoff_ms": 5}
+    async with in_group(9, ONE_BY_ONE, **options) as (cluster, consumer):
         consumer.subscribe(["t"])
         await values(consumer, 1)
         cluster.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
@@ -303,7 +299,7 @@ async def test_an_older_commit_never_comes_after_a_newer_one() -> None:
 
 async def test_a_commit_of_an_older_epoch_is_tried_again_only_for_what_the_member_has() -> None:
     """Its answer was on its way when a heartbeat brought the next epoch (KIP-848)."""
-    async with in_group(9, retry_backoff_ms=5, **OPTIONS) as (cluster, consumer):
+    async with in_group(9, OPTIONS, retry_backoff_ms=5) as (cluster, consumer):
         consumer.subscribe(["t"])
         await values(consumer, 1)
         cluster.refusals = [ErrorCode.STALE_MEMBER_EPOCH] * 2

@@ -7,13 +7,8 @@ import pytest
 from quorumlog.client.core import group_protocol
 from quorumlog.client.core import membership_events as facts
 from quorumlog.client.core.assignors import Subscription
-from quorumlog.client.core.consumer_membership import (
-    CONSUMER_TRANSITIONS,
-    ConsumerMembership,
-)
-from quorumlog.client.core.consumer_membership import (
-    State as ConsumerState,
-)
+from quorumlog.client.core.consumer_membership import CONSUMER_TRANSITIONS, ConsumerMembership
+from quorumlog.client.core.consumer_membership import State as ConsumerState
 from quorumlog.client.core.membership import Membership, State
 from quorumlog.client.core.membership_events import AssignedTopics, Effect, Event
 from quorumlog.client.settings import Assignor, ConsumerSettings

@@ -116,12 +116,7 @@ WRONG: list[tuple[type[Admin | Consumer | Producer], dict[str, Any], type[Except
     (Producer, {"enable_idempotence": 1}, TypeError, "must be of type bool or None, not 1"),
     (Consumer, {"group_id": b"g"}, TypeError, "group_id must be of type str or None, not b'g'"),
     (Consumer, {"auto_offset_reset": "first"}, ValueError, "one of 'earliest', 'latest', 'none'"),
-    (
-        Consumer,
-        {"auto_offset_reset": "by_duration:1h"},
-        ValueError,
-        "'1h' is not a duration",
-    ),
+    (Consumer, {"auto_offset_reset": "by_duration:1h"}, ValueError, "'1h' is not a duration"),
     (Consumer, {"auto_offset_reset": 5}, TypeError, "auto_offset_reset must be of type str, not 5"),
     (Consumer, {"partition_assignment_strategy": "range"}, TypeError, "a list, each one of"),
     (Consumer, {"partition_assignment_strategy": ["rang"]}, TypeError, "a list, each one of"),

@@ -1,6 +1,7 @@
-"""What a test tells its history, and what the checkers make of it; no cluster is there."""
+"""What a test tells its history, what checkers make of it, records of any client, the mark."""
 
 import threading
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ import pytest
 
 from quorumlog.chaos.history import read_history
 from quorumlog.client import ErrorCode, KafkaError, RecordMetadata, TopicPartition
+from quorumlog.client.records import ConsumerRecord
 from quorumlog.client.sync import SyncConsumer, SyncProducer
 from quorumlog.testing.history import History, HistoryClosed
-from quorumlog.testing.topics import FreshTopic
-from quorumlog.testing.trial import Trial
+from quorumlog.testing.marks import ChaosMark, duration_s
+from quorumlog.testing.recorded_values import RecordedValues, key_of, read_records
+from quorumlog.testing.topics import FreshTopic, topic_name
+from quorumlog.testing.trial import Trial, directory_name
 
 KEY = "orders-0"
 
@@ -270,3 +274,177 @@ def test_a_recorded_consumer_records_polls_and_jumps(history: History) -> None:
 def test_other_clients_are_recorded_by_hand(history: History) -> None:
     with pytest.raises(TypeError, match="object is not one of Producer, SyncProducer"):
         history.recorded(object())
+
+
+Theirs = namedtuple("Theirs", "topic partition offset value")
+
+
+class Confluent:
+    """A message of confluent-kafka: methods, no attributes."""
+
+    def __init__(self, offset: int, value: bytes) -> None:
+        self._offset, self._value = offset, value
+
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return 2
+
+    def offset(self) -> int:
+        return self._offset
+
+    def value(self) -> bytes:
+        return self._value
+
+
+def test_one_value_in_three_types_is_one_number() -> None:
+    values = RecordedValues()
+    assert {values.number(7), values.number("7"), values.number(b"7")} == {7}
+    assert values.number("seven") == values.number(b"seven") != values.number("eight")
+    assert values.number("07") != 7
+    assert values.number(b"\xff\xfe") != values.number(b"\xff\xfd")
+    assert values.number(-1) > 1 << 50
+    assert values.number(10**20) != values.number(10**20 + 1)
+
+
+@pytest.mark.parametrize("value", [1.5, True, ["a"], {"id": 7}])
+def test_other_values_are_refused(value: object) -> None:
+    with pytest.raises(TypeError, match="set history"):
+        RecordedValues().number(value)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [("orders-2", 5, b"x")],
+        ("orders-2", 5, b"x"),
+        [Confluent(5, b"x")],
+        Confluent(5, b"x"),
+        [Theirs("orders", 2, 5, b"x")],
+        {TopicPartition("orders", 2): [Theirs("orders", 2, 5, b"x")]},
+        {TopicPartition("orders", 2): [ConsumerRecord("orders", 2, 5, 0, None, b"x", (), -1)]},
+        [(TopicPartition("orders", 2), 5, b"x")],
+        Theirs("orders", 2, 5, b"x"),
+    ],
+)
+def test_records_of_every_client(records: Any) -> None:
+    assert list(read_records(records)) == [("orders-2", 5, b"x")]
+
+
+def test_no_records() -> None:
+    assert list(read_records(None)) == list(read_records({})) == list(read_records([])) == []
+
+
+def test_what_is_no_record_is_refused() -> None:
+    with pytest.raises(TypeError, match="has no offset"):
+        list(read_records([b"x"]))
+
+
+def test_a_value_may_be_a_part_of_the_record() -> None:
+    records = [Confluent(5, b"id=7;name=x")]
+    found = list(read_records(records, lambda raw: raw.partition(b";")[0][3:]))
+    assert found == [("orders-2", 5, b"7")]
+
+
+def test_a_topic_with_one_partition_names_it() -> None:
+    assert key_of(FreshTopic("orders", 1)) == "orders-0"
+    assert key_of("orders-3") == "orders-3"
+    topic = FreshTopic("orders", 3)
+    assert topic.key(2) == "orders-2"
+    with pytest.raises(ValueError, match=r"orders has 3 partitions: name one, as topic\.key\(0\)"):
+        key_of(topic)
+    with pytest.raises(TypeError, match="is no topic-partition"):
+        key_of(7)
+
+
+def test_the_name_of_a_topic_begins_with_that_of_its_test() -> None:
+    assert topic_name("test_orders[kill all-3]") == "test_orders_kill_all_3"
+    assert topic_name("\u00e4") == "test"
+    assert len(topic_name("x" * 300)) == 80
+
+
+OUT = Path("out")
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [(30, 30), ("30s", 30), ("500ms", 0.5), ("2m", 120), ("1.5", 1.5)]
+)
+def test_durations(given: object, seconds: float) -> None:
+    assert duration_s(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["", "s", "30h", 0, -1, True, None, float("inf"), "nan"])
+def test_what_is_no_duration(given: object) -> None:
+    with pytest.raises(ValueError, match="write 30, '30s', '500ms' or '2m'"):
+        duration_s(given)
+
+
+def test_nodes_are_killed_unless_the_mark_says_otherwise() -> None:
+    assert ChaosMark().settings(OUT, 1).faults == ("kill",)
+    kinds = {action.fault.name for action in ChaosMark().simulation(OUT, 5).schedule.actions}
+    assert kinds == {"kill"}
+    assert ChaosMark(faults=()).settings(OUT, 1).faults == ()
+    assert ChaosMark(faults=()).simulation(OUT, 1).schedule.actions == ()
+
+
+def test_the_seed_may_choose_the_kinds_of_faults_in_simulation() -> None:
+    mark = ChaosMark(faults=None)
+    kinds = [
+        {action.fault.name for action in mark.simulation(OUT, seed).schedule.actions}
+        for seed in range(5)
+    ]
+    assert len({frozenset(chosen) for chosen in kinds}) > 1
+    assert mark.simulation_command(7) == (
+        *("quorumlog", "simulate", "nodes", "--seed", "7", "--duration", "10s"),
+    )
+    with pytest.raises(ValueError, match="only with simulated=True does the seed choose"):
+        mark.settings(OUT, 1)
+
+
+def test_the_command_of_a_real_run_says_all_that_differs() -> None:
+    assert " ".join(ChaosMark().command(7)) == (
+        "quorumlog chaos run --workload append_read --fault kill --duration 10s --seed 7"
+    )
+    mark = ChaosMark(
+        faults=(), driver="confluent", nodes=5, partitions=1, options={"rate": 9}, config={"a": "b"}
+    )
+    assert " ".join(mark.command(7)) == (
+        "quorumlog chaos run --workload append_read --fault none --duration 10s --seed 7 "
+        "--driver confluent --nodes 5 --partitions 1 --workload-option rate=9 --config a=b"
+    )
+
+
+def test_the_command_of_a_simulated_run_says_all_that_differs() -> None:
+    assert " ".join(ChaosMark(faults=("kill",), mutant="x").simulation_command(7)) == (
+        "quorumlog simulate nodes --seed 7 --duration 10s --faults kill --mutant x"
+    )
+    apart = ChaosMark(faults=("kill",), controllers=3, brokers=2)
+    assert apart.simulation_command(7)[-4:] == ("--controllers", "3", "--brokers", "2")
+    other = ChaosMark(faults=None, workload="list_offsets", options={"rate": 9}, partitions=1)
+    assert " ".join(other.simulation_command(7)) == (
+        "quorumlog simulate nodes --seed 7 --duration 10s --workload list_offsets --partitions 1 "
+        "--workload-option rate=9"
+    )
+
+
+def test_a_simulated_run_has_one_driver() -> None:
+    with pytest.raises(ValueError, match="simulated nodes have quorumlog's own"):
+        ChaosMark(driver="confluent").simulation(OUT, 1)
+
+
+def test_two_tests_have_two_directories() -> None:
+    names = [
+        "tests/a.py::test_x",
+        "tests/a.py::test_x[1-2]",
+        "tests/a.py::test_x[1/2]",
+        "tests-a.py::test_x",
+        "tests/a.py::test_x[" + "y" * 200 + "]",
+        "tests/a.py::test_x[" + "y" * 201 + "]",
+        "tests/a.py::test_x[\u00e4 b]",
+        "tests/a.py::test_x[\u00e4-b]",
+    ]
+    directories = [directory_name(name) for name in names]
+    assert len(set(directories)) == len(names)
+    assert directories[0] == "tests-a.py-test_x"
+    assert all(len(name) < 120 and "/" not in name for name in directories)

@@ -53,11 +53,7 @@ def test_a_role_is_that_of_the_topic_of_the_test(verbs: ManualNemesis) -> None:
 
 def test_without_a_topic_any_topic_counts(back_end: FakeBackEnd) -> None:
     nemesis = ManualNemesis(
-        back_end,
-        topics=lambda: ["bills", "orders"],
-        topic=None,
-        seed=1,
-        record=lambda *_: None,
+        back_end, topics=lambda: ["bills", "orders"], topic=None, seed=1, record=lambda *_: None
     )
     with nemesis:
         assert nemesis.holders("partition-leader") == (2, 3)
