@@ -1,4 +1,4 @@
-"""Drivers of client libraries: the time limits of their calls, and the workloads they cannot run."""
+"""Drivers of client libraries: time limits of their calls, and workloads that they cannot run."""
 
 import asyncio
 import gc
