@@ -131,16 +131,10 @@ def test_what_explains_a_run_is_written_before_it() -> None:
     assert meta["command"] == "quorumlog chaos run --out 'a b'"
     assert {"started_at", "quorumlog", "python", "platform", "driver_version"} <= set(meta)
     assert (meta["faults"], meta["schedule"]["given"]) == (["kill"], False)
-
-
-def test_under_a_schedule_the_run_is_explained_by_what_is_in_it() -> None:
     given = draw_schedule(3, faults=("pause",), duration_ms=20_000)
     meta = meta_at_start(RunSettings(out=Path("run"), schedule=given), given)
     assert meta["faults"] == ["pause"]  # and not the default of --fault
     assert meta["schedule"] == {"given": True, "seed": 3, "actions": len(given.actions)}
-
-
-def test_the_library_of_a_driver_is_named_with_its_version() -> None:
     settings = RunSettings(out=Path("run"), driver="confluent")
     meta = meta_at_start(settings, draw_schedule(3, faults=("kill",), duration_ms=20_000))
     assert meta["driver_version"] == f"confluent-kafka {version('confluent-kafka')}"

@@ -259,14 +259,11 @@ def test_files_of_format_1_are_checked_as_strictly(
         verify_history(parquet, engine="local")
 
 
-def test_an_f_that_the_model_does_not_know_is_an_error(tmp_path: Path) -> None:
+def test_an_f_or_a_value_that_the_model_does_not_know_is_an_error(tmp_path: Path) -> None:
     events = [row | {"f": row["f"].replace("poll", "polll")} for row in good_events()]
     (tmp_path / "history.jsonl").write_text(text_of(events))
     with pytest.raises(HistoryError, match="event 2: f = 'polll' is no operation of the model"):
         verify_history(tmp_path, engine="local")
-
-
-def test_a_value_that_is_no_integer_is_nothing_for_a_log(tmp_path: Path) -> None:
     events = good_events()
     events[4]["micro"][0] |= {"value": 0, "text": '"ten"'}
     (tmp_path / "history.jsonl").write_text(text_of(events))

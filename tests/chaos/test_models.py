@@ -149,13 +149,10 @@ def test_nothing_and_no_success_are_unknown(model: str) -> None:
         assert "no operation succeeded" in failed.unknown_because
 
 
-def test_a_set_that_is_never_read_is_unknown() -> None:
+def test_a_set_that_is_never_read_is_unknown_and_a_stale_read_is_allowed() -> None:
     verdict = judged("set", ("add", 1))
     assert verdict.valid == "unknown"
     assert verdict.unknown_because == ["a set was never read: 1 (the only one)"]
-
-
-def test_a_stale_read_of_a_set_is_told_and_allowed() -> None:
     verdict = judged("set-full", ("add", 1), ("read", []), ("read", [1]))
     (stale,) = verdict.results
     assert (stale.name, stale.severity) == ("stale", Severity.ALLOWED)
@@ -201,10 +198,12 @@ class Latch:
 LATCH = Latch()
 
 
-def test_a_model_of_a_user_is_found_by_its_module() -> None:
+def test_a_model_of_a_user_is_found_by_its_module_or_given() -> None:
     model = f"{__name__}:LATCH"
     assert judged(model, ("look", False), ("set", None), ("look", True)).valid is True
     assert judged(model, ("set", None), ("look", False)).valid is False
+    table = one_by_one([("look", False)])
+    assert check_history(table, linearizable(LATCH)).valid is True
 
 
 @pytest.mark.parametrize(
@@ -291,8 +290,3 @@ def test_the_guide_of_a_search_changes_no_verdict() -> None:
         assert answer is search(Unguided(), timed, ample).answer, seed
         answers[answer is Answer.YES] += 1
     assert min(answers.values()) > 40
-
-
-def test_a_checker_may_be_given_instead_of_a_name() -> None:
-    table = one_by_one([("look", False)])
-    assert check_history(table, linearizable(LATCH)).valid is True

@@ -60,15 +60,12 @@ def test_a_copy_holds_the_committed_up_to_a_gap(files: dict[str, bytes], held: i
     assert committed_log().held_by(files) == held
 
 
-def test_what_is_left_of_a_compacted_log_counts_by_its_checksums() -> None:
+def test_a_compacted_log_counts_by_checksums_and_a_cut_one_is_written_anew() -> None:
     log = committed_log()
     files = {FIRST: BATCHES[0] + BATCHES[2]}
     assert (log.held_by(files), log.held_by(files, is_compacted=True)) == (2, 5)
     files = {FIRST: BATCHES[0] + flipped(BATCHES[2], 65)}
     assert log.held_by(files, is_compacted=True) == 2
-
-
-def test_what_is_cut_from_a_committed_log_may_be_written_anew() -> None:
     log = committed_log()
     log.cut(2)
     assert log.end_offset == 2
@@ -129,9 +126,6 @@ def test_a_loss_is_shared_once_no_member_holds_the_records() -> None:
     assert cluster.look(worse_on=2)
     assert cluster.committed.end_offset == 3
     assert cluster.copies.lost_in(KEY) == cluster.epoch
-
-
-def test_a_copy_that_is_no_members_counts_for_nothing() -> None:
     cluster = Cluster()
     cluster.isr, cluster.elr = (1,), ()
     assert not cluster.look()

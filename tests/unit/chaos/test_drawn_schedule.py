@@ -25,12 +25,16 @@ from quorumlog.chaos.schedule import Action, Schedule, ScheduleError
 from quorumlog.storage.io.disk import read_file
 
 
-def test_one_seed_gives_one_schedule() -> None:
+def test_one_seed_gives_one_schedule_that_meets_leaders_of_both_kinds() -> None:
     def drawn(seed: int) -> Schedule:
         return draw_schedule(seed, faults=["kill", "pause"], duration_ms=60_000)
 
     assert drawn(3) == drawn(3)
     assert drawn(3) != drawn(4)
+    for seed in range(20):
+        schedule = draw_schedule(seed, faults=["kill"], duration_ms=30_000)
+        targets = {action.target for action in schedule.actions}
+        assert {"partition-leader", "metadata-leader"} <= targets, seed
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -65,20 +69,12 @@ def test_faults_may_overlap_and_then_all_end(seed: int) -> None:
     assert len(calm) >= (len(actions) - 1) // 4
 
 
-def test_a_short_run_meets_leaders_of_both_kinds() -> None:
-    for seed in range(20):
-        schedule = draw_schedule(seed, faults=["kill"], duration_ms=30_000)
-        targets = {action.target for action in schedule.actions}
-        assert {"partition-leader", "metadata-leader"} <= targets, seed
-
-
-def test_no_faults_is_an_empty_schedule() -> None:
+def test_no_faults_is_an_empty_schedule_and_impossible_ones_are_refused() -> None:
     assert draw_schedule(1, faults=[], duration_ms=1000).actions == ()
-
-
-def test_a_fault_that_no_process_can_have_is_not_drawn() -> None:
     with pytest.raises(FaultUnsupported, match="fault loss: "):
         draw_schedule(1, faults=["loss"], duration_ms=9_000)
+    with pytest.raises(ValueError, match=r"^kill:client: the target of kill is one of partition-"):
+        draw_schedule(1, faults=["kill:client"], duration_ms=60_000)
 
 
 def test_a_fault_that_names_its_role_hits_no_other() -> None:
@@ -88,11 +84,6 @@ def test_a_fault_that_names_its_role_hits_no_other() -> None:
     assert {name for name, _ in targets} == {"kill", "isolate_role", "pause"}
     assert {target for name, target in targets if name == "kill"} == {"group-coordinator"}
     assert {target for name, target in targets if name == "isolate_role"} == {"client"}
-
-
-def test_a_role_that_a_fault_cannot_have_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^kill:client: the target of kill is one of partition-"):
-        draw_schedule(1, faults=["kill:client"], duration_ms=60_000)
 
 
 def one_action(**changes: object) -> str:
@@ -204,9 +195,16 @@ def test_a_choice_of_them_is_drawn_from_the_seed() -> None:
     )
 
 
-def test_a_schedule_with_them_is_read_as_it_was_written() -> None:
+def test_a_schedule_with_them_is_read_as_written_and_any_damage_is_one_of_all() -> None:
     schedule = draw_swarm(4, duration_ms=30_000, faults=[*sorted(JUDGED)])
     assert Schedule.from_json(schedule.to_json()) == schedule
+    seen = set()
+    for seed in range(200):
+        scene = Scene(action_id="1", victims=(1,), running=(1,), all_nodes=(1,), rng=Random(seed))
+        *_, damage = Damage().inject(scene)
+        assert isinstance(damage, Step)
+        seen.add(damage.amount)
+    assert seen == {*AMOUNTS.values()}
 
 
 @pytest.mark.parametrize(
@@ -234,16 +232,6 @@ def test_a_fault_ends_the_process_before_its_files_are_touched(
     (start,) = fault.heal(SCENE)
     assert isinstance(start, Step)
     assert start.operation == "start"
-
-
-def test_any_damage_is_one_of_all() -> None:
-    seen = set()
-    for seed in range(200):
-        scene = Scene(action_id="1", victims=(1,), running=(1,), all_nodes=(1,), rng=Random(seed))
-        *_, damage = Damage().inject(scene)
-        assert isinstance(damage, Step)
-        seen.add(damage.amount)
-    assert seen == {*AMOUNTS.values()}
 
 
 def test_a_flush_that_fails_is_that_of_a_log() -> None:

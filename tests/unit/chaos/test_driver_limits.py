@@ -165,7 +165,7 @@ async def test_a_call_that_ignores_its_cancellation_does_not_hold_its_caller() -
     await asyncio.sleep(0)
 
 
-async def test_a_thread_that_hangs_holds_neither_its_caller_nor_the_process() -> None:
+async def test_a_thread_that_hangs_holds_nobody_and_a_worker_returns_or_raises() -> None:
     worker, ends = Worker("hangs"), threading.Event()
     with pytest.raises(CallTimedOut):
         await within(0.01, "poll", worker.call(ends.wait))
@@ -175,9 +175,6 @@ async def test_a_thread_that_hangs_holds_neither_its_caller_nor_the_process() ->
     worker.close()
     thread.join(10)
     assert not thread.is_alive()
-
-
-async def test_a_worker_returns_and_raises_what_the_library_does() -> None:
     worker = Worker("works")
     assert await worker.call(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
@@ -219,14 +216,11 @@ class Needs:
     name: str = "w"
 
 
-def test_every_name_of_a_capability_is_known() -> None:
+def test_capabilities_are_known_and_a_driver_with_limits_keeps_them() -> None:
     for workload in WORKLOADS.values():
         assert workload.requires <= CAPABILITIES.keys()
     every = frozenset[str]().union(*(load_driver(name).capabilities for name in DRIVERS))
     assert every == CAPABILITIES.keys()
-
-
-def test_a_driver_with_limits_keeps_them() -> None:
     driver = load_driver("client")
     assert limited(driver) is driver
 

@@ -62,15 +62,14 @@ def parquet(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_file_of_ours_says_how_many_messages_it_holds(parquet: Path, tmp_path: Path) -> None:
+def test_messages_are_counted_in_our_files_and_guessed_in_others(
+    parquet: Path, tmp_path: Path
+) -> None:
     micro = pq.read_table(parquet).column("micro").to_pylist()
     assert HistorySource(parquet).messages == sum(len(row) for row in micro)
     lines = tmp_path / "history.jsonl"
     lines.touch()
     assert HistorySource(lines).messages == 0
-
-
-def test_the_messages_of_another_file_are_guessed_from_its_size(parquet: Path) -> None:
     pq.write_table(pq.read_table(parquet).replace_schema_metadata({}), parquet)
     assert HistorySource(parquet).messages == parquet.stat().st_size // BYTES_IN_A_FILE
 
@@ -96,14 +95,13 @@ def test_without_spark_any_history_is_local(parquet: Path, monkeypatch: pytest.M
     assert choose_engine(HistorySource(large), master=None, cores=64) == "local"
 
 
-def test_a_table_is_held_whole_in_a_quarter_of_the_memory(parquet: Path) -> None:
+def test_a_table_is_held_whole_in_a_quarter_of_the_memory_if_it_is_not_too_large(
+    parquet: Path,
+) -> None:
     messages = HistorySource(parquet).messages
     needed_bytes = messages * BYTES_PER_MESSAGE
     assert is_one_table(messages, 4 * needed_bytes)
     assert not is_one_table(messages, 4 * needed_bytes - 1)
-
-
-def test_a_table_is_not_too_large() -> None:
     assert is_one_table(MESSAGES_OF_A_TABLE, 1 << 40)
     assert not is_one_table(MESSAGES_OF_A_TABLE + 1, 1 << 40)
 
@@ -116,11 +114,8 @@ def test_a_too_large_history_is_cut(parquet: Path, monkeypatch: pytest.MonkeyPat
     assert {**in_parts, "seconds": 0} == {**whole, "seconds": 0}
 
 
-def test_a_master_asks_for_spark(parquet: Path) -> None:
+def test_a_master_or_a_remote_path_asks_for_spark(parquet: Path) -> None:
     assert choose_engine(HistorySource(parquet), master="local[1]", cores=1) == "spark"
-
-
-def test_a_path_that_only_spark_reads_asks_for_spark() -> None:
     assert choose_engine(HistorySource("hdfs://host/run"), master=None, cores=1) == "spark"
 
 

@@ -43,9 +43,6 @@ def test_a_workload_that_does_not_send_is_told_by_each_kind_of_operation() -> No
     }
     told = "2 create done, 0 unknown, 0 failed; 3 delete done, 1 unknown, 0 failed"
     assert figures(messages) == told
-
-
-def test_before_the_first_operation_there_is_nothing_yet() -> None:
     assert figures({}) == "0 sends acknowledged, 0 unknown, 0 failed; 0 records read"
 
 
@@ -74,15 +71,12 @@ def test_nearly_all_is_not_all(offered: int, acknowledged: int, percent: int) ->
     assert load(offered, acknowledged).percent == percent
 
 
-def test_less_than_what_is_required_is_a_doubt() -> None:
+def test_a_load_below_the_least_is_a_doubt_and_any_load_is_read_again() -> None:
     assert load(1000, 500).doubt(50) == ""
     assert load(1000, 0).doubt(0) == ""
     assert load(1000, 499).doubt(50) == (
         "the cluster acknowledged 49 % of the offered operations, and at least 50 % are required"
     )
-
-
-def test_a_load_is_read_again_and_nothing_else_is_taken_for_one() -> None:
     known = OfferedLoad(offered=10, acknowledged=9, silent_s=0.25)
     assert OfferedLoad.from_json(known.as_json()) == OfferedLoad(
         offered=10, acknowledged=9, silent_s=0.2
@@ -164,9 +158,6 @@ def test_the_plot_shows_leaders_short_isrs_and_gaps() -> None:
     assert 'class="node1 short"' in svg
     assert "2, e1 [2], 6.00 s to 10.00 s" in svg
     assert '4.00 s to 6.00 s</title><rect class="node' not in svg  # no leader: a gap
-
-
-def test_what_nobody_told_is_a_gap() -> None:
     states = [state(0, 1, (1,)), ClusterState(time_ns=2 * 10**9, partitions={}, error="no answer")]
     assert "0.00 s to 2.00 s" in state_plot(states, [], 10.0)
     assert "to 10.00 s" not in state_plot(states, [], 10.0)

@@ -37,18 +37,10 @@ from quorumlog.cluster.ports import free_ports
 from quorumlog.metadata_quorum.io.rpc import RPCS
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec import messages
+from tests.support.chaos.kafka_frames import FETCH, PRODUCE, reply, request
 from tests.support.waiting import until
 
 FORTH, BACK = Link("1", "2"), Link("2", "1")
-FETCH, PRODUCE = 1, 0
-
-
-def request(key: int, correlation_id: int, body: bytes = b"") -> bytes:
-    return pack(">ihhi", 8 + len(body), key, 3, correlation_id) + body
-
-
-def reply(correlation_id: int) -> bytes:
-    return pack(">ii", 4, correlation_id)
 
 
 class Target:
@@ -99,9 +91,19 @@ class Pair:
 
     def __init__(self, network: Network, target: Target, port: int) -> None:
         self.network, self.target, self.port = network, target, port
+        self.opened: list[asyncio.StreamWriter] = []  # they are closed in the end
 
     async def dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.opened.append(writer)
+        return reader, writer
+
+    async def ask(self, key: int, correlation_id: int) -> asyncio.StreamReader:
+        """Send a request on a new connection, and wait for its reply."""
+        reader, writer = await self.dial()
+        writer.write(request(key, correlation_id))
+        assert await reader.readexactly(8) == reply(correlation_id)
+        return reader
 
     def impose(self, effect: Effect, *links: Link, name: str = "r") -> None:
         self.network.impose(LinkRule(name, links or (FORTH, BACK), effect))
@@ -124,9 +126,12 @@ async def pair(*, answers: bool = True, starts: bool = True) -> AsyncIterator[Pa
     )
     network = Network([route], seed=1, tasks=tasks)
     await network.start()
+    yielded = Pair(network, target, port)
     try:
-        yield Pair(network, target, port)
+        yield yielded
     finally:
+        for writer in yielded.opened:
+            writer.close()
         await tasks.stop()
         network.close()
         await target.stop()
@@ -145,7 +150,6 @@ async def test_what_is_sent_arrives_whole_however_it_is_split() -> None:
                 await asyncio.sleep(0)
             assert await reader.readexactly(24) == reply(1) + reply(2) + reply(3)
             assert one.has(stream)
-            writer.close()
 
 
 async def test_much_is_forwarded_with_little_memory() -> None:
@@ -165,7 +169,6 @@ async def test_much_is_forwarded_with_little_memory() -> None:
         assert one.has(content)
         writer.write_eof()
         assert await reader.read() == b""
-        writer.close()
 
 
 @pytest.mark.parametrize("way", [FORTH, BACK])
@@ -184,7 +187,6 @@ async def test_a_cut_of_one_way_leaves_the_other(way: Link) -> None:
         assert len(one.target.received) == (12 if way == FORTH else 24)
         one.network.lift("r")
         assert await waiting == reply(2)
-        writer.close()
 
 
 async def test_a_connection_that_begins_behind_a_cut_goes_on_after_it() -> None:
@@ -196,7 +198,6 @@ async def test_a_connection_that_begins_behind_a_cut_goes_on_after_it() -> None:
         assert not one.target.received
         one.network.lift("r")
         assert await reader.readexactly(8) == reply(5)
-        writer.close()
 
 
 async def test_rules_add_up_and_each_is_lifted_alone() -> None:
@@ -210,7 +211,6 @@ async def test_rules_add_up_and_each_is_lifted_alone() -> None:
         assert not one.target.received
         one.network.lift("b")
         assert await reader.readexactly(8) == reply(5)
-        writer.close()
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,6 @@ async def test_what_is_late_arrives_in_order(effect: Effect) -> None:
         writer.write(request(PRODUCE, 1) + request(FETCH, 2))
         assert await reader.readexactly(16) == reply(1) + reply(2)
         assert loop.time() - began_s >= 0.02
-        writer.close()
 
 
 async def test_a_request_of_one_kind_is_lost_with_what_follows_it() -> None:
@@ -236,13 +235,9 @@ async def test_a_request_of_one_kind_is_lost_with_what_follows_it() -> None:
         assert await reader.readexactly(8) == reply(1)
         await asyncio.sleep(0.005)
         assert one.has(request(PRODUCE, 1))
-        other_reader, other_writer = await one.dial()
-        other_writer.write(request(PRODUCE, 4))
-        assert await other_reader.readexactly(8) == reply(4)
-        other_writer.close()
+        await one.ask(PRODUCE, 4)
         writer.write_eof()
         assert await reader.read() == b""
-        writer.close()
 
 
 async def test_a_reply_is_lost_after_its_request_was_carried_out() -> None:
@@ -255,25 +250,18 @@ async def test_a_reply_is_lost_after_its_request_was_carried_out() -> None:
         with pytest.raises(ConnectionResetError):
             await reader.readexactly(8)
         assert one.has(request(FETCH, 1) + request(PRODUCE, 2))
-        writer.close()
 
 
 async def test_all_connections_are_reset_again_and_again() -> None:
     async with pair() as one:
-        first, first_writer = await one.dial()
-        first_writer.write(request(FETCH, 1))
-        await first.readexactly(8)
+        first = await one.ask(FETCH, 1)
         one.impose(Reset(every_us=5_000))
         with pytest.raises(ConnectionResetError):
             await first.readexactly(8)
-        second, second_writer = await one.dial()
+        second, _ = await one.dial()
         assert await ends(second)
         one.network.lift("r")
-        reader, writer = await one.dial()
-        writer.write(request(FETCH, 9))
-        assert await reader.readexactly(8) == reply(9)
-        for each in (first_writer, second_writer, writer):
-            each.close()
+        await one.ask(FETCH, 9)
 
 
 async def test_connections_are_refused_until_the_rule_is_lifted() -> None:
@@ -282,8 +270,7 @@ async def test_connections_are_refused_until_the_rule_is_lifted() -> None:
         with pytest.raises(ConnectionRefusedError):
             await one.dial()
         one.network.lift("r")
-        _, writer = await one.dial()
-        writer.close()
+        await one.dial()
 
 
 async def test_a_dead_process_refuses_connections_through_its_forwarder() -> None:
@@ -296,23 +283,19 @@ async def test_a_dead_process_refuses_connections_through_its_forwarder() -> Non
             while not await can_dial(one):
                 await asyncio.sleep(0.005)
             assert not can_be_bound(one.port)
-            reader, writer = await one.dial()
-            writer.write(request(FETCH, 1))
-            assert await reader.readexactly(8) == reply(1)
+            reader = await one.ask(FETCH, 1)
             await one.target.stop()
             assert await ends(reader)
             # Known before the connection ended: nodes take a refused connection for a dead process.
             with pytest.raises(ConnectionRefusedError):
                 await one.dial()
-            writer.close()
 
 
 async def can_dial(one: Pair) -> bool:
     try:
-        _, writer = await one.dial()
+        await one.dial()
     except ConnectionRefusedError:
         return False
-    writer.close()
     return True
 
 
@@ -349,18 +332,7 @@ async def test_a_rule_on_a_link_that_two_parties_do_not_have_breaks_nothing() ->
     """Clients have no link to a node that is only a controller."""
     async with pair() as one:
         one.impose(Cut(), Link("1", "2", "control"))
-        reader, writer = await one.dial()
-        writer.write(request(FETCH, 1))
-        assert await reader.readexactly(8) == reply(1)
-        writer.close()
-
-
-def kafka_request(key: int, correlation_id: int, body: bytes = b"") -> bytes:
-    return pack(">ihhi", 8 + len(body), key, 12, correlation_id) + body
-
-
-def kafka_reply(correlation_id: int, body: bytes = b"") -> bytes:
-    return pack(">ii", 4 + len(body), correlation_id) + body
+        await one.ask(FETCH, 1)
 
 
 def rpc(name: str, body: bytes) -> bytes:
@@ -373,9 +345,9 @@ def answer(body: bytes) -> bytes:
 
 
 KAFKA_REQUESTS = [
-    kafka_request(1, 7, b"x" * 40),
-    kafka_request(0, 8),
-    kafka_request(999, -1, b"yy"),
+    request(1, 7, b"x" * 40),
+    request(0, 8),
+    request(999, -1, b"yy"),
 ]
 CASES: dict[str, tuple[Callable[[], Splitter], list[bytes], list[Message]]] = {
     "requests of Kafka": (
@@ -385,7 +357,7 @@ CASES: dict[str, tuple[Callable[[], Splitter], list[bytes], list[Message]]] = {
     ),
     "replies of Kafka": (
         lambda: KafkaSplitter(None),
-        [kafka_reply(7, b"x" * 30), kafka_reply(8), kafka_reply(9, b"z")],
+        [reply(7, b"x" * 30), reply(8), reply(9, b"z")],
         [Message("", 7), Message("", 8), Message("", 9)],
     ),
     "requests of the control plane": (

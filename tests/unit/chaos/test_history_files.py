@@ -75,18 +75,15 @@ def test_a_crash_leaves_lines_and_loses_at_most_the_one_being_written(tmp_path: 
     assert read_history(tmp_path).schema.metadata.keys() & {CUT_OFF, ENDED} == set()
 
 
-def test_a_last_line_without_its_end_is_still_a_line(tmp_path: Path) -> None:
+def test_an_empty_history_and_a_last_line_without_end_are_read(tmp_path: Path) -> None:
+    HistoryWriter(tmp_path).close()
+    assert read_history(tmp_path).num_rows == 0
+    assert read_history(tmp_path / "history.jsonl").num_rows == 0
     file = tmp_path / "h.jsonl"
     file.write_text(ROW)
     table = read_history(file)
     assert table.num_rows == 1
     assert CUT_OFF not in table.schema.metadata
-
-
-def test_an_empty_history_is_an_empty_table(tmp_path: Path) -> None:
-    HistoryWriter(tmp_path).close()
-    assert read_history(tmp_path).num_rows == 0
-    assert read_history(tmp_path / "history.jsonl").num_rows == 0
 
 
 @pytest.mark.parametrize(
@@ -115,11 +112,16 @@ def test_a_line_that_is_no_row_is_named(line: str, reason: str, tmp_path: Path) 
     assert reason in str(raised.value)
 
 
-def test_fields_we_do_not_know_are_refused(tmp_path: Path) -> None:
+def test_unknown_fields_and_wrong_lines_are_named(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     file.write_text(ROW[:-1] + ',"lag":{"deep":[1]}}\n')
     with pytest.raises(HistoryError, match=r"h\.jsonl:1: lag is no field"):
         read_history(file)
+    file = tmp_path / "history.jsonl"
+    file.write_text('{"index": 0, "time_ns": 0, "type": "ok", "f": "send", "process": "x"}\n')
+    with pytest.raises(HistoryError) as error:
+        read_history(file)
+    assert str(error.value).endswith("process is not an integer: 'x'")
 
 
 def test_what_is_not_there_or_not_a_history_is_refused(tmp_path: Path) -> None:
@@ -228,7 +230,7 @@ def values(text: str) -> list[object]:
     return [form.value for form in read_forms(text)]
 
 
-def test_edn_is_read() -> None:
+def test_edn_is_read_and_written() -> None:
     text = (
         '{:a [1 -2 3N], :b #{"x\\"" nil} ; a comment\n :c/d #inst "2020"} #_ (1 2) true \\a 1.5e1'
     )
@@ -237,6 +239,9 @@ def test_edn_is_read() -> None:
     assert isinstance(next(iter(first)), str)
     assert values("1/2 -4/6 4/2 a/b") == ["1/2", "-2/3", 2, "a/b"]
     assert [form.lines for form in read_forms("[{:a 1}\n {:b 2}\n\n3]")] == [(1, 2, 4)]
+    value = {Keyword("f"): Keyword("cas"), "x": [1, None, True, 'a\n"b'], Keyword("m"): {"k": 2}}
+    assert write_form(read_forms("[1/2]")[0].value) == "[1/2]"
+    assert values(write_form(value)) == [value]
 
 
 @pytest.mark.parametrize(
@@ -257,12 +262,6 @@ def test_what_is_no_edn_names_its_line(text: str, line: int, reason: str) -> Non
     with pytest.raises(EdnError, match=reason) as error:
         read_forms(text)
     assert error.value.line == line
-
-
-def test_edn_that_is_written_is_read_again() -> None:
-    value = {Keyword("f"): Keyword("cas"), "x": [1, None, True, 'a\n"b'], Keyword("m"): {"k": 2}}
-    assert write_form(read_forms("[1/2]")[0].value) == "[1/2]"
-    assert values(write_form(value)) == [value]
 
 
 def read(directory: Path, text: str, name: str = "history.edn") -> list[dict[str, object]]:
@@ -353,12 +352,6 @@ def test_a_malformed_history_names_the_line(tmp_path: Path, text: str, said: str
         read(tmp_path, text)
 
 
-def test_a_line_that_is_no_operation_of_etcd_is_refused(tmp_path: Path) -> None:
-    text = "INFO  jepsen.util - 0\t:invoke\t:read\tnil\nINFO  jepsen.util - 0\t:ok\t:read\t1.5\n"
-    with pytest.raises(HistoryError, match="log:2: not an operation of Jepsen's etcd test"):
-        read(tmp_path, text, "x.log")
-
-
 def test_a_kafka_history_needs_no_index_and_no_time(tmp_path: Path) -> None:
     operations = [
         ":process 0 :type :invoke :f :send :value [[:send 3 10]]",
@@ -372,10 +365,13 @@ def test_a_kafka_history_needs_no_index_and_no_time(tmp_path: Path) -> None:
     assert [(row["f"], row["type"]) for row in bare] == [("send", "ok"), ("poll", "ok")]
 
 
-def test_a_register_may_hold_a_ratio(tmp_path: Path) -> None:
+def test_a_register_may_hold_a_ratio_and_that_of_etcd_may_not(tmp_path: Path) -> None:
     write = ":process 0 :f :write :value 1/2"
     text = f"{{{write} :type :invoke}} {{{write} :type :ok}}"
     assert micro(read(tmp_path, text)[0]) == [("write", "", 0, '"1/2"')]
+    text = "INFO  jepsen.util - 0\t:invoke\t:read\tnil\nINFO  jepsen.util - 0\t:ok\t:read\t1.5\n"
+    with pytest.raises(HistoryError, match="log:2: not an operation of Jepsen's etcd test"):
+        read(tmp_path, text, "x.log")
 
 
 LINES_OF: dict[str, list[dict[str, object]]] = {
@@ -446,11 +442,3 @@ def test_a_file_of_no_format_is_refused_in_words(tmp_path: Path, text: str, said
     with pytest.raises(HistoryError, match=r"history.txt:1: .*; nor is it EDN") as error:
         read_history(file)
     assert f"or Jepsen's JSON ({said})" in str(error.value)
-
-
-def test_a_line_of_ours_that_is_wrong_names_its_fault_alone(tmp_path: Path) -> None:
-    file = tmp_path / "history.jsonl"
-    file.write_text('{"index": 0, "time_ns": 0, "type": "ok", "f": "send", "process": "x"}\n')
-    with pytest.raises(HistoryError) as error:
-        read_history(file)
-    assert str(error.value).endswith("process is not an integer: 'x'")

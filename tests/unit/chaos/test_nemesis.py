@@ -60,12 +60,15 @@ def test_every_fault_is_taken_back(fault: str) -> None:
     assert "node-ended" not in [f for f, _, _ in rows]
 
 
-def test_a_role_that_nobody_holds_is_not_claimed() -> None:
+def test_nodes_may_be_named_and_a_role_that_nobody_holds_is_not_claimed() -> None:
     cluster = FakeCluster()
     cluster.leader = None
     _, rows, _ = inflict(cluster, "kill", "partition-leader")
     assert rows[0][0] == "kill"
     assert rows[0][2] == "#1 kill: any, as no node was partition-leader"
+    _, rows, is_whole = inflict(FakeCluster(), "kill", (2, 3))
+    assert is_whole
+    assert rows[:2] == [("kill", "2,3", "#1 kill: named"), ("start", "2,3", "#1 kill")]
 
 
 @pytest.mark.parametrize("fault", ["kill", "kill_all"])
@@ -100,12 +103,6 @@ def test_nodes_that_were_killed_beside_one_that_had_ended_have_not_ended_by_them
     assert not is_whole
 
 
-def test_nodes_may_be_named() -> None:
-    _, rows, is_whole = inflict(FakeCluster(), "kill", (2, 3))
-    assert is_whole
-    assert rows[:2] == [("kill", "2,3", "#1 kill: named"), ("start", "2,3", "#1 kill")]
-
-
 def test_what_the_back_end_does_not_have_is_refused_before_the_run() -> None:
     nodes = nodes_of(FakeCluster())
     with pytest.raises(FaultUnsupported, match="fault power_loss: local processes cannot do it"):
@@ -115,7 +112,7 @@ def test_what_the_back_end_does_not_have_is_refused_before_the_run() -> None:
 
 
 @pytest.mark.jumping_time
-async def test_faults_overlap() -> None:
+async def test_faults_overlap_and_no_node_is_killed_twice() -> None:
     rows = await carry_out(NodesInMemory(), action(0, "kill", (1,), 2), action(1, "pause", (2,), 2))
     assert rows == [
         ("kill", "1", "#1 kill: named"),
@@ -123,10 +120,6 @@ async def test_faults_overlap() -> None:
         ("start", "1", "#1 kill"),
         ("resume", "2", "#2 pause"),
     ]
-
-
-@pytest.mark.jumping_time
-async def test_a_node_that_is_down_is_not_killed_again() -> None:
     nodes = NodesInMemory()
     rows = await carry_out(nodes, action(0, "kill", (1, 2), 1), action(0.5, "kill_all", "all", 2))
     assert rows == [
@@ -188,7 +181,11 @@ class NobodyDies(NodesInMemory):
 
 
 @pytest.mark.jumping_time
-async def test_what_is_paused_goes_on_if_a_kill_was_refused() -> None:
+async def test_a_pause_ends_with_the_last_also_if_a_kill_was_refused() -> None:
+    nodes = NodesInMemory()
+    rows = await carry_out(nodes, action(0, "pause", (1,), 2), action(1, "pause", (1,), 2))
+    assert [f for f, _, _ in rows] == ["pause", "pause", "resume", "resume"]
+    assert [operation for operation, _ in nodes.performed] == ["pause", "resume"]
     nodes = NobodyDies()
     rows = await carry_out(nodes, action(0, "pause", (1,), 3), action(1, "kill", (1,), 1))
     assert [f for f, _, _ in rows] == ["pause", "kill", "skipped", "resume"]
@@ -196,15 +193,7 @@ async def test_what_is_paused_goes_on_if_a_kill_was_refused() -> None:
 
 
 @pytest.mark.jumping_time
-async def test_two_pauses_of_a_node_end_with_the_last() -> None:
-    nodes = NodesInMemory()
-    rows = await carry_out(nodes, action(0, "pause", (1,), 2), action(1, "pause", (1,), 2))
-    assert [f for f, _, _ in rows] == ["pause", "pause", "resume", "resume"]
-    assert [operation for operation, _ in nodes.performed] == ["pause", "resume"]
-
-
-@pytest.mark.jumping_time
-async def test_an_action_that_finds_no_running_node_is_recorded() -> None:
+async def test_an_action_without_a_running_node_or_its_role_is_recorded() -> None:
     rows = await carry_out(
         NodesInMemory(),
         action(0, "kill_all", "all", 2),
@@ -216,6 +205,9 @@ async def test_an_action_that_finds_no_running_node_is_recorded() -> None:
         ("skipped", "", "#3 pause: named: no node runs"),
     ]
     assert "node-ended" not in [f for f, _, _ in rows]
+    nodes = NodesInMemory()
+    rows = await carry_out(nodes, action(0, "pause", (1, 2), 2), action(1, "kill", "isr-follower"))
+    assert rows[1] == ("kill", "3", "#2 kill: any, as no node was isr-follower")
 
 
 @pytest.mark.jumping_time
@@ -228,13 +220,6 @@ async def test_a_row_says_what_an_administrator_asked_for() -> None:
         ("asked", "2", "#1 reassign: t-0 to (3, 1)"),
         ("grow", "1,2,3", "#2 grow: all"),
     ]
-
-
-@pytest.mark.jumping_time
-async def test_a_role_of_no_node_falls_on_one_that_no_fault_holds() -> None:
-    nodes = NodesInMemory()
-    rows = await carry_out(nodes, action(0, "pause", (1, 2), 2), action(1, "kill", "isr-follower"))
-    assert rows[1] == ("kill", "3", "#2 kill: any, as no node was isr-follower")
 
 
 @pytest.mark.parametrize(("role", "size"), [("minority", 1), ("majority", 2)])
@@ -428,14 +413,10 @@ async def test_a_node_that_is_slow_to_give_up_after_an_fsync_failed_is_started_a
 
 
 @pytest.mark.jumping_time
-async def test_a_node_that_breaks_a_rule_when_its_disk_fails_is_a_finding() -> None:
+async def test_a_node_that_breaks_a_rule_or_fails_by_itself_is_a_finding() -> None:
     nodes = NodesWithDisks("status 70: invariant violated: ... Input/output error")
     rows = await carry_out(nodes, action(0, "disk_error", (2,), 3))
     assert "node-ended" in [f for f, _, _ in rows]
-
-
-@pytest.mark.jumping_time
-async def test_a_disk_that_fails_by_itself_is_a_finding() -> None:
     nodes = NodesWithDisks(IO_ERROR)
     asyncio.get_running_loop().call_later(0.5, nodes.is_running.discard, 3)
     rows = await carry_out(nodes, action(0, "disk_error", (2,), 3))

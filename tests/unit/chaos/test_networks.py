@@ -165,14 +165,11 @@ def pairs(rules: tuple[LinkRule, ...]) -> set[tuple[str, str]]:
     return {(link.source, link.destination) for rule in rules for link in rule.links}
 
 
-def test_one_node_is_cut_off_from_the_others_and_not_from_clients() -> None:
+def test_a_partition_leaves_clients_and_who_is_isolated_reaches_nobody() -> None:
     cut = pairs(PartitionOne().rules(scene(3)))
     assert cut == {("1", "2"), ("2", "1"), ("1", "3"), ("3", "1")}
     assert pairs(PartitionOneWay(direction="in").rules(scene(3))) == {("2", "1"), ("3", "1")}
     assert pairs(PartitionOneWay(direction="out").rules(scene(3))) == {("1", "2"), ("1", "3")}
-
-
-def test_who_is_isolated_reaches_nobody() -> None:
     cut = pairs(IsolateRole().rules(scene(3)))
     assert ("1", "clients") in cut
     assert len(cut) == 6
@@ -236,7 +233,7 @@ def test_a_rule_is_told_as_json(kind: type[Effect]) -> None:
     assert rule_of(json.loads(json.dumps(plain_rule(rule)))) == rule
 
 
-def test_a_node_is_killed_once_and_started_by_the_last() -> None:
+def test_a_node_is_killed_once_or_while_it_starts_and_started_by_the_last() -> None:
     held = HeldNodes[str]()
     assert held.take("kill", [1, 2], "a") == (1, 2)
     assert held.take("stop", [2, 3], "b") == (3,)
@@ -245,9 +242,6 @@ def test_a_node_is_killed_once_and_started_by_the_last() -> None:
     assert [held.is_down(node_id) for node_id in (1, 2, 3)] == [False, True, True]
     assert held.held_by("start", [1, 2, 3], "b") == (2, 3)
     assert held.begin_to_undo("start", [2, 3], "b") == (2, 3)
-
-
-def test_a_node_that_is_just_starting_is_killed_again() -> None:
     held = HeldNodes[str]()
     held.take("kill", [1], "a")
     held.begin_to_undo("start", [1], "a")
@@ -260,15 +254,12 @@ def test_a_node_that_is_just_starting_is_killed_again() -> None:
     assert not held.is_down(1)
 
 
-def test_the_last_to_let_go_undoes_it_also_while_the_first_undoes_more() -> None:
+def test_the_last_to_let_go_undoes_it_and_an_early_kill_leaves_the_node() -> None:
     held = HeldNodes[str]()
     held.take("kill", [1, 2], "a")
     held.take("kill", [1], "b")
     assert held.begin_to_undo("start", [1, 2], "a") == (2,)
     assert held.begin_to_undo("start", [1], "b") == (1,)
-
-
-def test_a_kill_that_came_too_early_leaves_the_node_to_the_one_that_starts_it() -> None:
     held = HeldNodes[str]()
     held.take("kill", [1, 2], "a")
     held.begin_to_undo("start", [1], "a")

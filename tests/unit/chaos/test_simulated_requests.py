@@ -30,13 +30,9 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch, iterate_headers
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
+from tests.support.chaos.kafka_frames import METADATA, PRODUCE, reply, request
 
-PRODUCE, METADATA = 0, 3
 BROKER: Final = "10.0.0.1"
-
-
-def request(api_key: int, number: int, body: bytes = b"") -> bytes:
-    return struct.pack(">ihhi", 8 + len(body), api_key, 9, number) + body
 
 
 class Broker(asyncio.Protocol):
@@ -53,7 +49,7 @@ class Broker(asyncio.Protocol):
             if len(self.received) < 4 + length:
                 break
             self.received = self.received[4 + length :]
-            self.transport.write(struct.pack(">ii", 4, number))
+            self.transport.write(reply(number))
 
 
 class Client(asyncio.Protocol):
@@ -96,26 +92,17 @@ def talk(effect: Effect, *requests: bytes) -> tuple[list[tuple[int, float]], boo
     return client.answered, client.is_lost
 
 
-def test_a_lost_request_takes_all_that_follows_on_its_connection() -> None:
+def test_requests_are_lost_or_late_with_those_that_follow() -> None:
     sent = [request(METADATA, 1), request(PRODUCE, 2, b"x" * 50), request(METADATA, 3)]
     assert talk(DropRequest("Produce"), *sent) == ([(1, 0.0)], False)
     assert talk(DropRequest("Fetch"), *sent) == ([(1, 0.0), (2, 0.0), (3, 0.0)], False)
-
-
-def test_a_late_request_holds_back_what_follows() -> None:
     sent = [request(METADATA, 1), request(PRODUCE, 2) + request(METADATA, 3)]
     assert talk(DelayRequest("Produce", 2_000_000), *sent) == (
         [(1, 0.0), (2, 2.0), (3, 2.0)],
         False,
     )
-
-
-def test_a_lost_reply_resets_its_connection() -> None:
     sent = [request(METADATA, 1), request(PRODUCE, 2), request(METADATA, 3)]
     assert talk(DropReply("Produce"), *sent) == ([(1, 0.0)], True)
-
-
-def test_a_request_may_come_in_single_bytes() -> None:
     whole = request(PRODUCE, 2, b"body")
     parts = [whole[place : place + 1] for place in range(len(whole))]
     assert talk(DelayRequest("Produce", 1_000_000), *parts) == ([(2, 1.1)], False)
@@ -223,14 +210,11 @@ def test_no_second_disk_of_three_is_emptied_before_the_first_voter_is_replaced()
     assert machines.voters.why_needed({1}) == ""  # it has no vote to lose
 
 
-def test_below_kraft_version_1_a_voter_learns_and_votes_again() -> None:
+def test_a_voter_below_kraft_version_1_or_with_another_disk_keeps_its_vote() -> None:
     machines = Machines(kraft_version=0)
     machines.wipe(1)
     machines.start(1)
     assert machines.voters.why_needed({2}) == ""
-
-
-def test_the_disk_of_another_log_directory_is_not_that_of_the_quorum() -> None:
     machines = Machines()
     machines.all[1].disk_faults.fails_below = "/disk2"
     machines.wipe(1)

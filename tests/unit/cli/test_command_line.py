@@ -125,10 +125,11 @@ def test_json_behind_two_dashes_is_no_option(
     assert command.out == ""
 
 
-def test_nothing_to_do_is_a_question_for_help(command: CommandLine) -> None:
+def test_without_words_there_is_help_and_a_version(command: CommandLine) -> None:
     bare = command()
     assert (command("-h"), command.said) == (bare, "")
     assert "quorumlog up --detach" in bare
+    assert command("--version").strip()
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -189,10 +190,6 @@ def test_a_broken_rule_is_status_1_and_has_a_schedule(tmp_path: Path, command: C
     command(*without)
     schedule.write_text("{}")
     assert "has no schedule for a simulation" in command(*without, status=EXIT_USAGE)
-
-
-def test_the_version_is_printed(command: CommandLine) -> None:
-    assert command("--version").strip()
 
 
 def test_the_address_of_a_cluster_that_no_option_names_is_told(

@@ -148,24 +148,16 @@ def test_offsets_records_and_values_are_chosen(tmp_path: Path) -> None:
     assert [("records" in one, one["is_valid"]) for one in found] == [(False, True)] * 2
 
 
-def test_batches_alone_have_no_records_to_choose(tmp_path: Path, dump_log: CommandLine) -> None:
-    for option in (("--values",), ("--max-records", "5")):
-        dump_log(segment_of(tmp_path), "--batches", *option, status=EXIT_USAGE)
-
-
 # --- what is wrong ---
 
 
-def test_a_changed_batch_is_told_and_the_next_one_too(tmp_path: Path) -> None:
+def test_a_changed_batch_is_told_and_a_torn_one_ends_the_dump(tmp_path: Path) -> None:
     first = bytearray(batch("aaa"))
     first[-2] ^= 1
     found, problems = told(segment_of(tmp_path, first, batch("bbb", base_offset=1)))
     assert [one["is_valid"] for one in found] == [False, True]
     assert [len(one["records"]) for one in found] == [0, 1]
     assert problems == [Problem(0, "the checksum of the batch at offset 0 differs")]
-
-
-def test_a_torn_batch_ends_what_is_told(tmp_path: Path) -> None:
     whole, torn = batch("aaa"), batch("bbb", base_offset=1)[:-1]
     found, problems = told(segment_of(tmp_path, whole, torn))
     assert [one["base_offset"] for one in found] == [0]
@@ -275,9 +267,13 @@ def test_the_status_tells_of_damage(orders: Path, tmp_path: Path, dump_log: Comm
     assert "! byte 0: zeros where" in dump_log.out
 
 
-def test_a_segment_without_records_is_whole(tmp_path: Path, dump_log: CommandLine) -> None:
+def test_a_segment_without_records_is_whole_and_has_none_to_choose(
+    tmp_path: Path, dump_log: CommandLine
+) -> None:
     document = dump_log.json(segment_of(tmp_path))
     assert document["files"][0]["batches"] == []
+    for option in (("--values",), ("--max-records", "5")):
+        dump_log(segment_of(tmp_path), "--batches", *option, status=EXIT_USAGE)
 
 
 def test_only_one_batch_is_in_memory(tmp_path: Path, dump_log: CommandLine) -> None:

@@ -253,7 +253,7 @@ def test_a_snapshot_that_was_not_finished_says_so() -> None:
     assert len(told_of(path, b"")[1]) == 2
 
 
-def test_the_transactions_of_apache_kafka_are_told() -> None:
+def test_the_transactions_and_offsets_of_apache_kafka_are_told() -> None:
     found, _ = told(KAFKA / "orders-0" / f"{0:020d}.log")
     codecs = [one["compression"] for one in found[:5]]
     assert codecs == ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -263,9 +263,6 @@ def test_the_transactions_of_apache_kafka_are_told() -> None:
         {"type": "COMMIT", "coordinator_epoch": 0},
         {"type": "ABORT", "coordinator_epoch": 0},
     ]
-
-
-def test_the_offsets_of_apache_kafka_are_told() -> None:
     found, _ = told(KAFKA / "__consumer_offsets-1" / f"{0:020d}.log")
     records = [record["decoded"] for one in found for record in one["records"]]
     offsets = {one["group"]: one["committed"] for one in records if one["type"] == "OffsetCommit"}

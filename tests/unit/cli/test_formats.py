@@ -180,16 +180,13 @@ def test_a_partition_that_does_not_exist_cannot_be_moved() -> None:
         plan(Reset(target="latest"), [TopicPartition("t", 2)], {}, ENDS)
 
 
-def test_a_time_is_utc_unless_it_says_otherwise() -> None:
+def test_times_and_topics_of_a_reset_are_read() -> None:
     noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
     noon_ms = (noon - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     assert parse_datetime_ms("2026-01-31T12:00:00") == noon_ms
     assert parse_datetime_ms("2026-01-31T13:00:00.5+01:00") == noon_ms + 500
     with pytest.raises(ValueError, match="'yesterday' is no date and time: write it as"):
         parse_datetime_ms("yesterday")
-
-
-def test_a_topic_may_name_its_partitions() -> None:
     assert parse_topics(["t", "u:0,12"]) == {"t": None, "u": [0, 12]}
     assert parse_topics(["t:3", "t:0,3"]) == {"t": [0, 3]}
     assert parse_topics(["t:3", "t", "t:1"]) == {"t": None}

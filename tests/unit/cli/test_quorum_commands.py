@@ -89,7 +89,7 @@ def asked(shell: Shell) -> list[Asked]:
     return [one for one in shell.cluster.requests() if isinstance(one, Asked)]
 
 
-def test_a_voter_is_added_with_the_directory_and_the_address_that_are_given(shell: Shell) -> None:
+def test_a_voter_is_added_as_given_or_as_the_leader_knows_the_observer(shell: Shell) -> None:
     offer_changes(shell)
     words = ("quorum", "add-voter", "--node", "5", "--directory", GIVEN, "--address", "[::5]:7")
     assert shell(*words) == "node 5 is a voter\n"
@@ -98,9 +98,6 @@ def test_a_voter_is_added_with_the_directory_and_the_address_that_are_given(shel
     assert (request.voter_id, request.voter_directory_id) == (5, bytes(range(16)))
     [listener] = request.listeners
     assert (listener.name, listener.host, listener.port) == ("CONTROLLER", "::5", 7)
-
-
-def test_a_voter_is_added_as_the_leader_knows_the_observer(shell: Shell) -> None:
     offer_changes(shell)
     document = shell.json("quorum", "add-voter", "--node", "0", "--directory", GIVEN)
     told = {"node": 0, "directory_id": GIVEN, "address": "zero:9000", "voter": True}
@@ -142,14 +139,11 @@ def test_a_voter_is_removed_as_the_leader_knows_it(shell: Shell) -> None:
     assert (request.voter_id, request.voter_directory_id) == (1, bytes(15) + b"\1")
 
 
-def test_a_refused_change_is_told_and_not_repeated(shell: Shell) -> None:
+def test_a_refused_change_is_not_repeated_and_a_wrong_directory_refused(shell: Shell) -> None:
     offer_changes(shell, ErrorCode.REQUEST_TIMED_OUT, "node 3 has not caught up")
     failed = shell("quorum", "remove-voter", "--node", "3", status=EXIT_FAILED)
     assert "node 3 has not caught up" in failed
     assert len(asked(shell)) == 1
-
-
-def test_what_is_no_directory_id_is_refused(shell: Shell) -> None:
     offer_changes(shell)
     options = ("--node", "3", "--directory", "x")
     assert "not a directory.id" in shell("quorum", "remove-voter", *options, status=EXIT_USAGE)
@@ -173,6 +167,10 @@ def test_a_leader_that_need_not_change_is_no_failure(shell: Shell) -> None:
     assert shown == ["t-0  has a new leader", "t-1  keeps its leader"]
     (request,) = shell.cluster.requests()
     assert (request.election_type, request.topic_partitions) == (0, None)
+    offer_election(shell, ErrorCode.NONE)
+    one = {"topic": "t", "partition": 0, "elected": True, "error": None, "message": None}
+    elected = shell.json("elect", "--preferred", "--topic", "t")
+    assert elected == {"election": "preferred", "partitions": [one]}
 
 
 def test_a_refused_election_says_why_and_ends_with_status_1(shell: Shell) -> None:
@@ -182,13 +180,6 @@ def test_a_refused_election_says_why_and_ends_with_status_1(shell: Shell) -> Non
     (request,) = shell.cluster.requests()
     (wanted,) = request.topic_partitions
     assert (request.election_type, wanted.topic, wanted.partitions) == (1, "t", [0])
-
-
-def test_the_elections_are_one_document(shell: Shell) -> None:
-    offer_election(shell, ErrorCode.NONE)
-    one = {"topic": "t", "partition": 0, "elected": True, "error": None, "message": None}
-    elected = shell.json("elect", "--preferred", "--topic", "t")
-    assert elected == {"election": "preferred", "partitions": [one]}
 
 
 @pytest.mark.parametrize(

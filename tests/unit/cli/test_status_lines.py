@@ -91,14 +91,13 @@ def test_a_cluster_without_a_majority_has_no_controller_and_dead_leaders() -> No
     ]
 
 
-def test_a_dead_leader_is_marked_while_a_majority_elects_the_next() -> None:
+def test_dead_leaders_and_controllers_are_marked_and_a_stop_is_no_alarm() -> None:
     shown = lines(RUNNING, KILLED, RUNNING, active=3)
     assert shown[0] == "cluster c active controller node 3"
     assert "0 leader 2 (dead) epoch 4 isr [2, 3] replicas [1, 2, 3]" in shown
-
-
-def test_a_dead_controller_is_not_active() -> None:
     assert lines(RUNNING, KILLED, RUNNING, active=2)[0] == "cluster c active controller none"
+    assert lines(*[NodeState.STOPPED] * 3)[0] == "cluster c active controller none"
+    assert lines(KILLED, PAUSED, KILLED)[0] == "NO QUORUM: 0 of 3 voters answer"
 
 
 def test_a_node_with_another_directory_than_the_voters_name_is_no_voter_yet() -> None:
@@ -129,11 +128,6 @@ def test_internal_topics_are_shown_if_asked_for() -> None:
     shown = lines(RUNNING, RUNNING, RUNNING, active=1, internal=True)
     assert "topic __consumer_offsets" in shown
     assert not any("--internal" in line for line in shown)
-
-
-def test_a_cluster_that_was_stopped_is_no_alarm() -> None:
-    assert lines(*[NodeState.STOPPED] * 3)[0] == "cluster c active controller none"
-    assert lines(KILLED, PAUSED, KILLED)[0] == "NO QUORUM: 0 of 3 voters answer"
 
 
 def test_the_view_is_that_of_the_node_that_has_seen_most() -> None:

@@ -112,12 +112,17 @@ def test_batches_are_retried_one_after_the_other_in_order() -> None:
     assert numbers(batches) == [(0, 1), (0, 2), (0, 3)]
 
 
-def test_a_new_leader_is_not_kept_waiting() -> None:
+def test_a_new_leader_is_not_kept_waiting_and_a_missing_one_is_looked_for() -> None:
     producer, (batch,) = started(1)
     producer.answer(batch, E.NOT_LEADER_OR_FOLLOWER)
     assert producer.drain() == []
     producer.route = Leader(2, 1)
     assert producer.drain() == [batch]
+    producer, (batch,) = started(1)
+    producer.lose(batch)
+    producer.route = None
+    assert producer.drain() == []
+    assert producer.looked_for == [P]
 
 
 def test_the_first_batch_for_a_topic_that_was_created_again_travels_alone() -> None:
@@ -134,14 +139,6 @@ def test_the_first_batch_for_a_topic_that_was_created_again_travels_alone() -> N
     producer.answer(second)
     assert producer.drain() == [third]
     assert numbers([first, second, third]) == [(0, 1), (0, 2), (0, 3)]
-
-
-def test_without_a_leader_somebody_must_look_for_it() -> None:
-    producer, (batch,) = started(1)
-    producer.lose(batch)
-    producer.route = None
-    assert producer.drain() == []
-    assert producer.looked_for == [P]
 
 
 def test_a_gap_seen_by_a_later_batch_waits_for_its_turn() -> None:
@@ -194,20 +191,17 @@ def test_a_fenced_producer_fails_what_it_sent_and_goes_on_as_another() -> None:
     assert unsent.identity == ProducerIdentity(2, 0)
 
 
-def test_a_duplicate_is_a_success_without_an_offset() -> None:
-    producer, (batch,) = started(1)
-    result = BatchAnswer(E.DUPLICATE_SEQUENCE_NUMBER, -1)
-    assert producer.accumulator.handle_answer(0, batch, result, 0.5)
-    assert (batch.error, batch.base_offset) == (None, -1)
-
-
-def test_numbers_wrap_to_zero() -> None:
+def test_numbers_wrap_to_zero_and_a_duplicate_has_no_offset() -> None:
     producer, _ = started(0)
     queue = producer.accumulator.queue(P)
     queue.sequence = ProducerIdentity(1, 0), 2**31 - 1
     batches = producer.send(2)
     assert producer.drain() == batches
     assert numbers(batches) == [(0, 2**31 - 1), (0, 0)]
+    producer, (batch,) = started(1)
+    result = BatchAnswer(E.DUPLICATE_SEQUENCE_NUMBER, -1)
+    assert producer.accumulator.handle_answer(0, batch, result, 0.5)
+    assert (batch.error, batch.base_offset) == (None, -1)
 
 
 def test_linger_a_full_batch_and_a_flush() -> None:

@@ -33,8 +33,8 @@ from quorumlog.wire.codec.schemas import response_class
 from tests.support.client.fake_admin import KEYS, AdminCluster, built, only_cluster
 from tests.support.client.fake_cluster import SILENCE, SPOKEN, FakeCluster, T, fake_cluster
 from tests.support.client.fake_group import VERSIONS
+from tests.support.client.fake_transactions import Coordinating, producer_of
 from tests.support.client.opened import consuming, in_a_thread, producing
-from tests.unit.client.test_client_transaction_io import Coordinating, producer_of
 
 LOGGER = "quorumlog.client.io.lookout"
 Said = Callable[[str], Awaitable[None]]

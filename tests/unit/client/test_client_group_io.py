@@ -82,16 +82,13 @@ async def test_a_start_that_fails_names_the_setting_the_address_and_the_cause() 
     )
 
 
-def test_a_host_of_several_addresses_that_all_refuse() -> None:
+def test_addresses_that_refuse_and_an_unknown_host_are_told() -> None:
     lost = ConnectionLost("h:1")
     text = "[Errno 111] Connect call failed ('::1'), [Errno 111] Connect call failed ('127.0.0.1')"
     lost.__cause__ = OSError(f"Multiple exceptions: {text}")
     assert why_unreachable(lost).startswith("connection refused")
     lost.__cause__ = OSError(f"Multiple exceptions: {text}, [Errno 101] Network is unreachable")
     assert "Network is unreachable" in why_unreachable(lost)
-
-
-def test_an_unknown_host_name() -> None:
     lost = ConnectionLost("nowhere.invalid:9092")
     lost.__cause__ = socket.gaierror(-2, "Name or service not known")
     assert why_unreachable(lost) == "unknown host name"

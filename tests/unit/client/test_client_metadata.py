@@ -39,7 +39,7 @@ def answer(
     return MetadataResponse(brokers=nodes, topics=[topic])
 
 
-def test_an_older_epoch_changes_nothing_and_a_newer_one_does() -> None:
+def test_epochs_decide_which_leader_is_believed() -> None:
     cache = MetadataCache()
     assert cache.update(answer(1, 5))
     assert not cache.update(answer(2, 4))
@@ -47,9 +47,13 @@ def test_an_older_epoch_changes_nothing_and_a_newer_one_does() -> None:
     assert not cache.update(answer(1, 5))
     assert cache.update(answer(2, 6))
     assert cache.leader(PARTITION) == Leader(2, 6, ONE)
+    cache = MetadataCache()
+    cache.update(answer(1, -1))
+    assert cache.update(answer(2, -1))
+    assert cache.leader(PARTITION) == Leader(2, -1, ONE)
 
 
-def test_a_topic_of_the_same_name_is_another_topic() -> None:
+def test_a_topic_of_the_same_name_is_another_topic_by_its_id() -> None:
     cache = MetadataCache()
     cache.update(answer(1, 5))
     assert cache.update(answer(2, 0, topic_id=OTHER))
@@ -57,9 +61,6 @@ def test_a_topic_of_the_same_name_is_another_topic() -> None:
     assert cache.names == {OTHER: "t"}
     assert not cache.hint(PARTITION, Leader(1, 6, ONE), [])  # an answer of the deleted topic
     assert cache.leader(PARTITION) == Leader(2, 0, OTHER)
-
-
-def test_a_broker_without_topic_ids_does_not_take_one_away() -> None:
     cache = MetadataCache()
     cache.update(answer(1, 5, topic_id=ZERO_TOPIC_ID))
     assert not cache.update(answer(1, 5))
@@ -67,14 +68,7 @@ def test_a_broker_without_topic_ids_does_not_take_one_away() -> None:
     assert cache.leader(PARTITION) == Leader(1, 5, ONE)
 
 
-def test_brokers_that_tell_no_epoch_are_believed() -> None:
-    cache = MetadataCache()
-    cache.update(answer(1, -1))
-    assert cache.update(answer(2, -1))
-    assert cache.leader(PARTITION) == Leader(2, -1, ONE)
-
-
-def test_an_error_does_not_erase_what_is_known() -> None:
+def test_an_error_or_a_missing_address_erases_nothing() -> None:
     cache = MetadataCache()
     assert not cache.update(answer(0, 0, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     assert cache.topics["t"].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -83,9 +77,6 @@ def test_an_error_does_not_erase_what_is_known() -> None:
     cache.update(answer(0, 0, error=ErrorCode.LEADER_NOT_AVAILABLE))
     assert cache.leader(PARTITION) == Leader(1, 5, ONE)
     assert cache.partition_counts(["t", "u"]) == {"t": 1}
-
-
-def test_a_leader_without_an_address_is_no_leader() -> None:
     cache = MetadataCache()
     cache.update(answer(2, 5, brokers=1))
     assert cache.leader(PARTITION) is None
@@ -106,13 +97,10 @@ def test_a_broker_may_name_its_successor() -> None:
     assert not cache.hint(TopicPartition("u", 0), Leader(1, 9), [])
 
 
-def test_murmur2_against_kafka_python() -> None:
+def test_keys_are_placed_as_java_and_kafka_python_place_them() -> None:
     keys = [bytes(range(length)) for length in range(64)] + [b"\xff" * n for n in range(1, 20)]
     assert [murmur2(key) for key in keys] == [kafka_pythons_murmur2(key) for key in keys]
-
-
-def test_the_vectors_of_javas_own_test() -> None:
-    """UtilsTest.testMurmur2; Java's ints are signed."""
+    # UtilsTest.testMurmur2; Java's ints are signed.
     vectors = {
         b"21": -973932308,
         b"foobar": -790332482,
@@ -122,9 +110,6 @@ def test_the_vectors_of_javas_own_test() -> None:
         b"abc": 479470107,
     }
     assert {key: murmur2(key) for key in vectors} == {k: v % 2**32 for k, v in vectors.items()}
-
-
-def test_a_key_stays_within_the_partitions() -> None:
     assert {partition_for_key(b"%d" % number, 3) for number in range(50)} == {0, 1, 2}
 
 

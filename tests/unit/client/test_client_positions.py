@@ -105,7 +105,7 @@ def test_what_compaction_removed_is_passed_over() -> None:
     assert position.offset == 8
 
 
-def test_a_seek_overtakes_what_is_under_way() -> None:
+def test_a_seek_overtakes_what_is_under_way_and_a_reset() -> None:
     positions, position = reading()
     fetched(positions, 0, PartitionData(records=batch(0, 5)))
     positions.seek(T, 2)
@@ -115,6 +115,13 @@ def test_a_seek_overtakes_what_is_under_way() -> None:
     fetched(positions, 2, PartitionData(records=batch(0, 5)))
     assert offsets(positions.take(9)) == [2, 3, 4, 5]
     assert position.offset == 6
+    positions, position = reading("by_duration:PT1H", offset=50)
+    fetched(positions, 50, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    first = position.reset
+    positions.seek_by_time(T, LATEST_TIMESTAMP)
+    assert position.reset is not first  # its answer is dropped
+    positions.handle_offset(position, 90, 3)
+    assert (position.offset, position.state) == (90, PositionState.FETCHING)
 
 
 def test_the_buffer_is_bounded() -> None:
@@ -184,16 +191,6 @@ def test_a_reset_by_duration_asks_for_end_and_time(by_time: tuple[int, int], off
     assert (position.offset, position.state) == (offset, PositionState.FETCHING)
 
 
-def test_a_seek_overtakes_a_reset_by_duration() -> None:
-    positions, position = reading("by_duration:PT1H", offset=50)
-    fetched(positions, 50, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
-    first = position.reset
-    positions.seek_by_time(T, LATEST_TIMESTAMP)
-    assert position.reset is not first  # its answer is dropped
-    positions.handle_offset(position, 90, 3)
-    assert (position.offset, position.state) == (90, PositionState.FETCHING)
-
-
 def test_without_a_policy_out_of_range_is_an_error_until_the_user_seeks() -> None:
     positions, position = reading("none", offset=50)
     fetched(positions, 50, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
@@ -213,7 +210,7 @@ def test_a_reset_waits_until_what_was_fetched_is_read() -> None:
     assert positions.waiting(0, PositionState.RESETTING) == [position]
 
 
-def test_a_truncated_log_takes_the_reader_back() -> None:
+def test_a_truncated_log_takes_back_only_who_has_read_further() -> None:
     """KIP-320: the leader says where its log and what we read part."""
     positions, position = reading(offset=9)
     parted = PartitionData(diverging_epoch=EpochEndOffset(epoch=1, end_offset=6))
@@ -222,9 +219,6 @@ def test_a_truncated_log_takes_the_reader_back() -> None:
     positions, position = reading("none", offset=9)
     fetched(positions, 9, parted)
     assert "truncated to 6" in str(told(positions))
-
-
-def test_a_truncation_of_what_was_only_prefetched_is_no_matter() -> None:
     positions, position = reading("none", offset=0)
     fetched(positions, 0, PartitionData(records=batch(0, 5)))
     positions.take(2)
@@ -301,7 +295,7 @@ def test_a_broker_that_lags_behind_costs_no_place() -> None:
     assert (position.topic_id, position.offset, position.epoch) == (NEW, 7, 1)
 
 
-def test_a_partition_without_a_place_enters_the_topic_that_there_is() -> None:
+def test_only_a_partition_without_a_place_enters_another_topic() -> None:
     positions, _ = reading()
     positions.assign([])
     positions.assign([T])
@@ -311,9 +305,6 @@ def test_a_partition_without_a_place_enters_the_topic_that_there_is() -> None:
     positions.handle_committed(position, None)
     assert positions.maybe_enter(position, OLD)
     assert moves(positions) == []
-
-
-def test_an_assigned_topic_is_left_by_another_assignment_alone() -> None:
     positions, _ = reading()
     positions.assign([])
     positions.assign([T], {"t": OLD})
@@ -333,7 +324,7 @@ def test_errors_that_pass_are_retried_and_others_told() -> None:
     assert told(positions).code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_only_what_earlier_polls_returned_counts_as_consumed() -> None:
+def test_only_what_earlier_calls_returned_counts_as_consumed() -> None:
     positions, position = reading()
     fetched(positions, 0, PartitionData(records=batch(0, 5, epoch=3)))
     positions.mark_consumed()
@@ -341,6 +332,15 @@ def test_only_what_earlier_polls_returned_counts_as_consumed() -> None:
     assert position.consumed == OffsetAndMetadata(0)
     positions.mark_consumed()
     assert position.consumed == OffsetAndMetadata(4, 3)
+    positions, position = reading()
+    fetched(positions, 0, PartitionData(records=batch(0, 2, epoch=4)))
+    for offset in range(3):
+        record = positions.take_next()
+        assert record is not None
+        assert record.offset == offset
+        assert position.consumed == OffsetAndMetadata(offset, 4 if offset else -1)
+    assert positions.take_next() is None
+    assert position.consumed == OffsetAndMetadata(3, 4)
 
 
 def test_a_committed_offset_is_where_reading_starts() -> None:
@@ -381,18 +381,6 @@ def test_old_batches_are_not_asked_for_without_pause() -> None:
     assert positions.fetchable(0) == []
     assert positions.take_error() is None
     assert position.fetch_offset == 9
-
-
-def test_one_at_a_time_counts_as_processed_when_the_next_is_asked_for() -> None:
-    positions, position = reading()
-    fetched(positions, 0, PartitionData(records=batch(0, 2, epoch=4)))
-    for offset in range(3):
-        record = positions.take_next()
-        assert record is not None
-        assert record.offset == offset
-        assert position.consumed == OffsetAndMetadata(offset, 4 if offset else -1)
-    assert positions.take_next() is None
-    assert position.consumed == OffsetAndMetadata(3, 4)
 
 
 def test_what_is_not_assigned_is_named() -> None:

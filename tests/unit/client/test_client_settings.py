@@ -199,7 +199,7 @@ def test_idempotence_is_on_unless_acks_forbids_it() -> None:
     assert not ProducerSettings(bootstrap_servers="x:1", enable_idempotence=False).idempotent
 
 
-def test_bootstrap_servers() -> None:
+def test_bootstrap_servers_are_addresses_and_settings_are_keywords() -> None:
     assert addresses("a:1, b:2") == [("a", 1), ("b", 2)]
     assert addresses(["[::1]:9092"]) == [("::1", 9092)]
     for wrong in ("", "a", "a:b", ":1", "a:0", "a:65536"):
@@ -207,9 +207,6 @@ def test_bootstrap_servers() -> None:
             addresses(wrong)
     with pytest.raises(ValueError, match="write 'h:1', without 'kafka://'"):
         addresses("kafka://h:1")
-
-
-def test_what_is_no_address_says_how_settings_are_given() -> None:
     settings: Any = {"bootstrap.servers": "h:1"}
     with pytest.raises(TypeError, match="settings are keyword arguments"):
         Producer(settings)

@@ -209,13 +209,10 @@ def test_a_blocking_client_has_every_method_of_the_other(client: type, blocking:
             assert not inspect.iscoroutinefunction(same), name
 
 
-def test_parts_of_a_blocking_client_are_those_of_the_other() -> None:
+def test_a_blocking_client_has_the_parts_and_options_of_the_other() -> None:
     for name, part in inspect.getmembers(Admin, lambda member: isinstance(member, property)):
         if not name.startswith("_"):
             assert isinstance(getattr(SyncAdmin, name), property), part
-
-
-def test_the_options_of_send_are_its_keyword_arguments() -> None:
     keywords = {
         name: parameter.annotation
         for name, parameter in inspect.signature(Producer.send).parameters.items()

@@ -24,9 +24,9 @@ import pytest
 from quorumlog.client.sync import SyncConsumer, SyncProducer, loop_thread
 from tests.support.client.fake_cluster import FakeCluster, T
 from tests.support.client.fake_group import GroupCluster
+from tests.support.client.fake_transactions import Coordinating, coordinating
 from tests.support.client.opened import in_a_thread
 from tests.unit.client.test_client_sync import OPTIONS, threads
-from tests.unit.client.test_client_transaction_io import Coordinating, coordinating
 
 TRACED = (
     str(Path(loop_thread.__file__).parent),

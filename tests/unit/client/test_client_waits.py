@@ -51,11 +51,14 @@ def texts(absences: Absences, now_ms: float, causes: dict[Subject, str]) -> list
     return [notice.text for notice in absences.step(now_ms, causes)]
 
 
-def test_a_failover_is_not_worth_a_word() -> None:
+def test_neither_a_failover_nor_two_blips_are_worth_a_word() -> None:
     absences = Absences()
     assert texts(absences, 0, GONE) == []
     assert texts(absences, REPORT_AFTER_MS - 1, GONE) == []
     assert texts(absences, REPORT_AFTER_MS, {}) == []
+    absences = Absences()
+    assert texts(absences, 0, GONE) == []
+    assert texts(absences, GAP_MS + 1, GONE) == []  # without a look in between
 
 
 def test_what_lasts_is_said_once_and_rarely_again() -> None:
@@ -70,12 +73,6 @@ def test_what_lasts_is_said_once_and_rarely_again() -> None:
     over = absences.step(2 * REPORT_AGAIN_MS, {})
     assert [(notice.text, notice.is_over) for notice in over] == [("the cluster: found", True)]
     assert texts(absences, 2 * REPORT_AGAIN_MS + 1, {}) == []
-
-
-def test_two_blips_far_apart_are_not_one_absence() -> None:
-    absences = Absences()
-    assert texts(absences, 0, GONE) == []
-    assert texts(absences, GAP_MS + 1, GONE) == []  # without a look in between
 
 
 def test_many_of_one_cause_are_one_line() -> None:
@@ -153,7 +150,7 @@ def test_a_request_without_an_answer_is_reported_after_three_seconds_and_rarely_
     assert [(one.text, one.is_over) for one in over] == [("ListGroups: answered", True)]
 
 
-def test_attempts_that_fail_fast_are_one_wait() -> None:
+def test_fast_failures_are_one_wait_and_a_wait_by_its_own_terms_is_no_news() -> None:
     of = Waits()
     wait = opened(of, 0, "a producer id")
     for now_ms in range(0, REPORT_AFTER_MS, 100):
@@ -163,9 +160,6 @@ def test_attempts_that_fail_fast_are_one_wait() -> None:
         wait.fail("COORDINATOR_LOAD_IN_PROGRESS")
     expected = "a producer id: COORDINATOR_LOAD_IN_PROGRESS (for 3 s)"
     assert waits_told(of, REPORT_AFTER_MS) == [expected]
-
-
-def test_a_request_that_may_wait_by_its_own_terms_is_no_news() -> None:
     of = Waits()
     sent(opened(of, 0), 0, "JoinGroup", expected_ms=10_000)
     assert waits_told(of, 10_000) == []
@@ -173,7 +167,7 @@ def test_a_request_that_may_wait_by_its_own_terms_is_no_news() -> None:
     assert waits_told(of, 10_000 + OVERDUE_AFTER_MS) != []
 
 
-def test_waits_for_the_same_are_reported_once_and_end_together() -> None:
+def test_waits_for_the_same_end_together_and_one_that_gives_up_has_no_answer() -> None:
     of = Waits()
     first, second = opened(of, 0), opened(of, 10)
     sent(first, 0)
@@ -182,9 +176,6 @@ def test_waits_for_the_same_are_reported_once_and_end_together() -> None:
     assert waits_told(of, REPORT_AFTER_MS + 10) == []
     assert of.end(first, is_answered=True) == []
     assert len(of.end(second, is_answered=True)) == 1
-
-
-def test_a_caller_that_gives_up_has_no_answer() -> None:
     of = Waits()
     wait = opened(of, 0)
     sent(wait, 0)

@@ -332,22 +332,16 @@ def test_records_of_every_client(records: Any) -> None:
     assert list(read_records(records)) == [("orders-2", 5, b"x")]
 
 
-def test_no_records() -> None:
+def test_records_may_be_none_or_parts_and_others_are_refused() -> None:
     assert list(read_records(None)) == list(read_records({})) == list(read_records([])) == []
-
-
-def test_what_is_no_record_is_refused() -> None:
+    records = [Confluent(5, b"id=7;name=x")]
+    found = list(read_records(records, lambda raw: raw.partition(b";")[0][3:]))
+    assert found == [("orders-2", 5, b"7")]
     with pytest.raises(TypeError, match="has no offset"):
         list(read_records([b"x"]))
 
 
-def test_a_value_may_be_a_part_of_the_record() -> None:
-    records = [Confluent(5, b"id=7;name=x")]
-    found = list(read_records(records, lambda raw: raw.partition(b";")[0][3:]))
-    assert found == [("orders-2", 5, b"7")]
-
-
-def test_a_topic_with_one_partition_names_it() -> None:
+def test_a_topic_with_one_partition_names_it_and_a_test_its_topic() -> None:
     assert key_of(FreshTopic("orders", 1)) == "orders-0"
     assert key_of("orders-3") == "orders-3"
     topic = FreshTopic("orders", 3)
@@ -356,9 +350,6 @@ def test_a_topic_with_one_partition_names_it() -> None:
         key_of(topic)
     with pytest.raises(TypeError, match="is no topic-partition"):
         key_of(7)
-
-
-def test_the_name_of_a_topic_begins_with_that_of_its_test() -> None:
     assert topic_name("test_orders[kill all-3]") == "test_orders_kill_all_3"
     assert topic_name("\u00e4") == "test"
     assert len(topic_name("x" * 300)) == 80
@@ -386,6 +377,8 @@ def test_nodes_are_killed_unless_the_mark_says_otherwise() -> None:
     assert kinds == {"kill"}
     assert ChaosMark(faults=()).settings(OUT, 1).faults == ()
     assert ChaosMark(faults=()).simulation(OUT, 1).schedule.actions == ()
+    with pytest.raises(ValueError, match="simulated nodes have quorumlog's own"):
+        ChaosMark(driver="confluent").simulation(OUT, 1)
 
 
 def test_the_seed_may_choose_the_kinds_of_faults_in_simulation() -> None:
@@ -426,11 +419,6 @@ def test_the_command_of_a_simulated_run_says_all_that_differs() -> None:
         "quorumlog simulate nodes --seed 7 --duration 10s --workload list_offsets --partitions 1 "
         "--workload-option rate=9"
     )
-
-
-def test_a_simulated_run_has_one_driver() -> None:
-    with pytest.raises(ValueError, match="simulated nodes have quorumlog's own"):
-        ChaosMark(driver="confluent").simulation(OUT, 1)
 
 
 def test_two_tests_have_two_directories() -> None:
