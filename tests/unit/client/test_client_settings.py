@@ -210,8 +210,8 @@ def test_bootstrap_servers_are_addresses_and_settings_are_keywords() -> None:
     settings: Any = {"bootstrap.servers": "h:1"}
     with pytest.raises(TypeError, match="settings are keyword arguments"):
         Producer(settings)
-    for wrong in (9092, None, b"h:1", ["h:1", 2]):
-        servers: Any = wrong
+    for other in (9092, None, b"h:1", ["h:1", 2]):
+        servers: Any = other
         with pytest.raises(TypeError, match="bootstrap_servers is 'host:port,host:port' or a list"):
             Admin(servers)
 
