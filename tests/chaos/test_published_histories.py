@@ -50,8 +50,15 @@ def test_a_vector_gives_what_it_must_and_no_more(vector: dict[str, Any], tmp_pat
         assert all(result.severity is Severity.INVALID for result in bad)
 
 
-def test_what_is_unknown_is_a_vector() -> None:
+def test_all_files_and_vectors_are_judged() -> None:
     assert {*UNKNOWN} <= {vector["name"] for vector in VECTORS}
+    names = {name for name, _, _ in KNOWN}
+    files = {
+        file.relative_to(ROOT).as_posix()
+        for file in ROOT.glob("*/**/*")
+        if file.suffix in (".log", ".txt", ".edn", ".json")
+    }
+    assert names == files
 
 
 def test_an_array_of_operations_is_read_as_lines_are(tmp_path: Path) -> None:
@@ -112,16 +119,6 @@ def test_a_published_history_has_its_verdict(name: str, model: str, *, is_valid:
         witness = verdict.results[0].witnesses[0]
         assert witness["ops"]
         assert all(op["index"] >= 0 and op["f"] for op in witness["ops"])
-
-
-def test_all_files_are_judged() -> None:
-    names = {name for name, _, _ in KNOWN}
-    files = {
-        file.relative_to(ROOT).as_posix()
-        for file in ROOT.glob("*/**/*")
-        if file.suffix in (".log", ".txt", ".edn", ".json")
-    }
-    assert names == files
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_records_come_once_in_order_and_in_pieces() -> None:
     assert position.buffered_bytes == 0
 
 
-def test_what_compaction_removed_is_passed_over() -> None:
+def test_compacted_and_old_batches_are_passed_over() -> None:
     positions, position = reading()
     kept = [Record(4, 0, None, b"4"), Record(7, 0, None, b"7")]
     fetched(positions, 0, PartitionData(records=encode_batch(kept, base_offset=2)))
@@ -103,6 +103,11 @@ def test_what_compaction_removed_is_passed_over() -> None:
     assert position.offset == 5
     assert offsets(positions.take(9)) == [7]
     assert position.offset == 8
+    positions, position = reading(offset=9)
+    fetched(positions, 9, PartitionData(records=batch(0, 5)))
+    assert positions.fetchable(0) == []
+    assert positions.take_error() is None
+    assert position.fetch_offset == 9
 
 
 def test_a_seek_overtakes_what_is_under_way_and_a_reset() -> None:
@@ -322,6 +327,9 @@ def test_errors_that_pass_are_retried_and_others_told() -> None:
     assert positions.fetchable(positions.wake_at_ms(0)) == [position]
     assert fetched(positions, 0, PartitionData(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     assert told(positions).code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    positions, _ = reading()
+    with pytest.raises(KeyError, match="u-1 is not assigned to this consumer"):
+        positions.seek(TopicPartition("u", 1), 0)
 
 
 def test_only_what_earlier_calls_returned_counts_as_consumed() -> None:
@@ -373,20 +381,6 @@ def test_bytes_that_are_no_batches_are_told_and_asked_for_again_after_a_pause() 
         assert told(positions).code == code
         assert positions.take_error() is None  # not once for each attempt
         assert position.offset == 0
-
-
-def test_old_batches_are_not_asked_for_without_pause() -> None:
-    positions, position = reading(offset=9)
-    fetched(positions, 9, PartitionData(records=batch(0, 5)))
-    assert positions.fetchable(0) == []
-    assert positions.take_error() is None
-    assert position.fetch_offset == 9
-
-
-def test_what_is_not_assigned_is_named() -> None:
-    positions, _ = reading()
-    with pytest.raises(KeyError, match="u-1 is not assigned to this consumer"):
-        positions.seek(TopicPartition("u", 1), 0)
 
 
 def test_a_preferred_replica_is_read_until_it_fails_or_the_time_is_over() -> None:

@@ -231,7 +231,7 @@ def test_a_failed_batch_ends_the_transaction_and_its_epoch() -> None:
     assert story.ended(abort) is None
 
 
-def test_without_a_new_epoch_a_gap_in_the_numbers_is_fatal() -> None:
+def test_an_abort_that_leaves_a_gap_or_is_refused_is_fatal() -> None:
     story = Story(Abilities(recovers=False)).begun()
     expired = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "t-0", definite=False)
     story.transactions.handle_failed_batch(expired, was_sent=True)
@@ -239,6 +239,12 @@ def test_without_a_new_epoch_a_gap_in_the_numbers_is_fatal() -> None:
     story.answer_next()
     assert story.ended(abort) is None  # it is aborted
     assert story.transactions.state is TransactionState.FATAL_ERROR
+    story = Story(IMPLICIT).begun()
+    abort = story.transactions.abort()
+    story.refuse_next(ErrorCode.INVALID_TXN_STATE)
+    error = story.ended(abort)
+    assert error is not None
+    assert error.fatal
 
 
 @pytest.mark.parametrize("abilities", [EXPLICIT, IMPLICIT])
@@ -262,15 +268,6 @@ def test_an_unknown_producer_id_ends_the_producer(
         with pytest.raises(TransactionError, match="INVALID_PRODUCER_ID_MAPPING"):
             call(story.transactions)
     assert story.next() is None  # for ever
-
-
-def test_an_abort_with_kip_890_is_never_taken_for_done() -> None:
-    story = Story(IMPLICIT).begun()
-    abort = story.transactions.abort()
-    story.refuse_next(ErrorCode.INVALID_TXN_STATE)
-    error = story.ended(abort)
-    assert error is not None
-    assert error.fatal
 
 
 PASSING = [
