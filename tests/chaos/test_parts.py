@@ -32,7 +32,7 @@ from quorumlog.chaos.checking.parts.cutting import (
     spread,
     unpack,
 )
-from quorumlog.chaos.checking.parts.row_groups import find_row_groups
+from quorumlog.chaos.checking.parts.row_groups import RowGroups, find_row_groups
 from quorumlog.chaos.history import HistoryError, HistorySource, parquet
 from quorumlog.chaos.history.pairing import table_of
 from quorumlog.chaos.history.parquet import write_operations
@@ -54,6 +54,12 @@ def whole() -> pa.Table:
     return apart(tables)
 
 
+def row_groups_of(file: Path) -> RowGroups:
+    groups = find_row_groups(HistorySource(file))
+    assert groups is not None
+    return groups
+
+
 @pytest.mark.parametrize("cut", [(60, 180, 5), (400, 400, 1)])
 def test_the_verdict_is_that_of_the_whole(
     whole: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: tuple[int, int, int]
@@ -62,8 +68,7 @@ def test_the_verdict_is_that_of_the_whole(
     file = tmp_path / "history.parquet"
     pq.write_table(whole, file, row_group_size=group_rows)
     monkeypatch.setattr(row_groups, "ROWS_PER_CHUNK", chunk_rows)
-    groups = find_row_groups(HistorySource(file))
-    assert groups is not None
+    groups = row_groups_of(file)
     assert len(groups.chunks) > 5
     monkeypatch.setattr(local, "MICRO_PER_PART", groups.micro // parts)
     same(check_in_parts(groups, CHECKER), check_history(whole))
@@ -91,8 +96,7 @@ def test_the_verdict_is_the_same_whether_hot_keys_are_proved_clean_or_not(
 ) -> None:
     file, (checker, proofs) = tmp_path / "history.parquet", hot
     pq.write_table(whole, file, row_group_size=400)
-    groups = find_row_groups(HistorySource(file))
-    assert groups is not None
+    groups = row_groups_of(file)
     same(check_in_parts(groups, checker), check_history(whole))
     assert min(proofs[True], proofs[False]) >= 5
 
@@ -147,8 +151,7 @@ def test_what_no_part_sees_alone_is_an_error_before_any_check(
     monkeypatch.setattr(local, "_check", None)  # it is not reached
     file = tmp_path / "history.parquet"
     pq.write_table(pa.concat_tables([whole.slice(0, 50), whole.slice(100)]), file)
-    groups = find_row_groups(HistorySource(file))
-    assert groups is not None
+    groups = row_groups_of(file)
     with pytest.raises(HistoryError, match="operation"):
         check_in_parts(groups, CHECKER)
 
@@ -159,8 +162,7 @@ def test_a_row_group_that_was_changed_is_an_error(whole: pa.Table, tmp_path: Pat
     data = bytearray(file.read_bytes())
     data[len(data) // 3] ^= 1
     file.write_bytes(data)
-    groups = find_row_groups(HistorySource(file))
-    assert groups is not None
+    groups = row_groups_of(file)
     with pytest.raises(HistoryError, match="not a history"):
         check_in_parts(groups, CHECKER)
 
@@ -174,8 +176,7 @@ def test_neither_row_groups_nor_chunks_grow_with_the_polls(
     write_operations(whole, file, whole.schema.metadata)
     lengths = pc.list_value_length(whole.column("micro")).to_pylist()
     largest = max(lengths)
-    groups = find_row_groups(HistorySource(file))
-    assert groups is not None
+    groups = row_groups_of(file)
     tables = [[*row_groups.read_groups(file, chunk)] for chunk in groups.chunks]
     sizes = [[pc.sum(pc.list_value_length(one["micro"])).as_py() for one in few] for few in tables]
     assert pa.concat_tables(one for few in tables for one in few).equals(

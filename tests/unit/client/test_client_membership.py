@@ -197,6 +197,12 @@ class Told:
         self.sent: facts.SendConsumerHeartbeat | None = None
         self.now_ms = 0.0
 
+    @property
+    def heartbeat(self) -> facts.SendConsumerHeartbeat:
+        """The one that is under way."""
+        assert self.sent is not None
+        return self.sent
+
     def step(self, event: Event) -> list[Effect]:
         """Return the effects but for a heartbeat, which is in `sent`."""
         effects = self.member.step(self.now_ms, event)
@@ -212,8 +218,7 @@ class Told:
         return self.step(facts.Subscribed(topics=topics, pattern=pattern))
 
     def answer(self, epoch: int, assignment: AssignedTopics | None = None) -> list[Effect]:
-        assert self.sent is not None
-        attempt, self.sent = self.sent.attempt, None
+        attempt, self.sent = self.heartbeat.attempt, None
         return self.step(
             facts.ConsumerHeartbeatAnswered(
                 attempt=attempt,
@@ -225,8 +230,7 @@ class Told:
         )
 
     def refuse(self, code: ErrorCode, message: str | None = None) -> list[Effect]:
-        assert self.sent is not None
-        attempt, self.sent = self.sent.attempt, None
+        attempt, self.sent = self.heartbeat.attempt, None
         refused = facts.ConsumerHeartbeatAnswered(
             attempt=attempt, error_code=code, error_message=message
         )
@@ -246,12 +250,18 @@ def assign(
     return facts.Assign(partitions=partitions, added=added, topic_ids={"t": topic_id})
 
 
-def member(*indexes: int, **settings: Any) -> Told:
-    """A member at epoch 1 that has these partitions and has said so, in `poll`."""
+def first_heartbeat(**settings: Any) -> Told:
+    """Return a member that has sent its first heartbeat."""
     told = Told(**settings)
     told.subscribe("t")
     told.step(facts.PollBegan())
     told.step(facts.CoordinatorFound())
+    return told
+
+
+def member(*indexes: int, **settings: Any) -> Told:
+    """A member at epoch 1 that has these partitions and has said so, in `poll`."""
+    told = first_heartbeat(**settings)
     told.answer(1, some(*indexes))
     told.step(facts.TopicsNamed(names=NAMES))
     if told.sent is not None:
@@ -264,22 +274,20 @@ def test_the_first_heartbeat_says_all_and_the_next_ones_what_is_new() -> None:
     assert told.subscribe("t") == [facts.FindCoordinator()]
     told.step(facts.PollBegan())
     assert told.step(facts.CoordinatorFound()) == []
-    sent = told.sent
-    assert sent is not None
+    sent = told.heartbeat
     assert (sent.member_epoch, sent.topics, sent.pattern) == (0, ("t",), "")
     assert (sent.owned, sent.is_full) == ({}, True)
     assert told.answer(1, some(0, 1)) == [facts.NameTopics(topic_ids=(ID,))]
     assigned = told.step(facts.TopicsNamed(names=NAMES))
     assert assigned == [assign(named(0, 1), added=named(0, 1))]
-    assert told.sent is not None
-    assert (told.sent.member_epoch, told.sent.owned) == (1, some(0, 1))
-    assert (told.sent.topics, told.sent.is_full) == (None, False)
+    assert (told.heartbeat.member_epoch, told.heartbeat.owned) == (1, some(0, 1))
+    assert (told.heartbeat.topics, told.heartbeat.is_full) == (None, False)
     told.answer(1)
     assert told.pass_ms(999) == []
     assert told.sent is None
     told.pass_ms(1)
     assert told.sent is not None
-    assert told.sent.owned is None
+    assert told.heartbeat.owned is None
     assert told.member.generation_id == 1
 
 
@@ -292,13 +300,11 @@ def test_partitions_are_given_up_before_others_are_taken_and_only_in_poll() -> N
     assert revoked == [facts.Revoke(partitions=named(0), lost=False)]
     assert told.sent is None  # it has partition 0 until the user's listener has returned
     told.pass_ms(1000)
-    assert told.sent is not None
-    assert told.sent.owned is None
+    assert told.heartbeat.owned is None
     told.answer(1)
     assigned = told.step(facts.RevocationDone())
     assert assigned == [assign(named(1, 2), added=named(2))]
-    assert told.sent is not None
-    assert told.sent.owned == some(1, 2)
+    assert told.heartbeat.owned == some(1, 2)
 
 
 def test_another_topic_of_the_same_name_is_given_up_and_taken() -> None:
@@ -310,8 +316,7 @@ def test_another_topic_of_the_same_name_is_given_up_and_taken() -> None:
     assert revoked == [facts.Revoke(partitions=named(0, 1), lost=False)]
     assigned = told.step(facts.RevocationDone())
     assert assigned == [assign(named(0, 1), added=named(0, 1), topic_id=other)]
-    assert told.sent is not None
-    assert told.sent.owned == {other: (0, 1)}
+    assert told.heartbeat.owned == {other: (0, 1)}
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH])
@@ -321,9 +326,12 @@ def test_a_fenced_member_has_lost_all_and_joins_again(code: ErrorCode) -> None:
     assert told.refuse(code) == [facts.Revoke(partitions=named(0), lost=True)]
     assert told.member.generation_id == -1
     told.pass_ms(10_000)
-    assert told.sent is not None
-    assert (told.sent.member_epoch, told.sent.is_full, told.sent.owned) == (0, True, {})
-    assert told.sent.member_id == "m"
+    assert (told.heartbeat.member_epoch, told.heartbeat.is_full, told.heartbeat.owned) == (
+        0,
+        True,
+        {},
+    )
+    assert told.heartbeat.member_id == "m"
 
 
 def test_a_late_listener_of_lost_partitions_ends_no_later_revocation() -> None:
@@ -349,9 +357,8 @@ def test_a_lost_coordinator_is_found_again_and_told_all() -> None:
     assert told.refuse(ErrorCode.NOT_COORDINATOR) == [facts.FindCoordinator()]
     assert told.step(facts.CoordinatorFound()) == []
     told.pass_ms(10_000)
-    assert told.sent is not None
-    assert told.sent.is_full
-    assert (told.sent.member_epoch, told.sent.owned) == (1, some(0, 1))
+    assert told.heartbeat.is_full
+    assert (told.heartbeat.member_epoch, told.heartbeat.owned) == (1, some(0, 1))
     assert told.member.generation_id == 1
     assert first is not None
     late = facts.ConsumerHeartbeatAnswered(
@@ -361,16 +368,12 @@ def test_a_lost_coordinator_is_found_again_and_told_all() -> None:
 
 
 def test_a_coordinator_that_loads_is_asked_again() -> None:
-    told = Told()
-    told.subscribe("t")
-    told.step(facts.PollBegan())
-    told.step(facts.CoordinatorFound())
+    told = first_heartbeat()
     assert told.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) == []
     assert told.sent is None
     told.now_ms = told.member.next_tick_ms(told.now_ms)
     told.step(facts.Ticked())
-    assert told.sent is not None
-    assert told.sent.member_epoch == 0
+    assert told.heartbeat.member_epoch == 0
 
 
 @pytest.mark.parametrize(
@@ -394,39 +397,37 @@ def test_a_user_who_does_not_poll_leaves_the_group() -> None:
         told.pass_ms(1000)
         told.answer(1)
     assert told.pass_ms(1000) == [facts.Revoke(partitions=named(0), lost=True)]
-    assert told.sent is not None
-    assert told.sent.member_epoch == -1
+    assert told.heartbeat.member_epoch == -1
     told.pass_ms(60_000)
-    assert told.sent.member_epoch == -1  # until the next poll
+    assert told.heartbeat.member_epoch == -1  # until the next poll
     told.step(facts.PollBegan())
-    assert told.sent.member_epoch == 0
+    assert told.heartbeat.member_epoch == 0
 
 
 @pytest.mark.parametrize(("instance_id", "epoch"), [(None, -1), ("i", -2)])
 def test_unsubscribing_leaves_the_group(instance_id: str | None, epoch: int) -> None:
     told = member(0, group_instance_id=instance_id)
     assert told.subscribe() == [facts.Revoke(partitions=named(0), lost=True)]
-    assert told.sent is not None
-    assert told.sent.member_epoch == epoch
+    assert told.heartbeat.member_epoch == epoch
     assert told.member.next_tick_ms(told.now_ms) == float("inf")
 
 
 def test_another_subscription_is_told_at_once() -> None:
     told = member(0)
     told.subscribe(pattern="t.*")
-    assert told.sent is not None
-    assert (told.sent.topics, told.sent.pattern, told.sent.owned) == ((), "t.*", None)
+    assert (told.heartbeat.topics, told.heartbeat.pattern, told.heartbeat.owned) == (
+        (),
+        "t.*",
+        None,
+    )
     told.answer(2)
     told.subscribe("u")
     assert told.sent is not None
-    assert (told.sent.topics, told.sent.pattern) == (("u",), "")
+    assert (told.heartbeat.topics, told.heartbeat.pattern) == (("u",), "")
 
 
 def test_a_topic_without_a_name_is_asked_for_once_in_each_heartbeat() -> None:
-    told = Told()
-    told.subscribe("t")
-    told.step(facts.PollBegan())
-    told.step(facts.CoordinatorFound())
+    told = first_heartbeat()
     assert told.answer(1, some(0)) == [facts.NameTopics(topic_ids=(ID,))]
     assert told.step(facts.TopicsNamed(names={})) == []
     told.pass_ms(1000)
@@ -434,10 +435,7 @@ def test_a_topic_without_a_name_is_asked_for_once_in_each_heartbeat() -> None:
 
 
 def test_an_answer_without_an_epoch_is_a_refusal() -> None:
-    told = Told()
-    told.subscribe("t")
-    told.step(facts.PollBegan())
-    told.step(facts.CoordinatorFound())
+    told = first_heartbeat()
     [failed] = told.answer(0)
     assert isinstance(failed, facts.Fail)
 
