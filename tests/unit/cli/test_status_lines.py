@@ -10,8 +10,7 @@ from typer import Exit
 
 from quorumlog.cli import cluster_commands
 from quorumlog.cli.output import EXIT_FAILED, EXIT_NO_QUORUM
-from quorumlog.cli.partition_lines import partition_line
-from quorumlog.cli.status_lines import status_lines
+from quorumlog.cli.status_lines import partition_line, status_lines
 from quorumlog.cluster import LocalCluster, cluster_status, local_cluster, running_clusters
 from quorumlog.cluster.cluster_status import NodeState
 

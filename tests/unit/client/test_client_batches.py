@@ -12,7 +12,7 @@ from quorumlog.client.core.accumulator import (
     Requests,
 )
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity, checked_record_size
-from quorumlog.client.core.leaders import Leader
+from quorumlog.client.core.metadata_cache import Leader
 from quorumlog.client.errors import DEFINITE, KafkaError, answered, known
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode

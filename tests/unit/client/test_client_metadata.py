@@ -9,8 +9,7 @@ from kafka.partitioner.default import murmur2 as kafka_pythons_murmur2
 import quorumlog.client
 import quorumlog.client.admin
 from quorumlog.backoff import Backoff
-from quorumlog.client.core.leaders import Leader
-from quorumlog.client.core.metadata_cache import MetadataCache, Node
+from quorumlog.client.core.metadata_cache import Leader, MetadataCache, Node
 from quorumlog.client.core.partitioner import StickyPartition, murmur2, partition_for_key
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition

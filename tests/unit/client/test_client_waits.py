@@ -20,8 +20,7 @@ from quorumlog.client.core.absences import (
     missing_partitions,
     missing_topics,
 )
-from quorumlog.client.core.leaders import Leader
-from quorumlog.client.core.metadata_cache import MetadataCache
+from quorumlog.client.core.metadata_cache import Leader, MetadataCache
 from quorumlog.client.core.waits import NEEDS_CONTROLLER, OVERDUE_AFTER_MS, Attempt, Wait, Waits
 from quorumlog.client.io import cluster as cluster_module
 from quorumlog.client.settings import ConsumerOptions
