@@ -74,8 +74,7 @@ async def only_cluster() -> AsyncIterator[AdminCluster]:
     try:
         yield cluster
     finally:
-        for broker_id in list(cluster.servers):
-            await cluster.kill(broker_id)
+        await cluster.kill(*cluster.servers)
 
 
 @asynccontextmanager

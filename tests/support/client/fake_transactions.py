@@ -108,8 +108,7 @@ async def coordinating(level: int = 2) -> AsyncIterator[Coordinating]:
     try:
         yield cluster
     finally:
-        for broker_id in list(cluster.servers):
-            await cluster.kill(broker_id)
+        await cluster.kill(*cluster.servers)
 
 
 def producer_of(cluster: Coordinating, max_block_ms: int = 60_000) -> Producer:

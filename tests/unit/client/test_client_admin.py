@@ -84,8 +84,7 @@ async def test_a_cluster_that_died_is_waited_for_as_long_as_was_asked() -> None:
         fake_cluster() as cluster,
         Admin(cluster.bootstrap, default_api_timeout_ms=200) as admin,
     ):
-        for broker in (1, 2):
-            await cluster.kill(broker)
+        await cluster.kill(1, 2)
         async with asyncio.timeout(20):
             with refused():
                 await admin.describe_consumer_groups(["g"])

@@ -170,8 +170,7 @@ async def test_send_waits_while_the_buffer_is_full() -> None:
         waiting = asyncio.create_task(producer.send("t", b"later"))
         await asyncio.sleep(0)
         cluster.fault = lambda _broker, _api: None
-        for connection in list(cluster.connections[1]):
-            connection.abort()
+        cluster.hang_up()
         assert (await (await waiting)).offset == 2
 
 
@@ -331,8 +330,7 @@ async def test_nothing_lingers_while_somebody_waits_for_room() -> None:
 async def test_a_producer_without_an_id_waits_for_the_brokers_to_come_back() -> None:
     async with producing() as (cluster, producer):
         assert await producer.partitions_for("t") == [0]
-        for broker in (1, 2):
-            await cluster.kill(broker)
+        await cluster.kill(1, 2)
         delivery = await producer.send("t", b"0")
         await loop_turns()
         assert not delivery.done()
@@ -348,8 +346,7 @@ async def test_a_dead_cluster_holds_nobody_beyond_the_delivery_timeout() -> None
         sent = await producer.send("t", b"1")
         while len(cluster.values()) < 2:  # it is on its way
             await asyncio.sleep(0.001)
-        for broker in (1, 2):
-            await cluster.kill(broker)
+        await cluster.kill(1, 2)
         await until_noticed(producer)
         unsent = await producer.send("t", b"2")
         await producer.flush()

@@ -82,9 +82,7 @@ async def test_a_small_record_waits_behind_a_large_one_that_has_no_room_yet() ->
         await loop_turns()
         assert not any(call.done() for call in sending)
         cluster.fault = lambda _broker, _api: None
-        for connections in cluster.connections.values():
-            for connection in connections:
-                connection.abort()  # the producer sends the first record again
+        cluster.hang_up()  # the producer sends the first record again
         await asyncio.gather(*sending)
     assert numbers(cluster) == list(range(3))
 

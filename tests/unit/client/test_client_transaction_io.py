@@ -73,8 +73,7 @@ async def test_a_commit_that_gives_up_is_told_by_the_next_call() -> None:
         with pytest.raises(RuntimeError, match="commit_transaction has not returned"):
             producer.begin_transaction()
         cluster.fault = lambda _broker, _api: None
-        for connection in list(cluster.connections[1]):
-            connection.abort()  # the silent request is lost
+        cluster.hang_up()  # the silent request is lost
         await until_told(producer.commit_transaction)
         producer.begin_transaction()
         await until_told(producer.abort_transaction)

@@ -245,8 +245,7 @@ async def test_dead_brokers_are_named_once(said: Said, caplog: pytest.LogCapture
     async with consuming(**EARLY) as (cluster, consumer):
         consumer.assign([T])
         await consumer.position(T)
-        for broker in (1, 2):
-            await cluster.kill(broker)
+        await cluster.kill(1, 2)
         await polled(consumer, said("me: the cluster: no broker answers: 127.0.0.1"))
         assert "connection refused: no process listens there" in caplog.text
         await cluster.start(1)
@@ -387,8 +386,7 @@ async def test_a_silent_cluster_does_not_make_what_is_missing_seem_found(
         consumer.assign([T, TopicPartition("typo", 0)])
         await consumer.position(T)
         await polled(consumer, said("typo-0: topic 'typo' does not exist"))
-        for broker in (1, 2):
-            await cluster.kill(broker)
+        await cluster.kill(1, 2)
         await polled(consumer, said("the cluster: no broker answers"))
         await cluster.start(1)
         await polled(consumer, said("the cluster: found"))
