@@ -261,7 +261,7 @@ def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:
         ("txn_transfer", "half_aborted", False),
     ],
 )
-def test_transactions_get_one_verdict(
+def test_transactions_agree_on_spark(
     workload: str, fault: str, valid: bool, tmp_path: Path
 ) -> None:
     local, _ = judged(tmp_path, workload, 1, fault)

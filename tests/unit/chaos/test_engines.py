@@ -62,9 +62,7 @@ def parquet(tmp_path: Path) -> Path:
     return file
 
 
-def test_messages_are_counted_in_our_files_and_guessed_in_others(
-    parquet: Path, tmp_path: Path
-) -> None:
+def test_messages_of_files_are_counted_or_guessed(parquet: Path, tmp_path: Path) -> None:
     micro = pq.read_table(parquet).column("micro").to_pylist()
     assert HistorySource(parquet).messages == sum(len(row) for row in micro)
     lines = tmp_path / "history.jsonl"
@@ -95,9 +93,7 @@ def test_without_spark_any_history_is_local(parquet: Path, monkeypatch: pytest.M
     assert choose_engine(HistorySource(large), master=None, cores=64) == "local"
 
 
-def test_a_table_is_held_whole_in_a_quarter_of_the_memory_if_it_is_not_too_large(
-    parquet: Path,
-) -> None:
+def test_a_table_is_held_whole_in_a_quarter_of_the_memory(parquet: Path) -> None:
     messages = HistorySource(parquet).messages
     needed_bytes = messages * BYTES_PER_MESSAGE
     assert is_one_table(messages, 4 * needed_bytes)
@@ -310,9 +306,7 @@ FILES = [
 
 @pytest.mark.parametrize("format_", ["edn", "jsonl"])
 @pytest.mark.parametrize(("name", "model"), FILES)
-def test_an_export_is_read_as_it_was(
-    name: str, model: str, format_: Format, tmp_path: Path
-) -> None:
+def test_an_export_reads_as_it_was(name: str, model: str, format_: Format, tmp_path: Path) -> None:
     table = read_history(ROOT / name)
     file = tmp_path / f"history.{format_}"
     file.write_text("\n".join(exported(table, format_)))

@@ -294,9 +294,7 @@ def test_only_one_batch_is_in_memory(tmp_path: Path, dump_log: CommandLine) -> N
         tracemalloc.stop()
 
 
-def test_problems_of_a_document_are_counted_to_the_end(
-    tmp_path: Path, dump_log: CommandLine
-) -> None:
+def test_problems_of_a_document_are_all_counted(tmp_path: Path, dump_log: CommandLine) -> None:
     path = segment_of(tmp_path, *[batch("x")] * (PROBLEMS_MAX + 5))
     (told_of,) = dump_log.json(path, "--batches", status=EXIT_FAILED)["files"]
     assert (len(told_of["problems"]), told_of["problem_count"]) == (PROBLEMS_MAX, PROBLEMS_MAX + 4)

@@ -247,9 +247,7 @@ async def one_transaction(producer: Producer) -> None:
         *((api, 2) for api in TRANSACTION if not api.startswith("Add")),
     ],
 )
-async def test_a_request_of_a_transaction_waits_and_is_said(
-    api: str, level: int, said: Said
-) -> None:
+async def test_a_waiting_request_of_a_transaction_is_said(api: str, level: int, said: Said) -> None:
     cluster = Coordinators()
     cluster.level = level
     await cluster.start(1)
@@ -316,9 +314,7 @@ def refuse(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, **answers: Any
         monkeypatch.setattr(cluster, name, lambda *_, it=answer: it)
 
 
-async def test_a_group_that_nobody_joins_is_said(
-    said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_group_without_joins_is_said(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     async with offering() as cluster, Consumer(cluster.bootstrap, group_id="g") as consumer:
         refuse(cluster, monkeypatch, join=answer_of("JoinGroup", error_code=LOADING))
         consumer.subscribe(["t"])

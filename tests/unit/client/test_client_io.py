@@ -95,7 +95,7 @@ async def test_a_leader_that_comes_back_at_the_same_address_is_found() -> None:
         assert (await delivery).offset == 1
 
 
-async def test_a_silent_leader_is_given_up_once_it_leads_no_more(
+async def test_a_silent_leader_is_given_up_if_another_leads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stalled_requests, "OVERDUE_AFTER_MS", 20)

@@ -327,9 +327,7 @@ async def test_a_consumer_checks_before_it_does_anything() -> None:
         assert COMMIT not in {api for _, api in cluster.asked}
 
 
-async def test_a_commit_names_the_partition_that_is_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_commit_names_the_missing_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "UNKNOWN_TOPIC_MS", 20)
 
     async with assigned() as (cluster, consumer):

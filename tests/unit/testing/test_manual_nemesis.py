@@ -93,9 +93,7 @@ def test_resume_without_a_target_resumes_all(verbs: ManualNemesis) -> None:
     assert verbs.resume().node_ids == ()
 
 
-def test_a_block_that_raises_takes_its_fault_back(
-    verbs: ManualNemesis, back_end: FakeBackEnd
-) -> None:
+def test_a_raising_block_takes_its_fault_back(verbs: ManualNemesis, back_end: FakeBackEnd) -> None:
     def fail_meanwhile() -> None:
         with verbs.paused("partition-leader") as node_ids:
             raise RuntimeError(f"{node_ids} stand still")
@@ -125,9 +123,7 @@ def test_mistakes_are_told_with_what_there_is(verbs: ManualNemesis) -> None:
         verbs.kill()
 
 
-async def test_verbs_of_a_coroutine_are_awaited(
-    verbs: ManualNemesis, back_end: FakeBackEnd
-) -> None:
+async def test_verbs_in_coroutines_are_awaited(verbs: ManualNemesis, back_end: FakeBackEnd) -> None:
     assert (await verbs.kill("partition-leader")).node_ids == (2,)
     async with verbs.paused(1) as node_ids:
         assert node_ids == (1,)

@@ -189,9 +189,7 @@ def test_a_mistake_in_a_verb_is_shown_at_the_line_of_the_test(
         ("kill(3)", "a verb of the nemesis that was not awaited has failed: kill: no"),
     ],
 )
-def test_a_verb_without_await_fails_its_test(
-    pytester: pytest.Pytester, verb: str, said: str
-) -> None:
+def test_a_verb_that_nobody_awaits_fails(pytester: pytest.Pytester, verb: str, said: str) -> None:
     result = ran(
         pytester,
         NEMESIS + "def test_it(nemesis):\n    async def work():\n"
