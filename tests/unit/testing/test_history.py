@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from quorumlog.chaos.checkers import Valid
 from quorumlog.chaos.history import read_history
 from quorumlog.client import ErrorCode, KafkaError, RecordMetadata, TopicPartition
 from quorumlog.client.records import ConsumerRecord
@@ -142,50 +143,38 @@ def test_every_thread_is_a_client(history: History, trial: Trial) -> None:
     assert len(readers) == 2
 
 
-def test_a_reader_that_begins_in_the_middle_accuses_no_one(history: History) -> None:
-    send(history, 1, 0)
-    send(history, 2, 1)
-    poll(history, (1, 2))
-    assert history.verdict.valid == "unknown"
+READERS: dict[str, tuple[list[int | str], Valid, str]] = {
+    # what reader a does, the verdict, and an anomaly of it
+    "one that begins in the middle accuses no one": ([1], "unknown", ""),
+    "one that begins at the beginning proves a loss": (["assign", 1], False, "lost-write"),
+    "a jump is a gap unless it is told": ([0, "seek", 2, "forget", 1], "unknown", ""),
+    "a jump that is not told is found": ([0, 2], False, "poll-skip"),
+    "a poll of unknown outcome proves no loss": (["assign", 0, "unknown", 2], "unknown", ""),
+}
 
 
-def test_a_reader_that_begins_at_the_beginning_proves_a_loss(history: History) -> None:
-    send(history, 1, 0)
-    send(history, 2, 1)
-    history.assign([KEY], client="a")
-    poll(history, (1, 2))
-    assert history.verdict.valid is False
-    assert "lost-write" in history.verdict.anomalies
-
-
-def test_a_jump_is_a_gap_unless_it_is_told(history: History) -> None:
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_is_judged_by_its_polls_and_what_is_told_of_its_place(
+    history: History, name: str
+) -> None:
+    acts, valid, anomaly = READERS[name]
     for value in range(4):
         send(history, value, value)
-    poll(history, (0, 0))
-    history.seek([KEY], client="a")
-    poll(history, (2, 2))
-    history.forget_positions(client="a")
-    poll(history, (1, 1))
-    assert history.verdict.valid == "unknown"
-
-
-def test_a_jump_that_is_not_told_is_found(history: History) -> None:
-    for value in range(3):
-        send(history, value, value)
-    poll(history, (0, 0))
-    poll(history, (2, 2))
-    assert "poll-skip" in history.verdict.anomalies
-
-
-def test_a_poll_of_unknown_outcome_proves_no_loss(history: History) -> None:
-    for value in range(3):
-        send(history, value, value)
-    history.assign([KEY], client="a")
-    poll(history, (0, 0))
-    with history.poll(client="a") as operation:
-        operation.unknown("the connection was lost")
-    poll(history, (2, 2))
-    assert history.verdict.valid == "unknown"
+    for act in acts:
+        match act:
+            case "assign":
+                history.assign([KEY], client="a")
+            case "seek":
+                history.seek([KEY], client="a")
+            case "forget":
+                history.forget_positions(client="a")
+            case "unknown":
+                with history.poll(client="a") as operation:
+                    operation.unknown("the connection was lost")
+            case _:
+                poll(history, (int(act), int(act)))
+    assert history.verdict.valid == valid
+    assert not anomaly or anomaly in history.verdict.anomalies
 
 
 def test_text_is_judged_as_numbers_are(history: History) -> None:
