@@ -232,9 +232,11 @@ class LateClient(Client):
         super().__init__(log)
         self._log = log
 
-    async def send(self, *arguments: Any, **options: object) -> asyncio.Future[int]:
+    async def send(
+        self, topic: str, partition: int, value: bytes, **options: object
+    ) -> asyncio.Future[int]:
         self._log.before_send()
-        return await super().send(*arguments, **options)
+        return await super().send(topic, partition, value, **options)
 
     async def poll(self, timeout_ms: int) -> list[Record]:
         records = (await super().poll(timeout_ms))[:1]
