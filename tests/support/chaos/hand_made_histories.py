@@ -83,11 +83,7 @@ class History:
         return self
 
     def txn(
-        self,
-        process: int,
-        *micros: Message,
-        at: tuple[int, int] | None = None,
-        outcome: str = "ok",
+        self, process: int, *micros: Message, at: tuple[int, int] | None = None, outcome: str = "ok"
     ) -> "History":
         """Perform a transaction."""
         self.op(process, "txn", outcome=outcome, at=at)

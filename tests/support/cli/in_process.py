@@ -17,10 +17,7 @@ class CommandLine:
     """Runs commands that take `--bootstrap`; if that is empty, any commands."""
 
     def __init__(
-        self,
-        bootstrap: str,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        self, bootstrap: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         self.first: list[str] = []  # the words before those of each command
         self._last = ["--bootstrap", bootstrap] if bootstrap else []

@@ -344,11 +344,7 @@ def answer(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
-KAFKA_REQUESTS = [
-    request(1, 7, b"x" * 40),
-    request(0, 8),
-    request(999, -1, b"yy"),
-]
+KAFKA_REQUESTS = [request(1, 7, b"x" * 40), request(0, 8), request(999, -1, b"yy")]
 CASES: dict[str, tuple[Callable[[], Splitter], list[bytes], list[Message]]] = {
     "requests of Kafka": (
         lambda: KafkaSplitter(kafka_api_name),

@@ -11,12 +11,7 @@ from quorumlog.client.io.transaction_messages import TransactionMessages
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import read_header
 from tests.support.client import fake_cluster as fake
-from tests.support.client.fake_transactions import (
-    ADD_PARTITIONS,
-    END,
-    coordinating,
-    producer_of,
-)
+from tests.support.client.fake_transactions import ADD_PARTITIONS, END, coordinating, producer_of
 
 
 async def until_told(call: Callable[[], Awaitable[Any]]) -> None:
