@@ -31,16 +31,16 @@ PAIRS = {  # table -> the test that tries every pair of its states
         "property/test_partition.py::test_every_pair_of_roles"
     ),
     "quorumlog/client/core/batch.py:TRANSITIONS": (
-        "unit/client/test_client_batch_states.py::test_every_pair_of_states"
+        "unit/client/test_client_states.py::test_every_pair_of_states_of_a_batch"
     ),
     "quorumlog/client/core/consumer_membership.py:CONSUMER_TRANSITIONS": (
-        "unit/client/test_client_consumer_membership.py::test_every_pair_of_states"
+        "unit/client/test_client_membership.py::test_every_pair_of_states"
     ),
     "quorumlog/client/core/membership.py:TRANSITIONS": (
         "property/test_client_membership.py::test_every_pair_of_states"
     ),
     "quorumlog/client/core/transaction_states.py:TRANSITIONS": (
-        "unit/client/test_client_transaction_states.py::test_every_pair_of_states"
+        "unit/client/test_client_states.py::test_every_pair_of_states"
     ),
     "quorumlog/metadata_quorum/controller/brokers.py:TRANSITIONS": (
         "unit/metadata_quorum/test_controller_brokers.py"

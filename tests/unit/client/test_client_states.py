@@ -1,15 +1,12 @@
-"""How grave each error of a transaction's requests is, beside Kafka's Java producer.
-
-`KAFKA` is TransactionManager of Kafka 4.x: the errors that each handler names, and what it does
-with the others. Only `STRICTER` and `MILDER` may differ from it.
-"""
+"""The states of batches and of transactional producers, and how grave errors of requests are."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import product
 
 import pytest
 
-from quorumlog.client.core.batch import ProducerIdentity
+from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity
 from quorumlog.client.core.transaction_requests import (
     AddOffsets,
     AddPartitions,
@@ -24,9 +21,57 @@ from quorumlog.client.core.transaction_requests import (
     reaction_to,
     reaction_to_batch,
 )
+from quorumlog.client.core.transaction_states import TransactionState
+from quorumlog.client.core.transactions import Transactions
 from quorumlog.client.records import GroupMetadata
+from quorumlog.client.settings import ProducerSettings
+from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
 
+WAITING, SENT, RETRYING, DONE = BatchState
+OF_A_BATCH = {  # written a second time here, on purpose
+    (WAITING, SENT), (WAITING, DONE),
+    (SENT, RETRYING), (SENT, DONE),
+    (RETRYING, SENT), (RETRYING, DONE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "target"), list(product(BatchState, repeat=2)))
+def test_every_pair_of_states_of_a_batch(source: BatchState, target: BatchState) -> None:
+    batch = Batch(TopicPartition("t", 0), created_ms=0.0)
+    batch.state = source
+    is_legal = (source, target) in OF_A_BATCH
+    with nullcontext() if is_legal else pytest.raises(InvariantViolation, match="a batch may go"):
+        batch.become(target)
+    assert batch.state is (target if is_legal else source)
+
+
+UNINITIALIZED, INITIALIZING, READY, OPEN, COMMITTING, ABORTING, BROKEN, ENDED = TransactionState
+OF_TRANSACTIONS = {  # written a second time here, on purpose
+    (UNINITIALIZED, INITIALIZING), (UNINITIALIZED, ENDED),
+    (INITIALIZING, READY), (INITIALIZING, ENDED),
+    (READY, OPEN), (READY, ENDED),
+    (OPEN, COMMITTING), (OPEN, ABORTING), (OPEN, BROKEN), (OPEN, ENDED),
+    (COMMITTING, INITIALIZING), (COMMITTING, READY), (COMMITTING, BROKEN), (COMMITTING, ENDED),
+    (ABORTING, INITIALIZING), (ABORTING, READY), (ABORTING, ENDED),
+    (BROKEN, ABORTING), (BROKEN, ENDED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "target"), list(product(TransactionState, repeat=2)))
+def test_every_pair_of_states(source: TransactionState, target: TransactionState) -> None:
+    settings = ProducerSettings(bootstrap_servers="x:1", transactional_id="tx")
+    transactions = Transactions(settings)
+    transactions.state = source
+    is_legal = (source, target) in OF_TRANSACTIONS
+    with nullcontext() if is_legal else pytest.raises(InvariantViolation, match="may go"):
+        transactions._become(target)
+    assert transactions.state is (target if is_legal else source)
+
+
+# `KAFKA` is TransactionManager of Kafka 4.x: the errors that each handler names, and what it does
+# with the others. Only `STRICTER` and `MILDER` may differ from it.
 E = ErrorCode
 PASSES, ABORTABLE, FATAL = "passes", "abortable", "fatal"
 GRAVITY = {
