@@ -74,6 +74,6 @@ def test_a_group_reads_on_while_its_topic_grows() -> None:
 @pytest.mark.parametrize("mutant", [*MOVES.rules, *CHURN.rules])
 def test_a_planted_bug_is_found(mutant: str) -> None:
     seed, told_by, options = FOUND_BY[mutant]
-    result = simulate_nodes(seed, mutant=mutant, **options)
+    result = simulate_nodes(seed, mutant=mutant, until_violated=True, **options)
     assert result.valid is False
     assert result.violations[0].startswith(told_by)

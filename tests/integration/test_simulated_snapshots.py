@@ -24,8 +24,14 @@ CONFIG: Final = {
 }
 
 
-def run(seed: int, workload: str) -> NodesResult:
-    return simulate_nodes(seed, duration_ms=5000, workload=workload, config=CONFIG)
+def run(seed: int, workload: str, *, until_violated: bool = False) -> NodesResult:
+    return simulate_nodes(
+        seed,
+        duration_ms=5000,
+        workload=workload,
+        config=CONFIG,
+        until_violated=until_violated,
+    )
 
 
 def noting(
@@ -56,4 +62,5 @@ def test_a_snapshot_that_lacks_a_record_is_found(monkeypatch: pytest.MonkeyPatch
         return (record for record in records_of(image) if not isinstance(record, ProducerIds))
 
     monkeypatch.setattr(snapshotting, "records_of", incomplete)
-    assert run(1, "idempotent_send").violations[0].startswith("metadata-agree: ")
+    result = run(1, "idempotent_send", until_violated=True)
+    assert result.violations[0].startswith("metadata-agree: ")
