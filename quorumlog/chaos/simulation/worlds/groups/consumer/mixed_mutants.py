@@ -4,9 +4,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
-from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup
 from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS, Partitions
 from quorumlog.broker.groups.core.consumer.records import (

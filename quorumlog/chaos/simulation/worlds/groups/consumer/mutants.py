@@ -5,9 +5,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.coordinator import NEVER_MS, ConsumerGroupCoordinator
-from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
+from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup, ConsumerMember
 from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
 from quorumlog.broker.groups.core.consumer.member_deadlines import MemberDeadlines
 from quorumlog.broker.groups.core.consumer.membership import Membership
