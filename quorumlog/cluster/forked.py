@@ -45,6 +45,52 @@ def spawn_together(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
     _drop_prepared()  # it was not needed
 
 
+def spawn_again(
+    node: NodeProcess, siblings: Iterable[NodeProcess], limit: TimeLimit, *, report_ready: bool
+) -> None:
+    """Start the process of one node; with `report_ready`, `wait_ready` must be called.
+
+    The fork server of a sibling that runs forks it: the imports are made. Otherwise it is started
+    alone, as a node with a launch of its own.
+    """
+    servers = [one.child.server for one in siblings if isinstance(one.child, ForkedChild)]
+    fitting = [server for server in servers if node.is_plain and server.may_fork_again()]
+    if not fitting or not _is_forked_by(fitting[0], node, limit, report_ready=report_ready):
+        node.spawn(report_ready=report_ready)
+
+
+def _is_forked_by(
+    server: "ForkServer", node: NodeProcess, limit: TimeLimit, *, report_ready: bool
+) -> bool:
+    """Let a server that runs fork one more node; return False if it has ended instead."""
+    with server.one_at_a_time, node.starting(report_ready=report_ready) as started:
+        before = len(server.children)
+        plan = Plan(nodes=[_plan_of(node, *started)], descriptors=started[1])
+        server.fork(plan)
+        try:
+            server.wait_forked(limit)
+        finally:
+            for child in server.children[before:]:
+                node.adopt(child)
+        if len(server.children) == before and limit.is_over():
+            raise node.late(limit)
+        is_forked = len(server.children) > before
+    if not is_forked:
+        node.forget_start()
+    return is_forked
+
+
+def _plan_of(node: NodeProcess, arguments: list[str], descriptors: list[int]) -> NodePlan:
+    module, *words = node.program.module.split()
+    return NodePlan(
+        command=[*node.program.command, *arguments],
+        module=module,
+        arguments=[*words, *arguments],
+        log=str(node.log),
+        descriptors=descriptors,
+    )
+
+
 def preloaded_for(program: Program) -> list[str]:
     """Return the modules to import before the forks; another program may have to patch some."""
     return ["quorumlog.node.preloaded"] if program.is_ours else []
@@ -73,23 +119,13 @@ def _fork_server(program: Program) -> "ForkServer":
 
 
 def _fork(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
-    program = nodes[0].program
-    module, *words = program.module.split()
     with ExitStack() as stack:
         plan = Plan(nodes=[], descriptors=[])
         for node in nodes:
             arguments, descriptors = stack.enter_context(node.starting())
-            plan["nodes"].append(
-                NodePlan(
-                    command=[*program.command, *arguments],
-                    module=module,
-                    arguments=[*words, *arguments],
-                    log=str(node.log),
-                    descriptors=descriptors,
-                )
-            )
+            plan["nodes"].append(_plan_of(node, arguments, descriptors))
             plan["descriptors"] += [one for one in descriptors if one not in plan["descriptors"]]
-        server = _fork_server(program)
+        server = _fork_server(nodes[0].program)
         server.fork(plan)
         try:
             server.wait_forked(limit)
@@ -101,9 +137,10 @@ def _fork(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
 
 
 class ForkServer:
-    """The process that forks the nodes of one plan, and reports their ends. Thread-safe.
+    """The process that forks nodes, and reports their ends. Thread-safe.
 
     It ends with the last of its nodes, with this process, or when this object is deleted.
+    `one_at_a_time` is held from `fork` until `wait_forked` returns, by all that fork again.
     """
 
     def __init__(self, interpreter: Sequence[str], preloaded: Sequence[str]) -> None:
@@ -119,7 +156,10 @@ class ForkServer:
                 start_new_session=True,  # this process handles a Ctrl-C at the terminal
             )
         self._its_output: Final = some(self.process.stdout, "it is a pipe")
+        self.one_at_a_time: Final = threading.Lock()
+        self._environment: Final = _environment()
         self._count = 0
+        self._running = 0
         self._children: Final[list[ForkedChild]] = []
         self._statuses: Final[dict[int, int]] = {}  # by process id
         self._lock: Final = threading.Lock()
@@ -134,11 +174,18 @@ class ForkServer:
 
     def fork(self, plan: Plan) -> None:
         """Send the plan of the nodes to fork; `wait_forked` must be called."""
-        self._count = len(plan["nodes"])
         line = json.dumps(plan).encode() + b"\n"
-        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended: see `wait_forked`
-            sent = socket.send_fds(self._its_input, [line], plan["descriptors"])
-            self._its_input.sendall(line[sent:])
+        with self._lock:
+            if self._has_ended:
+                return
+            self._count += len(plan["nodes"])
+            with suppress(BrokenPipeError, ConnectionResetError):  # it has ended: see `wait_forked`
+                sent = socket.send_fds(self._its_input, [line], plan["descriptors"])
+                self._its_input.sendall(line[sent:])
+
+    def may_fork_again(self) -> bool:
+        """Return whether it runs, and a node started alone would inherit nothing else from here."""
+        return not self._has_ended and self._environment == _environment()
 
     def wait_forked(self, limit: TimeLimit) -> None:
         """Wait until the server has forked all nodes, or has ended, or the time is over.
@@ -180,15 +227,18 @@ class ForkServer:
             *lines, self._unread = (self._unread + chunk).split(b"\n")
             for line in lines:
                 self._take(**json.loads(line))
-            if not chunk or len(self._statuses) == self._count:
+            if not chunk or not (self._running or self._is_forking):
                 self._its_input.close()
                 with self.process:  # closes its pipe, and waits for its end
                     self._has_ended = True
 
     def _take(self, pid: int, status: int | None = None) -> None:
         if status is None:
+            self._running += 1
+            self._statuses.pop(pid, None)  # of an earlier process with this number
             self._children.append(ForkedChild(self, pid))
         else:
+            self._running -= 1
             self._statuses[pid] = status
 
     def _look_without_it(self, wait_s: float) -> None:
@@ -199,6 +249,11 @@ class ForkServer:
         left = [child.pid for child in self._children if child.pid not in self._statuses]
         if left:
             _wait_for_an_end(left, wait_s)
+
+
+def _environment() -> dict[str, str]:
+    """Return all that a node inherits, without the test of pytest that runs."""
+    return {name: text for name, text in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
 def _wait_for_an_end(pids: Iterable[int], wait_s: float) -> None:
@@ -219,7 +274,7 @@ class ForkedChild:
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self.pid: Final = pid
-        self._server: Final = server
+        self.server: Final = server
         self._started: Final = process_identity.started(pid)
 
     @property
@@ -229,12 +284,12 @@ class ForkedChild:
 
     def poll(self) -> int | None:
         """Return its exit status, below 0 by a signal; None: it runs."""
-        return self._server.status_of(self, 0)
+        return self.server.status_of(self, 0)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; return its exit status. Raises subprocess.TimeoutExpired."""
         until_s = None if timeout is None else time.monotonic() + timeout
-        while (status := self._server.status_of(self, LOOK_EVERY_S)) is None:
+        while (status := self.server.status_of(self, LOOK_EVERY_S)) is None:
             if until_s is not None and time.monotonic() >= until_s:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
         return status
