@@ -9,8 +9,8 @@ It writes one line of JSON to standard output for each process, in order: {"pid"
 that has ended: {"pid", "status"}. The status is below 0 if a signal ended it. Once all processes of
 a plan are forked, another plan may follow, such as for a node that starts again.
 
-It ends with the last node; or when its standard input is closed, that is, with the process that
-started it. The nodes then continue.
+It ends with the last node, unless a third word OUTLIVES_NODES follows ROOM; or when its standard
+input is closed, that is, with the process that started it. The nodes then continue.
 
 Invariants: it has one thread when it forks, and has neither decided nor opened anything for a node.
 """
@@ -29,6 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypedDict
 
+OUTLIVES_NODES: Final = "outlives-nodes"
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _WOKEN_BYTES: Final = 4096
 _READ_BYTES: Final = 65_536
@@ -53,7 +54,7 @@ class Plan(TypedDict):
     descriptors: list[int]
 
 
-def main(modules: Sequence[str]) -> None:
+def main(modules: Sequence[str], *, outlives_nodes: bool = False) -> None:
     """Fork the nodes and wait for them; in a node's process, run the node."""
     failure = _import(modules)
     received = _receive()
@@ -76,7 +77,8 @@ def main(modules: Sequence[str]) -> None:
             return
         for descriptor in sent.values():
             os.close(descriptor)
-        received = _receive() if _tell_ends(running, wakes) else None
+        is_input = _tell_ends(running, wakes, outlives_nodes=outlives_nodes)
+        received = _receive() if is_input else None
 
 
 def _fork(nodes: Iterable[NodePlan], running: list[int]) -> NodePlan | None:
@@ -188,11 +190,11 @@ class _Wakes:
         os.close(self._wakes)
 
 
-def _tell_ends(running: list[int], wakes: _Wakes) -> bool:
-    """Report the end of each process until the last has ended; return True for more input."""
+def _tell_ends(running: list[int], wakes: _Wakes, *, outlives_nodes: bool) -> bool:
+    """Report the end of each process; return True for more input, False after the last end."""
     while True:
         running[:] = [pid for pid in running if not _has_ended(pid)]
-        if not running:
+        if not (running or outlives_nodes):
             return False
         readable, _, _ = select.select([_STDIN, wakes.woken], [], [])
         if wakes.woken in readable:
@@ -209,4 +211,7 @@ def _has_ended(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    main([name for name in sys.argv[1].split(",") if name])
+    main(
+        [name for name in sys.argv[1].split(",") if name],
+        outlives_nodes=sys.argv[3:] == [OUTLIVES_NODES],
+    )

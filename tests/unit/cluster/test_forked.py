@@ -43,6 +43,15 @@ def parent_of(pid: int) -> int:
     return int(fields[1])
 
 
+def has_ended(pid: int) -> bool:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    with os.fdopen(descriptor, "rb"):
+        return bool(select.select([descriptor], [], [], 0)[0])
+
+
 def words_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
 
@@ -276,6 +285,32 @@ def test_a_prepared_one_that_a_start_does_not_need_is_dropped(
         cluster.start()
         assert process.returncode == -signal.SIGKILL
         assert forked._prepared == []
+
+
+def test_one_that_is_kept_forks_single_nodes_and_those_of_later_clusters(tmp_path: Path) -> None:
+    code = """
+import sys
+from quorumlog.cluster import LocalCluster, forked
+from tests.unit.cluster.test_forked import parent_of, pids
+forked.keep()
+left = LocalCluster(nodes=1)
+left.start()
+print(*map(parent_of, pids(left)), *pids(left))
+for nodes in (1, 2):
+    with LocalCluster(f"{sys.argv[1]}/{nodes}", nodes=nodes, port=0) as cluster:
+        cluster.start()
+        cluster.kill(*cluster.running())
+        cluster.start()
+        print(*map(parent_of, pids(cluster)))
+"""
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, check=True)
+    server, left, *others = [int(word) for word in done.stdout.split()]
+    assert others == [server] * 3
+    assert has_ended(server)
+    assert has_ended(left)
+    assert done.stderr == b""
 
 
 def test_a_wait_for_a_process_has_an_end(tmp_path: Path) -> None:
