@@ -1,4 +1,4 @@
-"""Nodes that start together are forked from one process: each is as if it had been started alone.
+"""Nodes that start together, and again, are forked from one process, as if each started alone.
 
 docs/decisions/0045-fork-server.md
 """
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,6 +37,15 @@ def pids(cluster: LocalCluster) -> list[int]:
 def parent_of(pid: int) -> int:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[1])
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    with os.fdopen(descriptor, "rb"):
+        return bool(select.select([descriptor], [], [], 0)[0])
 
 
 def words_of(pid: int) -> list[str]:
@@ -82,6 +92,77 @@ def server_of(cluster: LocalCluster) -> int:
     """The process that has forked the nodes."""
     (server,) = {parent_of(pid) for pid in pids(cluster)}
     return server
+
+
+def test_a_node_that_starts_again_is_forked_from_the_same_process(cluster: LocalCluster) -> None:
+    cluster.start()
+    server = server_of(cluster)
+    before = pids(cluster)
+    for node_id in (2, 3):
+        cluster.kill(node_id)
+    for node_id in (3, 2):
+        cluster.start_node(node_id)
+        assert parent_of(cluster.pid(node_id) or 0) == server
+    for node_id, pid in zip((2, 3), pids(cluster)[1:], strict=True):
+        log = f"{cluster.directory}/node-{node_id}/node.log"
+        assert os.getsid(pid) == pid
+        assert words_of(pid)[3] == f"{cluster.directory}/node-{node_id}/node.properties"
+        files = files_of(pid)
+        assert [files[number] for number in (0, 1, 2)] == ["/dev/null", log, log]
+        pipes = {number for number, file in files.items() if file.startswith("pipe:")}
+        words = words_of(pid)
+        assert pipes <= {
+            int(words[words.index(name) + 1]) for name in ("--ready-fd", "--parent-fd")
+        }
+    assert pids(cluster)[0] == before[0]
+    cluster.kill(2)
+    assert [cluster.exit_status(node) for node in (1, 2, 3)] == [None, -signal.SIGKILL, None]
+    cluster.stop()
+    assert not Path(f"/proc/{server}").exists()
+
+
+def test_nodes_that_start_again_at_once_are_forked_one_after_the_other(
+    cluster: LocalCluster,
+) -> None:
+    cluster.start()
+    server = server_of(cluster)
+    cluster.kill(1, 2)
+    with ThreadPoolExecutor(2) as pool:
+        for _ in pool.map(cluster.start_node, (1, 2)):
+            pass
+    assert cluster.running() == [1, 2, 3]
+    assert {parent_of(pid) for pid in pids(cluster)} == {server}
+
+
+def test_a_node_that_starts_again_in_another_environment_is_started_alone(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.start()
+    cluster.kill(2)
+    monkeypatch.setenv("FAKE_NODES", "2:fails")
+    with pytest.raises(NodeFailed, match="it fails as it was told"):
+        cluster.start_node(2)
+    monkeypatch.delenv("FAKE_NODES")
+    cluster.start_node(2)
+    assert cluster.running() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_node_starts_alone_if_the_process_that_forked_it_has_ended(
+    cluster: LocalCluster, is_known: bool
+) -> None:
+    cluster.start()
+    server = server_of(cluster)
+    cluster.kill(2)
+    os.kill(server, signal.SIGKILL)
+    descriptor = os.pidfd_open(server)
+    assert select.select([descriptor], [], [], 30)[0]
+    os.close(descriptor)
+    if is_known:
+        assert cluster.running() == [1, 3]
+    cluster.start_node(2)
+    assert cluster.running() == [1, 2, 3]
+    assert parent_of(cluster.pid(2) or 0) == os.getpid()
 
 
 def test_no_process_is_left_once_the_nodes_have_stopped(cluster: LocalCluster) -> None:
@@ -206,6 +287,32 @@ def test_a_prepared_one_that_a_start_does_not_need_is_dropped(
     with make(nodes=1):
         assert process.returncode == -signal.SIGKILL
         assert forked._prepared == []
+
+
+def test_one_that_is_kept_forks_single_nodes_and_those_of_later_clusters(tmp_path: Path) -> None:
+    code = """
+import sys
+from quorumlog.cluster import LocalCluster, forked
+from tests.unit.cluster.test_forked import parent_of, pids
+forked.keep()
+left = LocalCluster(nodes=1)
+left.start()
+print(*map(parent_of, pids(left)), *pids(left))
+for nodes in (1, 2):
+    with LocalCluster(f"{sys.argv[1]}/{nodes}", nodes=nodes, port=0) as cluster:
+        cluster.start()
+        cluster.kill(*cluster.running())
+        cluster.start()
+        print(*map(parent_of, pids(cluster)))
+"""
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, check=True)
+    server, left, *others = [int(word) for word in done.stdout.split()]
+    assert others == [server] * 3
+    assert has_ended(server)
+    assert has_ended(left)
+    assert done.stderr == b""
 
 
 def test_a_wait_for_a_process_has_an_end(tmp_path: Path) -> None:
