@@ -3,61 +3,55 @@
 from collections.abc import Mapping
 from typing import Final
 
+from quorumlog.chaos.mutants.quorum import QUORUMS
+from quorumlog.chaos.mutants.retention import RETENTION
+from quorumlog.chaos.mutants.storage import DAMAGED_LOGS, STORAGE
+from quorumlog.chaos.mutants.voters import VOTERS
 from quorumlog.chaos.registered import registered
 from quorumlog.chaos.simulation.kernel.swarm import Hunt
-from quorumlog.chaos.simulation.worlds.broker_worlds import BROKER_WORLDS
-from quorumlog.chaos.simulation.worlds.drawn_faults import (
+from quorumlog.chaos.simulation.worlds.logs.world import LogsWorld, draw_log_options
+from quorumlog.chaos.simulation.worlds.quorum.world import (
+    QuorumWorld,
+    draw_quorum_options,
+    draw_voters_options,
+)
+from quorumlog.chaos.simulation.worlds.world_kind import (
     LOG_FAULTS,
     QUORUM_FAULTS,
+    WorldKind,
 )
-from quorumlog.chaos.simulation.worlds.logs.world import (
-    BROKEN_RULES_OF_LOGS,
-    build_logs,
-    draw_log_options,
-)
-from quorumlog.chaos.simulation.worlds.quorum.building import (
-    QUORUM_RULES,
-    VOTER_RULES,
-    build_quorum,
-    build_voters,
-)
-from quorumlog.chaos.simulation.worlds.quorum.world import draw_quorum_options, draw_voters_options
-from quorumlog.chaos.simulation.worlds.world_kind import WorldKind
 
-_OF_THE_QUORUM: Final = (
+_QUORUM_HUNT: Final = Hunt(role="metadata-leader", files=("", "quorum-state"))
+_KINDS: Final = (
     WorldKind(
         name="quorum",
         text="the metadata quorum: Raft as KIP-595 has it",
         faults=QUORUM_FAULTS,
-        mutants=QUORUM_RULES,
+        mutants=QUORUMS | STORAGE,
         options=draw_quorum_options,
-        hunt=Hunt(role="metadata-leader", files=("", "quorum-state")),
-        build=build_quorum,
+        hunt=_QUORUM_HUNT,
+        build=QuorumWorld,
     ),
     WorldKind(
         name="voters",
         text="the metadata quorum while its voters change (KIP-853), and disks are lost",
         faults=QUORUM_FAULTS,
-        mutants=VOTER_RULES,
+        mutants=VOTERS,
         options=draw_voters_options,
-        hunt=Hunt(role="metadata-leader", files=("", "quorum-state")),
-        build=build_voters,
+        hunt=_QUORUM_HUNT,
+        build=QuorumWorld,
     ),
-)
-_OF_LOGS: Final = (
     WorldKind(
         name="logs",
         text="logs alone: retention, deletion of records, compaction, and crashes",
         faults=LOG_FAULTS,
-        mutants=BROKEN_RULES_OF_LOGS,
+        mutants=RETENTION | STORAGE | DAMAGED_LOGS,
         options=draw_log_options,
         hunt=Hunt(role="any", files=("", ".log", "-checkpoint")),
-        build=build_logs,
+        build=LogsWorld,
     ),
 )
-WORLDS: Final[Mapping[str, WorldKind]] = {
-    kind.name: kind for kind in (*_OF_THE_QUORUM, *BROKER_WORLDS, *_OF_LOGS)
-}
+WORLDS: Final[Mapping[str, WorldKind]] = {kind.name: kind for kind in _KINDS}
 
 
 def world_kind(name: str) -> WorldKind:
