@@ -8,7 +8,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -19,19 +19,15 @@ from quorumlog.cluster import LocalCluster, NodeFailed, forked, registry
 from quorumlog.cluster.processes import Launch
 from quorumlog.cluster.time_limit import TimeLimit
 from quorumlog.node.fork_server import NodePlan, Plan
+from tests.unit.cluster.conftest import FAKE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nodes are forked on Linux only")
 
-FAKE = "tests.support.cluster.fake_node"
-
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
-    """Plan a cluster of nodes that do nothing; none outlives the test."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    cluster = LocalCluster(tmp_path / "c", node_module=FAKE, nodes=3)
-    yield cluster
-    cluster.stop()
+def cluster(make: Callable[..., LocalCluster]) -> LocalCluster:
+    """Plan a cluster of three nodes."""
+    return make(nodes=3)
 
 
 def pids(cluster: LocalCluster) -> list[int]:
@@ -66,8 +62,7 @@ def files_of(pid: int) -> dict[int, str]:
 
 def test_each_node_has_a_session_words_and_an_output_of_its_own(cluster: LocalCluster) -> None:
     cluster.start()
-    (parent,) = {parent_of(pid) for pid in pids(cluster)}
-    assert parent != os.getpid()
+    assert server_of(cluster) != os.getpid()
     for node_id, pid in zip((1, 2, 3), pids(cluster), strict=True):
         directory = cluster.directory / f"node-{node_id}"
         assert os.getsid(pid) == pid
@@ -93,9 +88,15 @@ def test_a_killed_node_takes_no_other_with_it_and_its_end_is_known(cluster: Loca
     assert cluster.exit_status(1) == 0
 
 
+def server_of(cluster: LocalCluster) -> int:
+    """The process that has forked the nodes."""
+    (server,) = {parent_of(pid) for pid in pids(cluster)}
+    return server
+
+
 def test_a_node_that_starts_again_is_forked_from_the_same_process(cluster: LocalCluster) -> None:
     cluster.start()
-    (server,) = {parent_of(pid) for pid in pids(cluster)}
+    server = server_of(cluster)
     before = pids(cluster)
     for node_id in (2, 3):
         cluster.kill(node_id)
@@ -124,7 +125,7 @@ def test_nodes_that_start_again_at_once_are_forked_one_after_the_other(
     cluster: LocalCluster,
 ) -> None:
     cluster.start()
-    (server,) = {parent_of(pid) for pid in pids(cluster)}
+    server = server_of(cluster)
     cluster.kill(1, 2)
     with ThreadPoolExecutor(2) as pool:
         for _ in pool.map(cluster.start_node, (1, 2)):
@@ -151,7 +152,7 @@ def test_a_node_starts_alone_if_the_process_that_forked_it_has_ended(
     cluster: LocalCluster, is_known: bool
 ) -> None:
     cluster.start()
-    (server,) = {parent_of(pid) for pid in pids(cluster)}
+    server = server_of(cluster)
     cluster.kill(2)
     os.kill(server, signal.SIGKILL)
     descriptor = os.pidfd_open(server)
@@ -166,14 +167,14 @@ def test_a_node_starts_alone_if_the_process_that_forked_it_has_ended(
 
 def test_no_process_is_left_once_the_nodes_have_stopped(cluster: LocalCluster) -> None:
     cluster.start()
-    (server,) = {parent_of(pid) for pid in pids(cluster)}
+    server = server_of(cluster)
     cluster.stop()
     assert not Path(f"/proc/{server}").exists()
 
 
 def test_nodes_outlive_the_process_that_has_forked_them(cluster: LocalCluster) -> None:
     cluster.start()
-    (server,) = {parent_of(pid) for pid in pids(cluster)}
+    server = server_of(cluster)
     os.kill(server, signal.SIGKILL)
     descriptor = os.pidfd_open(server)
     assert select.select([descriptor], [], [], 30)[0]
@@ -204,33 +205,36 @@ def test_a_node_with_a_launch_of_its_own_is_started_alone(cluster: LocalCluster)
     assert parents[1] == parents[3] != os.getpid()
 
 
-def plan_of(tmp_path: Path, code: str, count: int = 2) -> Plan:
-    """Return the plan of processes that run such a module."""
+def started(tmp_path: Path, code: str, count: int = 2) -> forked.ForkServer:
+    """Fork processes that run a module of this text; each has a log of its own."""
     (tmp_path / "forked_module.py").write_text(code)
     node = NodePlan(command=[], module="forked_module", arguments=[], log="", descriptors=[])
     logs = [str(tmp_path / f"{number}.log") for number in range(count)]
-    return Plan(nodes=[{**node, "log": log} for log in logs], descriptors=[])
-
-
-def started(tmp_path: Path, plan: Plan) -> forked.ForkServer:
     interpreter = ["env", f"PYTHONPATH={tmp_path}:{Path.cwd()}", sys.executable, "-m"]
     server = forked.ForkServer(interpreter, [])
-    server.fork(plan)
+    server.fork(Plan(nodes=[{**node, "log": log} for log in logs], descriptors=[]))
     return server
+
+
+def limit() -> TimeLimit:
+    return TimeLimit(30, {}, lambda _: None)
+
+
+PAUSES = "import signal; signal.pause()"
 
 
 def test_a_start_that_is_interrupted_forks_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = started(tmp_path, plan_of(tmp_path, "import signal; signal.pause()"))
+    server = started(tmp_path, PAUSES)
 
     def interrupted() -> bool:
         raise KeyboardInterrupt
 
-    limit = TimeLimit(30, {}, lambda _: None)
-    monkeypatch.setattr(limit, "is_over", interrupted)
+    interrupts = limit()
+    monkeypatch.setattr(interrupts, "is_over", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        server.wait_forked(limit)
+        server.wait_forked(interrupts)
     assert server.children == []
     assert server.process.returncode == 0
 
@@ -241,8 +245,8 @@ import os, sys
 print("out")
 sys.exit("it fails" if os.readlink("/proc/self/fd/1").endswith("0.log") else 0)
 """
-    server = started(tmp_path, plan_of(tmp_path, code))
-    server.wait_forked(TimeLimit(30, {}, lambda _: None))
+    server = started(tmp_path, code)
+    server.wait_forked(limit())
     assert [child.wait() for child in server.children] == [1, 0]
     assert [child.poll() for child in server.children] == [1, 0]
     assert (tmp_path / "0.log").read_text() == "out\nit fails\n"
@@ -276,13 +280,11 @@ if len(sys.argv) > 1:
 
 
 def test_a_prepared_one_that_a_start_does_not_need_is_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., LocalCluster],
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     forked.prepare()
     process = forked._prepared[0].process
-    with LocalCluster(tmp_path / "c", node_module=FAKE, nodes=1) as cluster:
-        cluster.start()
+    with make(nodes=1):
         assert process.returncode == -signal.SIGKILL
         assert forked._prepared == []
 
@@ -314,8 +316,8 @@ for nodes in (1, 2):
 
 
 def test_a_wait_for_a_process_has_an_end(tmp_path: Path) -> None:
-    server = started(tmp_path, plan_of(tmp_path, "import signal; signal.pause()", count=1))
-    server.wait_forked(TimeLimit(30, {}, lambda _: None))
+    server = started(tmp_path, PAUSES, count=1)
+    server.wait_forked(limit())
     (child,) = server.children
     with pytest.raises(subprocess.TimeoutExpired):
         child.wait(0.001)
