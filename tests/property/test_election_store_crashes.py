@@ -76,7 +76,7 @@ def test_a_save_that_is_torn_at_any_byte_is_made_or_not_made(count: int, rest: s
 def test_a_damaged_byte_costs_no_vote(count: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", logger=election_store.__name__)  # whatever ran before
     whole = read_file(saved(count), PATH)
-    for place in range(len(whole)):
+    for place in range(0, len(whole), 4 // tries(4)):
         for bit in (1, 2, 0x20, 0x80):
             caplog.clear()
             damaged = bytearray(whole)

@@ -149,6 +149,7 @@ class GivesUpOnKeysThatAreUnderWay(Rewrite):
             super()._write_slice()
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(
     "mutant",
     [

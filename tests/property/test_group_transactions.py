@@ -145,6 +145,7 @@ MUTANTS: dict[str, tuple[type, str, Callable[..., object]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, attribute, mutant = MUTANTS[name]
