@@ -11,7 +11,6 @@ its session or its rebalance is over by the model's own clock. What must hold:
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -21,36 +20,25 @@ from hypothesis.stateful import precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from quorumlog.broker.groups.core.consumer import (
-    admission,
     awaited_targets,
     events,
-    heartbeats,
-    reconciliation,
     targets,
 )
-from quorumlog.broker.groups.core.consumer import assignors as assignors_module
 from quorumlog.broker.groups.core.consumer.changes import Changes
-from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
-from quorumlog.broker.groups.core.consumer.deadlines import Deadlines
-from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
-from quorumlog.broker.groups.core.consumer.heartbeats import Heartbeats
-from quorumlog.broker.groups.core.consumer.member_deadlines import MemberDeadlines
+from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.membership import Membership
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
-from quorumlog.broker.groups.core.consumer.records import RecordKind, Value
-from quorumlog.broker.groups.core.consumer.requests import HeartbeatResult
-from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.requests import DeleteGroup
+from quorumlog.chaos.simulation.worlds.groups.consumer.mixed_mutants import MIXED_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.consumer.mutants import CONSUMER_MUTANTS
 from quorumlog.invariants import InvariantViolation
-from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.groups.consumer.coordination import (
-    SETTINGS,
     ConsumerCoordination,
     TopicsOfTest,
     describe_all,
     heartbeat,
 )
-from tests.support.groups.consumer.machine import REBALANCE_MS, OneConsumerGroup
+from tests.support.groups.consumer.machine import OneConsumerGroup
 from tests.support.sizes import examples, tries
 
 EXAMPLES = examples(60, stateful_step_count=40)
@@ -178,142 +166,8 @@ def test_whatever_strangers_ask_the_rules_hold(first: int) -> None:
 
 # --- Planted bugs ---
 
-ENQUEUE = ConsumerGroupCoordinator._enqueue
-REBUILD = ConsumerGroupCoordinator.rebuild
-WRITE = Changes.write
-REMOVE = Membership.remove
-UNIFORM = assignors_module.assign_uniform
 Patch = Callable[[pytest.MonkeyPatch], None]
-
-
-def _silence_acknowledges(patch: pytest.MonkeyPatch) -> None:
-    def may_have(reported: Partitions | None, revoked: Partitions) -> bool:
-        return reported is not None and not reported.isdisjoint(revoked)
-
-    patch.setattr(reconciliation, "_may_have", may_have)
-
-
-def _revokes_without_being_told(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reconciliation, "_may_have", lambda reported, revoked: False)
-
-
-def _believes_any_epoch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(admission, "_check_member_epoch", lambda member, request: None)
-
-
-def _answers_before_the_commit(patch: pytest.MonkeyPatch) -> None:
-    def enqueue(self: ConsumerGroupCoordinator, changes: Changes, answer: Any) -> None:
-        if answer is not None:
-            self._reply(answer.request_id, answer.result)
-        ENQUEUE(self, changes, None)
-
-    patch.setattr(ConsumerGroupCoordinator, "_enqueue", enqueue)
-
-
-def _keeps_what_was_refused(patch: pytest.MonkeyPatch) -> None:
-    def rebuild(self: ConsumerGroupCoordinator, group_id: str, now_ms: int) -> None:
-        if group_id not in self.groups:
-            REBUILD(self, group_id, now_ms)
-
-    patch.setattr(ConsumerGroupCoordinator, "rebuild", rebuild)
-
-
-def _drops_what_waits_behind_a_write(patch: pytest.MonkeyPatch) -> None:
-    def write_on(self: ConsumerGroupCoordinator, group_id: str, writes: Any) -> None:
-        if writes.under_way is not None:
-            writes.waiting[-1].records.clear()
-        WRITE_ON(self, group_id, writes)
-
-    patch.setattr(ConsumerGroupCoordinator, "_write_on", write_on)
-
-
-WRITE_ON = ConsumerGroupCoordinator._write_on
-
-
-def _writes_no_target(patch: pytest.MonkeyPatch) -> None:
-    def write(self: Changes, kind: RecordKind, value: Value | None, name: str = "") -> None:
-        WRITE(self, kind, value, name)
-        if kind is RecordKind.TARGET_MEMBER:
-            self.records.pop()
-
-    patch.setattr(Changes, "write", write)
-
-
-def _gives_no_session_when_it_loads(patch: pytest.MonkeyPatch) -> None:
-    def rebuild(self: ConsumerGroupCoordinator, group_id: str, now_ms: int) -> None:
-        REBUILD(self, group_id, now_ms - SETTINGS.session_timeout_ms + 1)
-
-    patch.setattr(ConsumerGroupCoordinator, "rebuild", rebuild)
-
-
-def _sessions_never_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Deadlines, "pop_due", lambda self, now_ms: None)
-    patch.setattr(ConsumerGroupCoordinator, "next_deadline_ms", 1 << 62)
-
-
-def _rebalances_never_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MemberDeadlines, "begin_rebalance", lambda self, group, member_id, now_ms: None)
-
-
-def _rebalances_end_at_once(patch: pytest.MonkeyPatch) -> None:
-    def begin(self: MemberDeadlines, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        BEGIN_REBALANCE(self, group, member_id, now_ms - REBALANCE_MS + 10)
-
-    patch.setattr(MemberDeadlines, "begin_rebalance", begin)
-
-
-BEGIN_REBALANCE = MemberDeadlines.begin_rebalance
-
-
-def _does_not_look_at_topics(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ConsumerGroupCoordinator, "_handle_topics_changed", lambda self, names: None)
-
-
-def _sees_no_growth(patch: pytest.MonkeyPatch) -> None:
-    def metadata_hash(self: Topics, names: Any) -> int:
-        return sum(len(name) for name in {*names} & self.by_name.keys())
-
-    patch.setattr(Topics, "metadata_hash", metadata_hash)
-
-
-def _a_departure_begins_no_epoch(patch: pytest.MonkeyPatch) -> None:
-    def remove(self: Membership, changes: Changes, member_ids: Any, now_ms: int) -> None:
-        for member_id in member_ids:
-            self._erase(changes, member_id)
-
-    patch.setattr(Membership, "remove", remove)
-
-
-def _a_place_is_not_kept(patch: pytest.MonkeyPatch) -> None:
-    def leave(self: Membership, changes: Changes, member: ConsumerMember) -> None:
-        REMOVE(self, changes, (member.member_id,), 0)
-
-    patch.setattr(Membership, "leave_for_a_while", leave)
-
-
-def _assigns_twice(patch: pytest.MonkeyPatch) -> None:
-    def assign(members: Any, counts: Any) -> assignors_module.Assignment:
-        found = UNIFORM(members, counts)
-        names = sorted(found)
-        return {**found, names[0]: found[names[0]] | found[names[-1]]}
-
-    patch.setitem(assignors_module.ASSIGNORS, "uniform", assign)
-
-
-def _tells_nothing_again(patch: pytest.MonkeyPatch) -> None:
-    def answer(
-        self: Heartbeats, group: ConsumerGroup, member_id: str, request: Any, told: Any
-    ) -> HeartbeatResult:
-        current = group.members[member_id].current
-        is_new = told is None or told.assigned != current.assigned
-        return HeartbeatResult(
-            error_code=ErrorCode.NONE,
-            member_id=member_id,
-            member_epoch=current.member_epoch,
-            assignment=current.assigned if is_new else None,
-        )
-
-    patch.setattr(Heartbeats, "_answer", answer)
+ERASE, REPLACE = Membership._erase, Membership.replace
 
 
 def _replaces_over_a_member(patch: pytest.MonkeyPatch) -> None:
@@ -331,56 +185,25 @@ def _replaces_over_a_member(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "replace", replaces)
 
 
-def _takes_what_it_reports(patch: pytest.MonkeyPatch) -> None:
-    def reconcile(current: Any, aim: Any, **others: Any) -> Any:
-        after = RECONCILE(current, aim, **others)
-        reported = others["reported"] or frozenset()
-        if after is current:
-            return after
-        assigned_at = dict.fromkeys(reported, after.member_epoch) | {**after.assigned_at}
-        return replace(after, assigned=after.assigned | reported, assigned_at=assigned_at)
-
-    patch.setattr(heartbeats, "reconcile", reconcile)
-
-
 def _keeps_an_instance_id_that_was_given_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumerGroup, "_forget_instance", lambda self, member: None)
 
 
-ERASE, REPLACE, RECONCILE = Membership._erase, Membership.replace, reconciliation.reconcile
-MUTANTS: dict[str, Patch] = {
-    "silence acknowledges a revocation": _silence_acknowledges,
-    "revokes without being told": _revokes_without_being_told,
-    "believes any epoch": _believes_any_epoch,
-    "answers before the commit": _answers_before_the_commit,
-    "keeps what was refused": _keeps_what_was_refused,
-    "drops what waits behind a write": _drops_what_waits_behind_a_write,
-    "writes no target": _writes_no_target,
-    "gives no session when it loads": _gives_no_session_when_it_loads,
-    "sessions never end": _sessions_never_end,
-    "rebalances never end": _rebalances_never_end,
-    "rebalances end at once": _rebalances_end_at_once,
-    "does not look at topics": _does_not_look_at_topics,
-    "sees no growth": _sees_no_growth,
-    "a departure begins no epoch": _a_departure_begins_no_epoch,
-    "a place is not kept": _a_place_is_not_kept,
-    "assigns twice": _assigns_twice,
-    "tells nothing again": _tells_nothing_again,
-}
+OF_COMMITS = ("takes_commits_of_any_epoch", "takes_commits_of_the_removed", "takes_any_transaction")
+MUTANTS = CONSUMER_MUTANTS.made | {name: MIXED_MUTANTS.made[name] for name in OF_COMMITS}
 
 
 @pytest.mark.planted
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    MUTANTS[name](monkeypatch)
+def test_a_mutant_is_found(name: str) -> None:
+    broken = type("Broken", (OneConsumerGroup,), {"obeyed": MUTANTS[name]})
     with pytest.raises((AssertionError, InvariantViolation)):
-        run_machine(OneConsumerGroup, settings=UNTIL_FOUND)
+        run_machine(broken, settings=UNTIL_FOUND)
 
 
 OF_STRANGERS: dict[str, Patch] = {
     "replaces over a member": _replaces_over_a_member,
     "keeps an instance id that was given up": _keeps_an_instance_id_that_was_given_up,
-    "takes what it reports": _takes_what_it_reports,
 }
 
 

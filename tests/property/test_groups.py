@@ -4,35 +4,29 @@ Members, producers, strangers, refusals, fail-overs and rewrites of the log: the
 `tests/support/groups` have the steps and the rules (a to e). Mutants must be found.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from quorumlog.broker.groups.core import events
-from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.group import Group
-from quorumlog.broker.groups.core.group_outbox import GroupOutbox, WriteDone
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.joining import Joining
-from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.pending_offsets import PendingOffset, PendingOffsets
+from quorumlog.broker.groups.core.pending_offsets import PendingOffsets
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import Key, LogRecord, OffsetRecord
-from quorumlog.broker.groups.core.replay import Replay
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
     CommittedOffset,
     Join,
-    Sync,
 )
 from quorumlog.broker.groups.core.rewrite import Rewrite
-from quorumlog.broker.groups.core.rules import GROUP_RULES
+from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffsets
+from quorumlog.chaos.simulation.worlds.groups.transaction_mutants import ALL_MADE
 from quorumlog.invariants import InvariantViolation
-from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.records import BatchHeader, Record
-from quorumlog.wire.codec.transaction_markers import TransactionMarker
 from tests.support.groups.log_world import LIMITS, PARTITIONS, Loss
 from tests.support.groups.member_world import MemberWorld
 from tests.support.sizes import tries
@@ -40,11 +34,14 @@ from tests.support.sizes import tries
 SEEDS = 120
 
 
-def run(seeds: range) -> list[MemberWorld]:
+def run(seeds: range, rules: GroupRules = GROUP_RULES) -> list[MemberWorld]:
     """Return worlds after their lives: half of them with transactions, a third with strangers."""
     worlds = []
     for seed in seeds:
-        world = MemberWorld(seed, is_transactional=seed % 2 == 1, has_strangers=seed % 3 == 2)
+        is_transactional, has_strangers = seed % 2 == 1, seed % 3 == 2
+        world = MemberWorld(
+            seed, rules, is_transactional=is_transactional, has_strangers=has_strangers
+        )
         world.run()
         world.settle()
         worlds.append(world)
@@ -110,19 +107,6 @@ def test_a_log_with_records_that_are_not_ours_is_left_alone() -> None:
 # --- Planted bugs ---
 
 
-def _answers_before_commit(
-    self: GroupOutbox, records: tuple[LogRecord, ...], done: WriteDone
-) -> None:
-    done(0, ErrorCode.NONE)
-    APPEND(self, records, lambda _now_ms, _error_code: None)
-
-
-def _any_generation(
-    self: ClassicProtocol, group: Group, request: Sync | CommitOffsets
-) -> ErrorCode:
-    return group.refusal(request.member_id, request.group_instance_id)
-
-
 def _same_generation(self: Rebalance, group: Group, now_ms: int) -> None:
     group.generation_id -= 1
     COMPLETE_JOIN(self, group, now_ms)
@@ -138,43 +122,13 @@ def _stable_while_written(self: TransactionalOffsets, group_id: str) -> frozense
     return frozenset(self._pending.partitions(group_id))
 
 
-def _acknowledged_early(
-    self: GroupOutbox,
-    marker: TransactionMarker,
-    *,
-    done: Callable[[int, ErrorCode], None],
-    **others: Any,
-) -> None:
-    done(0, ErrorCode.NONE)
-    WRITE_MARKER(self, marker, done=lambda _now_ms, _error_code: None, **others)
-
-
 def _older_over_newer(self: PendingOffsets, record: OffsetRecord, log_offset: int | None) -> None:
     pass
-
-
-def _always_commits(self: PendingOffsets, producer_id: int, *, commits: bool) -> object:
-    return END(self, producer_id, commits=True)
 
 
 def _left_by_tombstones(self: PendingOffsets, record: OffsetRecord) -> None:
     if record.committed is not None:
         NOTE_PLAIN(self, record)
-
-
-def _not_replayed(self: Replay, header: BatchHeader, records: Sequence[Record]) -> None:
-    pass
-
-
-def _replayed_as_plain(self: Replay, header: BatchHeader, records: Sequence[Record]) -> None:
-    for record in () if header.is_control else records:
-        self.replay_encoded(record.key or b"", record.value)
-
-
-def _marked_in_memory_only(
-    self: CommittedState, producer_id: int, *, commits: bool
-) -> list[PendingOffset]:
-    return self.pending.end(producer_id, commits=commits)
 
 
 def _waits_on(self: TransactionalOffsets, producer_id: int, group_id: str) -> None:
@@ -199,30 +153,22 @@ def _verified_for_ever(self: TransactionalOffsets, request_id: int, request: Any
     self._begun.update(begun)
 
 
-APPEND, COMPLETE_JOIN = GroupOutbox.append, Rebalance._complete_join
-WRITE_MARKER, END = GroupOutbox.write_marker, PendingOffsets.end
+COMPLETE_JOIN = Rebalance._complete_join
 NOTE_PLAIN, COMPLETE = PendingOffsets.note_plain, TransactionalOffsets._handle_complete
-MUTANTS: dict[str, tuple[type, str, Callable[..., object]]] = {
+PLANTED: dict[str, tuple[type, str, Callable[..., object]]] = {
+    "a generation comes twice": (Rebalance, "_complete_join", _same_generation),
+    "a static member is replaced in memory only": (
+        Joining, "_replace_once_stored", _replaces_in_memory,
+    ),
     "an offset that is being written is stable": (
         TransactionalOffsets, "unstable", _stable_while_written,
-    ),
-    "a marker is acknowledged before its offsets are visible (KAFKA-17507)": (
-        GroupOutbox, "write_marker", _acknowledged_early,
     ),
     "an older commit wins because its transaction ends later": (
         PendingOffsets, "_supersede", _older_over_newer,
     ),
-    "an aborted transaction counts": (PendingOffsets, "end", _always_commits),
     "a deleted offset comes back with its transaction": (
         PendingOffsets, "note_plain", _left_by_tombstones,
     ),
-    "a coordinator that takes over forgets open transactions": (
-        Replay, "replay_transactional", _not_replayed,
-    ),
-    "a coordinator that takes over takes pending offsets for committed ones": (
-        Replay, "replay_transactional", _replayed_as_plain,
-    ),
-    "a marker changes nothing": (CommittedState, "end_transaction", _marked_in_memory_only),
     "a commit is written although its transaction has ended meanwhile (KAFKA-14884)": (
         TransactionalOffsets, "_end_wait", _waits_on,
     ),
@@ -235,14 +181,6 @@ MUTANTS: dict[str, tuple[type, str, Callable[..., object]]] = {
     "a rewritten value wins over a pending one": (PendingOffsets, "has", _slices_over_pending),
     "the log lets go of the record that a marker made count": (
         Rewrite, "note_counted", _forgets_what_counts,
-    ),
-    "a request is answered before its records are committed": (
-        GroupOutbox, "append", _answers_before_commit,
-    ),
-    "any generation commits": (ClassicProtocol, "_generation_refusal", _any_generation),
-    "a generation comes twice": (Rebalance, "_complete_join", _same_generation),
-    "a static member is replaced in memory only": (
-        Joining, "_replace_once_stored", _replaces_in_memory,
     ),
 }  # fmt: skip
 
@@ -310,21 +248,24 @@ REWRITES = [
     StartsWhereItEnds,
     GivesUpOnKeysThatAreUnderWay,
 ]
+OF_SHARDS = {"serves_before_all_is_committed", "serves_after_it_resigned"}
+"""They load half a log, or lead no more: no shard is here. Whole nodes find them."""
+MUTANTS = {name: rules for name, rules in ALL_MADE.items() if name not in OF_SHARDS} | {
+    one.__name__: replace(GROUP_RULES, rewrite=one) for one in REWRITES
+}
 
 
 @pytest.mark.planted
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner, attribute, mutant = MUTANTS[name]
-    monkeypatch.setattr(owner, attribute, mutant)
+def test_a_mutant_is_found(name: str) -> None:
     with pytest.raises((Loss, InvariantViolation, KeyError)):
-        run(range(SEEDS))
+        run(range(SEEDS), MUTANTS[name])
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("mutant", REWRITES)
-def test_a_broken_rewrite_is_found(mutant: type[Rewrite], monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = replace(GROUP_RULES, rewrite=mutant)
-    monkeypatch.setattr("tests.support.groups.log_world.GROUP_RULES", rules)
-    with pytest.raises((Loss, InvariantViolation)):
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, attribute, planted = PLANTED[name]
+    monkeypatch.setattr(owner, attribute, planted)
+    with pytest.raises((Loss, InvariantViolation, KeyError)):
         run(range(SEEDS))

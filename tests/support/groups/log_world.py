@@ -37,7 +37,7 @@ from quorumlog.broker.groups.core.requests import (
     TransactionalRequest,
 )
 from quorumlog.broker.groups.core.rewrite import RewriteLimits
-from quorumlog.broker.groups.core.rules import GROUP_RULES
+from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_PRODUCER_ID, Offset, TopicPartition
@@ -88,7 +88,10 @@ def entries_of(effect: AppendRecords[LogRecord]) -> list[Entry]:
 
 
 class LogWorld:
-    def __init__(self, seed: int, *, is_transactional: bool = False) -> None:
+    def __init__(
+        self, seed: int, rules: GroupRules = GROUP_RULES, *, is_transactional: bool = False
+    ) -> None:
+        self.rules = rules
         self.random = Random(seed)
         self.is_transactional = is_transactional
         self.history: list[Entry] = []  # by offset, with all that was let go of
@@ -115,12 +118,16 @@ class LogWorld:
         self.commit_up_to(len(self.history))
         self.writes: deque[Written] = deque()
         self.asked.clear()
-        self.coordinator = GroupCoordinator(SETTINGS, LIMITS, rules=GROUP_RULES)
+        self.coordinator = GroupCoordinator(SETTINGS, LIMITS, rules=self.rules)
         for log_offset, entry in enumerate(self.history[start:], start):
             replay(self.coordinator, log_offset, entry)
         if self.coordinator.committed != self.truth:
             raise Loss(f"loaded from {start}")
         self.coordinator.loaded(self.now_ms, start, len(self.history))
+        for group_id, stored in self.truth.groups.items():
+            group = self.coordinator.groups.get(group_id)
+            if group is None or group.generation_id != stored.generation_id:
+                raise Loss(f"{group_id} is loaded as {group}, and is {stored}")
         self.step(events.Ticked())
 
     def commit_up_to(self, high_watermark: int) -> None:

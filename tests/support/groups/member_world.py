@@ -21,6 +21,7 @@ from quorumlog.broker.groups.core.requests import (
     Sync,
     SyncResult,
 )
+from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.groups.coordination import beat, join
@@ -44,7 +45,12 @@ class MemberWorld(LogWorld):
     """`stale`: request ids of commits that must not be acknowledged. `synced`: assignments."""
 
     def __init__(
-        self, seed: int, *, is_transactional: bool = False, has_strangers: bool = False
+        self,
+        seed: int,
+        rules: GroupRules = GROUP_RULES,
+        *,
+        is_transactional: bool = False,
+        has_strangers: bool = False,
     ) -> None:
         self.clients: list[Client] = []
         self.clients_of: dict[int, Client] = {}
@@ -54,7 +60,7 @@ class MemberWorld(LogWorld):
         self.newest = dict.fromkeys(GROUPS, 0)  # generations
         self.tags = self.synced = 0
         self.has_strangers = has_strangers
-        super().__init__(seed, is_transactional=is_transactional)
+        super().__init__(seed, rules, is_transactional=is_transactional)
 
     # --- Requests and responses ---
 

@@ -84,7 +84,7 @@ def replay(coordinator: GroupCoordinator, log_offset: int, entry: Entry) -> None
             is_transactional=True,
         )
     else:
-        coordinator.replay(entry)
+        coordinator.replay_encoded(*encode(entry))
         return
     for header, records in decode_batches(batch):
         coordinator.replay_transactional(header, records)
