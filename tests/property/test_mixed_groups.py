@@ -160,8 +160,9 @@ class MixedGroup(RuleBasedStateMachine):
             kept = {one.name: one.has for one in self.clients}
             for index in range(PARTITIONS):
                 owner = next((name for name in members if index in kept.get(name, ())), None)
-                name = owner or members[index % len(members)]
-                assignments.setdefault(name, []).append(some(index)[0])
+                name = members[index % len(members)]
+                if owner in {None, name}:  # else nobody has it until its owner has given it up
+                    assignments.setdefault(name, []).append(some(index)[0])
         synced: SyncResult | None = self.ask(classic_sync(client.name, client.epoch, **assignments))
         if synced is None:
             client.must_join = True
@@ -200,11 +201,19 @@ class MixedGroup(RuleBasedStateMachine):
         self.beat(client)
 
     @precondition(lambda self: any(client.instance for client in self.clients))
-    @rule(data=st.data(), says_so=st.booleans(), beats=st.sampled_from((0, 4)))
-    def static_client_changes_its_protocol(
-        self, data: st.DataObject, says_so: bool, beats: int
+    @rule(
+        data=st.data(),
+        changes=st.sampled_from((True, True, False)),
+        says_so=st.booleans(),
+        beats=st.sampled_from((0, 4)),
+    )
+    def static_client_restarts(
+        self, data: st.DataObject, changes: bool, says_so: bool, beats: int
     ) -> None:
-        """Its process ends, perhaps in a quiet group, and starts again with a new member id."""
+        """Its process ends, perhaps in a quiet group, and starts again with a new member id.
+
+        changes: whether it speaks the other protocol then.
+        """
         for _ in range(beats):
             self.all_beat()
         static = [client for client in self.clients if client.instance]
@@ -212,12 +221,12 @@ class MixedGroup(RuleBasedStateMachine):
         if says_so and not old.is_classic and not old.must_join:
             self.ask(heartbeat(old.name, -2, instance_id=old.instance))
         self.names += 1
-        new = Client(f"m{self.names}", not old.is_classic, old.instance)
+        new = Client(f"m{self.names}", old.is_classic is not changes, old.instance)
         self.clients[self.clients.index(old)] = new
         joined: JoinResult | None = self.ask(new.classic_join("")) if new.is_classic else None
         if joined is not None and joined.error_code is ErrorCode.NONE:
             self.note_joined(new, joined)
-        keeps_generation = joined is not None and joined.skip_assignment
+        keeps_generation = changes and joined is not None and joined.skip_assignment
         self.beat(new)
         if keeps_generation:
             assert new.has == old.told, "d"
@@ -302,13 +311,16 @@ def test_the_promises_hold_under_any_schedule() -> None:
 
 # --- Planted bugs ---
 
+OUT_OF_REACH = {  # they take other topics, or a rebalance that waits: the world `groups` finds them
+    "assigns_no_new_topics", "waits_for_the_returned", "frees_the_unrevoked", "begins_epochs_anew",
+}  # fmt: skip
 OF_COMMITS = {  # no client commits here: `test_consumer_groups.py` finds them
     "takes_commits_of_any_epoch", "takes_commits_of_the_removed", "takes_any_transaction",
 }  # fmt: skip
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("name", [name for name in MIXED_MUTANTS.made if name not in OF_COMMITS])
+@pytest.mark.parametrize("name", sorted(MIXED_MUTANTS.made.keys() - OF_COMMITS - OUT_OF_REACH))
 def test_a_mutant_is_found(name: str) -> None:
     broken = type("Broken", (MixedGroup,), {"obeyed": MIXED_MUTANTS.made[name]})
     with pytest.raises((AssertionError, InvariantViolation)):
