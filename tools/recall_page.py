@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from quorumlog.chaos.node_simulation.mutants import MUTANTS
+from quorumlog.chaos.mutants.registry import MUTANTS
 from tools.recall_real import REAL_OPTIONS, read_real, real_command, sound_runs
 from tools.recall_runs import simulated_command, subjects_of
 

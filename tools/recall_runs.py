@@ -6,19 +6,17 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from quorumlog.broker.settings import RACK_SELECTOR
-from quorumlog.chaos.node_simulation.admin_mutants import CHURN
-from quorumlog.chaos.node_simulation.directory_mutants import DIRECTORIES
+from quorumlog.chaos.mutants.administration import CHURN
+from quorumlog.chaos.mutants.directories import DIRECTORIES, LOSSES
+from quorumlog.chaos.mutants.quorum import FULL_DISKS
+from quorumlog.chaos.mutants.registry import MUTANTS
+from quorumlog.chaos.mutants.replication import FLUSHES
+from quorumlog.chaos.mutants.transaction_logs import OUTCOMES, TRANSACTION_LOGS
+from quorumlog.chaos.mutants.transactions import COORDINATORS
+from quorumlog.chaos.mutants.voters import VOTER_RESPONSES, VOTERS
 from quorumlog.chaos.node_simulation.forked import RunFailed
-from quorumlog.chaos.node_simulation.loss_mutants import LOSSES
-from quorumlog.chaos.node_simulation.mutants import MUTANTS
-from quorumlog.chaos.node_simulation.room_mutants import ROOM
 from quorumlog.chaos.node_simulation.simulate import simulate_nodes
-from quorumlog.chaos.node_simulation.transaction_mutants import TRANSACTIONS
-from quorumlog.chaos.node_simulation.voter_mutants import VOTERS
 from quorumlog.chaos.simulation import WORLDS, simulate
-from quorumlog.chaos.simulation.worlds.brokers.flush_mutants import FLUSH_MUTANTS
-from quorumlog.chaos.simulation.worlds.quorum.voter_mutants import VOTER_MUTANTS
-from quorumlog.chaos.simulation.worlds.transactions.mutants import TRANSACTION_RULES
 from quorumlog.cluster import ClusterShape
 
 NODES: Final = "nodes"
@@ -87,14 +85,14 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     ),
     "skips_where_segments_begin": NodesOptions(config=_SMALL_SEGMENTS),
     "new_directories_are_not_named": _FLUSHED,
-    **dict.fromkeys(FLUSH_MUTANTS.rules, _FLUSHED),
-    **dict.fromkeys(LOSSES.rules, _LOSSES),
+    **dict.fromkeys(FLUSHES, _FLUSHED),
+    **dict.fromkeys(LOSSES, _LOSSES),
     "fails_without_loss": replace(_LOSSES, faults=("fsync_loss", "kill_all")),
-    **dict.fromkeys(ROOM.rules, NodesOptions(faults=("disk_full", "kill"))),
-    **dict.fromkeys(CHURN.rules, _CHURNED),
+    **dict.fromkeys(FULL_DISKS, NodesOptions(faults=("disk_full", "kill"))),
+    **dict.fromkeys(CHURN, _CHURNED),
     "completes_at_once": _MOVED,
     "keeps_the_removed_in_the_isr": NodesOptions(faults=("reassign", "kill")),
-    **dict.fromkeys(DIRECTORIES.rules, _COPIED),
+    **dict.fromkeys(DIRECTORIES, _COPIED),
     "forgets_truncations": NodesOptions(
         faults=("alter_log_dirs", "kill", "pause_kill", "partition_one"), config=_DIRECTORIES
     ),
@@ -106,14 +104,14 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
         config=("log.dirs=/data,/disk2", "log.flush.acks=true", *_SMALL_SEGMENTS),
     ),
     **dict.fromkeys(
-        [*TRANSACTIONS.rules, *TRANSACTION_RULES],
+        [*OUTCOMES, *COORDINATORS, *TRANSACTION_LOGS],
         NodesOptions(workload="txn_append", faults=("kill",)),
     ),
     "keeps_offsets_of_the_aborted": NodesOptions(
         workload="consume_transform_produce", faults=("kill",)
     ),
     "takes_no_batch_that_began_earlier": NodesOptions(faults=("delete_records", "wipe", "kill")),
-    **dict.fromkeys([*VOTERS.rules, *VOTER_MUTANTS.rules], _VOTERS),
+    **dict.fromkeys([*VOTER_RESPONSES, *VOTERS], _VOTERS),
     **dict.fromkeys(
         ["wiped_voter_votes", "counts_any_directory"],
         NodesOptions(faults=("change_voters", "wipe", "kill")),

@@ -25,7 +25,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import Progress
 
-from quorumlog.chaos.node_simulation.mutants import MUTANTS
+from quorumlog.chaos.mutants.registry import MUTANTS
 from tools.recall_page import cheapest, page
 from tools.recall_real import REAL_OPTIONS, carry_out, sound_runs
 from tools.recall_runs import NODES, simulated, simulated_command, subjects_of

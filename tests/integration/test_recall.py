@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from quorumlog.chaos.mutants import every_mutant
-from quorumlog.chaos.node_simulation.mutants import MUTANTS
+from quorumlog.chaos.mutants.registry import MUTANTS
 from tools import recall_table
 from tools.recall_page import cheapest, page
 from tools.recall_real import REAL_OPTIONS, read_real, sound_runs

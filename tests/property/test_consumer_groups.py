@@ -24,13 +24,11 @@ from quorumlog.broker.groups.core.consumer import (
     events,
     targets,
 )
-from quorumlog.broker.groups.core.consumer.changes import Changes
-from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup
 from quorumlog.broker.groups.core.consumer.membership import Membership
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.requests import DeleteGroup
-from quorumlog.chaos.simulation.worlds.groups.consumer.mixed_mutants import MIXED_MUTANTS
-from quorumlog.chaos.simulation.worlds.groups.consumer.mutants import CONSUMER_MUTANTS
+from quorumlog.chaos.mutants.consumer_groups import CONSUMER_GROUPS, MIXED_GROUPS
 from quorumlog.invariants import InvariantViolation
 from tests.support.groups.consumer.coordination import (
     ConsumerCoordination,
@@ -190,13 +188,13 @@ def _keeps_an_instance_id_that_was_given_up(patch: pytest.MonkeyPatch) -> None:
 
 
 OF_COMMITS = ("takes_commits_of_any_epoch", "takes_commits_of_the_removed", "takes_any_transaction")
-MUTANTS = CONSUMER_MUTANTS.made | {name: MIXED_MUTANTS.made[name] for name in OF_COMMITS}
+MUTANTS = CONSUMER_GROUPS | {name: MIXED_GROUPS[name] for name in OF_COMMITS}
 
 
 @pytest.mark.planted
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found(name: str) -> None:
-    broken = type("Broken", (OneConsumerGroup,), {"obeyed": MUTANTS[name]})
+    broken = type("Broken", (OneConsumerGroup,), {"obeyed": MUTANTS[name].parts.groups})
     with pytest.raises((AssertionError, InvariantViolation)):
         run_machine(broken, settings=UNTIL_FOUND)
 

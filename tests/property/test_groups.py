@@ -25,7 +25,7 @@ from quorumlog.broker.groups.core.requests import (
 from quorumlog.broker.groups.core.rewrite import Rewrite
 from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffsets
-from quorumlog.chaos.simulation.worlds.groups.transaction_mutants import ALL_MADE
+from quorumlog.chaos.mutants.groups import GROUPS, TRANSACTIONAL_OFFSETS
 from quorumlog.invariants import InvariantViolation
 from tests.support.groups.log_world import LIMITS, PARTITIONS, Loss
 from tests.support.groups.member_world import MemberWorld
@@ -250,13 +250,14 @@ REWRITES = [
 ]
 OF_SHARDS = {"serves_before_all_is_committed", "serves_after_it_resigned"}
 """They load half a log, or lead no more: no shard is here. Whole nodes find them."""
-MUTANTS = {name: rules for name, rules in ALL_MADE.items() if name not in OF_SHARDS} | {
+REGISTERED = GROUPS | TRANSACTIONAL_OFFSETS
+MUTANTS = {name: REGISTERED[name].parts.groups for name in REGISTERED.keys() - OF_SHARDS} | {
     one.__name__: replace(GROUP_RULES, rewrite=one) for one in REWRITES
 }
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_a_mutant_is_found(name: str) -> None:
     with pytest.raises((Loss, InvariantViolation, KeyError)):
         run(range(SEEDS), MUTANTS[name])

@@ -21,10 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from quorumlog.broker.groups.core.consumer import conversion
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import Join, JoinResult, SyncResult
 from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
-from quorumlog.broker.groups.core.states import GroupState
-from quorumlog.chaos.simulation.worlds.groups.consumer.mixed_mutants import MIXED_MUTANTS
+from quorumlog.chaos.mutants.consumer_groups import MIXED_GROUPS
 from quorumlog.client.core.group_protocol import decode_assignment, encode_assignment
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -320,9 +320,9 @@ OF_COMMITS = {  # no client commits here: `test_consumer_groups.py` finds them
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("name", sorted(MIXED_MUTANTS.made.keys() - OF_COMMITS - OUT_OF_REACH))
+@pytest.mark.parametrize("name", sorted(MIXED_GROUPS.keys() - OF_COMMITS - OUT_OF_REACH))
 def test_a_mutant_is_found(name: str) -> None:
-    broken = type("Broken", (MixedGroup,), {"obeyed": MIXED_MUTANTS.made[name]})
+    broken = type("Broken", (MixedGroup,), {"obeyed": MIXED_GROUPS[name].parts.groups})
     with pytest.raises((AssertionError, InvariantViolation)):
         run_machine(broken, settings=UNTIL_FOUND)
 

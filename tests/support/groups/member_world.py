@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quorumlog.broker.groups.core import events
-from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.group import Group, GroupState
 from quorumlog.broker.groups.core.requests import (
     CommitResult,
     DeleteOffsets,
@@ -22,7 +22,6 @@ from quorumlog.broker.groups.core.requests import (
     SyncResult,
 )
 from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.groups.coordination import beat, join
 from tests.support.groups.log_world import GROUPS, PARTITIONS, LogWorld, Loss
