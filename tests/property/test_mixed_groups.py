@@ -71,6 +71,9 @@ class Client:
 
 
 class MixedGroup(RuleBasedStateMachine):
+    """`is_prompt`: a classic client goes on as soon as its join is answered."""
+
+    is_prompt: ClassVar[bool] = False
     obeyed: ClassVar[GroupRules] = GROUP_RULES
 
     def __init__(self) -> None:
@@ -141,6 +144,8 @@ class MixedGroup(RuleBasedStateMachine):
     def wait_for_others(self, client: Client, request_id: int) -> None:
         """In a classic group a join waits until all have joined."""
         for _ in range(8):
+            if self.is_prompt and request_id in self.groups.replies:
+                return
             for other in self.clients:
                 if (
                     other is not client
@@ -303,16 +308,55 @@ def test_the_promises_hold_under_any_schedule() -> None:
 
 # --- Planted bugs ---
 
-OUT_OF_REACH = {  # they take other topics, or a rebalance that waits
-    "assigns_no_new_topics", "waits_for_the_returned", "frees_the_unrevoked", "begins_epochs_anew",
-}  # fmt: skip
+
+def stable(machine: type[MixedGroup]) -> MixedGroup:
+    """Return a group of two classic clients that have their partitions."""
+    mixed: MixedGroup = type("Prompt", (machine,), {"is_prompt": True})()
+    for _ in range(2):
+        mixed.client_starts(is_classic=True, is_static=False)
+        for _ in range(4):
+            mixed.all_beat()
+    assert mixed.groups.coordinator.groups["g"].state is GroupState.STABLE
+    return mixed
+
+
+def an_upgrade_goes_on_from_the_generation(machine: type[MixedGroup]) -> None:
+    mixed = stable(machine)
+    generation_id = mixed.groups.coordinator.groups["g"].generation_id
+    mixed.client_starts(is_classic=False, is_static=False)
+    assert mixed.groups.group.group_epoch > generation_id
+
+
+def an_upgrade_waits_for_a_revocation(machine: type[MixedGroup]) -> None:
+    mixed = stable(machine)
+    mixed.client_starts(is_classic=True, is_static=False)
+    for client in mixed.clients * 8:
+        mixed.beat(client)
+        if client.has - client.told:  # it is to give them up at its next beat
+            break
+    mixed.client_starts(is_classic=False, is_static=False)  # `take` compares
+
+
+SCRIPTS = {
+    "begins_epochs_anew": an_upgrade_goes_on_from_the_generation,
+    "frees_the_unrevoked": an_upgrade_waits_for_a_revocation,
+}
+OUT_OF_REACH = {"assigns_no_new_topics", "waits_for_the_returned"}  # there is one topic here
 OF_COMMITS = {  # no client commits here: `test_consumer_groups.py` finds them
     "takes_commits_of_any_epoch", "takes_commits_of_the_removed", "takes_any_transaction",
 }  # fmt: skip
+SEARCHED = sorted(MIXED_GROUPS.keys() - OF_COMMITS - OUT_OF_REACH - SCRIPTS.keys())
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_mutant_is_found_by_a_script(name: str) -> None:
+    SCRIPTS[name](MixedGroup)
+    with pytest.raises(AssertionError):
+        SCRIPTS[name](type("Broken", (MixedGroup,), {"obeyed": MIXED_GROUPS[name].parts.groups}))
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("name", sorted(MIXED_GROUPS.keys() - OF_COMMITS - OUT_OF_REACH))
+@pytest.mark.parametrize("name", SEARCHED)
 def test_a_mutant_is_found(name: str) -> None:
     broken = type("Broken", (MixedGroup,), {"obeyed": MIXED_GROUPS[name].parts.groups})
     with pytest.raises((AssertionError, InvariantViolation)):
