@@ -34,6 +34,7 @@ class NodesSettings:
     mutant: the name of a planted bug; see `chaos.mutants`.
     any_power_loss: power is lost, and all nodes are killed, at any time, which no cluster
         promises to survive.
+    until_violated: the run ends at its first violated rule, and its history stays unchecked.
     log_level: the least level of the nodes' log lines on the standard error output.
     keep_in: an existing directory in which to keep the history; None: it is deleted after the run.
     """
@@ -44,6 +45,7 @@ class NodesSettings:
     config: Mapping[str, str] = field(default_factory=dict)
     mutant: str | None = None
     any_power_loss: bool = False
+    until_violated: bool = False
     log_level: str = "critical"
     trace: str | None = None  # a file for one line per event
     keep_in: str | None = None
