@@ -92,6 +92,20 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert after.check(produced(5, producer_id=2)) == APPEND  # forgotten: idle for longest
 
 
+def test_a_producer_with_an_open_transaction_neither_expires_nor_is_evicted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """KAFKA-9144: an id that is forgotten leaves its transaction open for ever."""
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 2)
+    after = states(produced(0, producer_id=1, is_transactional=True))
+    for offset, who in enumerate((2, 3, 4), start=1):
+        after.record(produced(0, producer_id=who), offset, 1000)
+    assert after.ids() == [3, 4, 1]
+    after.expire(9000, 1000)
+    assert after.ids() == [1]
+    assert after.is_in_transaction(1, 0)
+
+
 def test_one_that_has_ended_counts_until_its_marker_is_committed() -> None:
     transactions = OpenTransactions()
     transactions.begin(7, 10)

@@ -59,6 +59,16 @@ async def test_an_aborted_transaction_is_named_to_readers_of_its_records(tmp_pat
         assert await read_committed(replicas, 3) == ([3], [])
 
 
+async def test_each_aborted_transaction_of_a_range_is_named(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        for sequence in range(2):
+            await append_in(replicas, transactional(sequence))
+            end(replicas, commits=False)
+        offsets, aborted = await read_committed(replicas)
+        assert offsets == [0, 1, 2, 3]
+        assert [one.first_offset for one in aborted] == [0, 2]
+
+
 async def test_a_delayed_fetch_hears_of_the_marker(tmp_path: Path) -> None:
     async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
         await append_in(replicas, transactional(0))

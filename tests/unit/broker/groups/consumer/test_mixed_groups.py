@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.effects import VerifyTransaction
 from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
@@ -35,6 +36,7 @@ from tests.support.groups.consumer.coordination import (
     heartbeat,
     join,
 )
+from tests.support.groups.transactions import txn_commit
 
 T0, T1 = some(0, 1)
 
@@ -330,6 +332,26 @@ def test_members_of_both_kinds_commit_with_what_they_know() -> None:
     assert code(commit("a", generation_id, version=8)) is ErrorCode.NONE
     assert code(commit("a", generation_id + 1)) is ErrorCode.ILLEGAL_GENERATION
     assert code(commit("", -1)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_transaction_commits_for_a_member_at_its_epoch_only() -> None:
+    """As in Kafka, producers receive ILLEGAL_GENERATION in place of STALE_MEMBER_EPOCH."""
+    groups, _ = classic_group()
+    epoch = groups.beat(join("c")).member_epoch
+    for member_id, member_epoch, refusal in (
+        ("c", epoch - 1, ErrorCode.ILLEGAL_GENERATION),
+        ("x", epoch, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("c", epoch, ErrorCode.NONE),
+    ):
+        request = txn_commit(7, member_id=member_id, generation_id=member_epoch)
+        request_id = groups.ask(request)
+        while groups.own:
+            verify = groups.own.pop()
+            assert isinstance(verify, VerifyTransaction)
+            groups.step(verify.verified(ErrorCode.NONE))
+        groups.commit_writes()
+        result = groups.replies[request_id]
+        assert result.partitions.get(T0, result.error_code) is refusal, (member_id, member_epoch)
 
 
 def test_offsets_and_groups_are_deleted_when_nobody_needs_them() -> None:
