@@ -6,22 +6,33 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from quorumlog.broker.settings import RACK_SELECTOR
+from quorumlog.chaos.node_simulation import mutants
 from quorumlog.chaos.node_simulation.admin_mutants import CHURN
 from quorumlog.chaos.node_simulation.directory_mutants import DIRECTORIES
 from quorumlog.chaos.node_simulation.forked import RunFailed
 from quorumlog.chaos.node_simulation.loss_mutants import LOSSES
-from quorumlog.chaos.node_simulation.mutants import MUTANTS
+from quorumlog.chaos.node_simulation.node_mutant import NodeMutant
 from quorumlog.chaos.node_simulation.room_mutants import ROOM
 from quorumlog.chaos.node_simulation.simulate import simulate_nodes
 from quorumlog.chaos.node_simulation.transaction_mutants import TRANSACTIONS
 from quorumlog.chaos.node_simulation.voter_mutants import VOTERS
 from quorumlog.chaos.simulation import WORLDS, simulate
 from quorumlog.chaos.simulation.worlds.brokers.flush_mutants import FLUSH_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.consumer.mixed_mutants import MIXED_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.consumer.mutants import CONSUMER_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.transaction_mutants import TRANSACTION_MUTANTS
 from quorumlog.chaos.simulation.worlds.quorum.voter_mutants import VOTER_MUTANTS
 from quorumlog.chaos.simulation.worlds.transactions.mutants import TRANSACTION_RULES
 from quorumlog.cluster import ClusterShape
 
+MUTANTS: Final[Mapping[str, NodeMutant]] = mutants.MUTANTS
+"""All mutants, for each module of the table."""
 NODES: Final = "nodes"
+TEST_CPU_S: Final = 40
+WORLD_SEEDS: Final = 100
+NODES_SEEDS: Final = 8
+"""The budgets of a cell: CPU seconds of tests, seeds of each world, and of whole nodes."""
 _WORLD_MS: Final = 10_000
 _LONGER_MS: Final = {"adds_before_it_may_vote": 60_000, "frees_the_unrevoked": 60_000}
 """Durations of a world for bugs that need longer: disks are lost once each log has the voters; few
@@ -121,17 +132,30 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "snapshot_without_voters": replace(_VOTERS, config=_SMALL_SNAPSHOTS),
     "never_releases_throttles": _THROTTLED,
     "throttles_in_sync_replicas": _THROTTLED,
-    **{
-        name: NodesOptions(workload="group_consume")
-        for name, mutant in MUTANTS.items()
-        if mutant.of == "groups"
-    },
+    **dict.fromkeys(GROUP_MUTANTS.rules, NodesOptions(workload="group_consume")),
+    **dict.fromkeys(
+        [*CONSUMER_MUTANTS.rules, *MIXED_MUTANTS.rules],
+        NodesOptions(workload="consumer_group_consume"),
+    ),
+    **dict.fromkeys(
+        ["waits_for_no_static_member", "assigns_no_new_topics", "waits_for_the_returned"],
+        NodesOptions(workload="group_consume"),  # rules of classic groups
+    ),
+    **dict.fromkeys(
+        TRANSACTION_MUTANTS.rules,
+        NodesOptions(workload="consume_transform_produce", faults=("kill", "pause", "restart")),
+    ),
 }
+
+
+def worlds_of(mutant: str) -> list[str]:
+    """Return the worlds that have the mutant, the cheapest first."""
+    return [name for name, world in WORLDS.items() if mutant in world.mutants]
 
 
 def subjects_of(mutant: str) -> list[str]:
     """Return the simulations that can run a mutant, the cheapest first."""
-    return [*(name for name, world in WORLDS.items() if mutant in world.mutants), NODES]
+    return [*worlds_of(mutant), NODES]
 
 
 def simulated_command(mutant: str, subject: str, seed: int, *, is_sound: bool = False) -> str:
