@@ -21,7 +21,7 @@ PAIRS = {  # table -> the test that tries every pair of its states
     "quorumlog/broker/groups/core/consumer/states.py:MEMBER_TRANSITIONS": (
         "unit/broker/groups/consumer/test_consumer_states.py::test_every_pair_of_member_states"
     ),
-    "quorumlog/broker/groups/core/states.py:TRANSITIONS": (
+    "quorumlog/broker/groups/core/group.py:TRANSITIONS": (
         "unit/broker/groups/test_group_records.py::test_every_pair_of_states"
     ),
     "quorumlog/broker/transactions/core/states.py:TRANSITIONS": (

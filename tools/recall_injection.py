@@ -12,16 +12,22 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from types import FunctionType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.chaos.mutants.parts import (
+    ChangedResponses,
+    HandsOn,
+    Unchecked,
+    UncheckedQuorum,
+)
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.messages.fetch import FetchRequest, FetchResponse
 from tools.recall_runs import MUTANTS
 
 _OF_THE_LAB: Final = "quorumlog.chaos"
-_WITHOUT_CHECKS: Final = frozenset({"Unchecked", "UncheckedQuorum"})
+_WITHOUT_CHECKS: Final = (Unchecked, UncheckedQuorum)
 """The product's own checks stay: they are a part of what the tests execute."""
 _DISKS: Final = (RealDisk, SimDisk)
 _NOT_A_RULE: Final = frozenset(
@@ -108,12 +114,9 @@ def _unwrapped(attribute: Any) -> tuple[Callable[..., Any], Callable[..., Any] |
 
 def _replacements(mutant: str) -> Iterator[tuple[type, dict[str, Any]]]:
     """Yield classes of the product with their new methods, in the order of their inheritance."""
-    made = MUTANTS[mutant]
-    seen: set[int] = set()
-    classes = [*_classes(made.substitutes, seen), *_classes(made.disk, seen)]
-    for broken, options in classes:
+    for broken in _classes(MUTANTS[mutant].parts, set()):
         chain = _chain(broken)
-        if "HandsOn" in {one.__name__ for one in chain}:
+        if HandsOn in chain:
             yield from _disk_replacements(broken)
             continue
         owner = next(one for one in broken.__mro__ if one not in chain)
@@ -123,39 +126,26 @@ def _replacements(mutant: str) -> Iterator[tuple[type, dict[str, Any]]]:
                 for name, value in vars(one).items()
                 if name not in _NOT_A_RULE and not _is_nested(value)
             }
-            if options and "__init__" in values:
-                values["__init__"] = _with_options(values["__init__"], options)
-            if values and one.__name__ not in _WITHOUT_CHECKS:
+            if values and one not in _WITHOUT_CHECKS:
                 yield owner, values
 
 
-def _classes(part: Any, seen: set[int]) -> Iterator[tuple[type, dict[str, Any]]]:
-    """Yield the classes of the lab in a part of a node, with the options of their instances."""
+def _classes(part: Any, seen: set[int]) -> Iterator[type]:
+    """Yield the classes of the lab in a part of a node; they replace methods of the product."""
     if id(part) in seen:
         return
     seen.add(id(part))
-    options: dict[str, Any] = {}
-    if isinstance(part, partial) and _is_of_the_lab(part.func):
-        options = part.keywords if "__init__" in vars(part.func) else {}
-        seen |= {id(value) for value in options.values()}  # for this class alone
-        seen.add(id(part.func))
-        yield cast(type, part.func), options
-    if _is_of_the_lab(part):
-        yield part, options
-    for inner in _inner(part):
-        yield from _classes(inner, seen)
-
-
-def _inner(part: Any) -> Iterator[Any]:
-    """Yield the parts of a part that may have classes of the lab."""
-    if _is_of_the_lab(part):
-        yield from (value for base in _chain(part) for value in vars(base).values())
-    elif isinstance(part, partial):
-        yield from (part.func, *part.keywords.values())
+    if _is_of_the_lab(part) and not issubclass(part, ChangedResponses):
+        yield part
+        inner = [value for base in _chain(part) for value in vars(base).values()]
     elif isinstance(part, FunctionType):
-        yield from _closed_over(part)
+        inner = [*_closed_over(part)]
     elif dataclasses.is_dataclass(part) and not isinstance(part, type):
-        yield from (getattr(part, field.name) for field in dataclasses.fields(part))
+        inner = [getattr(part, field.name) for field in dataclasses.fields(part)]
+    else:
+        inner = []
+    for one in inner:
+        yield from _classes(one, seen)
 
 
 def _closed_over(function: FunctionType) -> list[type]:
@@ -178,24 +168,6 @@ def _is_nested(value: Any) -> bool:
         return bool(_closed_over(value))
     is_data = dataclasses.is_dataclass(value) and not isinstance(value, type)
     return _is_of_the_lab(value) or (is_data and any(_classes(value, set())))
-
-
-def _with_options(function: FunctionType, options: dict[str, Any]) -> FunctionType:
-    planted = _copied(function, function.__globals__)
-    planted.__kwdefaults__ = (function.__kwdefaults__ or {}) | options
-    return planted
-
-
-def _copied(function: Any, its_globals: dict[str, Any]) -> FunctionType:
-    copied = FunctionType(
-        function.__code__,
-        its_globals,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    copied.__kwdefaults__ = function.__kwdefaults__
-    return copied
 
 
 def _changed_handlers(mutant: str) -> dict[int, Any]:
@@ -223,6 +195,18 @@ def _with_super(function: Any, owner: type, before: dict[str, Any]) -> FunctionT
         return _Before(owner, before, frame.f_locals[frame.f_code.co_varnames[0]])
 
     return _copied(function, {**function.__globals__, "super": found})
+
+
+def _copied(function: Any, its_globals: dict[str, Any]) -> FunctionType:
+    copied = FunctionType(
+        function.__code__,
+        its_globals,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
 
 
 class _Before:

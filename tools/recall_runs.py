@@ -6,27 +6,23 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from quorumlog.broker.settings import RACK_SELECTOR
-from quorumlog.chaos.node_simulation import mutants
-from quorumlog.chaos.node_simulation.admin_mutants import CHURN
-from quorumlog.chaos.node_simulation.directory_mutants import DIRECTORIES
+from quorumlog.chaos.mutants import registry
+from quorumlog.chaos.mutants.administration import CHURN
+from quorumlog.chaos.mutants.consumer_groups import CONSUMER_GROUPS, MIXED_GROUPS
+from quorumlog.chaos.mutants.directories import DIRECTORIES, LOSSES
+from quorumlog.chaos.mutants.groups import GROUPS, TRANSACTIONAL_OFFSETS
+from quorumlog.chaos.mutants.quorum import FULL_DISKS
+from quorumlog.chaos.mutants.registry import NodeMutant
+from quorumlog.chaos.mutants.replication import FLUSHES
+from quorumlog.chaos.mutants.transaction_logs import OUTCOMES, TRANSACTION_LOGS
+from quorumlog.chaos.mutants.transactions import COORDINATORS
+from quorumlog.chaos.mutants.voters import VOTER_RESPONSES, VOTERS
 from quorumlog.chaos.node_simulation.forked import RunFailed
-from quorumlog.chaos.node_simulation.loss_mutants import LOSSES
-from quorumlog.chaos.node_simulation.node_mutant import NodeMutant
-from quorumlog.chaos.node_simulation.room_mutants import ROOM
 from quorumlog.chaos.node_simulation.simulate import simulate_nodes
-from quorumlog.chaos.node_simulation.transaction_mutants import TRANSACTIONS
-from quorumlog.chaos.node_simulation.voter_mutants import VOTERS
 from quorumlog.chaos.simulation import WORLDS, simulate
-from quorumlog.chaos.simulation.worlds.brokers.flush_mutants import FLUSH_MUTANTS
-from quorumlog.chaos.simulation.worlds.groups.consumer.mixed_mutants import MIXED_MUTANTS
-from quorumlog.chaos.simulation.worlds.groups.consumer.mutants import CONSUMER_MUTANTS
-from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS
-from quorumlog.chaos.simulation.worlds.groups.transaction_mutants import TRANSACTION_MUTANTS
-from quorumlog.chaos.simulation.worlds.quorum.voter_mutants import VOTER_MUTANTS
-from quorumlog.chaos.simulation.worlds.transactions.mutants import TRANSACTION_RULES
 from quorumlog.cluster import ClusterShape
 
-MUTANTS: Final[Mapping[str, NodeMutant]] = mutants.MUTANTS
+MUTANTS: Final[Mapping[str, NodeMutant]] = registry.MUTANTS
 """All mutants, for each module of the table."""
 NODES: Final = "nodes"
 TEST_CPU_S: Final = 40
@@ -98,14 +94,14 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     ),
     "skips_where_segments_begin": NodesOptions(config=_SMALL_SEGMENTS),
     "new_directories_are_not_named": _FLUSHED,
-    **dict.fromkeys(FLUSH_MUTANTS.rules, _FLUSHED),
-    **dict.fromkeys(LOSSES.rules, _LOSSES),
+    **dict.fromkeys(FLUSHES, _FLUSHED),
+    **dict.fromkeys(LOSSES, _LOSSES),
     "fails_without_loss": replace(_LOSSES, faults=("fsync_loss", "kill_all")),
-    **dict.fromkeys(ROOM.rules, NodesOptions(faults=("disk_full", "kill"))),
-    **dict.fromkeys(CHURN.rules, _CHURNED),
+    **dict.fromkeys(FULL_DISKS, NodesOptions(faults=("disk_full", "kill"))),
+    **dict.fromkeys(CHURN, _CHURNED),
     "completes_at_once": _MOVED,
     "keeps_the_removed_in_the_isr": NodesOptions(faults=("reassign", "kill")),
-    **dict.fromkeys(DIRECTORIES.rules, _COPIED),
+    **dict.fromkeys(DIRECTORIES, _COPIED),
     "forgets_truncations": NodesOptions(
         faults=("alter_log_dirs", "kill", "pause_kill", "partition_one"), config=_DIRECTORIES
     ),
@@ -117,14 +113,14 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
         config=("log.dirs=/data,/disk2", "log.flush.acks=true", *_SMALL_SEGMENTS),
     ),
     **dict.fromkeys(
-        [*TRANSACTIONS.rules, *TRANSACTION_RULES],
+        [*OUTCOMES, *COORDINATORS, *TRANSACTION_LOGS],
         NodesOptions(workload="txn_append", faults=("kill",)),
     ),
     "keeps_offsets_of_the_aborted": NodesOptions(
         workload="consume_transform_produce", faults=("kill",)
     ),
     "takes_no_batch_that_began_earlier": NodesOptions(faults=("delete_records", "wipe", "kill")),
-    **dict.fromkeys([*VOTERS.rules, *VOTER_MUTANTS.rules], _VOTERS),
+    **dict.fromkeys([*VOTER_RESPONSES, *VOTERS], _VOTERS),
     **dict.fromkeys(
         ["wiped_voter_votes", "counts_any_directory"],
         NodesOptions(faults=("change_voters", "wipe", "kill")),
@@ -132,9 +128,9 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "snapshot_without_voters": replace(_VOTERS, config=_SMALL_SNAPSHOTS),
     "never_releases_throttles": _THROTTLED,
     "throttles_in_sync_replicas": _THROTTLED,
-    **dict.fromkeys(GROUP_MUTANTS.rules, NodesOptions(workload="group_consume")),
+    **dict.fromkeys(GROUPS, NodesOptions(workload="group_consume")),
     **dict.fromkeys(
-        [*CONSUMER_MUTANTS.rules, *MIXED_MUTANTS.rules],
+        [*CONSUMER_GROUPS, *MIXED_GROUPS],
         NodesOptions(workload="consumer_group_consume"),
     ),
     **dict.fromkeys(
@@ -142,7 +138,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
         NodesOptions(workload="group_consume"),  # rules of classic groups
     ),
     **dict.fromkeys(
-        TRANSACTION_MUTANTS.rules,
+        TRANSACTIONAL_OFFSETS,
         NodesOptions(workload="consume_transform_produce", faults=("kill", "pause", "restart")),
     ),
 }

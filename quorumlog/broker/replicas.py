@@ -35,7 +35,6 @@ from quorumlog.broker.partitions.io.disk_threads import (
 )
 from quorumlog.broker.partitions.io.log_starts import LogStarts
 from quorumlog.broker.partitions.io.record_deletions import RecordDeletions
-from quorumlog.broker.partitions.io.telling import Telling
 from quorumlog.broker.partitions.io.ticks import Ticks
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.local_reads import LocalReads
@@ -58,6 +57,30 @@ from quorumlog.wire.codec.identifiers import (
     Offset,
     TopicPartition,
 )
+
+
+class Telling:
+    """`told` receives the partitions of each slice after the slice is applied."""
+
+    def __init__(
+        self, replicas: ReplicaSet, *, told: Callable[[list[TopicPartition]], None]
+    ) -> None:
+        self._replicas: Final = replicas
+        self._told: Final = told
+        self._is_due = False
+
+    def go_on(self, first: list[TopicPartition]) -> None:
+        """Report the first slice of an image; schedule the others."""
+        self._told(first)
+        if self._replicas.has_untold and not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._tell_slice)
+
+    def _tell_slice(self) -> None:
+        self._is_due = False
+        if self._replicas.has_untold:
+            self.go_on(self._replicas.tell_slice())
+
 
 # While many logs are being opened, the first of them wait so long for a follow-up. It covers all
 # open logs, and sends fetches for all of them: so it is rarer, the more there are.

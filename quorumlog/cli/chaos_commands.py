@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -27,9 +27,7 @@ from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
 from quorumlog.cli import chaos_options as options
 from quorumlog.cli.chaos_list import list_command
 from quorumlog.cli.chaos_serve import serve_command
-from quorumlog.cli.duration import parse_duration_ms
-from quorumlog.cli.export_command import export
-from quorumlog.cli.options import Brokers, Controllers, Json
+from quorumlog.cli.options import Brokers, Controllers, Json, parse_duration_ms
 from quorumlog.cli.output import (
     EXIT_INTERRUPTED,
     EXIT_UNKNOWN,
@@ -62,7 +60,6 @@ app = typer.Typer(
     subcommand_metavar="COMMAND",
 )
 app.command(name="serve")(serve_command)
-app.command(name="export")(export)
 app.command(name="list")(list_command)
 
 _WORKLOAD: Final = "append_read"
@@ -255,3 +252,29 @@ def _print(summary: RunSummary, verdict: "Verdict", report: Path) -> None:
     print_verdict(verdict)
     data(summary.load.text())
     data(f"history  {report.parent}\nreport   {report}")
+
+
+@app.command(name="export")
+def export_command(
+    history: Annotated[
+        Path, typer.Argument(metavar="HISTORY", help="A run's directory, or a history file.")
+    ],
+    format_: Annotated[
+        Literal["edn", "jsonl"],
+        typer.Option(
+            "--format",
+            help="edn: Jepsen's own format. jsonl: the same operations, a JSON object a line.",
+        ),
+    ] = "edn",
+) -> None:
+    """Print a history in Jepsen's format, for other checkers."""
+    from quorumlog.cli.verify import require_checkers
+
+    require_checkers()
+    from quorumlog.chaos.history import HistoryError, read_history
+    from quorumlog.chaos.history.export import exported
+
+    with one_line_errors(HistoryError, OSError, status=EXIT_UNKNOWN):
+        table = read_history(history)
+    for line in exported(table, format_):
+        data(line)

@@ -8,7 +8,7 @@ import typer
 
 from quorumlog.chaos.back_ends.local_processes import RUN_FAULTS
 from quorumlog.chaos.drivers.registry import DRIVERS
-from quorumlog.chaos.mutants import MUTANTS, every_mutant, mutant_module
+from quorumlog.chaos.mutants import FOR_PROCESSES, every_mutant, mutant_module
 from quorumlog.chaos.network.links import NetworkKind
 from quorumlog.chaos.workloads.registry import WORKLOADS
 from quorumlog.cli.options import one_of
@@ -114,7 +114,7 @@ MutantName = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help=f"Run nodes with a planted bug: {', '.join(MUTANTS)}, or one of docs/recall.md.",
+        help=f"Run nodes with a planted bug: {', '.join(FOR_PROCESSES)}, or one of docs/recall.md.",
         callback=_check_mutant,
         autocompletion=lambda: [*every_mutant()],
     ),

@@ -19,7 +19,7 @@ from quorumlog.chaos.node_simulation.settings import (
 )
 from quorumlog.chaos.node_simulation.simulate import settings_of, shrink
 from quorumlog.chaos.schedule import Schedule
-from quorumlog.cli.duration import parse_duration_ms
+from quorumlog.cli.options import parse_duration_ms
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, parse_settings, say
 from quorumlog.cli.simulate_options import shrunk_file
 from quorumlog.cli.verify import require_checkers

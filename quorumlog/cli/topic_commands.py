@@ -16,7 +16,7 @@ from quorumlog.cli.options import (
     command_group,
 )
 from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings, say
-from quorumlog.cli.partition_lines import partition_line
+from quorumlog.cli.status_lines import partition_line
 from quorumlog.client import Admin, KafkaError, NewTopic, TopicPartition
 from quorumlog.client.descriptions import TopicDescription
 from quorumlog.storage.io.checkpoints import uuid_to_text

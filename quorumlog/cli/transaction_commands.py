@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.duration import parse_duration_ms
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group, parse_duration_ms
 from quorumlog.cli.output import outcome
 from quorumlog.cli.table import table
 from quorumlog.client import TopicPartition

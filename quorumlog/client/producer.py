@@ -12,10 +12,9 @@ from quorumlog import clock
 from quorumlog.chance import random_fraction
 from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.checks import checked_group_metadata, checked_places
-from quorumlog.client.core.accumulator import Accumulator
+from quorumlog.client.core.accumulator import Accumulator, PartitionQueue
 from quorumlog.client.core.batch import BATCH_OVERHEAD_BYTES, checked_record_size
 from quorumlog.client.core.metadata_cache import MetadataCache, TopicView
-from quorumlog.client.core.partition_queue import PartitionQueue
 from quorumlog.client.core.partitioner import StickyPartition, partition_for_key
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.closing import Close

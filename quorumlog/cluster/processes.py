@@ -3,8 +3,9 @@
 A node holds a lock on its `node.pid` until its process ends, in whatever way. So the check needs no
 guess about recycled process ids: if the lock is free, the node does not run.
 
-A node that is not detached ends with the process that started it: `lifeline`. Nodes do not import
-modules from the working directory (`python -P`): a `queue.py` there is not the standard library's.
+A node that is not detached ends with the process that started it: see `read_end`. Nodes do not
+import modules from the working directory (`python -P`): a `queue.py` there is not the standard
+library's.
 """
 
 import json
@@ -20,13 +21,41 @@ from pathlib import Path
 from signal import Signals
 from typing import Any, Final, Protocol
 
-from quorumlog.cluster import layout, lifeline, process_identity, registry
+from quorumlog.cluster import layout, process_identity, registry
 from quorumlog.cluster.cluster_status import NodeState
 from quorumlog.cluster.errors import ClusterError, NodeFailed
 from quorumlog.cluster.layout import NodeSpec
 from quorumlog.cluster.time_limit import LOOK_EVERY_S, TimeLimit
 from quorumlog.node.lock import is_held
 from quorumlog.node.progress import blank, exit_status_in, progress_file
+
+_ends: tuple[int, int] | None = None  # (read, write): one pipe for all nodes of this process
+
+
+def read_end() -> int:
+    """Return the read end of a pipe, for a node that must end with this process.
+
+    This process alone holds the write end, and never writes. The kernel closes it however the
+    process ends, also by SIGKILL; the node then reads the end of the file and stops.
+    """
+    global _ends  # noqa: PLW0603 - the pipe belongs to the process
+    if _ends is None:
+        _ends = os.pipe()
+        os.set_blocking(_ends[0], False)
+    return _ends[0]
+
+
+def _let_go() -> None:
+    """Close both ends in a forked child: it may outlive this process, the nodes' owner."""
+    global _ends  # noqa: PLW0603 - as above
+    if _ends is not None:
+        for descriptor in _ends:
+            os.close(descriptor)
+        _ends = None
+
+
+os.register_at_fork(after_in_child=_let_go)
+
 
 _LOG_TAIL_BYTES: Final = 4096
 _EXIT_POLL_S: Final = 0.005
@@ -171,7 +200,7 @@ class NodeProcess:
         arguments = [str(self._properties), "--pid-file", str(self._pid_file)]
         descriptors = []
         if not self.program.detached:
-            descriptors.append(lifeline.read_end())
+            descriptors.append(read_end())
             arguments += ["--parent-fd", str(descriptors[0])]
             if self.program.temporary:
                 arguments += ["--temporary-directory", str(self._directory)]

@@ -11,8 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 from quorumlog.chaos.drawn_schedule import draw_schedule
-from quorumlog.chaos.mutants import MUTANTS, mutant_module
-from quorumlog.chaos.node_simulation.mutants import MUTANTS as SIMULATED
+from quorumlog.chaos.mutants import FOR_PROCESSES, mutant_module
+from quorumlog.chaos.mutants.registry import EVERY, MUTANTS
 from quorumlog.chaos.run.run_meta import meta_at_start
 from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.cli.chaos_commands import app
@@ -87,21 +87,19 @@ def test_settings_that_no_run_can_have_are_refused(changes: dict[str, object]) -
         RunSettings(out=Path("run"), **changes)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_every_mutant_is_a_module_that_the_wheel_has() -> None:
-    result = CliRunner().invoke(app, ["list", "--json"])
-    assert set(json.loads(result.stdout)["mutants"]) == {*MUTANTS, *SIMULATED}
-    assert not {*MUTANTS} & {*SIMULATED}
-    for mutant in MUTANTS.values():
-        assert importlib.util.find_spec(mutant.module) is not None
-        assert mutant.module.startswith("quorumlog.")
+def test_every_mutant_is_listed_and_those_for_processes_alone_come_first() -> None:
+    listed = json.loads(CliRunner().invoke(app, ["list", "--json"]).stdout)["mutants"]
+    assert [*listed] == [*EVERY] == [*FOR_PROCESSES, *MUTANTS]
 
 
-@pytest.mark.parametrize("name", ["cuts_too_much", "cuts-too-much"])
-def test_a_mutant_of_the_simulation_runs_as_a_process_too(name: str) -> None:
+@pytest.mark.parametrize("name", ["low-ends", "cuts_too_much", "cuts-too-much"])
+def test_every_mutant_runs_as_a_process_by_one_program(name: str) -> None:
     program = Program(module=mutant_module(name))
     *_, module, argument = program.command
-    assert importlib.util.find_spec(module) is not None
-    assert SIMULATED[argument].of == "storage"
+    assert importlib.util.find_spec(f"{module}.__main__") is not None
+    assert module == "quorumlog.chaos.mutants"
+    assert argument.replace("-", "_") == name.replace("-", "_")
+    assert argument in EVERY
 
 
 def test_the_list_says_of_each_fault_what_it_needs_and_what_is_possible_here() -> None:

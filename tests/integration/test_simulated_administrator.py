@@ -4,7 +4,8 @@ from typing import Any, Final
 
 import pytest
 
-from quorumlog.chaos.node_simulation.admin_mutants import CHURN, MOVES
+from quorumlog.chaos.mutants.administration import CHURN, MOVES, PARTITIONS_AT_FIRST
+from quorumlog.chaos.node_simulation.settings import PARTITIONS
 from quorumlog.chaos.node_simulation.simulate import simulate_nodes
 from quorumlog.cluster import ClusterShape
 
@@ -71,7 +72,11 @@ def test_a_group_reads_on_while_its_topic_grows() -> None:
     assert "grow" in result.faults
 
 
-@pytest.mark.parametrize("mutant", [*MOVES.rules, *CHURN.rules])
+def test_the_mutant_of_grown_topics_spares_the_partitions_of_every_run() -> None:
+    assert PARTITIONS_AT_FIRST == PARTITIONS
+
+
+@pytest.mark.parametrize("mutant", [*MOVES, *CHURN])
 def test_a_planted_bug_is_found(mutant: str) -> None:
     seed, told_by, options = FOUND_BY[mutant]
     result = simulate_nodes(seed, mutant=mutant, **options)

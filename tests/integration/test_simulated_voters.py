@@ -4,8 +4,8 @@ from typing import Any, Final
 
 import pytest
 
+from quorumlog.chaos.mutants.voters import VOTER_RESPONSES
 from quorumlog.chaos.node_simulation.simulate import simulate_nodes
-from quorumlog.chaos.node_simulation.voter_mutants import VOTERS
 from quorumlog.cluster import ClusterShape
 from tools.recall_runs import NODES, simulated
 from tools.recall_table import read
@@ -19,7 +19,7 @@ SMALL_SNAPSHOTS: Final = {
     "metadata.max.retention.bytes": "500",
 }
 OF_VOTERS: Final = (
-    *VOTERS.rules,
+    *VOTER_RESPONSES,
     "counts_any_directory",
     "counts_the_old_voters",
     "changes_two_at_once",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANTS
+from quorumlog.chaos.mutants.quorum import QUORUMS
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.effects import Effect
@@ -111,7 +111,7 @@ def test_a_leader_names_its_newest_snapshot_where_records_do_not_help(
 def test_the_mutant_that_compares_lengths_below_its_start_cuts_what_it_cannot_send() -> None:
     """The follower's log ends at 12 in epoch 2: they part below 10, where this log starts."""
     answers = []
-    for quorum_class in (Quorum, MUTANTS.made["sees_no_epoch_below_start"]):
+    for quorum_class in (Quorum, QUORUMS["sees_no_epoch_below_start"].parts.quorum):
         fetch = fetch_request(2, epoch=7, offset=12, last_epoch=2)
         ordered = leader(quorum_class).step(5100, asked(fetch))
         answers.append(only(effects.AnswerFetch, ordered).response)

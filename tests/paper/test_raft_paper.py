@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANTS
+from quorumlog.chaos.mutants.quorum import QUORUMS
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY, FetchRequest, VoteRequest
 from quorumlog.metadata_quorum.core.roles import Candidate, Follower, Prospective, Unattached
@@ -233,7 +233,7 @@ def test_5_4_2_records_of_older_terms_are_not_committed_by_counting() -> None:
 
 
 def test_5_4_2_the_mutant_that_counts_them_loses_a_committed_record() -> None:
-    cluster = run(FIGURE_8, ScriptedCluster(MUTANTS.made["commits_older_epochs"]))
+    cluster = run(FIGURE_8, ScriptedCluster(QUORUMS["commits_older_epochs"].parts.quorum))
     cluster.run("flush 3")
     assert "AdvanceHighWatermark high_watermark=2" in cluster.run("deliver 3->1")
     ending = "hold 3/kill 1/isolate 2/join 4/join 5/flush 3/boot 5/at 4400/deliver"

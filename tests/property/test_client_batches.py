@@ -19,10 +19,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from quorumlog.client.core.accumulator import Accumulator, BatchAnswer
+from quorumlog.client.core.accumulator import Accumulator, BatchAnswer, PartitionQueue
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity, checked_record_size
-from quorumlog.client.core.leaders import Leader
-from quorumlog.client.core.partition_queue import PartitionQueue
+from quorumlog.client.core.metadata_cache import Leader
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode

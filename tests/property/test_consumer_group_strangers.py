@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from quorumlog.broker.groups.core.consumer import heartbeats, reconciliation
-from quorumlog.broker.groups.core.consumer.changes import Changes
-from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup
 from quorumlog.broker.groups.core.consumer.membership import Membership
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.requests import DeleteGroup

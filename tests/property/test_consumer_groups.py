@@ -26,10 +26,9 @@ from quorumlog.broker.groups.core.consumer import (
     targets,
 )
 from quorumlog.broker.groups.core.consumer import assignors as assignors_module
-from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
 from quorumlog.broker.groups.core.consumer.deadlines import Deadlines
-from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
+from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup, ConsumerMember
 from quorumlog.broker.groups.core.consumer.heartbeats import Heartbeats
 from quorumlog.broker.groups.core.consumer.member_deadlines import MemberDeadlines
 from quorumlog.broker.groups.core.consumer.membership import Membership

@@ -18,7 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.classic import ClassicProtocol
-from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.group import Group, GroupState
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox, WriteDone
 from quorumlog.broker.groups.core.joining import Joining
 from quorumlog.broker.groups.core.offsets import CommittedState
@@ -38,7 +38,6 @@ from quorumlog.broker.groups.core.requests import (
     Sync,
     SyncResult,
 )
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.groups.coordination import T0, Coordination, beat, commit, join, leave

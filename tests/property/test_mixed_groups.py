@@ -24,8 +24,8 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from quorumlog.broker.groups.core.consumer import classic_members, conversion
 from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
 from quorumlog.broker.groups.core.consumer_groups import ConsumerGroups
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import Join, JoinResult, SyncResult
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.client.core.group_protocol import decode_assignment, encode_assignment
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode

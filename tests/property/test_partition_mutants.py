@@ -19,7 +19,8 @@ from quorumlog.broker.partitions.core.producer_state import Check, ProducerState
 from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Leader, Role
 from quorumlog.broker.partitions.core.serving import Serving
-from quorumlog.chaos.simulation.worlds.brokers.mutants import (
+from quorumlog.chaos.mutants.parts import Unchecked
+from quorumlog.chaos.mutants.replication import (
     CommitsAlone,
     CountsDivergingFollowers,
     CountsEchoesOfOlderProcesses,
@@ -30,7 +31,6 @@ from quorumlog.chaos.simulation.worlds.brokers.mutants import (
     TakesAnswersToOlderProposals,
     TruncatesToItsHighWatermark,
 )
-from quorumlog.chaos.simulation.worlds.brokers.rules import Unchecked
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.storage.core.producer_snapshot import SnapshotEntry
 from quorumlog.wire.codec.error_codes import ErrorCode

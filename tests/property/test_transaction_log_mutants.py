@@ -12,8 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.verification import Guards
-from quorumlog.chaos.simulation.worlds.transactions.log_mutants import LOG_MUTANTS
-from quorumlog.chaos.simulation.worlds.transactions.mutants import BROKEN_TRANSACTIONS
+from quorumlog.chaos.mutants.transaction_logs import TRANSACTION_LOGS
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction, AbortedTransactions
 from quorumlog.storage.core.cleaned_transactions import CleanedTransactions
 from quorumlog.storage.core.cleaning import CleaningRules, NewestOffsets
@@ -35,10 +34,10 @@ UNTIL_FOUND = settings(
 
 def broken_log(mutant: str) -> type[TransactionsInALog]:
     """Return the search with the classes of a mutant."""
-    brokers = BROKEN_TRANSACTIONS[mutant].brokers
+    parts = TRANSACTION_LOGS[mutant].parts
     kinds = {
-        "kind": brokers.partition.producers,
-        "aborted_kind": getattr(brokers.storage.log, "aborted_class", AbortedTransactions),
+        "kind": parts.partition.producers,
+        "aborted_kind": getattr(parts.log, "aborted_class", AbortedTransactions),
     }
     return type("Mutant", (TransactionsInALog,), kinds)
 
@@ -72,7 +71,7 @@ SCRIPTS: dict[str, Callable[[TransactionsInALog], None]] = {
 }
 
 
-@pytest.mark.parametrize("mutant", [one for one in LOG_MUTANTS.rules if one not in SCRIPTS])
+@pytest.mark.parametrize("mutant", [one for one in TRANSACTION_LOGS if one not in SCRIPTS])
 def test_a_mutant_of_a_log_is_found(mutant: str) -> None:
     with pytest.raises((AssertionError, KeyError)):
         run_machine(broken_log(mutant), settings=UNTIL_FOUND)

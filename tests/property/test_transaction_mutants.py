@@ -12,10 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from quorumlog.broker.transactions.core.adding import Adding
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
-from quorumlog.chaos.simulation.worlds.transactions.mutants import (
-    BROKEN_TRANSACTIONS,
-    OF_COORDINATORS,
-)
+from quorumlog.chaos.mutants.transactions import COORDINATORS
 from quorumlog.invariants import InvariantViolation
 from tests.property.test_transactions import Transactions
 from tests.support.transactions.adding_mutants import ADDING_MUTANTS
@@ -23,7 +20,7 @@ from tests.support.transactions.coordination import add, commit, init
 from tests.support.transactions.healing import heal
 from tests.support.transactions.world import PARTITIONS, World
 
-ALL = [name for part in OF_COORDINATORS for name in part.rules]
+ALL = [*COORDINATORS]
 UNTIL_FOUND = settings(
     max_examples=400,
     stateful_step_count=40,
@@ -84,7 +81,7 @@ SCRIPTS: dict[str, Callable[[TransactionRules], None]] = {
 @pytest.mark.planted
 @pytest.mark.parametrize("mutant", [one for one in ALL if one not in SCRIPTS])
 def test_a_mutant_is_found(mutant: str) -> None:
-    mutated = BROKEN_TRANSACTIONS[mutant].coordinator
+    mutated = COORDINATORS[mutant].parts.transactions
     broken = type("Broken", (Transactions,), {"obeyed": mutated})
     with pytest.raises((AssertionError, InvariantViolation)):
         run_machine(broken, settings=UNTIL_FOUND)
@@ -102,4 +99,4 @@ def test_an_addition_that_is_lost_while_it_waits_is_found(kind: type[Adding]) ->
 def test_a_mutant_is_found_by_a_schedule(mutant: str) -> None:
     SCRIPTS[mutant](SOUND)
     with pytest.raises(AssertionError, match="c: complete, and"):
-        SCRIPTS[mutant](BROKEN_TRANSACTIONS[mutant].coordinator)
+        SCRIPTS[mutant](COORDINATORS[mutant].parts.transactions)

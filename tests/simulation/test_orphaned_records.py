@@ -7,14 +7,13 @@ import pytest
 
 from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.log.log_directory import LogDirectory, OrphanedRecords
+from quorumlog.chaos.mutants.controller import CONTROLLERS
+from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.chaos.simulation import simulate
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROLLER_MUTANTS
 from quorumlog.chaos.simulation.worlds.brokers.disk_queue import maybe_repair
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
-from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES, BrokenRules
 from quorumlog.chaos.simulation.worlds.entries import entries_of
-from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
 from quorumlog.storage.core.recovery import MAX_EPOCH
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.checkpoints import write_partition_metadata
@@ -53,9 +52,9 @@ def test_a_broker_that_guesses_is_found(monkeypatch: pytest.MonkeyPatch) -> None
 
     The product reports such a log, or sets it aside where others are members.
     """
-    guessing = BrokenRules(partition=UNCHECKED_RULES, storage=Storage(directory=Guesses))
-    monkeypatch.setitem(CONTROLLER_MUTANTS.made, "guesses", guessing)
-    monkeypatch.setitem(CONTROLLER_MUTANTS.rules, "guesses", "it does not know whose they are")
+    guessing = Mutants("storage")
+    guessing.breaks("records of a deleted topic are read as records of its successor")(Guesses)
+    monkeypatch.setitem(CONTROLLERS, "guesses", guessing["guesses"])
     result = simulate(794, world="composed", mutant="guesses", duration_ms=20_000)
     assert str(result.violation).startswith("recovery: ")
 

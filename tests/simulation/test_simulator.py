@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from quorumlog.chaos.faults.processes import Kill
+from quorumlog.chaos.mutants.quorum import QUORUMS
 from quorumlog.chaos.schedule import Action, Schedule, ScheduleError
 from quorumlog.chaos.simulation import replay, shrink, simulate
-from quorumlog.chaos.simulation.worlds.drawn_faults import QUORUM_FAULTS
-from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANTS
+from quorumlog.chaos.simulation.worlds.world_kind import QUORUM_FAULTS
 from quorumlog.invariants import InvariantViolation
 from tests.support.metadata_quorum.scripted_cluster import ScriptedCluster
 from tests.support.sizes import tries
@@ -122,13 +122,13 @@ def test_a_mutant_is_found(mutant: str) -> None:
 
 def test_a_mutant_that_seeds_do_not_find_is_found_by_a_script() -> None:
     """The log of node 5 has two epochs (2, 4) that the leader's has not (3, 5)."""
-    mutant = MUTANTS.made["high_watermark_from_divergence"]
+    mutant = QUORUMS["high_watermark_from_divergence"].parts.quorum
     cluster = play(TWO_DIVERGING_EPOCHS, ScriptedCluster())
     assert cluster.machines[5].log == cluster.machines[1].log
     with pytest.raises(InvariantViolation, match="committed records are not truncated"):
         play(TWO_DIVERGING_EPOCHS, ScriptedCluster(mutant))
     by_script = {"high_watermark_from_divergence", "sees_no_epoch_below_start"}  # `test_kip_630`
-    assert {*FOUND, *by_script} == {*MUTANTS.rules}
+    assert {*FOUND, *by_script} == {*QUORUMS}
 
 
 @pytest.mark.planted

@@ -2,8 +2,8 @@
 
 import pytest
 
+from quorumlog.chaos.mutants.voters import VOTERS
 from quorumlog.chaos.simulation import WORLDS, simulate
-from quorumlog.chaos.simulation.worlds.quorum.building import VOTER_RULES
 from tests.support.sizes import tries
 
 # A seed of each mutant, and the rule that finds it.
@@ -57,4 +57,4 @@ def test_a_mutant_is_found(mutant: str) -> None:
 
 
 def test_every_mutant_has_a_seed() -> None:
-    assert {*FOUND} == {*VOTER_RULES}
+    assert {*FOUND} == {*VOTERS}

@@ -1,7 +1,7 @@
 """AddRaftVoter (80): makes a controller a voter of the quorum. Source: KIP-853, KIP-1186."""
 
 from quorumlog.addresses import address_text
-from quorumlog.broker.responses.voter_answers import changed_voters
+from quorumlog.broker.responses.controller_answers import changed_voters
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import NewVoter
 from quorumlog.storage.io.checkpoints import uuid_to_text

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from quorumlog.broker.coordination.core.partitioning import java_string_hash
-from quorumlog.broker.responses.cluster_answers import changed_cluster
+from quorumlog.broker.responses.controller_answers import changed_cluster
 from quorumlog.broker.responses.java_maps import entity_hash, in_map_order
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.cluster_changes import AlterClientQuotas, QuotaAlteration

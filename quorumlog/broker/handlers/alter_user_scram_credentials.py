@@ -3,7 +3,7 @@
 There is no SASL here, so the keys are unused. The salted password itself stays in this broker.
 """
 
-from quorumlog.broker.responses.cluster_answers import changed_cluster
+from quorumlog.broker.responses.controller_answers import changed_cluster
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.cluster_changes import (
     AlterScramCredentials,

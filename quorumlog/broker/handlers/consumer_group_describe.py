@@ -6,9 +6,9 @@ from quorumlog.broker.groups.core.consumer.descriptions import (
     MemberDescription,
     describe,
 )
-from quorumlog.broker.responses.authorized_operations import ALL_OF_GROUP
+from quorumlog.broker.responses.cluster_view import ALL_OF_GROUP
 from quorumlog.broker.responses.controller_answers import shortened
-from quorumlog.broker.responses.group_protocols import consumer_groups_problem
+from quorumlog.broker.responses.features import consumer_groups_problem
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.consumer_group_describe import (

@@ -11,7 +11,7 @@ from quorumlog.broker.groups.core.consumer.partitions import Partitions, TopicId
 from quorumlog.broker.groups.core.consumer.records import to_stored
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, HeartbeatResult
 from quorumlog.broker.responses.controller_answers import shortened
-from quorumlog.broker.responses.group_protocols import consumer_groups_problem
+from quorumlog.broker.responses.features import consumer_groups_problem
 from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done
 from quorumlog.chance import random_bytes
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -4,7 +4,7 @@
 # docs/decisions/0040-accepted-without-effect.md
 """
 
-from quorumlog.broker.responses.cluster_answers import changed_cluster
+from quorumlog.broker.responses.controller_answers import changed_cluster
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.cluster_changes import CreateAcls
 from quorumlog.metadata_quorum.image.records import AclBinding

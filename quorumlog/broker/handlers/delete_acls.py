@@ -1,6 +1,6 @@
 """DeleteAcls (31): deletes the ACLs that match filters. Source: KIP-140, KIP-290."""
 
-from quorumlog.broker.responses.cluster_answers import changed_cluster
+from quorumlog.broker.responses.controller_answers import changed_cluster
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.cluster_changes import DeleteAcls, Outcome
 from quorumlog.metadata_quorum.image.acls import AclFilter

@@ -6,8 +6,7 @@ they speak another protocol (docs/decisions/0004-quorum-protocol.md).
 
 from typing import Final
 
-from quorumlog.broker.responses.authorized_operations import ALL_OF_CLUSTER
-from quorumlog.broker.responses.cluster_view import controller_for_clients
+from quorumlog.broker.responses.cluster_view import ALL_OF_CLUSTER, controller_for_clients
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_cluster import (

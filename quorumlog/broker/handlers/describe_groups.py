@@ -3,9 +3,8 @@
 KIP-430 (authorized operations, v3), KIP-1043 (GROUP_ID_NOT_FOUND, v6).
 """
 
-from quorumlog.broker.groups.core.group import Group, Member
-from quorumlog.broker.groups.core.states import GroupState
-from quorumlog.broker.responses.authorized_operations import ALL_OF_GROUP
+from quorumlog.broker.groups.core.group import Group, GroupState, Member
+from quorumlog.broker.responses.cluster_view import ALL_OF_GROUP
 from quorumlog.broker.responses.controller_answers import shortened
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode

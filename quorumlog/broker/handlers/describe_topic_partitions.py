@@ -6,8 +6,7 @@ returns. The `last_known_elr` is empty: elections do not use it here.
 
 from heapq import nsmallest
 
-from quorumlog.broker.responses.authorized_operations import ALL_OF_TOPIC
-from quorumlog.broker.responses.cluster_view import offline_replicas
+from quorumlog.broker.responses.cluster_view import ALL_OF_TOPIC, offline_replicas
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.image import ClusterImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode

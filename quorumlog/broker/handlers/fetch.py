@@ -21,7 +21,7 @@ from quorumlog.broker.partitions.core.data_path import (
     FetchedPartition,
     PartitionFetch,
 )
-from quorumlog.broker.responses.leader_hints import leader_hints
+from quorumlog.broker.responses.cluster_view import leader_hints
 from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.broker.settings import RACK_SELECTOR
 from quorumlog.clock import monotonic_ms

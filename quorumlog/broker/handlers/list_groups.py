@@ -2,7 +2,7 @@
 
 from quorumlog.broker.groups.core.consumer.descriptions import list_groups
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.broker.groups.core.states import GroupState
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.list_groups import (

@@ -14,7 +14,7 @@ from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.broker.partitions.io.appends import verification_by
 from quorumlog.broker.partitions.log.appends import WITHOUT_TRANSACTIONAL_ID
 from quorumlog.broker.partitions.log.verified_appends import ClientTransaction
-from quorumlog.broker.responses.leader_hints import leader_hints
+from quorumlog.broker.responses.cluster_view import leader_hints
 from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition

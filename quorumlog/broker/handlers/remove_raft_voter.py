@@ -1,6 +1,6 @@
 """RemoveRaftVoter (81): makes a voter of the quorum an observer. Source: KIP-853."""
 
-from quorumlog.broker.responses.voter_answers import changed_voters
+from quorumlog.broker.responses.controller_answers import changed_voters
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.storage.io.checkpoints import uuid_to_text
 from quorumlog.wire.codec.error_codes import ErrorCode

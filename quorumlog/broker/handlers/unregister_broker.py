@@ -1,6 +1,6 @@
 """UnregisterBroker (64): removes a broker that will not come back. Source: KIP-500."""
 
-from quorumlog.broker.responses.cluster_answers import changed_cluster
+from quorumlog.broker.responses.controller_answers import changed_cluster
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.cluster_changes import UnregisterBroker
 from quorumlog.wire.codec.identifiers import BrokerId

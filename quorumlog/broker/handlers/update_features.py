@@ -2,13 +2,12 @@
 
 from typing import Final
 
-from quorumlog.broker.responses.cluster_answers import changed_cluster
+from quorumlog.broker.responses.controller_answers import changed_cluster, changed_voters
 from quorumlog.broker.responses.features import (
     KRAFT_VERSION,
     KRAFT_VERSION_MAX,
     kraft_version_problem,
 )
-from quorumlog.broker.responses.voter_answers import changed_voters
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.cluster_changes import (
     DONE,

@@ -1,10 +1,11 @@
 """The image as clients see it: unfenced brokers, and the topics on them."""
 
 from collections.abc import Iterable
+from typing import Final
 
-from quorumlog.broker.responses.authorized_operations import ALL_OF_CLUSTER, ALL_OF_TOPIC
 from quorumlog.broker.server.api import BrokerContext
-from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage, TopicImage
+from quorumlog.metadata_quorum.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from quorumlog.metadata_quorum.image.acls import AclOperation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicPartition
 from quorumlog.wire.codec.messages.metadata import (
@@ -101,3 +102,42 @@ def offline_replicas(image: ClusterImage, partition: PartitionImage) -> Iterable
             at = partition.directory_of(broker_id)
             if at is not None and at not in registration.directories:
                 yield broker_id
+
+
+def leader_hints(image: ClusterImage, partitions: Iterable[TopicPartition]) -> list[BrokerImage]:
+    """Return the brokers that lead these partitions, each once, sorted by id."""
+    leaders = {
+        partition.leader_id
+        for partition in map(image.partition, partitions)
+        if partition is not None
+    }
+    return [image.brokers[leader] for leader in sorted(leaders & image.brokers.keys())]
+
+
+def _bits(*operations: AclOperation) -> int:
+    """Return the bit field of operations: bit n is Kafka's operation code n (KIP-430)."""
+    return sum(1 << operation for operation in operations)
+
+
+_CONFIGS: Final = (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
+
+ALL_OF_TOPIC: Final = _bits(
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.CREATE,
+    AclOperation.DELETE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    *_CONFIGS,
+)
+ALL_OF_GROUP: Final = _bits(
+    AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE, *_CONFIGS
+)
+ALL_OF_CLUSTER: Final = _bits(
+    AclOperation.CREATE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    AclOperation.CLUSTER_ACTION,
+    AclOperation.IDEMPOTENT_WRITE,
+    *_CONFIGS,
+)

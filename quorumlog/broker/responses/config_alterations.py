@@ -11,9 +11,8 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
-from quorumlog.broker.responses.cluster_answers import changed_cluster
 from quorumlog.broker.responses.config_entries import ResourceType
-from quorumlog.broker.responses.controller_answers import decided, shortened
+from quorumlog.broker.responses.controller_answers import changed_cluster, decided, shortened
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.metadata_quorum.cluster_changes import AlterGroupConfigs, Outcome
 from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult

@@ -3,9 +3,15 @@
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
+from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
 from quorumlog.broker.responses.cluster_view import partitions_of
 from quorumlog.broker.server.api import BrokerContext
-from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, RequestTooLarge
+from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcome, parts_of
+from quorumlog.metadata_quorum.controller_client import (
+    ControllerUnavailable,
+    RequestTooLarge,
+    VoterChangeResult,
+)
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 
@@ -66,3 +72,43 @@ def shortened(message: str | None) -> str | None:
     if message is None or len(message) <= MESSAGE_MAX:
         return message
     return message[:MESSAGE_MAX] + "..."
+
+
+async def changed_voters(asked: Awaitable[VoterChangeResult], *, doubt: str) -> VoterChangeResult:
+    """Return the outcome of the change, with a message that fits its field.
+
+    `doubt`: the message about the possible effect, if no leader has answered.
+    """
+    try:
+        result = await asked
+    except ControllerUnavailable as error:
+        code, message = unanswered(error, doubt)
+        return VoterChangeResult(error_code=code, error_message=message)
+    return VoterChangeResult(
+        error_code=result.error_code, error_message=shortened(result.error_message)
+    )
+
+
+async def changed_cluster(
+    context: BrokerContext, change: ClusterChange, *, doubt: str
+) -> list[Outcome]:
+    """Return an outcome per part of the change, with messages that fit their fields.
+
+    It waits until this broker's image has the change, at most SEEN_HERE_MS after the commit.
+    `doubt`: the message about the possible effect, if no controller has answered.
+    """
+    try:
+        outcomes = await context.controller.change_cluster(change)
+    except ControllerUnavailable as error:
+        code, message = unanswered(error, doubt)
+        return [Outcome(error_code=code, error_message=message)] * parts_of(change)
+    if outcomes.end_offset >= 0:
+        await context.metadata.wait_until(
+            lambda image: image.end_offset >= outcomes.end_offset, timeout_ms=SEEN_HERE_MS
+        )
+    return [
+        one
+        if one.error_code is ErrorCode.NONE
+        else Outcome(error_code=one.error_code, error_message=shortened(one.error_message))
+        for one in outcomes.results
+    ]

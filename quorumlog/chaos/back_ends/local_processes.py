@@ -18,8 +18,8 @@ from quorumlog.chaos.back_ends.back_end import (
     for_each,
     holders_of,
 )
-from quorumlog.chaos.back_ends.local_voters import LocalVoters, why_needed
 from quorumlog.chaos.back_ends.voter_changer import OPERATIONS as OF_VOTERS
+from quorumlog.chaos.back_ends.voter_changer import VoterChanger
 from quorumlog.chaos.faults.fault import UNDOING, StepFault
 from quorumlog.chaos.faults.links import EFFECTS, Effect, Link, LinkRule
 from quorumlog.chaos.faults.registry import STEP_FAULTS
@@ -29,8 +29,37 @@ from quorumlog.chaos.network.routes import are_used
 from quorumlog.chaos.shim import shim as shims
 from quorumlog.chaos.shim.orders import Orders
 from quorumlog.chaos.shim.shim import Shim
-from quorumlog.cluster import ClusterError, LocalCluster, NodeFailed
+from quorumlog.cluster import ClusterError, LocalCluster, NodeFailed, layout
 from quorumlog.cluster.lost_records import lose_records
+from quorumlog.cluster.roles import CONTROLLER
+
+
+class LocalVoters(VoterChanger):
+    """The voters of a LocalCluster. A file in each directory has the directory's id."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster: Final = cluster
+        super().__init__(
+            cluster.bootstrap,
+            controllers=[node.id for node in cluster.nodes if CONTROLLER in node.roles],
+            directory_of=lambda node_id: layout.directory_id(cluster.directory, node_id),
+            now_s=lambda: asyncio.get_running_loop().time(),
+        )
+
+
+def why_needed(status: dict[str, Any] | None, node_id: int) -> str:
+    """Return why a cluster may need a node's copies, by its best-informed node, or "".
+
+    It needs none if other nodes lead, in sync, every partition that this node has a copy of.
+    """
+    if status is None or status["controller_id"] in {None, -1, node_id}:
+        return "no other node has reported the active controller"
+    partitions = [one for topic in status["topics"].values() for one in topic["partitions"]]
+    copies = [one for one in partitions if node_id in one["replicas"]]
+    if any(one["leader"] in {-1, node_id} or node_id in one["isr"] for one in copies):
+        return "it leads a partition, or is in its ISR"
+    return ""
+
 
 _START_TIMEOUT_S: Final = 20.0
 _STARVE_PERIOD_S: Final = 0.06

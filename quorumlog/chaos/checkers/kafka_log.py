@@ -46,10 +46,11 @@ from quorumlog.chaos.checkers.log_ends import end_anomalies
 from quorumlog.chaos.checkers.log_transactions import join_keys, of_transactions
 from quorumlog.chaos.checkers.order_anomalies import order_anomalies
 from quorumlog.chaos.checkers.reader_lag import reader_lag, stopped_early
+from quorumlog.chaos.checkers.reader_lives import CORRUPT
 from quorumlog.chaos.checkers.texts import TEXTS
-from quorumlog.chaos.checkers.told_losses import told_losses
 from quorumlog.chaos.checkers.verdict import (
     Anomaly,
+    CheckResult,
     Gap,
     Partial,
     Severity,
@@ -62,6 +63,7 @@ from quorumlog.chaos.checkers.version_order import (
     messages_of,
     order_versions,
 )
+from quorumlog.chaos.checkers.witnesses import Told, invalid
 
 ANOMALIES: Final = (
     NODE_ENDED_ANOMALY,
@@ -266,6 +268,30 @@ def _figures(order: VersionOrder) -> dict[str, int]:
         "polled": count(polled),
         "finally_polled": count((entries.kind == FINAL_POLL) & (entries.outcome == OK)),
     }
+
+
+_NOTES = {
+    "corrupt-read": "the received bytes fail their checksum",
+    "truncated-read": "the log ends below this reader's position",
+}
+
+
+def told_losses(errors: Entries) -> list[CheckResult]:
+    """Return `corrupt-read` and `truncated-read`: losses that only the error of a read proves.
+
+    `errors`: entries of kind ERROR, see `reader_lives.loss_errors`.
+    """
+    is_corrupt = np.array([*(name in CORRUPT for name in errors.keys), False])[errors.key]
+    results = []
+    for name, chosen in (("corrupt-read", is_corrupt), ("truncated-read", ~is_corrupt)):
+        found = np.flatnonzero(chosen)
+
+        def tell(n: int, name: str = name, found: np.ndarray = found) -> Told:
+            return _NOTES[name], [("failed read", int(found[n]))]
+
+        if len(found):
+            results.append(invalid(errors, name, found, tell))
+    return results
 
 
 CHECKER: Final = Checker(

@@ -10,23 +10,41 @@ import contextvars
 import gc
 import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextvars import Context
 from functools import partial
 from itertools import count
 from random import Random
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, Unpack, cast
 
-from quorumlog.chaos.node_simulation.numbered import numbered
 from quorumlog.chaos.node_simulation.process import KERNEL, OWNER, Process, ThreadPool
 from quorumlog.chaos.simulation.kernel.randomness import seeded
+
+T = TypeVar("T")
+
+
+def numbered(made: type[T], numbers: Iterator[int]) -> type[T]:
+    """Return a subclass of `made` whose objects take their number at their first hash.
+
+    By default, the hash is the object's address, so the order of a set depends on the memory
+    layout. But asyncio and aiohttp cancel, wake and close objects in the order of a set.
+    """
+
+    def take_number(self: Any) -> int:
+        try:
+            return cast(int, self.number_in_sets)
+        except AttributeError:
+            self.number_in_sets = number = next(numbers)
+            return number
+
+    return cast("type[T]", type(made.__name__, (made,), {"__hash__": take_number}))
+
 
 START_S: Final = 1_000.0
 COLLECT_EVERY_S: Final = 20.0  # virtual: the seed determines when finalizers run
 CALLBACKS_AT_ONE_INSTANT_MAX: Final = 200_000
 _DEFAULT_THREADS: Final = 8
 
-T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 

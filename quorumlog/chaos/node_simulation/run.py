@@ -21,6 +21,7 @@ from quorumlog.chaos.drivers.client_driver import ClientDriver
 from quorumlog.chaos.drivers.driver import SendFailed
 from quorumlog.chaos.drivers.limits import limited
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, read_history
+from quorumlog.chaos.mutants.registry import mutant_called
 from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.node_simulation.copies import Copies, SharedLoss
 from quorumlog.chaos.node_simulation.loop import START_S, NoProgress, SimulatedLoop
@@ -32,7 +33,6 @@ from quorumlog.chaos.node_simulation.machine import (
     Machine,
     host_of,
 )
-from quorumlog.chaos.node_simulation.mutants import mutant_called
 from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.operator import AFTER_S, Operator
 from quorumlog.chaos.node_simulation.oracle import Oracle

@@ -24,7 +24,7 @@ class NodesSettings:
     """The settings of one run.
 
     config: settings of the nodes, on top of a local cluster's settings.
-    mutant: the name of a planted bug; see mutants.py.
+    mutant: the name of a planted bug; see `chaos.mutants`.
     any_power_loss: power is lost, and all nodes are killed, at any time, which no cluster
         promises to survive.
     log_level: the least level of the nodes' log lines on the standard error output.

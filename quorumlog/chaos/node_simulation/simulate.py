@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from quorumlog.chaos.mutants.registry import mutant_called
 from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked, run_one
-from quorumlog.chaos.node_simulation.mutants import mutant_called
 from quorumlog.chaos.node_simulation.settings import DEFAULT_OPTIONS, NodesResult, NodesSettings
 from quorumlog.chaos.node_simulation.swarm import draw_swarm
 from quorumlog.chaos.schedule import Option, Schedule
-from quorumlog.chaos.simulation.kernel.shrink import shrink_schedule
+from quorumlog.chaos.simulation.kernel.swarm import shrink_schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import options_of
 from quorumlog.cluster import ClusterShape

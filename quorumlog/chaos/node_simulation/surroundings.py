@@ -14,8 +14,7 @@ from aiohttp import client_reqrep, connector, web_response
 from aiohttp._websocket.writer import WebSocketWriter
 
 from quorumlog import chance, clock
-from quorumlog.chaos.node_simulation.loop import START_S, SimulatedLoop
-from quorumlog.chaos.node_simulation.numbered import numbered
+from quorumlog.chaos.node_simulation.loop import START_S, SimulatedLoop, numbered
 from quorumlog.chaos.node_simulation.process import OWNER
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.wire.io import frames

@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from quorumlog.chaos.mutants.parts import REAL_PARTS
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.simulation.kernel.rules import Violation
 from quorumlog.chaos.simulation.kernel.run import Run
-from quorumlog.chaos.simulation.kernel.shrink import shrink_schedule
+from quorumlog.chaos.simulation.kernel.swarm import shrink_schedule
 from quorumlog.chaos.simulation.worlds.registry import world_kind
 from quorumlog.invariants import InvariantViolation
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError, UnexpectedOffset
@@ -70,7 +71,7 @@ def replay(schedule: Schedule, *, mutant: str | None = None) -> SimulationResult
     kind.check_schedule(schedule)
     if mutant is not None and mutant not in kind.mutants:
         raise ValueError(f"the world {kind.name} has no mutant {mutant!r}")
-    world = kind.build(schedule, mutant)
+    world = kind.build(schedule, REAL_PARTS if mutant is None else kind.mutants[mutant].parts)
     violation = None
     with _quiet():
         try:

@@ -12,7 +12,7 @@ from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.transaction_requests import CoordinatorType
 from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.io.cluster import check
-from quorumlog.client.io.find_coordinator import find_coordinator
+from quorumlog.client.io.coordinator import find_coordinator
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.describe_transactions import DescribeTransactionsRequest

@@ -26,7 +26,9 @@ INVALID_PRODUCER_EPOCH means that another producer raised our epoch. A batch in 
 duplicate by now, so it fails; a batch that was never sent goes out under a new producer id.
 """
 
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -36,15 +38,37 @@ from quorumlog.client.core.batch import (
     BatchState,
     ProducerIdentity,
 )
-from quorumlog.client.core.leaders import Leader, Leaders
-from quorumlog.client.core.partition_queue import PartitionQueue
+from quorumlog.client.core.metadata_cache import Leader, Leaders
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.records import Headers
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.records import Record
+
+
+@dataclass(slots=True, eq=False)
+class PartitionQueue:
+    """The batches `in_flight` (sent at least once), then `waiting`; the oldest first.
+
+    `sequence`: identity and sequence number of the next new batch. `topic_id`: the topic of new
+    batches. `pipelined`: a batch of that identity and topic id was acknowledged. `renumber`: number
+    all batches in flight anew, once every response to them has arrived.
+    """
+
+    topic_partition: TopicPartition
+    in_flight: list[Batch] = field(default_factory=list)
+    waiting: deque[Batch] = field(default_factory=deque)
+    sequence: tuple[ProducerIdentity, int] | None = None
+    topic_id: bytes = ZERO_TOPIC_ID
+    pipelined: bool = False
+    renumber: bool = False
+
+    def batches(self) -> Iterator[Batch]:
+        """Return all unfinished batches, oldest first."""
+        yield from self.in_flight
+        yield from self.waiting
 
 
 class Requests:

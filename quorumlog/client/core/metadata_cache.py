@@ -7,10 +7,9 @@ Wrong metadata does no harm: the broker refuses the request.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from quorumlog.addresses import address_text
-from quorumlog.client.core.leaders import Leader
 from quorumlog.client.settings import Address
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
@@ -19,6 +18,28 @@ from quorumlog.wire.codec.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+
+
+class Leader(NamedTuple):
+    """A partition's leader and its leader epoch.
+
+    Epochs compare only within one topic id; zeros: the cluster has no topic ids.
+    """
+
+    broker_id: int
+    leader_epoch: int
+    topic_id: bytes = ZERO_TOPIC_ID
+
+
+class Leaders(Protocol):
+    """The leaders that `Accumulator.drain` may send to."""
+
+    def leader(self, topic_partition: TopicPartition) -> Leader | None:
+        """Return the leader; None while it is unknown or unreachable."""
+
+    def has_room(self, broker_id: int) -> bool:
+        """Return whether one more request may be sent to this broker now."""
+
 
 NO_LEADER: Final = -1
 

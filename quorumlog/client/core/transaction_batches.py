@@ -10,7 +10,7 @@ from typing import Final
 
 from quorumlog.client.core.accumulator import Accumulator
 from quorumlog.client.core.batch import Batch
-from quorumlog.client.core.leaders import Leader, Leaders
+from quorumlog.client.core.metadata_cache import Leader, Leaders
 from quorumlog.client.core.transactions import Transactions
 from quorumlog.wire.codec.identifiers import TopicPartition
 

@@ -16,8 +16,7 @@ from typing import Final
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction, shuffle
 from quorumlog.client.core.absences import may_appear
-from quorumlog.client.core.leaders import Leader
-from quorumlog.client.core.metadata_cache import MetadataCache, Node, TopicView
+from quorumlog.client.core.metadata_cache import Leader, MetadataCache, Node, TopicView
 from quorumlog.client.core.waits import Attempt
 from quorumlog.client.errors import KafkaError, answered, known
 from quorumlog.client.io.broker_connections import BrokerConnections, api_of, unsupported

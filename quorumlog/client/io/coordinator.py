@@ -9,20 +9,22 @@ from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
 from quorumlog.client.core.absences import listed
 from quorumlog.client.core.grouping import by_topic
+from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.core.transaction_requests import CoordinatorType
 from quorumlog.client.core.waits import Wait
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import (
+    QUESTION_TIMEOUT_MS,
     UNKNOWN_TOPIC_MS,
     Cluster,
     Purpose,
     check,
 )
-from quorumlog.client.io.find_coordinator import find_coordinator
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.message import Request, ResponseT
+from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest
 from quorumlog.wire.codec.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -36,6 +38,23 @@ from quorumlog.wire.codec.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseTopics,
 )
+
+
+async def find_coordinator(cluster: Cluster, kind: CoordinatorType, key: str) -> int:
+    """Return the coordinator's broker id, after connecting to it. Raises KafkaError."""
+    request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
+    response = await cluster.send(None, request, timeout_ms=QUESTION_TIMEOUT_MS)
+    if response.coordinators:
+        found = response.coordinators[0]
+        check(found.error_code, found.error_message or "")
+        node = Node(found.node_id, found.host, found.port)
+    else:
+        check(response.error_code, response.error_message or "")
+        node = Node(response.node_id, response.host, response.port)
+    cluster.metadata.nodes.setdefault(node.broker_id, node)
+    await cluster.connect(node.broker_id, Purpose.GROUP)
+    return node.broker_id
+
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from quorumlog import clock
 from quorumlog.chance import random_fraction
-from quorumlog.client.core.leaders import Leader
-from quorumlog.client.core.metadata_cache import Node
+from quorumlog.client.core.metadata_cache import Leader, Node
 from quorumlog.client.core.position import Position, PositionState
 from quorumlog.client.core.positions import Positions
 from quorumlog.client.errors import KafkaError, known

@@ -14,8 +14,7 @@ from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
 from quorumlog.client.core.accumulator import NEVER_MS, Accumulator, BatchAnswer
 from quorumlog.client.core.batch import Batch, ProducerIdentity
-from quorumlog.client.core.leaders import Leader
-from quorumlog.client.core.metadata_cache import Node
+from quorumlog.client.core.metadata_cache import Leader, Node
 from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
 from quorumlog.client.io.delivery import wait_until_done

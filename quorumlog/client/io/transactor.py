@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from quorumlog.chance import random_fraction
 from quorumlog.client.core.accumulator import Accumulator
-from quorumlog.client.core.leaders import Leaders
+from quorumlog.client.core.metadata_cache import Leaders
 from quorumlog.client.core.transaction import Outcome
 from quorumlog.client.core.transaction_attempts import TransactionAttempts
 from quorumlog.client.core.transaction_batches import TransactionBatches
@@ -32,7 +32,7 @@ from quorumlog.client.core.transactions import Transactions
 from quorumlog.client.core.waits import Wait
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import Cluster, Purpose
-from quorumlog.client.io.find_coordinator import find_coordinator
+from quorumlog.client.io.coordinator import find_coordinator
 from quorumlog.client.io.transaction_messages import TransactionMessages, abilities_of
 from quorumlog.client.records import GroupMetadata, OffsetAndMetadata
 from quorumlog.client.settings import ProducerSettings

@@ -16,8 +16,7 @@ from quorumlog.storage.core.aborted_transactions import (
     encode_index,
 )
 from quorumlog.storage.core.cleaned_transactions import CleanedTransactions
-from quorumlog.storage.core.cleaning import CleaningRules, NewestOffsets
-from quorumlog.storage.core.last_batches import LastBatches
+from quorumlog.storage.core.cleaning import CleaningRules, LastBatches, NewestOffsets
 from quorumlog.storage.core.segment_index import SegmentIndex
 from quorumlog.storage.core.settings import INT32_MAX, LogSettings
 from quorumlog.storage.io.append_handles import DiskFile

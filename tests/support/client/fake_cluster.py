@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from quorumlog.client import Producer
-from quorumlog.client.core.leaders import Leader
+from quorumlog.client.core.metadata_cache import Leader
 from quorumlog.cluster.ports import free_ports
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition

@@ -13,7 +13,7 @@ from hypothesis.stateful import (
 
 from quorumlog.client.core.accumulator import Accumulator, BatchAnswer
 from quorumlog.client.core.batch import Batch, BatchState, checked_record_size
-from quorumlog.client.core.leaders import Leader
+from quorumlog.client.core.metadata_cache import Leader
 from quorumlog.client.core.transaction import Outcome
 from quorumlog.client.core.transaction_attempts import TransactionAttempts
 from quorumlog.client.core.transaction_batches import TransactionBatches

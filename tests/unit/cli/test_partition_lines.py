@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorumlog.cli.partition_lines import partition_line
+from quorumlog.cli.status_lines import partition_line
 
 
 @pytest.mark.parametrize(

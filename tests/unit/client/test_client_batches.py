@@ -10,7 +10,7 @@ from quorumlog.client.core.accumulator import (
     Requests,
 )
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity
-from quorumlog.client.core.leaders import Leader
+from quorumlog.client.core.metadata_cache import Leader
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition

@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.client.core.accumulator import Accumulator, BatchAnswer
 from quorumlog.client.core.batch import Batch, ProducerIdentity, checked_record_size
-from quorumlog.client.core.leaders import Leader
+from quorumlog.client.core.metadata_cache import Leader
 from quorumlog.client.errors import DEFINITE, KafkaError, answered, known
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -1,7 +1,6 @@
 """What a client believes of topics and leaders when answers of several brokers differ."""
 
-from quorumlog.client.core.leaders import Leader
-from quorumlog.client.core.metadata_cache import MetadataCache, Node
+from quorumlog.client.core.metadata_cache import Leader, MetadataCache, Node
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.messages.metadata import (

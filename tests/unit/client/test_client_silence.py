@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog.client import Consumer, KafkaError, Producer, TopicPartition
 from quorumlog.client.core import absences
-from quorumlog.client.core.leaders import Leader
+from quorumlog.client.core.metadata_cache import Leader
 from quorumlog.client.io import cluster as cluster_module
 from quorumlog.client.settings import ConsumerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode

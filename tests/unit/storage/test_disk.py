@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 
-from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.chaos.simulation.kernel.sim_file import SimFile
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk, SimFile
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import CHUNKS_PER_WRITE, Disk, RealDisk, read_file
 from quorumlog.storage.io.read_handles import KNOWS_WHAT_IS_CACHED

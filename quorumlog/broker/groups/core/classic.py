@@ -6,7 +6,7 @@ members, past generations, and replaced static members.
 Sources: KIP-62 (sessions), KIP-345 (static members); joining.py, rebalance.py.
 """
 
-from quorumlog.broker.groups.core.group import Group, Member
+from quorumlog.broker.groups.core.group import Group, GroupState, Member
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import GroupRecord
@@ -19,7 +19,6 @@ from quorumlog.broker.groups.core.requests import (
     Sync,
     SyncResult,
 )
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 

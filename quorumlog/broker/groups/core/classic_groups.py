@@ -2,16 +2,52 @@
 
 from typing import Final, assert_never
 
+from sortedcontainers import SortedSet
+
 from quorumlog.broker.groups.core.classic import ClassicProtocol
-from quorumlog.broker.groups.core.deadlines import GroupDeadlines
-from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.group import Group, GroupState
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.joining import Joining
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.requests import Heartbeat, Join, Leave, Sync
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
+
+
+class GroupDeadlines:
+    """At most one deadline for each group, the earliest first.
+
+    A deadline may come before its group's next timeout: a heartbeat does not move it.
+    """
+
+    def __init__(self) -> None:
+        self._in_order: SortedSet[tuple[int, str]] = SortedSet()  # (deadline_ms, group id)
+        self._of: dict[str, int] = {}  # group id -> its deadline_ms
+
+    @property
+    def next_ms(self) -> int | None:
+        """The earliest deadline; None: no group has a deadline."""
+        return self._in_order[0][0] if self._in_order else None
+
+    def note(self, group_id: str, deadline_ms: int | None) -> None:
+        """Replace the group's deadline; None: remove it."""
+        noted_ms = self._of.get(group_id)
+        if deadline_ms == noted_ms:
+            return
+        if noted_ms is not None:
+            self._in_order.remove((noted_ms, group_id))
+            del self._of[group_id]
+        if deadline_ms is not None:
+            self._in_order.add((deadline_ms, group_id))
+            self._of[group_id] = deadline_ms
+
+    def pop_due(self, now_ms: int) -> str | None:
+        """Return the group with the earliest due deadline, and remove it; None: none is due."""
+        if not self._in_order or self._in_order[0][0] > now_ms:
+            return None
+        _, group_id = self._in_order.pop(0)
+        del self._of[group_id]
+        return group_id
 
 
 class ClassicGroups:

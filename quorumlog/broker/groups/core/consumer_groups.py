@@ -40,7 +40,7 @@ from quorumlog.broker.groups.core.consumer.topics import (
     InvalidRegularExpression,
     Topics,
 )
-from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.group import Group, GroupState
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import GroupRecord, LogRecord, StoredGroup
@@ -54,7 +54,6 @@ from quorumlog.broker.groups.core.requests import (
     Request,
     Sync,
 )
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 

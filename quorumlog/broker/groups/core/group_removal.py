@@ -9,11 +9,11 @@ from typing import Final
 
 from quorumlog.broker.groups.core.classic_groups import ClassicGroups
 from quorumlog.broker.groups.core.consumer_groups import OWN_REQUEST, ConsumerGroups
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.removal import OffsetRemoval, topics_read
 from quorumlog.broker.groups.core.requests import DeleteGroup
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffsets
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode

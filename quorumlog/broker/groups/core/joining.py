@@ -8,7 +8,7 @@ assigned id), KIP-814.
 from dataclasses import replace
 from typing import Final
 
-from quorumlog.broker.groups.core.group import Group, Member
+from quorumlog.broker.groups.core.group import Group, GroupState, Member
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.member_messages import (
     CONSUMER,
@@ -18,7 +18,6 @@ from quorumlog.broker.groups.core.member_messages import (
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import NAME_BYTES_MAX, GroupRecord
 from quorumlog.broker.groups.core.requests import Join, JoinResult
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame

@@ -6,11 +6,10 @@ Source: KIP-496.
 from collections.abc import Collection
 from typing import Final
 
-from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.group import Group, GroupState
 from quorumlog.broker.groups.core.member_messages import CONSUMER, subscribed_topics
 from quorumlog.broker.groups.core.records import LogRecord, OffsetRecord
 from quorumlog.broker.groups.core.requests import CommitResult, DeleteOffsets
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicPartition

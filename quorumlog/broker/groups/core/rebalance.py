@@ -3,11 +3,10 @@
 Sources: KIP-62, KIP-134 (a new group waits a little for more members), KIP-345.
 """
 
-from quorumlog.broker.groups.core.group import Group, Member
+from quorumlog.broker.groups.core.group import Group, GroupState, Member
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.records import GroupRecord
 from quorumlog.broker.groups.core.requests import JoinResult, SyncResult
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode

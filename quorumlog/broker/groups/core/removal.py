@@ -9,14 +9,13 @@ group. In a group with members, expiry deletes only offsets of topics to which n
 from collections.abc import Iterable, Set
 from typing import Final
 
-from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.group import Group, GroupState
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.member_messages import CONSUMER
 from quorumlog.broker.groups.core.offset_deletion import ANY_TOPIC, decide_deletion, subscribed_by
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import GroupRecord, Key, LogRecord, OffsetRecord
 from quorumlog.broker.groups.core.requests import DeleteOffsets
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffsets
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition

@@ -18,6 +18,7 @@ from quorumlog.broker.groups.core.classic_groups import ClassicGroups
 from quorumlog.broker.groups.core.commits import decide_commit, is_group_name, stranger_refusal
 from quorumlog.broker.groups.core.consumer_groups import ConsumerGroups
 from quorumlog.broker.groups.core.effects import VerifyTransaction
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import OffsetRecord, decode
@@ -28,7 +29,6 @@ from quorumlog.broker.groups.core.requests import (
     TransactionalRequest,
 )
 from quorumlog.broker.groups.core.rewrite import Rewrite
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition

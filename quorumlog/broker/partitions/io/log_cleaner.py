@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from quorumlog.broker.partitions.core.data_path import ReadEnd
 from quorumlog.broker.partitions.io.disk_threads import performed
-from quorumlog.broker.partitions.io.log_rounds import LOGS_PER_TURN, is_at_rest
+from quorumlog.broker.partitions.io.retention import LOGS_PER_TURN, is_at_rest
 from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver

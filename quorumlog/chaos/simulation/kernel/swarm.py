@@ -1,11 +1,11 @@
-"""Draws a schedule from a seed.
+"""Draws a schedule from a seed, and shrinks a schedule.
 
 Swarm testing: each class of faults is on or off per seed, and its strength is drawn per seed, so
 that some runs see one fault often and others see many faults seldom.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -13,7 +13,7 @@ from quorumlog.chaos.faults import disks, machines, partitions, traffic
 from quorumlog.chaos.faults.admin import Reassign
 from quorumlog.chaos.faults.fault import ALL, MILLION, Fault
 from quorumlog.chaos.faults.quorum import FalseNotice, Resign
-from quorumlog.chaos.schedule import Action, Target
+from quorumlog.chaos.schedule import Action, Schedule, Target
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 
 _INSTANTANEOUS: Final = (
@@ -145,3 +145,21 @@ class _Draws:
         if self.kind is partitions.OneWayCut:
             return partitions.OneWayCut(direction=rng.choice(("in", "out")))
         return self.kind()
+
+
+def shrink_schedule(schedule: Schedule, still_fails: Callable[[Schedule], bool]) -> Schedule:
+    """Return the schedule with as few actions as delta debugging (ddmin) finds."""
+    actions = list(schedule.actions)
+    chunk = max(1, len(actions) // 2)
+    while actions:
+        reduced = False
+        for start in range(0, len(actions), chunk):
+            fewer = actions[:start] + actions[start + chunk :]
+            if still_fails(replace(schedule, actions=tuple(fewer))):
+                actions, reduced = fewer, True
+                break
+        if not reduced and chunk == 1:
+            break
+        if not reduced:
+            chunk = max(1, chunk // 2)
+    return replace(schedule, actions=tuple(actions))

@@ -2,15 +2,38 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from quorumlog.chaos.faults import disks, machines
+from quorumlog.chaos.faults.admin import Reassign
 from quorumlog.chaos.faults.fault import ALL, Fault
 from quorumlog.chaos.faults.machines import PowerLossOfAll
-from quorumlog.chaos.faults.traffic import Delay
+from quorumlog.chaos.faults.partitions import OneWayCut, Partition
+from quorumlog.chaos.faults.processes import Kill, Pause
+from quorumlog.chaos.faults.quorum import FalseNotice, Resign
+from quorumlog.chaos.faults.traffic import Delay, Duplication, Loss, Reorder
+from quorumlog.chaos.mutants.mutant import Mutant
+from quorumlog.chaos.mutants.parts import Parts
 from quorumlog.chaos.schedule import Schedule, ScheduleError
 from quorumlog.chaos.simulation.kernel.options import DrawOptions
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.run import World
 from quorumlog.chaos.simulation.kernel.swarm import Hunt, draw_actions
+
+_ON_MESSAGES: Final = (Loss, Duplication, Delay, Reorder, Partition, OneWayCut)
+# The order counts: each kind of fault draws in its turn.
+BROKER_FAULTS: Final[tuple[type[Fault], ...]] = (
+    *_ON_MESSAGES, Kill, machines.PowerLoss, Pause, machines.ClockDrift, Resign, FalseNotice,
+)  # fmt: skip
+PARTITION_FAULTS: Final = (*BROKER_FAULTS, machines.PowerLossOfAll)
+QUORUM_FAULTS: Final[tuple[type[Fault], ...]] = (
+    *_ON_MESSAGES, Kill, machines.PowerLoss, Pause, machines.ClockDrift, disks.SlowDisk,
+    disks.FsyncError, Resign, FalseNotice, machines.InterruptedWrite, disks.DiskStall,
+)  # fmt: skip
+COMPOSED_FAULTS: Final = (*BROKER_FAULTS, Reassign)
+LOG_FAULTS: Final[tuple[type[Fault], ...]] = (
+    Kill, machines.PowerLoss, Pause, disks.FsyncError, machines.InterruptedWrite,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,20 +41,20 @@ class WorldKind:
     """A kind of world.
 
     nodes: the least and the greatest number of nodes.
-    mutants: name -> the rule that it breaks.
+    mutants: name -> mutant.
     options: draws the options of a run.
     hunt: the targets of the drawn faults.
-    build: makes the world of a schedule, with one rule broken if a mutant is named.
+    build: makes the world of a schedule, with these parts.
     """
 
     name: str
     text: str
     nodes: tuple[int, int] = (1, 9)
     faults: tuple[type[Fault], ...]
-    mutants: Mapping[str, str]
+    mutants: Mapping[str, Mutant]
     options: DrawOptions
     hunt: Hunt
-    build: Callable[[Schedule, str | None], World]
+    build: Callable[[Schedule, Parts], World]
 
     def draw(
         self, seed: int, *, nodes: int, duration_us: int, faults: Collection[str] | None

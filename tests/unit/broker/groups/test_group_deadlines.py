@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumlog.broker.groups.core.deadlines import GroupDeadlines
+from quorumlog.broker.groups.core.classic_groups import GroupDeadlines
 
 notes = st.tuples(st.sampled_from("abcd"), st.none() | st.integers(0, 9))
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import (
     DeleteOffsets,
     JoinResult,
@@ -9,7 +10,6 @@ from quorumlog.broker.groups.core.requests import (
     Request,
     SyncResult,
 )
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.groups.coordination import (
     SETTINGS,

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from quorumlog.broker.groups.core import events
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import CommitResult, CommittedOffset, DeleteGroup
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.groups.coordination import (
     SETTINGS,

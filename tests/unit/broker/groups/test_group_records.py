@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from quorumlog.broker.coordination.core.partitioning import java_string_hash, partition_for
-from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.group import Group, GroupState
 from quorumlog.broker.groups.core.records import (
     GroupRecord,
     LogRecord,
@@ -17,7 +17,6 @@ from quorumlog.broker.groups.core.records import (
     encode,
 )
 from quorumlog.broker.groups.core.requests import CommittedOffset
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicPartition

@@ -2,8 +2,8 @@
 
 import pytest
 
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import JoinResult, Request, SyncResult
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.groups.coordination import Coordination, beat, commit, join, sync
 

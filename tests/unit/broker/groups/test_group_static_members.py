@@ -2,8 +2,8 @@
 
 import pytest
 
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import JoinResult, LeaveResult, SyncResult
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.client.core.assignors import Subscription
 from quorumlog.client.core.group_protocol import encode_assignment, encode_subscription
 from quorumlog.wire.codec.error_codes import ErrorCode

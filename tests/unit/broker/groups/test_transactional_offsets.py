@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from quorumlog.broker.groups.core.effects import VerifyTransaction
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.pending_offsets import PendingOffsets
 from quorumlog.broker.groups.core.records import OffsetRecord, encode
 from quorumlog.broker.groups.core.requests import CommittedOffset, DeleteGroup
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch, read_header, sealed

@@ -9,8 +9,8 @@ import pytest
 from quorumlog.broker.coordination.core import events
 from quorumlog.broker.groups.core import group_removal, removal
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommittedOffset
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.client.core.assignors import Subscription
 from quorumlog.client.core.group_protocol import encode_subscription
 from quorumlog.wire.codec.identifiers import TopicPartition

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quorumlog.broker.groups.core.consumer.assignors import Assignment
-from quorumlog.broker.groups.core.consumer.changes import Changes
-from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup
 from quorumlog.broker.groups.core.consumer.heartbeats import Admitted
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat

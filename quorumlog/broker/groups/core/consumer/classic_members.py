@@ -8,7 +8,6 @@ raised as `RequestRefused`, before the first change. Source: KIP-848 (migration)
 
 from typing import Final
 
-from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.conversion import (
     NotConvertible,
     by_id,
@@ -16,7 +15,7 @@ from quorumlog.broker.groups.core.consumer.conversion import (
     encode_assignment,
     read_subscription,
 )
-from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
+from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup, ConsumerMember
 from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.consumer.records import ClassicMemberMetadata

@@ -13,7 +13,6 @@ from typing import Final, assert_never
 from quorumlog.broker.groups.core.consumer import events, targets
 from quorumlog.broker.groups.core.consumer.admission import check_fields
 from quorumlog.broker.groups.core.consumer.awaited_targets import AwaitedTargets, WaitingRequest
-from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.committed import CommittedGroups
 from quorumlog.broker.groups.core.consumer.effects import (
     AnswerRequest,
@@ -21,7 +20,7 @@ from quorumlog.broker.groups.core.consumer.effects import (
     Effect,
     MakeTarget,
 )
-from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup
 from quorumlog.broker.groups.core.consumer.heartbeats import Admitted
 from quorumlog.broker.groups.core.consumer.records import RecordKey, RecordKind
 from quorumlog.broker.groups.core.consumer.requests import (

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.broker.groups.core.consumer import admission
-from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.group import (
     LEFT_EPOCH,
     STATIC_LEFT_EPOCH,
+    Changes,
     ConsumerGroup,
 )
 from quorumlog.broker.groups.core.consumer.membership import Membership

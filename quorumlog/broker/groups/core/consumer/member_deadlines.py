@@ -2,9 +2,8 @@
 
 from typing import Final
 
-from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
-from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup
 from quorumlog.broker.groups.core.consumer.records import RecordKind
 from quorumlog.broker.groups.core.consumer.settings import GroupTimes
 from quorumlog.broker.groups.core.consumer.states import MemberState

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 from typing import Final
 
-from quorumlog.broker.groups.core.consumer.changes import Changes
-from quorumlog.broker.groups.core.consumer.group import STATIC_LEFT_EPOCH, ConsumerMember
+from quorumlog.broker.groups.core.consumer.group import STATIC_LEFT_EPOCH, Changes, ConsumerMember
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS
 from quorumlog.broker.groups.core.consumer.records import (
     GroupValue,

@@ -18,8 +18,7 @@ from quorumlog.broker.groups.core.consumer.assignors import (
     MemberSubscription,
     assignors,
 )
-from quorumlog.broker.groups.core.consumer.changes import Changes
-from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.consumer.records import (
     RecordKind,

@@ -15,12 +15,14 @@ from quorumlog.broker.partitions.core.data_path import (
     LeadershipListener,
     ProduceDone,
 )
+from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.log.appends import Appends
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.chaos.mutants.parts import Parts
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import ControllerNode
@@ -35,7 +37,6 @@ from quorumlog.chaos.simulation.worlds.brokers.disk_queue import (
 )
 from quorumlog.chaos.simulation.worlds.brokers.fetching import Fetching
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
-from quorumlog.chaos.simulation.worlds.brokers.rules import BrokenRules, telling_one_at_once
 from quorumlog.chaos.simulation.worlds.entries import entries_of
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
@@ -73,6 +74,15 @@ class Coordinators(LeadershipListener, Protocol):
         """Hear that topics are gone. Those of the same names that there are now are others."""
 
 
+def telling_one_at_once(rules: PartitionRules) -> PartitionRules:
+    """Return rules that apply an image to one replica for each turn of the event loop."""
+
+    class OneAtOnce(rules.untold_news):  # type: ignore[name-defined,misc]  # a class by value
+        at_once = 1
+
+    return replace(rules, untold_news=OneAtOnce)
+
+
 class BrokerNode:
     """A Process, and the Surroundings of its partitions.
 
@@ -87,7 +97,7 @@ class BrokerNode:
         controller: ControllerNode,
         oracle: ReplicationOracle,
         peers: Mapping[int, "BrokerNode"],
-        rules: BrokenRules,
+        parts: Parts,
         segment_bytes: int,
         fetch_bytes_max: int,
         flush_acks: bool,
@@ -103,7 +113,7 @@ class BrokerNode:
         self._oracle: Final = oracle
         self._requests: Final = ControllerRequests(self, environment, controller)
         self.fetching: Final = Fetching(self, environment, peers, fetch_bytes_max=fetch_bytes_max)
-        self._rules: Final = rules
+        self._parts: Final = parts
         self._settings: Final = replace(SETTINGS, log_flush_acks=flush_acks)
         self._late_us: Final = late_outcomes(environment, self.node_id) if flush_acks else at_once
         self._log_settings: Final = LogSettings(segment_bytes=segment_bytes)
@@ -129,9 +139,9 @@ class BrokerNode:
         self._requests.forget()
         for coordinators in self.coordinators:
             coordinators.forget()
-        storage = self._rules.storage
-        disk = storage.disk(self.machine.disk)
-        logs = storage.directory(disk, LOG_DIR, self._log_settings, storage.log)
+        parts = self._parts
+        disk = parts.disk(self.machine.disk)
+        logs = parts.directory(disk, LOG_DIR, self._log_settings, parts.log)
         self._logs = LogDirectories([logs])
         self._logs.start()
         logs.registrations.may_have_lost_power = self._may_have_lost_power
@@ -140,7 +150,7 @@ class BrokerNode:
             self.node_id,
             self._settings,
             self._logs,
-            rules=telling_one_at_once(self._rules.partition),
+            rules=telling_one_at_once(parts.partition),
             now_ms=self.machine.now_ms,
             opened=lambda _: None,  # the next step shows the log to the oracle
             failed=self._note_failure,
@@ -161,7 +171,7 @@ class BrokerNode:
             listeners=self.coordinators,
             failed=lambda _, error: self._note_failure(error),
             report=self._requests.report,
-            new_flusher=self._rules.flusher,
+            new_flusher=parts.flusher,
         )
         self.replicas.connect(around)
         now_ms = self.machine.now_ms

@@ -1,7 +1,7 @@
 """Requests of a simulated broker to the controller over the network, and its ISR proposals."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
@@ -11,6 +11,7 @@ from quorumlog.chaos.simulation.worlds.brokers.controller_node import (
     CONTROLLER_ID,
     ControllerNode,
 )
+from quorumlog.chaos.simulation.worlds.brokers.fetching import Broker
 from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
     ControllerRequest,
@@ -22,9 +23,6 @@ from quorumlog.metadata_quorum.controller_client import IsrProposal, LogReport
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import PartitionIndex, TopicPartition
 
-if TYPE_CHECKING:
-    from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
-
 PROPOSAL_TIMEOUT_US: Final = 200_000
 LATE_SHARE: Final = 0.2  # of the runs; in them the metadata log may overtake ISR responses
 
@@ -32,9 +30,7 @@ LATE_SHARE: Final = 0.2  # of the runs; in them the metadata log may overtake IS
 class ControllerRequests:
     """The requests of one broker, and the Proposals of its partitions."""
 
-    def __init__(
-        self, node: "BrokerNode", environment: Environment, controller: ControllerNode
-    ) -> None:
+    def __init__(self, node: Broker, environment: Environment, controller: ControllerNode) -> None:
         self._node: Final = node
         self._environment: Final = environment
         self._controller: Final = controller

@@ -1,8 +1,8 @@
 """How a simulated broker fetches from leaders and answers followers: a loop for each partition."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from quorumlog.backoff import Backoff
 from quorumlog.broker.following.log.followed_partition import (
@@ -13,17 +13,46 @@ from quorumlog.broker.following.log.followed_partition import (
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import ReadEnd
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import EpochEndOffset, PartitionData
 
-if TYPE_CHECKING:
-    from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
-
 FETCH_TIMEOUT_US: Final = 800_000
 FETCH_PAUSE_US: Final = 40_000  # after an answer without records
 BACKOFF: Final = Backoff(20, 200)
+
+
+class Broker(Protocol):
+    """The simulated broker of these fetches, and the leader or the follower at their other end."""
+
+    @property
+    def machine(self) -> Machine:
+        """The machine of its process."""
+
+    @property
+    def node_id(self) -> BrokerId:
+        """Its id in the cluster."""
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of its registration; -1: none yet."""
+
+    @property
+    def replicas(self) -> ReplicaSet:
+        """The replicas of the running process."""
+
+    @property
+    def fetching(self) -> "Fetching":
+        """Its fetches, and its responses to others."""
+
+    def take(self, action: Callable[..., None], *arguments: object) -> None:
+        """Call `action` in a turn of the process, if it runs."""
+
+    def learn(self, end: int) -> None:
+        """Apply the metadata log up to its record `end`."""
 
 
 @dataclass(slots=True)
@@ -41,7 +70,7 @@ class Asked(NamedTuple):
     It names the topic by its id (KIP-516), so that it is for no other of the same name.
     """
 
-    follower: "BrokerNode"
+    follower: Broker
     incarnation: int
     broker_epoch: int
     at: TopicPartition
@@ -58,9 +87,9 @@ class Fetching:
 
     def __init__(
         self,
-        node: "BrokerNode",
+        node: Broker,
         environment: Environment,
-        peers: "Mapping[int, BrokerNode]",
+        peers: Mapping[int, Broker],
         *,
         fetch_bytes_max: int,
     ) -> None:

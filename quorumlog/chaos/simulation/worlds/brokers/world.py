@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from quorumlog.chaos.faults.admin import Reassign
 from quorumlog.chaos.faults.quorum import FalseNotice, Resign
+from quorumlog.chaos.mutants.parts import REAL_PARTS, Parts
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.options import Options
@@ -21,7 +22,6 @@ from quorumlog.chaos.simulation.worlds.brokers.controller_node import (
 )
 from quorumlog.chaos.simulation.worlds.brokers.deleting import Deleting
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
-from quorumlog.chaos.simulation.worlds.brokers.rules import BrokenRules
 from quorumlog.metadata_quorum.controller.requests import CreateTopics
 from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.settings.kinds import text_of
@@ -77,12 +77,12 @@ class BrokersWorld:
         self,
         schedule: Schedule,
         workload: Workload,
-        rules: BrokenRules | None = None,
+        parts: Parts = REAL_PARTS,
         *,
         beside: Sequence[TopicPartition] = (),
     ) -> None:
         """`beside`: all partitions of other topics on the brokers."""
-        options, rules = Options(schedule), rules or BrokenRules()
+        options = Options(schedule)
         node_ids = tuple(range(1, options.number("nodes") + 1))
         self.left_down_max: Final = 0
         self.environment: Final = Environment(
@@ -100,7 +100,7 @@ class BrokersWorld:
         self.controller: Final = ControllerNode(
             self.environment,
             self.oracle,
-            controller_class=rules.controller,
+            controller_class=parts.controller,
             committed=self._tell_brokers,
         )
         self._min_insync_replicas: Final = options.number("min_insync_replicas")
@@ -117,7 +117,7 @@ class BrokersWorld:
                 controller=self.controller,
                 oracle=self.oracle,
                 peers=self.nodes,
-                rules=rules,
+                parts=parts,
                 segment_bytes=options.number("segment_bytes"),
                 fetch_bytes_max=options.number("fetch_bytes_max"),
                 flush_acks=self._flush_acks,

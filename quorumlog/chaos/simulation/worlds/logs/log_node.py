@@ -9,6 +9,7 @@ from typing import Final
 
 from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.chaos.mutants.parts import Parts
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
@@ -20,7 +21,6 @@ from quorumlog.chaos.simulation.worlds.logs.log_transactions import (
     said_marker,
 )
 from quorumlog.chaos.simulation.worlds.logs.oracle import LogOracle, Said
-from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
 from quorumlog.storage.core.cleaning import CleaningRules
 from quorumlog.storage.core.retention import EVERYTHING, RetentionLimits
 from quorumlog.storage.core.settings import LogSettings
@@ -47,13 +47,13 @@ class LogNode:
     """A Process. `oracle` has the expected content of its log."""
 
     def __init__(
-        self, machine: Machine, environment: Environment, storage: Storage, options: Options
+        self, machine: Machine, environment: Environment, parts: Parts, options: Options
     ) -> None:
         self.machine: Final = machine
         self.log: Log
         self._logs: LogDirectory
         self._environment: Final = environment
-        self._storage: Final = storage
+        self._parts: Final = parts
         self._rng: Final = seeded(f"log {machine.node_id}", environment.seed)
         self._later_rng: Final = seeded(f"log lookups {machine.node_id}", environment.seed)
         self._step_us: Final = options.number("step_us")
@@ -112,8 +112,8 @@ class LogNode:
     def boot(self) -> None:
         """Open the log. Raises StorageError."""
         self._cleaning, self._replaced = None, []
-        disk = self._storage.disk(self.machine.disk)
-        self._logs = self._storage.directory(disk, LOG_DIR, self._settings, self._storage.log)
+        disk = self._parts.disk(self.machine.disk)
+        self._logs = self._parts.directory(disk, LOG_DIR, self._settings, self._parts.log)
         self._logs.start()
         on_disk = 0 if self.oracle.was_flushed else records_on_disk(self.machine.disk, LOG_PATH)
         self._logs.registrations.may_have_lost_power = self._has_lost_power
@@ -281,7 +281,7 @@ class LogNode:
         facts = log.survey.facts()
         if not facts:
             return  # nothing is on the disk yet
-        start = self._storage.retention().start_after(
+        start = self._parts.partition.retention().start_after(
             facts,
             self._limits,
             high_watermark=self.oracle.committed,
@@ -313,7 +313,7 @@ class LogNode:
     def _begin_cleaning(self) -> None:
         log, wall_ms, checkpoints = self.log, self._wall_ms(), self._logs.checkpoints
         high_watermark = self.oracle.committed
-        found = self._storage.cleanable().dirtiness(
+        found = self._parts.partition.cleanable().dirtiness(
             log.survey.facts(),
             first_dirty_offset=max(checkpoints.cleaned(AT), log.log_start_offset),
             high_watermark=high_watermark,

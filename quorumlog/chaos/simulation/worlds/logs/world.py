@@ -5,24 +5,14 @@ The logs are independent, and no message is sent: the work of one replica alone 
 
 from typing import Final
 
+from quorumlog.chaos.mutants.parts import REAL_PARTS, Parts
 from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.run import Environment
-from quorumlog.chaos.simulation.worlds.log_mutants import LOG_MUTANTS
-from quorumlog.chaos.simulation.worlds.logs.damage_mutants import DAMAGE_MUTANTS
 from quorumlog.chaos.simulation.worlds.logs.log_node import LogNode
-from quorumlog.chaos.simulation.worlds.storage_mutants import (
-    SOUND_STORAGE,
-    STORAGE_MUTANTS,
-    Storage,
-)
 from quorumlog.storage.core.retention import UNLIMITED
-
-_MUTANTS: Final = LOG_MUTANTS.made | STORAGE_MUTANTS.made | DAMAGE_MUTANTS.made
-BROKEN_RULES_OF_LOGS: Final = LOG_MUTANTS.rules | STORAGE_MUTANTS.rules | DAMAGE_MUTANTS.rules
-"""The mutants that run here: name -> the rule that it breaks."""
 
 
 def draw_log_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
@@ -46,7 +36,7 @@ def draw_log_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
 class LogsWorld:
     """A World."""
 
-    def __init__(self, schedule: Schedule, storage: Storage = SOUND_STORAGE) -> None:
+    def __init__(self, schedule: Schedule, parts: Parts = REAL_PARTS) -> None:
         options = Options(schedule)
         machines = range(1, options.number("nodes") + 1)
         self.environment: Final = Environment(schedule.seed, tuple(machines))
@@ -55,7 +45,7 @@ class LogsWorld:
         self.nodes: Final[dict[int, LogNode]] = {}
         for node_id, machine in self.environment.machines.items():
             machine.process = self.nodes[node_id] = LogNode(
-                machine, self.environment, storage, options
+                machine, self.environment, parts, options
             )
 
     def begin(self) -> None:
@@ -91,8 +81,3 @@ class LogsWorld:
     def committed(self) -> int:
         """Return how many records are committed in all logs."""
         return sum(node.oracle.committed for node in self.nodes.values())
-
-
-def build_logs(schedule: Schedule, mutant: str | None) -> LogsWorld:
-    """Make the world of a schedule, with one rule broken if a mutant is named."""
-    return LogsWorld(schedule, SOUND_STORAGE if mutant is None else _MUTANTS[mutant])

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from quorumlog.chaos.mutants.parts import Parts
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
@@ -19,7 +20,6 @@ from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
 from quorumlog.chaos.simulation.worlds.quorum.quotas import change_of, value_of
 from quorumlog.chaos.simulation.worlds.quorum.surroundings import Surroundings
 from quorumlog.chaos.simulation.worlds.quorum.voter_model import directory_id, voter_set_of
-from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
 from quorumlog.metadata_quorum.core.events import PeerProcessDied
 from quorumlog.metadata_quorum.core.messages import Request
 from quorumlog.metadata_quorum.core.quorum import Quorum
@@ -44,8 +44,7 @@ class QuorumNode:
         environment: Environment,
         messenger: Messenger,
         oracle: Oracle,
-        quorum_class: type[Quorum],
-        storage: Storage,
+        parts: Parts,
         settings: MetadataQuorumSettings,
         response_bytes: tuple[int, int],
         has_directories: bool = False,
@@ -65,8 +64,7 @@ class QuorumNode:
         self._messenger: Final = messenger
         self._network: Final = environment.network
         self._oracle: Final = oracle
-        self._quorum_class: Final = quorum_class
-        self._storage: Final = storage
+        self._parts: Final = parts
         self._settings: Final = settings
         self._response_bytes: Final = response_bytes
         self._rng: Final = seeded(f"node {machine.node_id}", environment.seed)
@@ -77,10 +75,10 @@ class QuorumNode:
         """Start from what is on the disk. Raises StorageError."""
         self.surroundings.forget()
         self._applied_end = 0
-        disk = self._storage.disk(self.machine.disk)
+        disk = self._parts.disk(self.machine.disk)
         settings, directory = self._drawn_settings(), f"{LOG_DIR}/{DIRECTORY}"
         self.log = ObservedLog.open(
-            disk, LOG_DIR, settings.controller.log_settings, new_log=self._storage.log
+            disk, LOG_DIR, settings.controller.log_settings, new_log=self._parts.metadata_log
         )
         self.log.fetch_bytes_max, self.log.chunk_bytes_max = self._response_bytes
         self.log.observe(self.node_id, self._oracle)
@@ -89,7 +87,7 @@ class QuorumNode:
             disk, directory, (*settings.voters,), node_id=self.node_id, oracle=self._oracle
         )
         election = self._founded(elections)
-        self.quorum = self._quorum_class(
+        self.quorum = self._parts.quorum(
             node_id=settings.node_id,
             voters=voter_set_of(self._configured()),
             settings=settings.quorum,

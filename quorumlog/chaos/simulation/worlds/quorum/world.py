@@ -6,6 +6,7 @@ In the calm at the end one node must lead, and all logs must become equal and co
 from typing import Final
 
 from quorumlog.chaos.faults.quorum import FalseNotice, Resign
+from quorumlog.chaos.mutants.parts import REAL_PARTS, Parts
 from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.options import Options
@@ -15,10 +16,8 @@ from quorumlog.chaos.simulation.worlds.quorum.administrator import Administrator
 from quorumlog.chaos.simulation.worlds.quorum.messenger import Messenger, Reply
 from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
 from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
-from quorumlog.chaos.simulation.worlds.storage_mutants import SOUND_STORAGE, Storage
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.core.events import PeerProcessDied
-from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.settings import ControllerSettings, MetadataQuorumSettings
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -65,12 +64,7 @@ def draw_voters_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
 class QuorumWorld:
     """A World. With the option CHANGES, an administrator changes the voters (KIP-853)."""
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        quorum_class: type[Quorum] = Quorum,
-        storage: Storage = SOUND_STORAGE,
-    ) -> None:
+    def __init__(self, schedule: Schedule, parts: Parts = REAL_PARTS) -> None:
         options = Options(schedule)
         voters = range(1, options.number("nodes") + 1)
         machines = range(1, len(voters) + options.number("observers") + 1)
@@ -96,8 +90,7 @@ class QuorumWorld:
                 environment=self.environment,
                 messenger=messenger,
                 oracle=self.oracle,
-                quorum_class=quorum_class,
-                storage=storage,
+                parts=parts,
                 settings=_settings(options, BrokerId(node_id)),
                 response_bytes=_response_bytes(options),
                 has_directories=changes_voters,

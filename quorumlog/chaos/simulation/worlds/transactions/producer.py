@@ -19,7 +19,7 @@ from quorumlog.broker.transactions.core.requests import (
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
-from quorumlog.chaos.simulation.worlds.transactions.carelessness import Carelessness
+from quorumlog.chaos.simulation.worlds.transactions.buggy_producer import Carelessness
 from quorumlog.chaos.simulation.worlds.transactions.cluster import Cluster, Reply
 from quorumlog.chaos.simulation.worlds.transactions.control import Control
 from quorumlog.chaos.simulation.worlds.transactions.inbox import Inbox

@@ -10,9 +10,9 @@ from quorumlog.broker.transactions.core.records import TransactionMetadata, Tran
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import WITHOUT_TRANSACTION, TransactionState
-from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.simulation.kernel.options import Options
-from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.chaos.simulation.worlds.transactions.administrator import Administrator
 from quorumlog.chaos.simulation.worlds.transactions.cluster import Cluster
@@ -28,6 +28,38 @@ from quorumlog.chaos.simulation.worlds.transactions.transaction_broker import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.topic_names import TRANSACTIONS_TOPIC
+
+NEVER_MS: Final = 1_000_000  # longer than any run
+PRODUCERS_MAX: Final = 4
+
+
+def draw_transaction_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
+    """Draw the options of a run: `nodes` brokers, then one machine for each client."""
+    producers = rng.randrange(1, PRODUCERS_MAX + 1)
+    level = rng.choice((0, 1, 2, 2, 2))
+    options: dict[str, Option] = {
+        "nodes": nodes,
+        "partitions": 1,
+        "data_partitions": rng.randrange(1, 4),
+        "min_insync_replicas": min(2, nodes),
+        "producers": producers,
+        "transactional_ids": rng.randrange(1, producers + 1),
+        "transaction_version": level,
+        "modern_producers": rng.randrange(producers + 1) if rng.random() < 0.3 else producers,
+        "timeout_ms": rng.choice((800, 2_000, 6_000)),
+        "expiration_ms": rng.choice((4_000, NEVER_MS, NEVER_MS)),
+        "first_epoch": rng.choice((-1, -1, 32_700, 32_762, 32_765)),  # -1: the ids are new
+        "has_administrator": rng.random() < 0.4,
+        "careless_producers": rng.random() < 0.3,
+        "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
+        "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
+    }
+    options["deletes_topic"] = rng.random() < 0.25
+    # After a long timeout, a response may reach a coordinator that was replaced and leads again.
+    options["marker_timeout_us"] = rng.choice((1_200_000, 1_200_000, 1_200_000, 6_000_000))
+    options["has_stragglers"] = rng.random() < 0.3
+    return nodes + producers + 1, options
+
 
 TOPIC: Final = "records"
 VOLATILE: Final = "passing"  # it is deleted and re-created

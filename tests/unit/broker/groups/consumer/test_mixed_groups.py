@@ -3,6 +3,7 @@
 from typing import Any
 
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
     CommittedOffset,
@@ -15,7 +16,6 @@ from quorumlog.broker.groups.core.requests import (
     SyncResult,
 )
 from quorumlog.broker.groups.core.rewrite import RewriteLimits
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.client.core.group_protocol import decode_assignment
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import iterate_headers

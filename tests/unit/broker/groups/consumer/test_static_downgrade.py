@@ -7,8 +7,8 @@ import pytest
 from quorumlog.broker.groups.core.consumer import targets
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
+from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import Join, JoinResult
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.client.core.assignors import Subscription
 from quorumlog.client.core.group_protocol import decode_assignment, encode_subscription
 from quorumlog.wire.codec.error_codes import ErrorCode

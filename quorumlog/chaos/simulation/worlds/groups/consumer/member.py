@@ -18,7 +18,6 @@ from quorumlog.chaos.simulation.worlds.groups.commits import Commits
 from quorumlog.chaos.simulation.worlds.groups.consumer.group_log import Named
 from quorumlog.chaos.simulation.worlds.groups.consumer.heartbeating import Heartbeating
 from quorumlog.chaos.simulation.worlds.groups.consumer.joining import Joining
-from quorumlog.chaos.simulation.worlds.groups.consumer.member_options import MemberOptions
 from quorumlog.chaos.simulation.worlds.groups.consumer.oracle import (
     Client,
     ConsumerOracle,
@@ -50,6 +49,23 @@ from quorumlog.chaos.simulation.worlds.groups.oracle import Position
 from quorumlog.chaos.simulation.worlds.groups.transactions import TransactionCoordinator
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+
+
+class MemberOptions(NamedTuple):
+    """The options of a member.
+
+    classic_share: the share of its lives with the classic protocol. begins_classic: in its first.
+    chooses_in_the_end: it subscribes anew after the last change of the topics.
+    leaves_for_good: it leaves for good after that change.
+    """
+
+    commit_every_us: int
+    is_static: bool
+    classic_share: float
+    begins_classic: bool
+    chooses_in_the_end: bool
+    leaves_for_good: bool
+
 
 LEAVES: Final = 0.06  # the chance that a member leaves instead of a commit
 SUBSCRIBES_ANEW: Final = 0.04

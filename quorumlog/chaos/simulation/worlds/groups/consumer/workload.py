@@ -17,8 +17,7 @@ from quorumlog.chaos.simulation.worlds.brokers.controller_node import CONTROLLER
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_by_name
 from quorumlog.chaos.simulation.worlds.groups.consumer.group_log import GroupLog
-from quorumlog.chaos.simulation.worlds.groups.consumer.member import GroupMember
-from quorumlog.chaos.simulation.worlds.groups.consumer.member_options import MemberOptions
+from quorumlog.chaos.simulation.worlds.groups.consumer.member import GroupMember, MemberOptions
 from quorumlog.chaos.simulation.worlds.groups.consumer.oracle import ConsumerOracle
 from quorumlog.chaos.simulation.worlds.groups.consumer.topics import KnownTopics, TopicCatalogue
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost

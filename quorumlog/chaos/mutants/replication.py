@@ -1,0 +1,275 @@
+"""Replicas with one broken rule each: commits, the ISR, truncation, flushes, followers' reads."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from quorumlog.broker.partitions.core import effects, events
+from quorumlog.broker.partitions.core.data_path import ReadEnd
+from quorumlog.broker.partitions.core.effects import Effect
+from quorumlog.broker.partitions.core.following import Followership
+from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
+from quorumlog.broker.partitions.core.isr import FollowerProgress
+from quorumlog.broker.partitions.core.isr_rules import IsrRules
+from quorumlog.broker.partitions.core.leading import Leadership
+from quorumlog.broker.partitions.core.placement import Standing
+from quorumlog.broker.partitions.core.role_changes import RoleChanges
+from quorumlog.broker.partitions.core.roles import Leader, Role
+from quorumlog.broker.partitions.core.serving import Serving
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.log_flusher import LogFlusher
+from quorumlog.chaos.mutants.mutant import Mutants
+from quorumlog.metadata_quorum.image import PartitionImage
+from quorumlog.storage.core.recovery import MAX_EPOCH
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import (
+    NO_EPOCH,
+    BrokerId,
+    Epoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
+
+# ruff: noqa: ARG002 - a mutant has the signature of the replaced method
+
+REPLICAS: Final = Mutants("replication")
+FLUSHES: Final = Mutants("replication")
+"""They count unflushed records."""
+FOLLOWER_READS: Final = Mutants("replication")
+"""Whole nodes alone can run them: the worlds have no consumers of followers."""
+
+
+# --- replicas ---
+
+
+@REPLICAS.breaks("a leader commits records that only its own log has")
+class CommitsAlone(HighWatermarkRule):
+    """Commits records that only the leader holds."""
+
+    def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
+        """Break the rule."""
+        return ()
+
+
+@REPLICAS.breaks("a leader does not count the members of its proposed ISR (KIP-497)")
+class CountsOnlyTheGrantedIsr(HighWatermarkRule):
+    """Leaves out replicas that the controller may have granted already."""
+
+    def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
+        """Break the rule."""
+        return [progress for member, progress in role.followers.items() if member in role.isr]
+
+
+@REPLICAS.breaks("a follower joins the ISR although it lacks committed records")
+class LetsLaggardsJoin(IsrRules):
+    """Proposes replicas that are behind."""
+
+    def may_join(self, role: Leader, replica: BrokerId) -> bool:
+        """Break the rule."""
+        return True
+
+
+class CountsEchoesOfOlderProcesses(Leadership):
+    """Counts a fetch of a replaced process."""
+
+    def is_replaced(self, progress: FollowerProgress, event: events.FollowerFetched) -> bool:
+        """Break the rule."""
+        return False
+
+
+@REPLICAS.breaks(
+    "a leader takes a restarted follower for its former process (KIP-903)",
+    also=CountsEchoesOfOlderProcesses,
+)
+class IgnoresBrokerEpochs(IsrRules):
+    """Proposes any process of a broker, not only the process that fetched."""
+
+    def broker_epoch(self, role: Leader, member: BrokerId) -> int:
+        """Break the rule."""
+        state = self._state
+        return -1 if member == state.broker_id else state.brokers[member].broker_epoch
+
+    def may_join(self, role: Leader, replica: BrokerId) -> bool:
+        """Break the rule."""
+        floor = max(self._state.high_watermark, role.epoch_start)
+        return role.followers[replica].log_end_offset >= floor
+
+
+@REPLICAS.breaks("a leader counts a follower by its fetch offset, also if the logs diverge")
+class CountsDivergingFollowers(Leadership):
+    """Counts a fetch before it compares the logs."""
+
+    def follower_fetched(
+        self, role: Leader, now_ms: int, event: events.FollowerFetched
+    ) -> Sequence[effects.Effect]:
+        """Break the rule."""
+        if event.broker_id in role.followers:
+            role.followers[event.broker_id].log_end_offset = event.fetch_offset
+        return super().follower_fetched(role, now_ms, event)
+
+
+@REPLICAS.breaks("a leader serves a fetch without comparing the logs (KIP-595)")
+class IgnoresDivergence(Serving):
+    """Sends records to a follower whose log differs."""
+
+    def judge_read(
+        self,
+        leader_epoch: Epoch,
+        fetch_offset: Offset,
+        last_fetched_epoch: Epoch,
+        *,
+        leader_only: bool = True,
+    ) -> effects.AnswerFetch:
+        """Break the rule."""
+        return super().judge_read(leader_epoch, fetch_offset, NO_EPOCH, leader_only=leader_only)
+
+
+class _TruncatesBeforeItFollows(RoleChanges):
+    def begin_epoch(
+        self, before: Role, now_ms: int, image: PartitionImage
+    ) -> Sequence[effects.Effect]:
+        ordered = super().begin_epoch(before, now_ms, image)
+        if self._state.is_leader:
+            return ordered
+        return [*ordered, effects.TruncateTo(offset=self._state.high_watermark)]
+
+
+@REPLICAS.breaks(
+    "a follower truncates its log to its own high watermark, as before KIP-101",
+    also=_TruncatesBeforeItFollows,
+)
+class TruncatesToItsHighWatermark(Followership):
+    """Truncates as before KIP-101."""
+
+    def leader_diverged(self, event: events.LeaderDiverged) -> Sequence[effects.Effect]:
+        """Break the rule."""
+        if not self.still_fits(event):
+            return ()
+        return [effects.TruncateTo(offset=self._state.high_watermark)]
+
+
+@REPLICAS.breaks("a follower appends a fetch response from before its truncation (KAFKA-13207)")
+class _TakesLateAnswers(Followership):
+    def accepts_answer(
+        self, leader_epoch: Epoch, fetch_offset: Offset, last_fetched_epoch: Epoch
+    ) -> bool:
+        state = self._state
+        return leader_epoch == state.leader_epoch and fetch_offset == state.log_end_offset
+
+
+@REPLICAS.breaks("a leader commits without the members whose removal from the ISR is pending")
+class _ShrinksBeforeItIsGranted(IsrRules):
+    def propose(self, role: Leader, new_isr: frozenset[BrokerId]) -> Sequence[effects.Effect]:
+        ordered = super().propose(role, new_isr)
+        role.maximal_isr = new_isr
+        return ordered
+
+
+@REPLICAS.breaks("a leader takes an unanswered ISR proposal for a refused proposal")
+class _TakesAnyRefusalForFinal(Leadership):
+    def isr_answered(
+        self, role: Leader, now_ms: int, event: events.IsrAnswered
+    ) -> Sequence[effects.Effect]:
+        if event.error_code is ErrorCode.REQUEST_TIMED_OUT:
+            event = replace(event, error_code=ErrorCode.OPERATION_NOT_ATTEMPTED)
+        return super().isr_answered(role, now_ms, event)
+
+
+@REPLICAS.breaks("the response to an older ISR proposal counts for the pending proposal (KIP-497)")
+class TakesAnswersToOlderProposals(IsrRules):
+    """Gives up a proposal that the controller may have granted."""
+
+    def answered(self, role: Leader, event: events.IsrAnswered) -> bool:
+        """Break the rule."""
+        if role.pending is not None:
+            event = replace(event, asked_epoch=role.pending.partition_epoch)
+        return super().answered(role, event)
+
+
+@REPLICAS.breaks("a replica leaves the timer sweeps for ever: its waits never time out")
+class NeverLooksAtTheClock(Leadership):
+    """Counts each replica as settled, even if it has fallen behind."""
+
+    def is_settled(self, role: Leader) -> bool:
+        """Break the rule."""
+        return True
+
+
+@REPLICAS.breaks("a new topic opens the log of a deleted topic with the same name (KAFKA-14616)")
+class TakesUpLogsOfDeletedTopics(LogDirectory):
+    """Opens any log with the name of a partition, whatever its topic id."""
+
+    def open(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        configs: Mapping[str, str],
+        *,
+        standing: Standing = Standing.SPARE,
+        newest_epoch: int = MAX_EPOCH,
+    ) -> tuple[Log, Offset]:
+        """Break the rule."""
+        found_id = self.topic_id_of(str(topic_partition)) if self.holds(topic_partition) else None
+        known_id = topic_id if found_id is None else found_id
+        return super().open(
+            topic_partition, known_id, configs, standing=standing, newest_epoch=newest_epoch
+        )
+
+
+# --- flushes: `log.flush.acks` ---
+
+
+@FLUSHES.breaks("a leader counts its own records before they are flushed")
+class _CommitsBeforeItsFlush(HighWatermarkRule):
+    def own_offset(self) -> Offset:
+        return self._state.log_end_offset
+
+
+@FLUSHES.breaks("a follower's fetch offset includes unflushed records")
+class _FollowersTellUnflushedOffsets(Followership):
+    def may_fetch(self) -> bool:
+        return True
+
+
+@FLUSHES.breaks("a flush of a partition's log completes before the fsync")
+class _FlushesDoNotWait(Log):
+    def flush(self) -> Offset:
+        self._flushed_offset = self._log_end_offset
+        return self.log_end_offset
+
+
+@FLUSHES.breaks("a flush's result counts although the log was truncated or flushed since its start")
+class _CountsFlushesFromBeforeCuts(LogFlusher):
+    def _ended(self, outcome: Offset | StorageError) -> None:
+        if isinstance(outcome, StorageError):
+            super()._ended(outcome)
+        else:
+            self._is_under_way = False
+            self._flushed(outcome)
+
+
+# --- reads from followers (KIP-392) ---
+
+
+@FOLLOWER_READS.breaks("a follower serves uncommitted records to consumers (KIP-392)")
+class _FollowersServeTheirLogEnd(Serving):
+    def read_end(self, end: ReadEnd) -> Offset:
+        state = self._state
+        return super().read_end(end) if state.is_leader else state.log_end_offset
+
+
+@FOLLOWER_READS.breaks(
+    "a follower takes its log end offset for its high watermark, and serves up to it"
+)
+class _FollowersCommitWhatTheyHold(Followership):
+    def leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
+        return super().leader_answered(replace(event, high_watermark=event.log_end_offset))
+
+
+@FOLLOWER_READS.breaks("a follower never receives the high watermark, and serves no records")
+class _FollowersNeverLearnOfCommits(Followership):
+    def leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
+        return super().leader_answered(replace(event, high_watermark=Offset(0)))
