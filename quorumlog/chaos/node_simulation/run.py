@@ -37,12 +37,16 @@ from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.operator import AFTER_S, Operator
 from quorumlog.chaos.node_simulation.oracle import Oracle
 from quorumlog.chaos.node_simulation.process import Clock, Process
+from quorumlog.chaos.node_simulation.rude_client import RudeClient
 from quorumlog.chaos.node_simulation.settings import NodesResult, NodesSettings
 from quorumlog.chaos.node_simulation.surroundings import replace_surroundings
 from quorumlog.chaos.node_simulation.target import CLIENTS_HOST, SimulatedMachines
+from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.oracles.exchanges import Conversation
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup
 from quorumlog.cluster.layout import FAST_DEFAULTS
+from quorumlog.wire.codec.identifiers import TopicPartition
 
 CLUSTER_ID: Final = "simulated-cluster-0000"
 TOPIC: Final = "chaos"
@@ -133,6 +137,7 @@ class SimulatedRun:
             )
             self._machines[node_id].copies_changed = partial(self._oracle.copies_changed, node_id)
         self._loop.after_turn = self._oracle.look
+        self._network.overhear = self._conversation
         self._target: Final = SimulatedMachines(
             self._loop,
             self._network,
@@ -146,6 +151,15 @@ class SimulatedRun:
             losses_are_judged=settings.losses_are_judged,
             acks_after_flush=settings.config.get("log.flush.acks") == "true",
         )
+
+    def _conversation(
+        self, client: tuple[str, int], broker: tuple[str, int]
+    ) -> Conversation | None:
+        """Return the reader of a client's new connection to a broker."""
+        if client[0] != CLIENTS_HOST or broker[1] != KAFKA_PORT:
+            return None
+        node_id = next(one for one in self._machines if host_of(one) == broker[0])
+        return self._oracle.coordination.conversation(node_id)
 
     def run(self) -> NodesResult:
         """Run all phases, then check the history. Raises NotStarted."""
@@ -263,6 +277,8 @@ class SimulatedRun:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(clients.work(working))
             await asyncio.sleep(WARM_UP_S)
+            rude = self._rude_client()
+            ruder = None if rude is None else tasks.create_task(rude.run())
             end_s = self._loop.now_s + self._settings.schedule.duration_us / 1e6
             await nemesis.run()
             await asyncio.sleep(max(0.0, end_s - self._loop.now_s))
@@ -271,7 +287,22 @@ class SimulatedRun:
             await self._target.restore()
             await self._until_whole()
             await asyncio.sleep(COOL_DOWN_S)
+            if ruder is not None:
+                ruder.cancel()
             working.clear()
+
+    def _rude_client(self) -> RudeClient | None:
+        """Return a client whose requests are refused; None: without groups and transactions."""
+        requires = find_workload(self._settings.schedule.workload).requires
+        if not requires & {"groups", "transactions"}:
+            return None
+
+        def address_of(at: TopicPartition) -> tuple[str, int] | None:
+            leader = self._oracle.leader_of(at)
+            return None if leader not in self._machines else (host_of(leader), KAFKA_PORT)
+
+        rng = seeded("rude client", self._seed)
+        return RudeClient(rng, self._oracle.coordination.rude, address_of)
 
     async def _until_whole(self) -> None:
         """Wait until all nodes are ready and all replicas in sync; a timeout is a violation."""

@@ -17,6 +17,13 @@ DEFAULT_OPTIONS: Final[Mapping[str, Option]] = {
     "rate": 20.0, "producers": 3, "consumers": 1, "final_readers": 2,
 }  # fmt: skip
 """A low load: faults find the bugs, and the cost of a run grows with its records."""
+_GROUPS: Final[Mapping[str, Option]] = {
+    "rate": 14.0, "producers": 2, "consumers": 3, "static": 1, "polls_per_life": 12.0,
+}  # fmt: skip
+OPTIONS_OF: Final[Mapping[str, Mapping[str, Option]]] = {
+    "group_consume": _GROUPS, "consumer_group_consume": _GROUPS,
+}  # fmt: skip
+"""Instead of these, by workload: members come and go while others stay, at the same cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

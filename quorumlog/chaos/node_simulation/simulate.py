@@ -5,7 +5,12 @@ from dataclasses import replace
 
 from quorumlog.chaos.mutants.registry import mutant_called
 from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked, run_one
-from quorumlog.chaos.node_simulation.settings import DEFAULT_OPTIONS, NodesResult, NodesSettings
+from quorumlog.chaos.node_simulation.settings import (
+    DEFAULT_OPTIONS,
+    OPTIONS_OF,
+    NodesResult,
+    NodesSettings,
+)
 from quorumlog.chaos.node_simulation.swarm import draw_swarm
 from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.simulation.kernel.swarm import shrink_schedule
@@ -32,7 +37,8 @@ def settings_of(
     mutant_called(mutant)
     kind = find_workload(workload)
     known = options_of(kind.read_options({}))
-    given = {name: value for name, value in DEFAULT_OPTIONS.items() if name in known}
+    defaults = {**DEFAULT_OPTIONS, **OPTIONS_OF.get(workload, {})}
+    given = {name: value for name, value in defaults.items() if name in known}
     schedule = draw_swarm(
         seed,
         faults=faults,
