@@ -18,6 +18,7 @@ writes the file after each step. `docs/recall.md` describes the levels.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -78,15 +79,19 @@ class Wanted:
 
 def search(piece: Piece) -> Cell:
     """Run the seeds up to the first that finds the bug; return the result, with the CPU time."""
-    begun = time.process_time()
+    begun = _cpu_seconds()
     told_by = ""
     seed = piece.first
     for seed in range(piece.first, piece.end):
         if told_by := simulated(piece.mutant, piece.subject, seed):
             break
-    cpu_s = round(time.process_time() - begun, 2)
+    cpu_s = round(_cpu_seconds() - begun, 2)
     found: Cell = {"seed": seed, "told_by": told_by} if told_by else {"seed": None}
     return {**found, "tried": seed + 1, "cpu_s": cpu_s}
+
+
+def _cpu_seconds() -> float:
+    return sum(os.times()[:4])  # also of processes that have ended: whole nodes have one
 
 
 def read() -> Recall:
