@@ -41,6 +41,8 @@ _OPTIONS: Final = (
     *(f"--timeout={_TEST_SECONDS}", "-W", "ignore::pytest.PytestAssertRewriteWarning"),
 )
 _BEGUN: Final = "begun"
+_OF_OLDER_OBJECTS: Final = "AttributeError"
+"""An object from before the bug lacks the attributes of the mutant's `__init__`."""
 _ABOUT_MUTANTS: Final = ("mutant", "planted", "recall")
 
 Cell = dict[str, Any]
@@ -110,22 +112,30 @@ class Runs:
         if not wanted:
             return {"found_by": None, "tried": 0, "of": 0, "cpu_s": 0.0}
         while True:
-            cell: Cell = {"found_by": None, "tried": 0, "of": len(wanted), "cpu_s": 0.0}
-            for nodeid, error, cpu_s in _forked(
-                lambda: self._executed([items[name] for name in wanted], mutant)
-            ):
-                if error == _BEGUN:
-                    cell |= {"tried": cell["tried"] + 1, "found_by": nodeid, "told_by": "exit"}
-                    continue
-                cell |= {"cpu_s": round(cell["cpu_s"] + cpu_s, 2)}
-                cell |= {"found_by": nodeid if error else None, "told_by": error}
+            cell = self._attempt([items[name] for name in wanted], mutant)
             suspect = cell["found_by"]
-            if suspect is None or self._passes(items[suspect]):
+            if suspect is None or self._is_finding(items[suspect], cell["told_by"]):
                 return cell
             wanted.remove(suspect)
 
-    def _passes(self, item: pytest.Item) -> bool:
-        """Execute a test once more, without a mutant: it may have failed by chance."""
+    def _attempt(self, items: list[pytest.Item], mutant: str) -> Cell:
+        cell: Cell = {"found_by": None, "tried": 0, "of": len(items), "cpu_s": 0.0}
+        under_way: str | None = None
+        for nodeid, error, cpu_s in _forked(lambda: self._executed(items, mutant)):
+            if error == _BEGUN:
+                under_way = nodeid
+                cell["tried"] += 1
+                continue
+            under_way = None
+            cell["cpu_s"] = round(cell["cpu_s"] + cpu_s, 2)
+            if error:
+                cell |= {"found_by": nodeid, "told_by": error}
+        return cell if under_way is None else {**cell, "found_by": under_way, "told_by": "exit"}
+
+    def _is_finding(self, item: pytest.Item, error: str) -> bool:
+        """Execute a failed test once more, without a mutant: it may have failed by chance."""
+        if error == _OF_OLDER_OBJECTS:
+            return False
         errors = [error for _, error, _ in _forked(lambda: self._executed([item], None))]
         return errors == [_BEGUN, None]
 
