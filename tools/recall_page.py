@@ -29,8 +29,8 @@ tables show which level of tests finds it, and at which price:
   storage) that use the broken rule. The budget of a cell is {TEST_CPU_S} s of CPU time.
 - **property**: the tests in tests/property that use the broken rule, with a fixed seed of
   hypothesis. Budget: {TEST_CPU_S} s of CPU time.
-- **cores**: the simulated worlds, which have the cores on simulated disks and networks. Budget:
-  {WORLD_SEEDS} seeds of each world that has the mutant.
+- **cores**: the simulated worlds of the metadata quorum and of logs, which have the cores on
+  simulated disks and networks. Budget: {WORLD_SEEDS} seeds of each world that has the mutant.
 - **nodes**: whole nodes in simulation, with the workload and the faults that can show the mutant.
   Budget: {NODES_SEEDS} seeds.
 - **processes**: `quorumlog chaos run` on real processes. Budget: 3 runs of each mutant that has

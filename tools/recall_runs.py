@@ -30,9 +30,8 @@ WORLD_SEEDS: Final = 100
 NODES_SEEDS: Final = 8
 """The budgets of a cell: CPU seconds of tests, seeds of each world, and of whole nodes."""
 _WORLD_MS: Final = 10_000
-_LONGER_MS: Final = {"adds_before_it_may_vote": 60_000, "frees_the_unrevoked": 60_000}
-"""Durations of a world for bugs that need longer: disks are lost once each log has the voters; few
-groups are upgraded while one of their members revokes partitions."""
+_LONGER_MS: Final = {"adds_before_it_may_vote": 60_000}
+"""Durations of a world for bugs that need longer: disks are lost once each log has the voters."""
 NODES_MS: Final = 12_000
 
 

@@ -95,9 +95,13 @@ def _cpu_seconds() -> float:
 
 
 def read() -> Recall:
-    """Return the recorded results."""
+    """Return the recorded results of the mutants and worlds that exist."""
     known: Recall = json.loads(FILE.read_text()) if FILE.exists() else {}
-    return {name: known.get(name, {}) for name in MUTANTS}
+    found: Recall = {}
+    for name in MUTANTS:
+        of_it = (*TESTS, *subjects_of(name))
+        found[name] = {one: known[name][one] for one in of_it if one in known.get(name, {})}
+    return found
 
 
 def write(recall: Recall) -> None:
