@@ -162,7 +162,11 @@ def _note(recall: Recall, piece: Piece, result: Cell) -> None:
 
 def test_cells(recall: Recall, level: str, wanted: Wanted) -> None:
     """Fill the cells of a level of tests, one mutant after the other."""
-    open_cells = [name for name in wanted.mutants if level not in recall[name]]
+    open_cells = [
+        name
+        for name in wanted.mutants
+        if level not in recall[name] or _is_outdated(recall[name][level])
+    ]
     if not open_cells or time.monotonic() > wanted.until_s:
         return
     command = [sys.executable, "-m", "tools.recall_tests", level, "--mutants", ",".join(open_cells)]
@@ -180,6 +184,13 @@ def test_cells(recall: Recall, level: str, wanted: Wanted) -> None:
                 return
     if tests.returncode:
         raise RuntimeError(f"the {level} tests ended with status {tests.returncode}")
+
+
+def _is_outdated(cell: Cell) -> bool:
+    """Return whether the test of a finding is gone."""
+    file, _, test = (cell.get("found_by") or "").partition("::")
+    name = test.partition("::")[0].partition("[")[0]  # of a function, or of a class of tests
+    return bool(file) and not (Path(file).exists() and name in Path(file).read_text())
 
 
 def lost(recall: Recall, names: Sequence[str]) -> Iterator[str]:

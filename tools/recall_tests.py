@@ -114,11 +114,11 @@ class Runs:
         while True:
             cell = self._attempt([items[name] for name in wanted], mutant)
             suspect = cell["found_by"]
-            if suspect is None or self._is_finding(items[suspect], cell["told_by"]):
+            if suspect is None or self._is_finding(items[suspect], mutant, cell["told_by"]):
                 return cell
             wanted.remove(suspect)
 
-    def _attempt(self, items: list[pytest.Item], mutant: str) -> Cell:
+    def _attempt(self, items: list[pytest.Item], mutant: str | None) -> Cell:
         cell: Cell = {"found_by": None, "tried": 0, "of": len(items), "cpu_s": 0.0}
         under_way: str | None = None
         for nodeid, error, cpu_s in _forked(lambda: self._executed(items, mutant)):
@@ -132,12 +132,12 @@ class Runs:
                 cell |= {"found_by": nodeid, "told_by": error}
         return cell if under_way is None else {**cell, "found_by": under_way, "told_by": "exit"}
 
-    def _is_finding(self, item: pytest.Item, error: str) -> bool:
-        """Execute a failed test once more, without a mutant: it may have failed by chance."""
+    def _is_finding(self, item: pytest.Item, mutant: str, error: str) -> bool:
+        """Execute a failed test again, with and without the mutant: chance may fail it."""
         if error == _OF_OLDER_OBJECTS:
             return False
-        errors = [error for _, error, _ in _forked(lambda: self._executed([item], None))]
-        return errors == [_BEGUN, None]
+        sound, broken = self._attempt([item], None), self._attempt([item], mutant)
+        return sound["found_by"] is None and broken["found_by"] is not None
 
     def _sound(self, items: dict[str, pytest.Item]) -> dict[str, Sound]:
         if self._known is not None and self._known.exists():
