@@ -24,7 +24,7 @@ replicas that must hold the batches.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.core.partition_state import PartitionState
@@ -38,6 +38,7 @@ from quorumlog.chaos.node_simulation.voter_oracle import VoterOracle
 from quorumlog.chaos.node_simulation.watched_rules import Violated, watched
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader as QuorumLeader
+from quorumlog.metadata_quorum.core.roles import Role
 from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage
 from quorumlog.node.node import Node
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
@@ -56,6 +57,28 @@ class _Replica:
     driver: PartitionDriver
     log_directory: str
     compared_to: int = 0
+
+
+class _MetadataState(NamedTuple):
+    """The metadata of one node, as far as a rule reads it: most turns change nothing of it."""
+
+    node: Node
+    image: ClusterImage
+    role: Role
+    leader_epoch: int
+    high_watermark: int
+    end: int
+    has_failed: bool
+
+    def is_same(self, other: "_MetadataState | None") -> bool:
+        """Return whether nothing has changed; objects count by their identity."""
+        return (
+            other is not None
+            and self[3:] == other[3:]
+            and self.node is other.node
+            and self.image is other.image
+            and self.role is other.role
+        )
 
 
 @dataclass(slots=True)
@@ -90,6 +113,7 @@ class Oracle:
         self._images: Final[dict[int, tuple[object, ...]]] = {}  # end offset -> content
         self._quorum_leaders: Final[dict[int, int]] = {}
         self._compared: Final[dict[int, tuple[Node, int]]] = {}  # metadata end offset, by node
+        self._states: Final[dict[int, _MetadataState]] = {}  # at the last look, by node
         self._levels: Final[dict[int, Mapping[str, int]]] = {}  # of features, at that offset
         self._image: ClusterImage | None = None
         self._appended = 0  # the greatest metadata log end offset of a node, ever
@@ -316,7 +340,20 @@ class Oracle:
             node = machine.node
             if node is None:
                 continue
-            quorum = _quorum(node)
+            image, quorum = node.quorum.image, _quorum(node)
+            state = _MetadataState(
+                node,
+                image,
+                quorum.role,
+                quorum.leader_epoch,
+                node.quorum._driver._controllership.high_watermark,  # noqa: SLF001 - as above
+                _metadata_end(node),
+                _has_failed_metadata(node),
+            )
+            is_known = state.is_same(self._states.get(node_id))
+            if is_known and image.features == self._levels.get(node_id, image.features):
+                continue
+            self._states[node_id] = state
             if isinstance(quorum.role, QuorumLeader):
                 leader = self._quorum_leaders.setdefault(quorum.leader_epoch, node_id)
                 if leader != node_id:
@@ -324,13 +361,12 @@ class Oracle:
                         f"one-leader: nodes {leader} and {node_id} lead the quorum's epoch "
                         f"{quorum.leader_epoch}"
                     )
-            if not _has_failed_metadata(node):
+            if not state.has_failed:
                 self.voters.look(node_id, node)
-            self._appended = max(self._appended, _metadata_end(node))
-            image = node.quorum.image
+            self._appended = max(self._appended, state.end)
             known = self._compared.get(node_id)
             compared_to = known[1] if known is not None and known[0] is node else 0
-            if image.end_offset > compared_to and not _has_failed_metadata(node):
+            if image.end_offset > compared_to and not state.has_failed:
                 self._compare_metadata(node_id, node, compared_to, image.end_offset)
                 self._levels[node_id] = {**image.features}
             elif 0 < image.end_offset == compared_to and image.features != self._levels[node_id]:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from quorumlog.chaos.checkers import CheckResult, check_history
+from quorumlog.chaos.checkers import CheckResult, Verdict, check_history
 from quorumlog.chaos.drivers.client_driver import ClientDriver
 from quorumlog.chaos.drivers.driver import SendFailed
 from quorumlog.chaos.drivers.limits import limited
@@ -69,6 +69,10 @@ _SEVERE: Final = 2
 
 class NotStarted(Exception):
     """The nodes did not start, although no fault was active."""
+
+
+class _Ended(Exception):
+    """A rule is violated, and the run is wanted no further."""
 
 
 class Trace:
@@ -136,7 +140,7 @@ class SimulatedRun:
                 happened=self._happened,
             )
             self._machines[node_id].copies_changed = partial(self._oracle.copies_changed, node_id)
-        self._loop.after_turn = self._oracle.look
+        self._loop.after_turn = self._look if settings.until_violated else self._oracle.look
         self._network.overhear = self._conversation
         self._target: Final = SimulatedMachines(
             self._loop,
@@ -174,19 +178,40 @@ class SimulatedRun:
         main = self._loop.spawn(clients, lambda: self._phases(started_s))
         try:
             self._loop.run_until_complete(main)
+        except _Ended:
+            return self._result(started_s, self._unchecked())
         except NoProgress as error:
             self._violated(f"progress: {error}")
-        return self._result(started_s)
+        return self._result(started_s, check_history(read_history(self._directory), self._model))
 
-    def _result(self, started_s: float) -> NodesResult:
+    @property
+    def _model(self) -> str:
+        return find_workload(self._settings.schedule.workload).model
+
+    def _look(self) -> None:
+        self._oracle.look()
+        if self._marks.violations:
+            raise _Ended
+
+    def _unchecked(self) -> Verdict:
+        """Return the verdict on a history that ends in the middle of its operations."""
+        return Verdict(
+            valid="unknown",
+            operations=0,
+            results=[],
+            unknown_because=["the run ended at its first violated rule"],
+            figures={},
+            model=self._model,
+            text="",
+        )
+
+    def _result(self, started_s: float, verdict: Verdict) -> NodesResult:
         settings = self._settings
         for node_id, machine in self._machines.items():
             if machine.violation:
                 self._violated(f"invariant: node {node_id}: {machine.violation}")
             for path, content in machine.disk.files():
                 self._trace.add(self._loop.now_s, f"disk {node_id} {path}", content)
-        model = find_workload(settings.schedule.workload).model
-        verdict = check_history(read_history(self._directory), model)
         losses = self._losses
         if self._copies is not None and (untold := self._copies.untold()):
             self._violated(f"loss-told: {untold}")

@@ -65,9 +65,11 @@ def simulate_nodes(
     mutant: str | None = None,
     shape: ClusterShape | None = None,
     config: Mapping[str, str] | None = None,
+    until_violated: bool = False,
 ) -> NodesResult:
     """Run one seed, or one schedule, in a process of its own. Equal arguments, equal result.
 
+    until_violated: end at the first violated rule, which is all that a planted bug is asked for.
     Raises ValueError for unknown names, as `settings_of`, and RunFailed without a result.
     """
     settings = settings_of(
@@ -82,7 +84,7 @@ def simulate_nodes(
     )
     if schedule is not None:
         settings = replace(settings, schedule=schedule)
-    return run_one(settings)
+    return run_one(replace(settings, until_violated=until_violated))
 
 
 def simulate_many(wanted: Sequence[NodesSettings]) -> Iterator[NodesResult | RunFailed]:
@@ -94,7 +96,9 @@ def shrink(settings: NodesSettings, result: NodesResult) -> Schedule:
     """Remove as many faults as possible while the run still fails in the same way."""
 
     def still_fails(schedule: Schedule) -> bool:
-        again = run_one(replace(settings, schedule=schedule))
+        again = run_one(
+            replace(settings, schedule=schedule, until_violated=bool(result.violations))
+        )
         return _way(again) == _way(result)
 
     return shrink_schedule(result.schedule, still_fails)

@@ -221,12 +221,17 @@ class GroupConsume:
             if producer is not None:
                 await producer.close()
 
-    async def _open(self, lane: int) -> _Member | None:
+    def _protocol(self, rng: random.Random) -> str:
+        """Return the protocol of the next member."""
+        del rng
+        return self.protocol
+
+    async def _open(self, lane: int, rng: random.Random) -> _Member | None:
         """Join the group as the next member of a lane; None if no broker answers."""
         setup, options = self._setup, self._setup.options
         membership = Membership(
             group_id=f"{setup.topic}-group",
-            protocol=self.protocol,
+            protocol=self._protocol(rng),
             instance_id=f"member-{lane}" if lane < options.static else None,
             session_timeout_ms=_SESSION_TIMEOUT_MS,
             max_poll_interval_ms=options.max_poll_interval_ms,
@@ -248,7 +253,7 @@ class GroupConsume:
     async def _consume(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
         """Run members one after the other."""
         while working.is_set():
-            member = await self._open(lane)
+            member = await self._open(lane, rng)
             if member is None:
                 continue
             try:
@@ -306,8 +311,9 @@ class GroupConsume:
     async def _drain(self, lane: int, ends: Mapping[int, int], deadline_s: float) -> bool:
         """Poll and commit until the group has committed `ends`; return whether it has."""
         loop = asyncio.get_running_loop()
+        rng = random.Random(f"drain {lane} of {self._setup.seed}")  # noqa: S311 - reproducible
         while loop.time() < deadline_s:
-            member = await self._open(lane)
+            member = await self._open(lane, rng)
             if member is None:
                 continue
             try:
