@@ -266,6 +266,12 @@ class _AnswersNoSync(ClassicMembers):
         raise RequestRefused(ErrorCode.REBALANCE_IN_PROGRESS, "a mutant")
 
 
+@MIXED_GROUPS.breaks("a classic member that has synced is removed at its sync deadline")
+class _KeepsTheSyncDeadline(MemberDeadlines):
+    def note_sync(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        self.begin_session(group, member_id, now_ms)
+
+
 @MIXED_GROUPS.breaks("a classic static member blocks its successor with the consumer protocol")
 class _KeepsTheSuccessorOut(Heartbeats):
     def begin(

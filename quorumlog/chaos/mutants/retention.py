@@ -199,7 +199,7 @@ class _RemovesTheNewestFirst(Log):
 class _DeletesWholeSegmentsAlone(Log):
     def advance_log_start_offset(self, offset: int) -> None:
         held_by = [base for base in self.segment_base_offsets if base <= offset]
-        super().advance_log_start_offset(max(self.log_start_offset, *held_by[-1:]))
+        super().advance_log_start_offset(max([self.log_start_offset, *held_by[-1:]]))
 
 
 @RETENTION.breaks("recovery checks only the last segment, not all unflushed segments")

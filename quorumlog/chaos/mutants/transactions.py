@@ -228,6 +228,16 @@ class _JudgesTheEpochBeforeItWaits(Ending):
         return super()._judge_with_bump(transaction, producer, commit=commit)
 
 
+@COORDINATORS.breaks("an EndTxn with any older producer epoch counts as a retry of the last EndTxn")
+class _CountsAnyOlderEpochAsRepeated(Ending):
+    def _is_retry(self, transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:
+        newest = transaction.metadata.producer_epoch - 1
+        is_older = producer.epoch < newest and producer.producer_id == transaction.producer[0]
+        return super()._is_retry(
+            transaction, producer._replace(epoch=newest) if is_older else producer
+        )
+
+
 # --- markers ---
 
 
