@@ -1,12 +1,13 @@
 """Settings and errors that all clients of confluent-kafka share."""
 
 import contextlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import confluent_kafka
 
+from quorumlog.chaos.drivers.common import translating
 from quorumlog.chaos.drivers.driver import DriverError
 from quorumlog.wire.codec.error_codes import ErrorCode
 
@@ -41,10 +42,11 @@ def driver_error(error: Exception) -> DriverError:
     return DriverError(type(error).__name__, str(error))
 
 
-@contextmanager
-def translated() -> Iterator[None]:
-    """Translate errors of the library into DriverError."""
-    try:
-        yield
-    except confluent_kafka.KafkaException as error:
-        raise driver_error(error) from error
+translated: Final = partial(translating, driver_error, confluent_kafka.KafkaException)
+
+
+def check_places(places: Sequence[Any]) -> None:
+    """Raise DriverError if a partition of a response has an error."""
+    for place in places:
+        if place.error is not None:
+            raise DriverError(error_code(place.error), place.error.str())
