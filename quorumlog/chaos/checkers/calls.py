@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.entries import FAIL, INFO, OK, Ints, sorted_codes
-from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
-from quorumlog.chaos.checkers.judgement import judge
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
 from quorumlog.chaos.checkers.verdict import (
     WITNESSES_MAX,
     Anomaly,
@@ -23,7 +22,6 @@ from quorumlog.chaos.checkers.verdict import (
     Gap,
     Partial,
     Severity,
-    Verdict,
 )
 from quorumlog.chaos.history.model import NEMESIS, NEVER_NS, OUTCOMES, HistoryError
 
@@ -64,17 +62,6 @@ def calls_checker(
         del facts  # no rule here needs facts about the whole history
         return check(calls.combine_chunks())
 
-    def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
-        return judge(
-            partials,
-            bands,
-            facts,
-            model=model,
-            text=text,
-            anomalies=ranked,
-            missing=nothing_done,
-        )
-
     return Checker(
         model=model,
         text=text,
@@ -83,11 +70,11 @@ def calls_checker(
         entries=CALLS,
         explode=explode,
         check=check_keys,
-        conclude=conclude,
+        missing=nothing_done,
     )
 
 
-def nothing_done(merged: Partial) -> list[str]:
+def nothing_done(merged: Partial, _: Facts) -> list[str]:
     """Return the reasons why a history proves nothing; an empty list if it is conclusive."""
     if not merged.counts.get("operations"):
         return ["the history is empty"]

@@ -1,6 +1,6 @@
 """Rows and findings of the checkers that check one key after the other."""
 
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
@@ -9,6 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.calls import refuse_others
+from quorumlog.chaos.checkers.checker import Checker, Facts
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
+from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.verdict import (
     WITNESSES_MAX,
     Anomaly,
@@ -169,3 +172,39 @@ def _told(role: str, row: Row) -> dict[str, Any]:
         "offset": row.offset,
         "value": row.value,
     }
+
+
+def rows_checker(
+    anomalies: Sequence[Anomaly],
+    *,
+    model: str,
+    operations: frozenset[str],
+    explode: Callable[[pa.Table], pa.Table],
+    check_key: Callable[[Sequence[Row], Partial], None],
+    evidence: Mapping[str, str],
+) -> Checker:
+    """Return a checker that calls `check_key` with the rows of each key, in order.
+
+    `evidence`: of each count that must not be 0, the reason for an unknown verdict if it is.
+    """
+
+    def check(entries: pa.Table, facts: Facts) -> Partial:
+        del facts  # no rule here needs facts about the whole history
+        partial = Partial()
+        for rows in rows_by_key(entries, partial):
+            check_key(rows, partial)
+        return partial
+
+    def missing(merged: Partial, _: Facts) -> list[str]:
+        return [reason for name, reason in evidence.items() if not merged.counts.get(name)]
+
+    return Checker(
+        model=model,
+        text=TEXTS[model],
+        anomalies=(NODE_ENDED_ANOMALY, *anomalies),
+        operations=operations,
+        entries=ENTRIES,
+        explode=explode,
+        check=check,
+        missing=missing,
+    )

@@ -15,9 +15,8 @@ from quorumlog.chaos.checkers.calls import found, nothing_done, refuse_others, v
 from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.cycles import Cycle, Graph, find_cycles
 from quorumlog.chaos.checkers.entries import OK
-from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
-from quorumlog.chaos.checkers.judgement import judge
-from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity, Verdict
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
+from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
 from quorumlog.chaos.history.model import NEMESIS, NEVER_NS, OUTCOMES, HistoryError
 
 TXN: Final = "txn"
@@ -39,16 +38,12 @@ TRANSACTIONS: Final = pa.schema(
     ]
 )
 CYCLES: Final = (
-    Anomaly(name="G0", meaning="Transactions overwrote each other in a circle (write cycle)."),
-    Anomaly(name="G1c", meaning="Transactions depend on each other in a circle."),
+    Anomaly("G0", "Transactions overwrote each other in a circle (write cycle)."),
+    Anomaly("G1c", "Transactions depend on each other in a circle."),
     Anomaly(
-        name="G-single",
-        meaning="A transaction read old values although it depends on newer ones (read skew).",
+        "G-single", "A transaction read old values although it depends on newer ones (read skew)."
     ),
-    Anomaly(
-        name="G2",
-        meaning="Transactions read, in a circle, values that the next transaction changed.",
-    ),
+    Anomaly("G2", "Transactions read, in a circle, values that the next transaction changed."),
 )
 
 
@@ -129,17 +124,6 @@ def transactions_checker(
         findings.into(partial)
         return partial
 
-    def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
-        return judge(
-            partials,
-            bands,
-            facts,
-            model=model,
-            text=text,
-            anomalies=ranked,
-            missing=nothing_done,
-        )
-
     return Checker(
         model=model,
         text=text,
@@ -148,7 +132,7 @@ def transactions_checker(
         entries=TRANSACTIONS,
         explode=explode,
         check=check,
-        conclude=conclude,
+        missing=nothing_done,
         micros=micros,
     )
 
