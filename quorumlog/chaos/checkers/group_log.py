@@ -30,13 +30,13 @@ import pyarrow as pa
 from quorumlog.chaos.checkers.explode import OPERATIONS
 from quorumlog.chaos.checkers.findings import (
     Findings,
+    Greatest,
     Row,
     count,
     entries_of,
     rows_checker,
     rows_of,
 )
-from quorumlog.chaos.checkers.moments import Greatest
 from quorumlog.chaos.checkers.verdict import (
     Anomaly,
     Partial,

@@ -6,6 +6,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
+import pyarrow as pa
+
 from quorumlog.chaos.checkers import (
     bank,
     counter,
@@ -16,12 +18,13 @@ from quorumlog.chaos.checkers import (
     rw_register,
     sets,
     topic_lives,
-    topics,
 )
 from quorumlog.chaos.checkers.calls import frozen
-from quorumlog.chaos.checkers.checker import Checker
+from quorumlog.chaos.checkers.checker import Checker, facts_of
+from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.linearizable import linearizable
-from quorumlog.chaos.checkers.models import MODELS, Register
+from quorumlog.chaos.checkers.models import MODELS, Register, TopicName
+from quorumlog.chaos.checkers.verdict import Verdict
 from quorumlog.chaos.registered import registered
 
 DEFAULT_MODEL: Final = kafka_log.CHECKER.model  # of a history that names none
@@ -37,7 +40,7 @@ CHECKERS: Final[Mapping[str, Checker]] = {
         sets.SET_FULL,
         counter.CHECKER,
         bank.CHECKER,
-        topics.CHECKER,
+        linearizable(TopicName()),
         list_append.CHECKER,
         rw_register.CHECKER,
     )
@@ -79,3 +82,11 @@ def _own(model: str) -> Checker:
     if missing := [member for member in members if not hasattr(own, member)]:
         raise ValueError(f"{model} is no model: it has no {', '.join(missing)}")
     return linearizable(own)
+
+
+def check_history(table: pa.Table, model: str | Checker = DEFAULT_MODEL) -> Verdict:
+    """Check a table of history.schema.OPERATIONS. Raises ValueError for an unknown model."""
+    checker = find_checker(model) if isinstance(model, str) else model
+    facts = facts_of(table.schema.metadata)
+    partial = checker.check(checker.explode(table), facts)
+    return checker.conclude([partial], fault_bands(table), facts)

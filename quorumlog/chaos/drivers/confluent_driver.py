@@ -10,9 +10,9 @@ from typing import Any, Final, TypeVar
 import confluent_kafka
 
 from quorumlog.chaos.drivers.common import Rebalancing, TopicCreation
-from quorumlog.chaos.drivers.confluent_admin import ConfluentAdmin
-from quorumlog.chaos.drivers.confluent_errors import (
+from quorumlog.chaos.drivers.confluent_admin import (
     QUIET,
+    ConfluentAdmin,
     check_places,
     driver_error,
     error_code,

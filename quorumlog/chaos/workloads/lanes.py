@@ -6,6 +6,8 @@ as a new process with a new client, because the old one may still act (Jepsen).
 
 import asyncio
 import random
+from collections.abc import Iterator
+from itertools import count
 from typing import Final, Generic, TypeVar
 
 from quorumlog.chaos.workloads.readers import Readers
@@ -28,6 +30,10 @@ class Lanes(Generic[OptionsT]):
         options = self._setup.options
         return process + options.producers + options.consumers + options.final_readers
 
+    def processes(self, process: int) -> Iterator[int]:
+        """Return the numbers of all processes of the lane that begins with `process`."""
+        return count(process, self.next_process(0))
+
     async def produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
         """Send values until `working` is cleared."""
         raise NotImplementedError
@@ -36,7 +42,7 @@ class Lanes(Generic[OptionsT]):
         """Produce and consume until `working` is cleared."""
         async with asyncio.TaskGroup() as tasks:
             for lane in range(self._setup.options.producers):
-                rng = random.Random(f"producer {lane} of {self._setup.seed}")  # noqa: S311 - reproducible
+                rng = self._setup.rng(f"producer {lane}")
                 tasks.create_task(self.produce(lane, rng, working))
             tasks.create_task(self._readers.work(working))
 

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from quorumlog.chaos.drivers.driver import (
@@ -53,23 +54,17 @@ class TxnAppend:
     def __init__(self, setup: Setup[TxnAppendOptions]) -> None:
         options = setup.options
         self._setup: Final = setup
-        self._next_value = 0
-        self._next_process = options.producers + options.consumers + options.final_readers
+        self._new_value: Final = count().__next__
+        self._new_process: Final = count(
+            options.producers + options.consumers + options.final_readers
+        ).__next__
         self._readers: Final = CommittedReaders(setup, self._new_process, self._new_value)
-
-    def _new_process(self) -> int:
-        self._next_process += 1
-        return self._next_process - 1
-
-    def _new_value(self) -> int:
-        self._next_value += 1
-        return self._next_value - 1
 
     async def work(self, working: asyncio.Event) -> None:
         """Perform transactions, and read, until `working` is cleared."""
         async with asyncio.TaskGroup() as tasks:
             for lane in range(self._setup.options.producers):
-                rng = random.Random(f"producer {lane} of {self._setup.seed}")  # noqa: S311 - reproducible
+                rng = self._setup.rng(f"producer {lane}")
                 tasks.create_task(self._produce(lane, rng, working))
             tasks.create_task(self._readers.work(working))
 

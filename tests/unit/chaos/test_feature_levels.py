@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from quorumlog.chaos.back_ends.feature_levels import FeatureLevels
+from quorumlog.chaos.back_ends.admin_churner import FeatureLevels
 from quorumlog.client import Admin
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.api_versions import (

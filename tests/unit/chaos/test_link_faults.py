@@ -16,7 +16,7 @@ from quorumlog.chaos.faults.partitions import (
     PartitionRing,
 )
 from quorumlog.chaos.faults.requests import DropRequests, ReplyLost
-from quorumlog.chaos.network.commands import plain_rule, rule_of
+from quorumlog.chaos.network.links import plain_rule, rule_of
 
 
 def scene(count: int, victims: tuple[int, ...] = (1,), *, seed: int = 1) -> Scene:

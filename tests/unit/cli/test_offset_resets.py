@@ -12,7 +12,7 @@ from quorumlog.cli.offset_resets import (
     parse_topics,
     plan,
 )
-from quorumlog.cli.table import table
+from quorumlog.cli.output import table
 from quorumlog.client import TopicPartition
 
 T, U = TopicPartition("t", 0), TopicPartition("t", 1)
