@@ -12,8 +12,12 @@ from quorumlog.chaos.drivers.driver import DriverError, Record
 from quorumlog.chaos.history import HistoryWriter, read_history
 from quorumlog.chaos.history.pairing import table_of
 from quorumlog.chaos.verify import verify_history
-from quorumlog.chaos.workloads.consumer_group_consume import ConsumerGroupConsume
-from quorumlog.chaos.workloads.group_consume import WORKLOAD, GroupConsume, GroupConsumeOptions
+from quorumlog.chaos.workloads.group_consume import (
+    WORKLOAD,
+    ConsumerGroupConsume,
+    GroupConsume,
+    GroupConsumeOptions,
+)
 from quorumlog.chaos.workloads.workload import Setup
 from tests.support.chaos.group_in_memory import GroupInMemory
 from tests.support.chaos.hand_made_histories import History, rows_of

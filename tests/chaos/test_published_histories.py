@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.chaos.checkers import check_history
-from quorumlog.chaos.checkers.guess import guess_model
+from quorumlog.chaos.checkers.registry import guess_model
 from quorumlog.chaos.history import HistoryError, read_history
 from quorumlog.chaos.verify import verify_history
 

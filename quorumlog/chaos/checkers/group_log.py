@@ -22,7 +22,7 @@ that reports it. Sources: KIP-62, KIP-345, KIP-429; Kafka's consumer protocol.
 """
 
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
 import pyarrow as pa
@@ -89,6 +89,7 @@ _KINDS: Final = frozenset(
 _LIVED: Final = "lived"
 _BEYOND: Final = "acknowledged records that the group has not committed past"
 _NO_END: Final = "no final read has reached the end of a key"
+_completed, _invoked, _offset, _value = map(attrgetter, ("completed", "invoked", "offset", "value"))
 _EVIDENCE: Final = {
     "acknowledged": "no send was acknowledged",
     "polled": "the group received no record",
@@ -285,22 +286,6 @@ class _Key:
         if first.offset > ceiling:
             note = f"{first.offset}, and {ceiling} at most was committed"
             self._findings.add("resumed-ahead", note, ("assigned", assigned), ("first", first))
-
-
-def _invoked(entry: Row) -> int:
-    return entry.invoked
-
-
-def _completed(entry: Row) -> int:
-    return entry.completed
-
-
-def _offset(entry: Row) -> int:
-    return entry.offset
-
-
-def _value(entry: Row) -> int:
-    return entry.value
 
 
 CHECKER: Final = rows_checker(

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from quorumlog.chaos.checkers.checker import Checker, Facts, Ranges, Runs
-from quorumlog.chaos.checkers.context import context_of
 from quorumlog.chaos.checkers.entries import (
     ASKED,
     COUNT,
@@ -44,6 +43,7 @@ from quorumlog.chaos.checkers.log_anomalies import gaps_of, log_anomalies
 from quorumlog.chaos.checkers.log_ends import end_anomalies
 from quorumlog.chaos.checkers.log_transactions import join_keys, of_transactions
 from quorumlog.chaos.checkers.order_anomalies import order_anomalies
+from quorumlog.chaos.checkers.positions import context_of
 from quorumlog.chaos.checkers.reader_lag import reader_lag, stopped_early
 from quorumlog.chaos.checkers.reader_lives import CORRUPT
 from quorumlog.chaos.checkers.texts import TEXTS

@@ -23,6 +23,7 @@ Sources: KIP-79, KIP-207, KIP-734.
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import Final
 
 import pyarrow as pa
@@ -67,6 +68,7 @@ _KINDS: Final = _QUESTIONS | {"send", "final_poll", "final_end", "found"}
 _OPERATIONS: Final = OPERATIONS | {"list_offsets", "final_list_offsets"}
 _FINAL: Final = "final_list_offsets"
 _UNREAD: Final = "final reads did not read a log from 0 to its end"
+_completed, _offset, _value = map(attrgetter, ("completed", "offset", "value"))
 _EVIDENCE: Final = {
     "acknowledged": "no send was acknowledged",
     "answers": "no request was answered",
@@ -100,12 +102,8 @@ class _Key:
         self._is_read: Final = bool(self._ends) and all(at in read for at in range(self._end))
         self._times: Final = [read.get(offset, -1) for offset in range(self._end)]
         self._greatest: Final = [*accumulate(self._times, max)]  # of each prefix of the log
-        self._acknowledged: Final = Greatest(
-            self._sent, event=lambda row: row.completed, rank=lambda row: row.offset
-        )
-        self._youngest: Final = Greatest(
-            self._sent, event=lambda row: row.completed, rank=lambda row: row.value
-        )
+        self._acknowledged: Final = Greatest(self._sent, event=_completed, rank=_offset)
+        self._youngest: Final = Greatest(self._sent, event=_completed, rank=_value)
 
     def _of(self, kind: str) -> Iterator[Row]:
         return (row for row in self._rows if row.kind == kind)

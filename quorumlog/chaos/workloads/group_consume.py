@@ -25,7 +25,7 @@ A history holds, beside sends and final reads (`f`):
 import asyncio
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final, cast
 
@@ -315,4 +315,23 @@ WORKLOAD: Final = Workload(
     clients=GroupConsume,
     model="group_log",
     requires=frozenset({"groups"}),
+)
+
+
+class ConsumerGroupConsume(GroupConsume):
+    """The same by the consumer protocol (KIP-848), with the same promises.
+
+    The broker assigns partitions, and each member revokes and adds them by itself, without a
+    generation of the whole group.
+    """
+
+    protocol = "consumer"
+
+
+CONSUMER_WORKLOAD: Final = replace(
+    WORKLOAD,
+    name="consumer_group_consume",
+    text="group_consume with the consumer protocol of KIP-848: the broker assigns",
+    clients=ConsumerGroupConsume,
+    requires=frozenset({"groups", "consumer-protocol"}),
 )

@@ -13,13 +13,13 @@ from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.faults.links import CLIENTS, Link
 from quorumlog.chaos.faults.registry import STEP_FAULTS, FaultUnsupported
 from quorumlog.chaos.faults.requests import DropRequests
-from quorumlog.chaos.listing import listing
 from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.network.routes import are_used
 from quorumlog.chaos.run.run import run
 from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.schedule import Action, Schedule
+from quorumlog.cli.chaos_list import listing
 from quorumlog.cluster import ClusterShape, LocalCluster
 from quorumlog.cluster.layout import NodeSpec
 from tests.support.chaos.fake_cluster import FakeCluster

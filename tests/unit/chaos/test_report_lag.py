@@ -1,6 +1,6 @@
 """The lag of readers and the unseen records, on histories whose lags are known."""
 
-from quorumlog.chaos.report.lag import lag_lines, unseen_lines
+from quorumlog.chaos.report.plots import lag_lines, unseen_lines
 from quorumlog.chaos.report.series import run_series
 from tests.support.chaos.hand_made_histories import History
 
