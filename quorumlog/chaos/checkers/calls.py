@@ -5,7 +5,7 @@ key of its first micro-operation, or "" if it has none.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -197,17 +197,23 @@ def _told(calls: pa.Table, role: str, row: int) -> dict[str, Any]:
     values = [one["text"] or one["value"]]
     if one["values"] > 1:
         values.append(one["second_text"] or one["second"])
-    open_at = one["completed"] < 0 or one["completed_ns"] >= NEVER_NS
+    value = values[0] if len(values) == 1 else " -> ".join(str(value) for value in values)
+    return told_row(role, one, one["f"], value)
+
+
+def told_row(role: str, row: Mapping[str, Any], f: str, value: Any) -> dict[str, Any]:
+    """Return a row of CALLS or TRANSACTIONS as an operation of a witness."""
+    is_open = row["completed"] < 0 or row["completed_ns"] >= NEVER_NS
     return {
         "role": role,
-        "index": one["invoked"],
-        "completion": None if one["completed"] < 0 else one["completed"],
-        "process": one["process"],
-        "f": one["f"],
-        "type": OUTCOMES[one["outcome"]],
-        "invoked_ns": one["invoked_ns"],
-        "completed_ns": None if open_at else one["completed_ns"],
-        "value": values[0] if len(values) == 1 else " -> ".join(str(value) for value in values),
+        "index": row["invoked"],
+        "completion": None if row["completed"] < 0 else row["completed"],
+        "process": row["process"],
+        "f": f,
+        "type": OUTCOMES[row["outcome"]],
+        "invoked_ns": row["invoked_ns"],
+        "completed_ns": None if is_open else row["completed_ns"],
+        "value": value,
     }
 
 

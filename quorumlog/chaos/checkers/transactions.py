@@ -11,13 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quorumlog.chaos.checkers.calls import found, nothing_done, refuse_others, value_of
+from quorumlog.chaos.checkers.calls import (
+    found,
+    nothing_done,
+    refuse_others,
+    told_row,
+    value_of,
+)
 from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.cycles import Cycle, Graph, find_cycles
 from quorumlog.chaos.checkers.entries import OK
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
-from quorumlog.chaos.history.model import NEMESIS, NEVER_NS, OUTCOMES, HistoryError
+from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, HistoryError
 
 TXN: Final = "txn"
 _ONE_KEY: Final = ""
@@ -188,20 +194,8 @@ def _counts(transactions: Sequence[Transaction]) -> dict[str, int]:
 
 
 def _told(role: str, transaction: Transaction) -> dict[str, Any]:
-    row = transaction.row
-    is_open = row["completed"] < 0 or row["completed_ns"] >= NEVER_NS
     micros = ", ".join(f"{one.f} {one.object} {_words(one.value)}" for one in transaction.micros)
-    return {
-        "role": role,
-        "index": row["invoked"],
-        "completion": None if row["completed"] < 0 else row["completed"],
-        "process": row["process"],
-        "f": TXN,
-        "type": OUTCOMES[transaction.outcome],
-        "invoked_ns": row["invoked_ns"],
-        "completed_ns": None if is_open else row["completed_ns"],
-        "value": micros,
-    }
+    return told_row(role, transaction.row, TXN, micros)
 
 
 def _words(value: Any) -> str:

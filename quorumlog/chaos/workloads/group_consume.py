@@ -24,10 +24,9 @@ A history holds, beside sends and final reads (`f`):
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import count
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from quorumlog.chaos.drivers.driver import (
     NO_GENERATION,
@@ -40,7 +39,8 @@ from quorumlog.chaos.drivers.driver import (
     Rebalance,
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
-from quorumlog.chaos.workloads.readers import Readers, key_of
+from quorumlog.chaos.workloads.lanes import Lanes
+from quorumlog.chaos.workloads.readers import key_of
 from quorumlog.chaos.workloads.sending import keep_sending, send_one
 from quorumlog.chaos.workloads.workload import (
     REOPEN_S,
@@ -176,31 +176,22 @@ class _Member:
         await self._member.close()
 
 
-class GroupConsume:
+class GroupConsume(Lanes[GroupConsumeOptions]):
     """The lanes of one run. Process numbers: producers, members, final readers, then again."""
 
     protocol = "classic"
 
     def __init__(self, setup: Setup[GroupConsumeOptions]) -> None:
-        self._setup: Final = setup
-        self._readers: Final = Readers(setup)
-        self._next_value = 0
-
-    def _next_process(self, process: int) -> int:
-        options = self._setup.options
-        return process + options.producers + options.consumers + options.final_readers
-
-    async def work(self, working: asyncio.Event) -> None:
-        """Produce and consume until `working` is cleared."""
-        options, rng = self._setup.options, self._setup.rng
+        super().__init__(setup)
+        options = setup.options
         self._processes = {lane: options.producers + lane for lane in range(options.consumers)}
-        async with asyncio.TaskGroup() as tasks:
-            for lane in range(options.producers):
-                tasks.create_task(self._produce(lane, rng(f"producer {lane}"), working))
-            for lane in range(options.consumers):
-                tasks.create_task(self._consume(lane, rng(f"member {lane}"), working))
 
-    async def _produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
+    def consumers(self, working: asyncio.Event) -> Iterable[Coroutine[Any, Any, None]]:
+        """Return the work of the members."""
+        rng = self._setup.rng
+        return [self._consume(lane, rng(f"member {lane}"), working) for lane in self._processes]
+
+    async def produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
         """Send one value after the other."""
         setup, options = self._setup, self._setup.options
         gap_s = options.producers / options.rate
@@ -209,7 +200,7 @@ class GroupConsume:
             value, self._next_value = self._next_value, self._next_value + 1
             return await send_one(setup, producer, process, rng.randrange(setup.partitions), value)
 
-        processes = count(lane, self._next_process(0))
+        processes = self.processes(lane)
         await keep_sending(setup, processes, working, send, rng=rng, gap_s=gap_s)
 
     async def _open(self, lane: int) -> tuple[int, _Member | None]:
@@ -227,7 +218,7 @@ class GroupConsume:
         client = await opened(driver.member(setup.bootstrap, f"m{process}", membership))
         if client is None:
             return process, None
-        self._processes[lane] = self._next_process(process)
+        self._processes[lane] = self.next_process(process)
         member = _Member(client, process, setup)
         try:
             await member.join()
@@ -268,7 +259,7 @@ class GroupConsume:
     async def final_reads(self, timeout_s: float) -> bool:
         """Read every log to its end, and let the group commit the end of every partition."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
-        if not await self._readers.final_reads(timeout_s):
+        if not await super().final_reads(timeout_s):
             return False
         ends = await self._ends(deadline_s)
         lanes = range(self._setup.options.consumers)

@@ -6,9 +6,9 @@ as a new process with a new client, because the old one may still act (Jepsen).
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from itertools import count
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from quorumlog.chaos.workloads.readers import Readers
 from quorumlog.chaos.workloads.workload import LaneOptions, Setup
@@ -17,12 +17,12 @@ OptionsT = TypeVar("OptionsT", bound=LaneOptions)
 
 
 class Lanes(Generic[OptionsT]):
-    """The clients of one run. A workload writes `produce`."""
+    """The clients of one run. A workload writes `produce`, and `consumers` if it has its own."""
 
-    def __init__(self, setup: Setup[OptionsT]) -> None:
+    def __init__(self, setup: Setup[OptionsT], readers: Readers | None = None) -> None:
         self._setup: Final = setup
         self._history: Final = setup.history
-        self._readers: Final = Readers(setup)
+        self._readers: Final = readers or Readers(setup)
         self._next_value = 0
 
     def next_process(self, process: int) -> int:
@@ -38,13 +38,18 @@ class Lanes(Generic[OptionsT]):
         """Send values until `working` is cleared."""
         raise NotImplementedError
 
+    def consumers(self, working: asyncio.Event) -> Iterable[Coroutine[Any, Any, None]]:
+        """Return the work of all consumers until `working` is cleared."""
+        return [self._readers.work(working)]
+
     async def work(self, working: asyncio.Event) -> None:
         """Produce and consume until `working` is cleared."""
         async with asyncio.TaskGroup() as tasks:
             for lane in range(self._setup.options.producers):
                 rng = self._setup.rng(f"producer {lane}")
                 tasks.create_task(self.produce(lane, rng, working))
-            tasks.create_task(self._readers.work(working))
+            for consumer in self.consumers(working):
+                tasks.create_task(consumer)
 
     async def final_reads(self, timeout_s: float) -> bool:
         """Read every partition from its beginning to its end; return whether all readers did."""

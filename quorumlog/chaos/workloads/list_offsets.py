@@ -20,10 +20,10 @@ is a batch to one partition. A history holds, beside sends and final reads (`f`)
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from quorumlog.chaos.drivers.driver import (
     EARLIEST,
@@ -88,15 +88,13 @@ class ListOffsets(Lanes[ListOffsetsOptions]):
         self._next_value += 1
         return self._block.pop()
 
-    async def work(self, working: asyncio.Event) -> None:
-        """Send and query until `working` is cleared."""
+    def consumers(self, working: asyncio.Event) -> Iterable[Coroutine[Any, Any, None]]:
+        """Return the work of the clients that look up offsets."""
         options, rng = self._setup.options, self._setup.rng
-        async with asyncio.TaskGroup() as tasks:
-            for lane in range(options.producers):
-                tasks.create_task(self.produce(lane, rng(f"producer {lane}"), working))
-            for lane in range(options.consumers):
-                asker = self._ask_on(options.producers + lane, rng(f"asker {lane}"), working)
-                tasks.create_task(asker)
+        return [
+            self._ask_on(options.producers + lane, rng(f"asker {lane}"), working)
+            for lane in range(options.consumers)
+        ]
 
     async def produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
         """Send one batch after the other."""
