@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from quorumlog.chaos.history import jepsen
 from quorumlog.chaos.history.edn import EdnError, Form, Tagged, plain, read_forms
-from quorumlog.chaos.history.jepsen import INT64, integer, list_of, process_of
+from quorumlog.chaos.history.jepsen import INT64, integer, list_of
 from quorumlog.chaos.history.model import (
     INVOKE,
     NEMESIS,
@@ -212,7 +212,7 @@ def _check_index(said: dict[str, Any], last: int | None) -> int | None:
 
 
 def _event(number: int, said: dict[str, Any]) -> Operation:
-    type_, process = said["type"], process_of(said["process"])
+    type_, process = said["type"], _process(said["process"])
     value, f = said.get("value"), _f(said)
     if type_ not in TYPES:
         raise ValueError(f"its type is {str(type_)[:40]!r}, not one of {', '.join(TYPES)}")
@@ -242,6 +242,14 @@ def _f(said: dict[str, Any]) -> str:
     if not isinstance(f, str):
         raise TypeError(f"its f is {str(f)[:40]!r}")
     return f
+
+
+def _process(said: Any) -> int:
+    if said in ("nemesis", ":nemesis"):
+        return NEMESIS
+    if type(said) is not int or said < 0:
+        raise ValueError(f"process {str(said)[:40]!r} is neither a client nor the nemesis")
+    return integer("process", said)
 
 
 def _messages(

@@ -137,7 +137,7 @@ def _parsed(text: bytes, name: str) -> Any:
 def _operation(row: Any) -> Operation:
     if not isinstance(row, dict):
         raise TypeError(f"{str(row)[:80]!r} is not an object")
-    process, f, type_, value = process_of(row["process"]), row["f"], row["type"], row.get("value")
+    process, f, type_, value = _process(row["process"]), row["f"], row["type"], row.get("value")
     if type_ not in TYPES:
         raise ValueError(f"type {type_!r}")
     messages: list[Message] = []
@@ -177,12 +177,11 @@ def _micro(f: str, value: Any) -> tuple[set[str], list[Message]]:
     return kinds, [message for one in micro for message in _messages(one)]
 
 
-def process_of(said: Any) -> int:
-    """Return the number of a client, or NEMESIS. Raises ValueError for anything else."""
+def _process(said: Any) -> int:
     if said in ("nemesis", ":nemesis"):
         return NEMESIS
     if type(said) is not int or said < 0:
-        raise ValueError(f"process {str(said)[:40]!r} is neither a client nor the nemesis")
+        raise ValueError(f"process {said!r} is neither a client nor the nemesis")
     return integer("process", said)
 
 
