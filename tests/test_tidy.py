@@ -58,7 +58,7 @@ class Source:
     imports: set[str]  # modules of quorumlog, anywhere in the module
     has_docstring: bool
     has_behaviour: bool  # it defines a class or a function
-    prose: list[str]  # docstrings, also of attributes, and comments
+    docstrings: list[str] = field(default_factory=list)  # also of attributes
     function_lines: dict[str, int] = field(default_factory=dict)  # of equal names: the longest
     impure_calls: list[str] = field(default_factory=list)
     sleeps: list[tuple[int, float]] = field(default_factory=list)  # line, seconds
@@ -69,7 +69,7 @@ def parsed(text: str) -> Source:
     tree = ast.parse(text)
     kinds = {type(node) for node in tree.body}
     behaves = not kinds.isdisjoint({ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef})
-    source = Source(set(), ast.get_docstring(tree) is not None, behaves, prose_of(text, tree))
+    source = Source(set(), ast.get_docstring(tree) is not None, behaves)
     lines = source.function_lines
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -77,6 +77,12 @@ def parsed(text: str) -> Source:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             lines[node.name] = max(length, lines.get(node.name, 0))
+        elif isinstance(node, ast.Expr):
+            match node.value:
+                case ast.Constant(value=str() as docstring):
+                    source.docstrings.append(docstring)
+                case _:
+                    pass
         elif isinstance(node, ast.Call):
             match node:
                 case ast.Call(func=ast.Name(id=called)) if called in IMPURE_CALLS:
@@ -133,17 +139,12 @@ def joinable(root: Path) -> list[str]:
     ]
 
 
-def prose_of(text: str, tree: ast.Module) -> list[str]:
+@cache
+def prose_of(text: str) -> list[str]:
     """The docstrings, those behind constants included, and the comments."""
-    strings = [
-        node.value.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    ]
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    return strings + [token.string for token in tokens if token.type == tokenize.COMMENT]
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    return parsed(text).docstrings + comments
 
 
 def riddles(root: Path) -> dict[str, int]:
@@ -155,7 +156,7 @@ def riddles(root: Path) -> dict[str, int]:
     counts = Counter[str]()
     for name, text in files(root, "quorumlog/**/*.py"):
         package = "/".join(name.split("/")[:2])
-        for passage in parsed(text).prose:
+        for passage in prose_of(text):
             counts[package] += len(RIDDLE.findall(NAMES.sub("", passage)))
     return {package: count for package, count in sorted(counts.items()) if count}
 
@@ -165,7 +166,7 @@ def questions(root: Path) -> list[str]:
     return [
         f"{name}: {passage[:40]}"
         for name, text in files(root, "quorumlog/**/*.py")
-        for passage in parsed(text).prose
+        for passage in prose_of(text)
         if re.match(r"[#\s]*what\b", passage, re.IGNORECASE)
     ]
 

@@ -31,26 +31,26 @@ PAIRS = {  # table -> the test that tries every pair of its states
         "property/test_partition.py::test_every_pair_of_roles"
     ),
     "quorumlog/client/core/batch.py:TRANSITIONS": (
-        "unit/client/test_client_batch_states.py::test_every_pair_of_states"
+        "unit/client/test_client_states.py::test_every_pair_of_states_of_a_batch"
     ),
     "quorumlog/client/core/consumer_membership.py:CONSUMER_TRANSITIONS": (
-        "unit/client/test_client_consumer_membership.py::test_every_pair_of_states"
+        "unit/client/test_client_membership.py::test_every_pair_of_states"
     ),
     "quorumlog/client/core/membership.py:TRANSITIONS": (
         "property/test_client_membership.py::test_every_pair_of_states"
     ),
     "quorumlog/client/core/transaction_states.py:TRANSITIONS": (
-        "unit/client/test_client_transaction_states.py::test_every_pair_of_states"
+        "unit/client/test_client_states.py::test_every_pair_of_states"
     ),
     "quorumlog/metadata_quorum/controller/brokers.py:TRANSITIONS": (
         "unit/metadata_quorum/test_controller_brokers.py"
         "::test_every_heartbeat_in_every_state_makes_a_legal_change"
     ),
     "quorumlog/metadata_quorum/core/roles.py:CHANGES_TO_A_NEWER_EPOCH": (
-        "unit/metadata_quorum/test_quorum_roles.py::test_every_pair_of_roles"
+        "unit/metadata_quorum/test_quorum_voting.py::test_every_pair_of_roles"
     ),
     "quorumlog/metadata_quorum/core/roles.py:CHANGES_WITHIN_AN_EPOCH": (
-        "unit/metadata_quorum/test_quorum_roles.py::test_every_pair_of_roles"
+        "unit/metadata_quorum/test_quorum_voting.py::test_every_pair_of_roles"
     ),
 }
 

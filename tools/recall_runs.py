@@ -163,6 +163,7 @@ def simulated(mutant: str, subject: str, seed: int, *, is_sound: bool = False) -
             config=dict(setting.split("=", 1) for setting in options.config),
             shape=options.shape,
             mutant=planted,
+            until_violated=True,
         )
     except RunFailed:
         return ""

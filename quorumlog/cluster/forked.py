@@ -20,22 +20,23 @@ from quorumlog.cluster import process_identity
 from quorumlog.cluster.processes import NodeProcess, Program
 from quorumlog.cluster.time_limit import LOOK_EVERY_S, TimeLimit
 from quorumlog.invariants import some
-from quorumlog.node.fork_server import NodePlan, Plan
+from quorumlog.node.fork_server import OUTLIVES_NODES, NodePlan, Plan
 
 _READ_BYTES: Final = 4096
 _TOGETHER_MIN: Final = 2
 _ROOM: Final = " " * 4000  # for the command line of a node in `ps`
 _prepared: "Final[list[ForkServer]]" = []
+_kept: "Final[list[_Kept]]" = []
 
 
 def spawn_together(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
     """Start the processes of several nodes; `wait_ready` of each must be called.
 
-    On Linux, two or more plain nodes share their imports. Raises NodeFailed if one cannot be
-    started; the others may run then.
+    On Linux, two or more plain nodes share their imports, and single ones those of a fork server
+    that is kept. Raises NodeFailed if one cannot be started; the others may run then.
     """
     plain = [node for node in nodes if node.is_plain] if sys.platform == "linux" else []
-    if len(plain) < _TOGETHER_MIN:
+    if not plain or (len(plain) < _TOGETHER_MIN and not _kept_for(plain[0].program)):
         plain = []
     for node in nodes:
         if node not in plain:
@@ -43,6 +44,53 @@ def spawn_together(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
     if plain:
         _fork(plain, limit)
     _drop_prepared()  # it was not needed
+
+
+def spawn_again(
+    node: NodeProcess, siblings: Iterable[NodeProcess], limit: TimeLimit, *, report_ready: bool
+) -> None:
+    """Start the process of one node; with `report_ready`, `wait_ready` must be called.
+
+    The fork server of a sibling that runs, or that is kept, forks it: the imports are made.
+    Otherwise it is started alone, as a node with a launch of its own.
+    """
+    servers = [one.child.server for one in siblings if isinstance(one.child, ForkedChild)]
+    servers += [kept.server() for kept in _kept_for(node.program)]
+    fitting = [server for server in servers if node.is_plain and server.may_fork_again()]
+    if not fitting or not _is_forked_by(fitting[0], node, limit, report_ready=report_ready):
+        node.spawn(report_ready=report_ready)
+
+
+def _is_forked_by(
+    server: "ForkServer", node: NodeProcess, limit: TimeLimit, *, report_ready: bool
+) -> bool:
+    """Let a server that runs fork one more node; return False if it has ended instead."""
+    with server.one_at_a_time, node.starting(report_ready=report_ready) as started:
+        before = len(server.children)
+        plan = Plan(nodes=[_plan_of(node, *started)], descriptors=started[1])
+        server.fork(plan)
+        try:
+            server.wait_forked(limit)
+        finally:
+            for child in server.children[before:]:
+                node.adopt(child)
+        if len(server.children) == before and limit.is_over():
+            raise node.late(limit)
+        is_forked = len(server.children) > before
+    if not is_forked:
+        node.forget_start()
+    return is_forked
+
+
+def _plan_of(node: NodeProcess, arguments: list[str], descriptors: list[int]) -> NodePlan:
+    module, *words = node.program.module.split()
+    return NodePlan(
+        command=[*node.program.command, *arguments],
+        module=module,
+        arguments=[*words, *arguments],
+        log=str(node.log),
+        descriptors=descriptors,
+    )
 
 
 def preloaded_for(program: Program) -> list[str]:
@@ -66,52 +114,89 @@ def _drop_prepared() -> None:
         _prepared.pop().drop()
 
 
+def keep() -> None:
+    """Keep a fork server from the first start on, in the present environment, until this ends.
+
+    For a process that starts clusters one after the other, such as a run of tests.
+    """
+    if sys.platform == "linux" and not _kept:
+        _kept.append(_Kept())
+
+
+def _kept_for(program: Program) -> "list[_Kept]":
+    return [kept for kept in _kept if program.is_ours and kept.environment == _environment()]
+
+
+class _Kept:
+    """A fork server that outlives its nodes. If it ends, another one takes its place."""
+
+    def __init__(self) -> None:
+        self.environment: Final = _environment()
+        self._server: ForkServer | None = None
+        self._lock: Final = threading.Lock()
+
+    def server(self) -> "ForkServer":
+        """Return it; start it if it does not run."""
+        with self._lock:
+            if self._server is None or not self._server.may_fork_again():
+                program = Program()
+                preloaded = preloaded_for(program)
+                self._server = ForkServer(program.interpreter, preloaded, outlives_nodes=True)
+                atexit.register(self._server.drop)
+            return self._server
+
+
 def _fork_server(program: Program) -> "ForkServer":
     if program.is_ours and _prepared:
         return _prepared.pop()
+    for kept in _kept_for(program):
+        return kept.server()
     return ForkServer(program.interpreter, preloaded_for(program))
 
 
 def _fork(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
-    program = nodes[0].program
-    module, *words = program.module.split()
     with ExitStack() as stack:
         plan = Plan(nodes=[], descriptors=[])
         for node in nodes:
             arguments, descriptors = stack.enter_context(node.starting())
-            plan["nodes"].append(
-                NodePlan(
-                    command=[*program.command, *arguments],
-                    module=module,
-                    arguments=[*words, *arguments],
-                    log=str(node.log),
-                    descriptors=descriptors,
-                )
-            )
+            plan["nodes"].append(_plan_of(node, arguments, descriptors))
             plan["descriptors"] += [one for one in descriptors if one not in plan["descriptors"]]
-        server = _fork_server(program)
+        server = _fork_server(nodes[0].program)
+        stack.enter_context(server.one_at_a_time)
+        before = len(server.children)
         server.fork(plan)
         try:
             server.wait_forked(limit)
         finally:
-            for node, child in zip(nodes, server.children, strict=False):
+            for node, child in zip(nodes, server.children[before:], strict=False):
                 node.adopt(child)
-        for node in nodes[len(server.children) :]:
+        for node in nodes[len(server.children) - before :]:
             raise node.late(limit) if limit.is_over() else node.failed(server.process)
 
 
 class ForkServer:
-    """The process that forks the nodes of one plan, and reports their ends. Thread-safe.
+    """The process that forks nodes, and reports their ends. Thread-safe.
 
-    It ends with the last of its nodes, with this process, or when this object is deleted.
+    It ends with the last of its nodes unless it `outlives_nodes`, with this process, or when this
+    object is deleted.
+    `one_at_a_time` is held from `fork` until `wait_forked` returns, by all that fork again.
     """
 
-    def __init__(self, interpreter: Sequence[str], preloaded: Sequence[str]) -> None:
+    def __init__(
+        self,
+        interpreter: Sequence[str],
+        preloaded: Sequence[str],
+        *,
+        outlives_nodes: bool = False,
+    ) -> None:
         ours, its_end = socket.socketpair()
         self._its_input: Final = ours
         with its_end:
             self.process: Final = subprocess.Popen(  # noqa: S603 - our own module
-                [*interpreter, "quorumlog.node.fork_server", ",".join(preloaded), _ROOM],
+                [
+                    *[*interpreter, "quorumlog.node.fork_server", ",".join(preloaded), _ROOM],
+                    *([OUTLIVES_NODES] if outlives_nodes else []),
+                ],
                 stdin=its_end.fileno(),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # the log of the first node, once there is a plan
@@ -119,7 +204,11 @@ class ForkServer:
                 start_new_session=True,  # this process handles a Ctrl-C at the terminal
             )
         self._its_output: Final = some(self.process.stdout, "it is a pipe")
+        self._outlives_nodes: Final = outlives_nodes
+        self.one_at_a_time: Final = threading.Lock()
+        self._environment: Final = _environment()
         self._count = 0
+        self._running = 0
         self._children: Final[list[ForkedChild]] = []
         self._statuses: Final[dict[int, int]] = {}  # by process id
         self._lock: Final = threading.Lock()
@@ -127,18 +216,27 @@ class ForkServer:
         self._has_ended = False
 
     def drop(self) -> None:
-        """Kill the server before it has forked a node."""
-        self._its_input.close()
-        with self.process:
-            self.process.kill()
+        """Kill the server; nodes that it has forked go on."""
+        with self._lock:
+            self._its_input.close()
+            with self.process:
+                self.process.kill()
+            self._has_ended = True
 
     def fork(self, plan: Plan) -> None:
         """Send the plan of the nodes to fork; `wait_forked` must be called."""
-        self._count = len(plan["nodes"])
         line = json.dumps(plan).encode() + b"\n"
-        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended: see `wait_forked`
-            sent = socket.send_fds(self._its_input, [line], plan["descriptors"])
-            self._its_input.sendall(line[sent:])
+        with self._lock:
+            if self._has_ended:
+                return
+            self._count += len(plan["nodes"])
+            with suppress(BrokenPipeError, ConnectionResetError):  # it has ended: see `wait_forked`
+                sent = socket.send_fds(self._its_input, [line], plan["descriptors"])
+                self._its_input.sendall(line[sent:])
+
+    def may_fork_again(self) -> bool:
+        """Return whether it runs, and a node started alone would inherit nothing else from here."""
+        return not self._has_ended and self._environment == _environment()
 
     def wait_forked(self, limit: TimeLimit) -> None:
         """Wait until the server has forked all nodes, or has ended, or the time is over.
@@ -180,15 +278,19 @@ class ForkServer:
             *lines, self._unread = (self._unread + chunk).split(b"\n")
             for line in lines:
                 self._take(**json.loads(line))
-            if not chunk or len(self._statuses) == self._count:
+            is_needed = self._outlives_nodes or self._running or self._is_forking
+            if not chunk or not is_needed:
                 self._its_input.close()
                 with self.process:  # closes its pipe, and waits for its end
                     self._has_ended = True
 
     def _take(self, pid: int, status: int | None = None) -> None:
         if status is None:
+            self._running += 1
+            self._statuses.pop(pid, None)  # of an earlier process with this number
             self._children.append(ForkedChild(self, pid))
         else:
+            self._running -= 1
             self._statuses[pid] = status
 
     def _look_without_it(self, wait_s: float) -> None:
@@ -199,6 +301,11 @@ class ForkServer:
         left = [child.pid for child in self._children if child.pid not in self._statuses]
         if left:
             _wait_for_an_end(left, wait_s)
+
+
+def _environment() -> dict[str, str]:
+    """Return all that a node inherits, without the test of pytest that runs."""
+    return {name: text for name, text in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
 def _wait_for_an_end(pids: Iterable[int], wait_s: float) -> None:
@@ -219,7 +326,7 @@ class ForkedChild:
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self.pid: Final = pid
-        self._server: Final = server
+        self.server: Final = server
         self._started: Final = process_identity.started(pid)
 
     @property
@@ -229,12 +336,12 @@ class ForkedChild:
 
     def poll(self) -> int | None:
         """Return its exit status, below 0 by a signal; None: it runs."""
-        return self._server.status_of(self, 0)
+        return self.server.status_of(self, 0)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; return its exit status. Raises subprocess.TimeoutExpired."""
         until_s = None if timeout is None else time.monotonic() + timeout
-        while (status := self._server.status_of(self, LOOK_EVERY_S)) is None:
+        while (status := self.server.status_of(self, LOOK_EVERY_S)) is None:
             if until_s is not None and time.monotonic() >= until_s:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
         return status

@@ -16,7 +16,7 @@ from quorumlog.addresses import host_and_port
 from quorumlog.cluster import cluster_status, layout, ports, registry, settings_check
 from quorumlog.cluster.cluster_status import NodeState
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
-from quorumlog.cluster.forked import spawn_together
+from quorumlog.cluster.forked import spawn_again, spawn_together
 from quorumlog.cluster.layout import ClusterSpec, NodeSpec
 from quorumlog.cluster.processes import Launch, NodeProcess, Program
 from quorumlog.cluster.roles import ClusterShape
@@ -226,7 +226,7 @@ class LocalCluster:
             self._require_ports(node)
             layout.write_properties(self.directory, self.spec, [node])
         limit = self._time_limit(timeout_s, [node_id], say)
-        process.spawn(report_ready=wait)
+        spawn_again(process, self._processes.values(), limit, report_ready=wait)
         if wait:
             process.wait_ready(limit)
 

@@ -133,8 +133,13 @@ class NodeProcess:
         self._properties = layout.properties_file(directory, node.id)
         self.log = layout.log_file(directory, node.id)
         self._pid_file = layout.pid_file(directory, node.id)
-        self._child: Child | None = None
+        self._child: Child | None = None  # the last one that was started here
         self._ready_fd: int | None = None
+
+    @property
+    def child(self) -> Child | None:
+        """The last process that was started here, running or not."""
+        return self._child
 
     @property
     def is_plain(self) -> bool:
@@ -216,6 +221,12 @@ class NodeProcess:
         finally:
             os.close(write_fd)
         self._ready_fd = read_fd
+
+    def forget_start(self) -> None:
+        """Undo `starting`: no process was started."""
+        if self._ready_fd is not None:
+            os.close(self._ready_fd)
+            self._ready_fd = None
 
     def adopt(self, child: Child) -> None:
         """Own and record a process that was started with the results of `starting`."""

@@ -6,10 +6,11 @@ descriptors that its nodes keep. It forks one process for each node. Each proces
 one started by itself: it has its own session, output and command line in `ps`, and its own end.
 ROOM is arbitrary text: the command line of a node may be as long as this process's.
 It writes one line of JSON to standard output for each process, in order: {"pid"}, and one for each
-that has ended: {"pid", "status"}. The status is below 0 if a signal ended it.
+that has ended: {"pid", "status"}. The status is below 0 if a signal ended it. Once all processes of
+a plan are forked, another plan may follow, such as for a node that starts again.
 
-It ends with the last node; or when its standard input is closed, that is, with the process that
-started it. The nodes then continue.
+It ends with the last node, unless a third word OUTLIVES_NODES follows ROOM; or when its standard
+input is closed, that is, with the process that started it. The nodes then continue.
 
 Invariants: it has one thread when it forks, and has neither decided nor opened anything for a node.
 """
@@ -28,6 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypedDict
 
+OUTLIVES_NODES: Final = "outlives-nodes"
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _WOKEN_BYTES: Final = 4096
 _READ_BYTES: Final = 65_536
@@ -52,33 +54,44 @@ class Plan(TypedDict):
     descriptors: list[int]
 
 
-def main(modules: Sequence[str]) -> None:
+def main(modules: Sequence[str], *, outlives_nodes: bool = False) -> None:
     """Fork the nodes and wait for them; in a node's process, run the node."""
     failure = _import(modules)
     received = _receive()
     if received is None:
         return
-    plan, sent = received
-    log = _opened(plan["nodes"][0]["log"])  # for errors before the forks
+    log = _opened(received[0]["nodes"][0]["log"])  # for errors before the forks
     os.dup2(log, _STDERR)
     os.close(log)
     if failure is not None:
         raise failure
-    pids = []
-    for node in plan["nodes"]:
-        if _is_closed(_STDIN):
+    wakes, running = _Wakes(), list[int]()
+    while received is not None:
+        plan, sent = received
+        forked = _fork(plan["nodes"], running)
+        if forked is not None:
+            wakes.close()
+            _become(forked, sent)
+            # Does not return: the node's module ends the process, by SystemExit or an error.
+            runpy.run_module(forked["module"], run_name="__main__", alter_sys=True)
             return
+        for descriptor in sent.values():
+            os.close(descriptor)
+        is_input = _tell_ends(running, wakes, outlives_nodes=outlives_nodes)
+        received = _receive() if is_input else None
+
+
+def _fork(nodes: Iterable[NodePlan], running: list[int]) -> NodePlan | None:
+    """Fork the nodes while the starter lives; return None, and in a forked process its node."""
+    for node in nodes:
+        if _is_closed(_STDIN):
+            return None
         pid = os.fork()
         if not pid:
-            _become(node, sent)
-            # Does not return: the node's module ends the process, by SystemExit or an error.
-            runpy.run_module(node["module"], run_name="__main__", alter_sys=True)
-            return
-        pids.append(pid)
+            return node
+        running.append(pid)
         _tell(pid=pid)
-    for descriptor in sent.values():
-        os.close(descriptor)
-    _tell_ends(pids)
+    return None
 
 
 def _import(modules: Iterable[str]) -> Exception | None:
@@ -159,19 +172,35 @@ def _show_in_ps(command: Sequence[str]) -> None:
         return  # for people only: `ps` then shows the fork server's command
 
 
-def _tell_ends(pids: Iterable[int]) -> None:
-    """Report the end of each process, until the last has ended, or the starter."""
-    woken, wakes = os.pipe()
-    for descriptor in (woken, wakes):
-        os.set_blocking(descriptor, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler it does not wake
-    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-    left = [*pids]
-    while left := [pid for pid in left if not _has_ended(pid)]:
-        readable, _, _ = select.select([_STDIN, woken], [], [])
+class _Wakes:
+    """A pipe that the end of a process writes to."""
+
+    def __init__(self) -> None:
+        self.woken, self._wakes = os.pipe()
+        for descriptor in (self.woken, self._wakes):
+            os.set_blocking(descriptor, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler it does not wake
+        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+
+    def close(self) -> None:
+        """Close it, in a process that has become a node."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(self.woken)
+        os.close(self._wakes)
+
+
+def _tell_ends(running: list[int], wakes: _Wakes, *, outlives_nodes: bool) -> bool:
+    """Report the end of each process; return True for more input, False after the last end."""
+    while True:
+        running[:] = [pid for pid in running if not _has_ended(pid)]
+        if not (running or outlives_nodes):
+            return False
+        readable, _, _ = select.select([_STDIN, wakes.woken], [], [])
+        if wakes.woken in readable:
+            os.read(wakes.woken, _WOKEN_BYTES)
         if _STDIN in readable:
-            return
-        os.read(woken, _WOKEN_BYTES)
+            return True
 
 
 def _has_ended(pid: int) -> bool:
@@ -182,4 +211,7 @@ def _has_ended(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    main([name for name in sys.argv[1].split(",") if name])
+    main(
+        [name for name in sys.argv[1].split(",") if name],
+        outlives_nodes=sys.argv[3:] == [OUTLIVES_NODES],
+    )

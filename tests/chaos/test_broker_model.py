@@ -1,7 +1,8 @@
-"""Verdicts on runs of a model of a broker, which knows by itself whether its clients were wronged.
+"""Verdicts on random runs: of a model of a broker, and of histories with one planted anomaly.
 
-No run of an ideal broker is invalid, however uncertain its clients are; and every run in which a
-broken broker showed a client what an ideal one could not have shown is invalid.
+The model knows by itself whether its clients were wronged. No run of an ideal broker is invalid,
+however uncertain its clients are; and every run in which a broken broker showed a client what an
+ideal one could not have shown is invalid.
 """
 
 import random
@@ -14,7 +15,8 @@ from quorumlog.chaos.history import Operation
 from quorumlog.chaos.history.pairing import table_of
 from tests.support.chaos.broker_faults import FAULTS
 from tests.support.chaos.broker_model import Fault, Run, consumed, produced
-from tests.support.chaos.hand_made_histories import rows_of
+from tests.support.chaos.hand_made_histories import found, rows_of
+from tests.support.chaos.random_histories import PLANTS, Sketch, good
 from tests.support.sizes import tries
 
 RUNS = 600
@@ -76,3 +78,23 @@ def test_what_a_broken_broker_shows_is_found(
     for number, (seed, run) in enumerate(runs):
         assert (number in accused) == bool(run.damage), (seed, run.damage)
     assert len(accused) > len(runs) // 3
+
+
+@pytest.mark.parametrize("seed", range(tries(40)))
+def test_a_cluster_that_keeps_its_promises_is_valid(seed: int) -> None:
+    verdict = check_history(table_of(rows_of(good(seed).ops)))
+    assert (found(verdict), verdict.unknown_because) == ([], [])
+    assert verdict.valid is True
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_planted_anomaly_is_found(plant: Callable[[Sketch], str], seed: int) -> None:
+    sketch = good(1000 + seed)
+    expected = plant(sketch)
+    verdict = check_history(table_of(rows_of(sketch.ops)))
+    assert expected in found(verdict)
+    assert verdict.valid is False
+    result = next(result for result in verdict.results if result.name == expected)
+    assert result.count >= 1
+    assert all(len(witness["ops"]) >= 1 for witness in result.witnesses)

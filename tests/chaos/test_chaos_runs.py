@@ -1,30 +1,29 @@
-"""Short seeded runs on real processes: the cluster passes, and one with a broken rule does not."""
+"""Short seeded runs on real processes: each workload and driver passes, a broken rule does not."""
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quorumlog.chaos.drivers.registry import DRIVERS
 from quorumlog.chaos.faults.registry import step_fault
-from quorumlog.chaos.history import read_meta
+from quorumlog.chaos.history import read_history, read_meta
 from quorumlog.chaos.mutants import mutant_module
 from quorumlog.chaos.run.run import run
 from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.verify import verify_history
-from quorumlog.cluster import LocalCluster
+from quorumlog.chaos.workloads.registry import find_workload
+from quorumlog.cluster import ClusterShape, LocalCluster
 
 pytestmark = pytest.mark.integration
 
 
 def action(t_ms: int, fault: str, target: str, duration_ms: int) -> Action:
     return Action(
-        t_us=t_ms * 1000,
-        fault=step_fault(fault)(),
-        target=target,
-        duration_us=duration_ms * 1000,
+        t_us=t_ms * 1000, fault=step_fault(fault)(), target=target, duration_us=duration_ms * 1000
     )
 
 
@@ -40,10 +39,13 @@ EVERY_FAULT = Schedule(
     ),
 )
 LEADER_ALONE = Schedule(
-    seed=1,
-    duration_us=5_000_000,
-    actions=(action(500, "pause_kill", "partition-leader", 2_000),),
+    seed=1, duration_us=5_000_000, actions=(action(500, "pause_kill", "partition-leader", 2_000),)
 )
+
+
+CALM = Schedule(seed=1, duration_us=2_000_000, actions=())
+ONE_NODE: dict[str, Any] = {"shape": ClusterShape(nodes=1), "replication_factor": 1}
+"""For faults that one node shows alone: three cost three times as much to start."""
 
 
 def carry_out(out: Path, schedule: Schedule, **changes: object) -> RunSummary:
@@ -54,10 +56,7 @@ def carry_out(out: Path, schedule: Schedule, **changes: object) -> RunSummary:
 RATE = 100
 ACKNOWLEDGED_MIN = 30
 """Of about 1,300, so that a run on a loaded machine still shows that records went through."""
-RUNS = {
-    "client": "idempotent_send",
-    "confluent": "append_read",
-}
+RUNS = {"client": "idempotent_send", "confluent": "append_read"}
 # In a process of its own: these libraries leave sockets open where no broker answers.
 APART = ("aiokafka", "kafka-python")
 
@@ -140,14 +139,10 @@ def test_a_batch_that_is_appended_each_time_it_is_sent_is_found(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("mutant", "anomaly"),
-    [("spoils-reads", "corrupt-read"), ("low-ends", "log-end-regression")],
+    ("mutant", "anomaly"), [("spoils-reads", "corrupt-read"), ("low-ends", "log-end-regression")]
 )
-def test_a_node_that_serves_what_is_wrong_is_found(
-    tmp_path: Path, mutant: str, anomaly: str
-) -> None:
-    calm = Schedule(seed=1, duration_us=2_000_000, actions=())
-    carry_out(tmp_path, calm, duration_s=2.0, node_module=mutant_module(mutant))
+def test_a_node_that_serves_wrong_data_is_found(tmp_path: Path, mutant: str, anomaly: str) -> None:
+    carry_out(tmp_path, CALM, duration_s=2.0, node_module=mutant_module(mutant), **ONE_NODE)
     verdict = verify_history(tmp_path, engine="local")
     assert verdict.valid is False
     assert [result.name for result in verdict.results if result.count > result.explained] == [
@@ -156,15 +151,9 @@ def test_a_node_that_serves_what_is_wrong_is_found(
 
 
 def test_a_planted_bug_of_the_simulation_is_found_on_real_processes(tmp_path: Path) -> None:
-    calm = Schedule(seed=1, duration_us=2_000_000, actions=())
-    carry_out(
-        tmp_path,
-        calm,
-        duration_s=2.0,
-        node_module=mutant_module("skips_where_segments_begin"),
-        partitions=1,
-        config={"log.segment.bytes": "5000"},
-    )
+    mutant = mutant_module("skips_where_segments_begin")
+    small: dict[str, Any] = {"partitions": 1, "config": {"log.segment.bytes": "5000"}}
+    carry_out(tmp_path, CALM, duration_s=2.0, node_module=mutant, **small, **ONE_NODE)
     verdict = verify_history(tmp_path, engine="local")
     assert verdict.valid is False
     assert {result.name for result in verdict.results if result.count} & {
@@ -189,3 +178,48 @@ def test_a_node_that_ends_by_itself_is_a_finding(tmp_path: Path) -> None:
     verdict = verify_history(tmp_path, engine="local")
     assert verdict.valid is False
     assert "node-ended" in {result.name for result in verdict.results}
+
+
+# What a history must hold at the least, even on a loaded machine: (f, type) and how often.
+DONE = {
+    "group_consume": {("group_poll", "ok"): 10, ("commit", "ok"): 5, ("committed", "ok"): 2},
+    "list_offsets": {("list_offsets", "ok"): 20, ("final_list_offsets", "ok"): 5},
+    "compacted_register": {("read", "ok"): 10, ("write", "ok"): 20},
+    "metadata_linearizable": {("create", "ok"): 6, ("delete", "ok"): 4},
+    "recreated_topic": {("recreate", "ok"): 1, ("poll", "ok"): 10, ("send", "ok"): 20},
+    "txn_append": {("txn", "ok"): 8, ("txn", "fail"): 1, ("poll", "ok"): 4},
+    "txn_transfer": {("transfer", "ok"): 8, ("transfer", "fail"): 1, ("read", "ok"): 2},
+    "consume_transform_produce": {("txn", "ok"): 4, ("txn", "fail"): 1, ("committed", "ok"): 2},
+}
+
+
+OPTIONS = {"group_consume": {"static": 1}}  # beside dynamic members
+
+
+def schedule_of(role: str) -> Schedule:
+    actions = (
+        Action(t_us=500_000, fault=step_fault("kill")(), target=role, duration_us=800_000),
+        Action(t_us=3_500_000, fault=step_fault("pause")(), target=role, duration_us=1_500_000),
+    )
+    return Schedule(seed=1, duration_us=6_000_000, actions=actions)
+
+
+@pytest.mark.parametrize("workload", sorted(DONE))
+def test_a_kill_and_a_pause_are_survived(tmp_path: Path, workload: str) -> None:
+    role = "metadata-leader" if workload == "metadata_linearizable" else "partition-leader"
+    settings = RunSettings(
+        out=tmp_path,
+        workload=workload,
+        options=OPTIONS.get(workload, {}),
+        schedule=schedule_of(role),
+        seed=1,
+        duration_s=6.0,
+    )
+    summary = run(settings, lambda *_: None)
+    verdict = verify_history(tmp_path, engine="local", model=find_workload(workload).model)
+    assert verdict.valid is True, verdict.as_json()
+    assert summary.reads_complete
+    assert summary.faults == 2
+    rows = read_history(tmp_path).select(["f", "type"]).to_pylist()
+    for (f, outcome), least in DONE[workload].items():
+        assert rows.count({"f": f, "type": outcome}) >= least, (f, outcome)

@@ -7,7 +7,7 @@ invalid any more. Then the rules that these rest on.
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -27,10 +27,9 @@ from quorumlog.chaos.checkers import verdict as verdict_module
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
 from quorumlog.chaos.history.model import IN_TXN, Message
 from tests.chaos.test_borders import CASES
-from tests.chaos.test_false_verdicts import EVERY
 from tests.support.chaos.hand_made_histories import STEP_NS, History, found
 
-NAMED = {name: make for name, (make, *_) in (CASES | EVERY).items()}
+NAMED = {name: case.make for name, case in CASES.items()}
 
 
 def sent_in_txn(key: str, value: int) -> Message:
@@ -41,12 +40,8 @@ def polled_in_txn(key: str, value: int) -> Message:
     return Message(key, 0, value, f="poll")
 
 
-def _two(first: int, second: int) -> History:
-    return History().send(1, first).send(2, second).final((0, 2), (1, 1), end=2)
-
-
 ALONE: dict[str, Callable[[], History]] = {
-    "phantom": lambda: History().sent(1).final((0, 1), (1, 99), end=2),
+    "phantom": NAMED["a value that nobody sent"],
     "G1a": NAMED["a send that failed appears"],
     "precommitted-read": lambda: (
         History()
@@ -81,10 +76,8 @@ ALONE: dict[str, Callable[[], History]] = {
     "G1c-realtime": lambda: (
         History().poll((0, 1)).op(0, "send", [("x-0", 0, 1)], details=IN_TXN).final((0, 1), end=1)
     ),
-    "nonmonotonic-send": lambda: _two(1, 0),
-    "int-nonmonotonic-send": lambda: (
-        History().op(0, "send", [("x-0", 1, 1), ("x-0", 0, 2)]).final((0, 2), (1, 1), end=2)
-    ),
+    "nonmonotonic-send": NAMED["a later send of a process lies below"],
+    "int-nonmonotonic-send": NAMED["a later record of one send lies below"],
     "int-poll-skip": lambda: (
         History().sent(1, 2, 3).poll((0, 1), (2, 3)).final((0, 1), (1, 2), (2, 3), end=3)
     ),
@@ -187,8 +180,13 @@ def nothing(found: Any) -> Callable[[Any], Any]:
     return lambda _: lambda *_args, **_named: found
 
 
-# what is broken: the rule, what is put in its place, and the history that notices
-Broken = tuple[Any, str, Callable[[Any], Any], Callable[[], History]]
+class Broken(NamedTuple):
+    """A broken rule: what is put in its place, and the history that notices."""
+
+    owner: Any
+    attribute: str
+    break_it: Callable[[Any], Any]
+    make: Callable[[], History]
 
 
 def acked_by_info() -> History:
@@ -197,95 +195,83 @@ def acked_by_info() -> History:
 
 
 RULES: dict[str, Broken] = {
-    "every read counts as one from the beginning": (
+    "every read counts as one from the beginning": Broken(
         log_anomalies,
         "is_from_start",
         everywhere(answer=True),
         NAMED["a poll of unknown outcome may have taken the record"],
     ),
-    "no read counts as one from the beginning": (
+    "no read counts as one from the beginning": Broken(
         log_anomalies,
         "is_from_start",
         everywhere(answer=False),
         NAMED["a reader that sought in another key"],
     ),
-    "a final poll of unknown outcome proves a loss": (
+    "a final poll of unknown outcome proves a loss": Broken(
         final_reads,
         "is_from_start",
         everywhere(answer=True),
         NAMED["a final poll of unknown outcome may have taken the record"],
     ),
-    "only the first final reader is looked at": (
+    "only the first final reader is looked at": Broken(
         final_reads,
         "_numbers_within_keys",
         first_reader_only,
         NAMED["a second final reader starts at the second record"],
     ),
-    "every key counts as read to its end": (
+    "every key counts as read to its end": Broken(
         final_reads,
         "_find_complete",
         all_complete,
         NAMED["a key to which unknown sends went was never read"],
     ),
-    "every claim of an end is believed": (
+    "every claim of an end is believed": Broken(
         final_reads.FinalReads,
         "overclaimed",
         nothing(np.zeros(0, np.int64)),
         NAMED["a final reader claims an end that lies beyond all that anybody saw"],
     ),
-    "no reader is too late at the beginning": (
+    "no reader is too late at the beginning": Broken(
         order_anomalies,
         "_late_starts",
         nothing([]),
         NAMED["an ordinary reader starts at the second record"],
     ),
-    "nothing moves a reader": (
-        order_anomalies,
-        "_same",
-        without_segments,
-        NAMED["a poll that never ended may have moved"],
+    "nothing moves a reader": Broken(
+        order_anomalies, "_same", without_segments, NAMED["a poll that never ended may have moved"]
     ),
-    "readers never stop early": (
+    "readers never stop early": Broken(
         kafka_log,
         "stopped_early",
         nothing([]),
         NAMED["every ordinary reader had stopped before most was acknowledged"],
     ),
-    "an offset in an info is no acknowledgement": (
-        version_order,
-        "acknowledged",
-        of_ok_sends_only,
-        acked_by_info,
+    "an offset in an info is no acknowledgement": Broken(
+        version_order, "acknowledged", of_ok_sends_only, acked_by_info
     ),
-    "no end is compared with what was known": (
+    "no end is compared with what was known": Broken(
         log_ends,
         "_highest_before",
         lambda real: lambda **named: np.full_like(real(**named), -1),
         NAMED["the log end goes back"],
     ),
-    "no log has an impossible order": (
+    "no log has an impossible order": Broken(
         linearizability,
         "violations",
         nothing((np.zeros(0, np.int64), np.zeros(0, np.int64))),
         NAMED["sent one nanosecond after it"],
     ),
-    "a value that was sent twice counts as one": (
+    "a value that was sent twice counts as one": Broken(
         version_order.Values,
         "resent",
         lambda _: property(lambda values: np.zeros(len(values.key), np.bool_)),
         NAMED["a value resent by its client lies twice"],
     ),
-    "what is not known does not matter": (
-        checker,
-        "_gaps",
-        nothing([]),
-        NAMED["a key to which unknown sends went was never read"],
+    "what is not known does not matter": Broken(
+        checker, "_gaps", nothing([]), NAMED["a key to which unknown sends went was never read"]
     ),
-    "nothing needs to have succeeded": (
-        kafka_log,
-        "_MUST_SUCCEED",
-        lambda _: (),
-        NAMED["every ordinary poll failed"],
+    "nothing needs to have succeeded": Broken(
+        kafka_log, "_MUST_SUCCEED", lambda _: (), NAMED["every ordinary poll failed"]
     ),
 }
 

@@ -1,6 +1,5 @@
 """The workload group_consume: what it writes, and which broken coordinators its check finds."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,54 +8,37 @@ import pytest
 
 from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.drivers.driver import DriverError, Record
-from quorumlog.chaos.history import HistoryWriter, read_history
+from quorumlog.chaos.history import read_history
 from quorumlog.chaos.history.pairing import table_of
-from quorumlog.chaos.verify import verify_history
-from quorumlog.chaos.workloads.group_consume import (
-    WORKLOAD,
-    ConsumerGroupConsume,
-    GroupConsume,
-    GroupConsumeOptions,
-)
-from quorumlog.chaos.workloads.workload import Setup
+from quorumlog.chaos.workloads.group_consume import ConsumerGroupConsume, GroupConsume
+from tests.support.chaos.carried_out import carried_out
 from tests.support.chaos.group_in_memory import GroupInMemory
 from tests.support.chaos.hand_made_histories import History, rows_of
-from tests.support.chaos.log_in_memory import TOPIC
 
 SENDS = 150
 
 
-async def judged(
-    out: Path, group: GroupInMemory, workload: type[GroupConsume] = GroupConsume
-) -> Verdict:
+async def judged(out: Path, group: GroupInMemory, workload: str = "group_consume") -> Verdict:
     """Run the workload until the logs have taken all sends, drain the group, and check it."""
-    with HistoryWriter(out, meta={"model": WORKLOAD.model}) as history:
-        setup = Setup(
-            driver=group,
-            bootstrap="b",
-            topic=TOPIC,
-            partitions=len(group.logs),
-            replication_factor=1,
-            seed=1,
-            options=GroupConsumeOptions(
-                rate=300.0,
-                producers=2,
-                consumers=3,
-                final_readers=1,
-                polls_per_life=10.0,
-                stalls=0.3,
-                max_poll_interval_ms=200,
-            ),
-            history=history,
-        )
-        clients = workload(setup)
-        working = asyncio.Event()
-        working.set()
-        group.after_sends = (SENDS, working.clear)
-        await clients.work(working)
-        await clients.final_reads(2.0)
-    assert group.open == 0
-    return verify_history(out, engine="local", model="group_log")
+    options = {
+        "rate": 300.0,
+        "producers": 2,
+        "consumers": 3,
+        "final_readers": 1,
+        "polls_per_life": 10.0,
+        "stalls": 0.3,
+        "max_poll_interval_ms": 200,
+    }
+    return await carried_out(
+        out,
+        workload,
+        group,
+        SENDS,
+        options,
+        partitions=len(group.logs),
+        final_s=2.0,
+        reads_all=False,
+    )
 
 
 @pytest.mark.jumping_time
@@ -77,13 +59,12 @@ async def test_a_sound_coordinator_is_valid_while_members_come_and_go(tmp_path: 
 
 
 @pytest.mark.jumping_time
-@pytest.mark.parametrize("workload", [GroupConsume, ConsumerGroupConsume])
-async def test_members_join_by_the_protocol_of_the_workload(
-    workload: type[GroupConsume], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", [GroupConsume, ConsumerGroupConsume])
+async def test_members_join_by_their_protocol(kind: type[GroupConsume], tmp_path: Path) -> None:
     group = GroupInMemory()
-    assert (await judged(tmp_path, group, workload)).valid is True
-    assert group.protocols == {workload.protocol}
+    name = "group_consume" if kind is GroupConsume else "consumer_group_consume"
+    assert (await judged(tmp_path, group, name)).valid is True
+    assert group.protocols == {kind.protocol}
 
 
 def loses_commits(group: GroupInMemory) -> None:
@@ -209,9 +190,7 @@ def test_a_member_that_was_there_before_does_not_take_the_place_of_one_that_is_g
 
 
 @pytest.mark.jumping_time
-async def test_a_coordinator_that_answers_an_old_offset_for_a_while_is_legal(
-    tmp_path: Path,
-) -> None:
+async def test_a_coordinator_that_answers_an_old_offset_is_legal(tmp_path: Path) -> None:
     group, answers = GroupInMemory(), []
 
     def answer(committed: dict[int, int]) -> dict[int, int]:

@@ -1,6 +1,5 @@
 """The workload idempotent_send: what it writes down, and which broken brokers its checker finds."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,43 +7,24 @@ import pytest
 
 from quorumlog.chaos.checkers import Verdict
 from quorumlog.chaos.drivers.driver import SendFailed
-from quorumlog.chaos.history import HistoryWriter, read_history
-from quorumlog.chaos.verify import verify_history
-from quorumlog.chaos.workloads.idempotent_send import IdempotentSend, IdempotentSendOptions
-from quorumlog.chaos.workloads.workload import Setup
-from tests.support.chaos.log_in_memory import TOPIC, LogInMemory, append
+from quorumlog.chaos.history import read_history
+from tests.support.chaos.carried_out import carried_out
+from tests.support.chaos.log_in_memory import LogInMemory, append
 
 SENDS = 200
 
 
 async def judged(out: Path, log: LogInMemory) -> Verdict:
     """Run the workload until the log has taken all sends, read everything, and check it."""
-    with HistoryWriter(out) as history:
-        setup = Setup(
-            driver=log,
-            bootstrap="b",
-            topic=TOPIC,
-            partitions=len(log.logs),
-            replication_factor=1,
-            seed=1,
-            options=IdempotentSendOptions(
-                rate=1e6,
-                producers=2,
-                burst=5,
-                bursts_per_life=1.001,  # a burst that is not cut short waits for its answers
-                consumers=0,
-                final_readers=1,
-            ),
-            history=history,
-        )
-        clients = IdempotentSend(setup)
-        working = asyncio.Event()
-        working.set()
-        log.after_sends = (SENDS, working.clear)
-        await clients.work(working)
-        assert await clients.final_reads(10.0)
-    assert log.open == 0
-    return verify_history(out, engine="local")
+    options = {
+        "rate": 1e6,
+        "producers": 2,
+        "burst": 5,
+        "bursts_per_life": 1.001,  # a burst that is not cut short waits for its answers
+        "consumers": 0,
+        "final_readers": 1,
+    }
+    return await carried_out(out, "idempotent_send", log, SENDS, options, partitions=len(log.logs))
 
 
 async def test_a_sound_broker_is_valid_and_killed_producers_come_back(tmp_path: Path) -> None:

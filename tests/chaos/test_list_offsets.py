@@ -1,6 +1,5 @@
 """The workload list_offsets: which wrong answers about a log its check finds."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,11 +7,8 @@ import pytest
 
 from quorumlog.chaos.checkers import Verdict
 from quorumlog.chaos.drivers.driver import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAt
-from quorumlog.chaos.history import HistoryWriter, read_history
-from quorumlog.chaos.verify import verify_history
-from quorumlog.chaos.workloads.list_offsets import WORKLOAD, ListOffsets, ListOffsetsOptions
-from quorumlog.chaos.workloads.workload import Setup
-from tests.support.chaos.log_in_memory import TOPIC
+from quorumlog.chaos.history import read_history
+from tests.support.chaos.carried_out import carried_out
 from tests.support.chaos.offsets_in_memory import OffsetsInMemory, Times, answer
 
 SENDS = 200
@@ -20,25 +16,9 @@ SENDS = 200
 
 async def judged(out: Path, log: OffsetsInMemory) -> Verdict:
     """Send and ask until the logs have taken all sends, read and ask everything, and check it."""
-    with HistoryWriter(out, meta={"model": WORKLOAD.model}) as history:
-        setup = Setup(
-            driver=log,
-            bootstrap="b",
-            topic=TOPIC,
-            partitions=len(log.logs),
-            replication_factor=1,
-            seed=1,
-            options=ListOffsetsOptions(rate=400.0, questions=400.0, final_readers=1),
-            history=history,
-        )
-        clients = ListOffsets(setup)
-        working = asyncio.Event()
-        working.set()
-        log.after_sends = (SENDS, working.clear)
-        await clients.work(working)
-        assert await clients.final_reads(10.0)
-    assert log.open == 0
-    return verify_history(out, engine="local", model="list_offsets")
+    options = {"rate": 400.0, "questions": 400.0, "final_readers": 1}
+    partitions = len(log.logs)
+    return await carried_out(out, "list_offsets", log, SENDS, options, partitions=partitions)
 
 
 @pytest.mark.jumping_time
@@ -120,7 +100,7 @@ def the_last(_: OffsetsInMemory, times: Times, asked: int) -> OffsetAt:
     ],
 )
 @pytest.mark.jumping_time
-async def test_wrong_answers_are_found(
+async def test_a_wrong_answer_is_found(
     kind: int, wrong: Answer, anomaly: str, tmp_path: Path
 ) -> None:
     log = OffsetsInMemory()

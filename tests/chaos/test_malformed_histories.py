@@ -7,7 +7,7 @@ valid, and others would accuse a cluster that did nothing wrong.
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +23,7 @@ from tests.support.chaos.written_histories import (
     event,
     format_1,
     good_events,
+    jepsen_events,
     rows_of_format_1,
     text_of,
 )
@@ -60,111 +61,112 @@ def nested(events: list[Row]) -> list[Row]:
     return [*events[:3], events[3] | {"details": "BRACKETS"}, *events[4:]]
 
 
-EVENTS: dict[str, tuple[Change, int, str]] = {
-    # name: (the change, the line that the error names, a part of what it says)
-    "a process that is neither a client nor the nemesis": (at(4, process=-2), 6, "process is -2"),
-    "a field that is not known": (
+class Wrong(NamedTuple):
+    change: Change
+    line: int  # that the error names
+    reason: str  # a part of what it says
+
+
+EVENTS: dict[str, Wrong] = {
+    "a process that is neither a client nor the nemesis": Wrong(
+        at(4, process=-2), 6, "process is -2"
+    ),
+    "a field that is not known": Wrong(
         lambda events: [*events[:4], events[4] | {"mesages": []}, *events[5:]],
         6,
         "mesages is no field",
     ),
-    "a field of a record that is not known": (record(4, ofset=3), 6, "ofset is no field"),
-    "the messages of format 1": (at(4, messages=[]), 6, "messages is no field"),
-    "an operation that began before the process's last one ended": (
-        without(1, renumber=True),
-        4,
-        "an invocation while its process's last operation was open",
+    "a field of a record that is not known": Wrong(record(4, ofset=3), 6, "ofset is no field"),
+    "the messages of format 1": Wrong(at(4, messages=[]), 6, "messages is no field"),
+    "an operation that began before the process's last one ended": Wrong(
+        without(1, renumber=True), 4, "an invocation while its process's last operation was open"
     ),
-    "a process that began before it ended, by time": (
-        at(3, time_ns=500),
-        5,
-        "its time_ns, 500, is below the previous event's",
+    "a process that began before it ended, by time": Wrong(
+        at(3, time_ns=500), 5, "its time_ns, 500, is below the previous event's"
     ),
-    "time that goes back": (at(5, time_ns=0), 7, "is below the previous event's"),
-    "a time below zero": (at(0, time_ns=-5), 2, "its time_ns is -5"),
-    "an offset that was acknowledged below -1": (record(1, offset=-7), 3, "an offset below -1"),
-    "an index twice": (at(4, index=3), 6, "its index is 3, not the next one"),
-    "an index left out": (at(10, index=11), 12, "its index is 11, not the next one"),
-    "an index that does not begin at 0": (
-        lambda events: [row | {"index": row["index"] + 1} for row in events],
-        2,
-        "its index is 1",
+    "time that goes back": Wrong(at(5, time_ns=0), 7, "is below the previous event's"),
+    "a time below zero": Wrong(at(0, time_ns=-5), 2, "its time_ns is -5"),
+    "an offset that was acknowledged below -1": Wrong(
+        record(1, offset=-7), 3, "an offset below -1"
     ),
-    "an event twice": (
-        lambda events: [*events[:5], events[4], *events[5:]],
-        7,
-        "its index is 4",
+    "an index twice": Wrong(at(4, index=3), 6, "its index is 3, not the next one"),
+    "an index left out": Wrong(at(10, index=11), 12, "its index is 11, not the next one"),
+    "an index that does not begin at 0": Wrong(
+        lambda events: [row | {"index": row["index"] + 1} for row in events], 2, "its index is 1"
     ),
-    "both events of a send are missing": (without(0, 1), 2, "its index is 2, not the next one"),
-    "both events of a poll are missing": (without(2, 4), 4, "its index is 3, not the next one"),
-    "a send without its invocation": (
-        without(0, renumber=True),
-        2,
-        "a completion without an invocation",
+    "an event twice": Wrong(
+        lambda events: [*events[:5], events[4], *events[5:]], 7, "its index is 4"
     ),
-    "a completion of nothing": (
-        then(event(11, 3, "ok", "poll")),
-        13,
-        "a completion without an invocation",
+    "both events of a send are missing": Wrong(
+        without(0, 1), 2, "its index is 2, not the next one"
     ),
-    "a completion of another f": (
-        at(1, f="poll"),
-        3,
-        "a completion of another f than its invocation",
+    "both events of a poll are missing": Wrong(
+        without(2, 4), 4, "its index is 3, not the next one"
     ),
-    "a completion that names another value": (
-        record(1, value=99),
+    "a send without its invocation": Wrong(
+        without(0, renumber=True), 2, "a completion without an invocation"
+    ),
+    "a completion of nothing": Wrong(
+        then(event(11, 3, "ok", "poll")), 13, "a completion without an invocation"
+    ),
+    "a completion of another f": Wrong(
+        at(1, f="poll"), 3, "a completion of another f than its invocation"
+    ),
+    "a completion that names another value": Wrong(
+        record(1, value=99), 3, "names other messages than its invocation"
+    ),
+    "a completion that names another key": Wrong(
+        record(1, key="y-0"), 3, "names other messages than its invocation"
+    ),
+    "a completion that names less": Wrong(
+        lambda events: [event(0, 0, "invoke", "send", (-1, 10), (-1, 12)), *events[1:]],
         3,
         "names other messages than its invocation",
     ),
-    "a completion that names another key": (
-        record(1, key="y-0"),
-        3,
-        "names other messages than its invocation",
+    "rows in reverse order": Wrong(reversed_rows, 2, "its index is 10, not the next one"),
+    "a type that is not known": Wrong(at(1, type="okay"), 3, "type is 'okay'"),
+    "an invocation by the nemesis": Wrong(at(6, type="invoke"), 8, "the nemesis's events are info"),
+    "a time that is a text": Wrong(at(4, time_ns="4000"), 6, "time_ns is not an integer: '4000'"),
+    "a time that is not whole": Wrong(at(4, time_ns=4.5), 6, "time_ns is not an integer: '4.5'"),
+    "a process that is true": Wrong(at(4, process=True), 6, "process is not an integer: 'True'"),
+    "an f that is a number": Wrong(at(4, f=7), 6, "f is not a string: 7"),
+    "an offset that is not whole": Wrong(
+        record(1, offset=0.7), 3, "offset is not an integer: '0.7'"
     ),
-    "a completion that names less": (
-        lambda events: [
-            event(0, 0, "invoke", "send", (-1, 10), (-1, 12)),
-            *events[1:],
-        ],
-        3,
-        "names other messages than its invocation",
+    "an offset that is null": Wrong(record(1, offset=None), 3, "offset is not an integer: 'None'"),
+    "a value that is a text": Wrong(record(1, value="10"), 3, "value is not an integer: '10'"),
+    "a value that is null": Wrong(record(1, value=None), 3, "value is not an integer: 'None'"),
+    "a value of 64 bits and one": Wrong(
+        record(1, value=1 << 63), 3, "value is beyond 64 bits: 92233"
     ),
-    "rows in reverse order": (reversed_rows, 2, "its index is 10, not the next one"),
-    "a type that is not known": (at(1, type="okay"), 3, "type is 'okay'"),
-    "an invocation by the nemesis": (at(6, type="invoke"), 8, "the nemesis's events are info"),
-    "a time that is a text": (at(4, time_ns="4000"), 6, "time_ns is not an integer: '4000'"),
-    "a time that is not whole": (at(4, time_ns=4.5), 6, "time_ns is not an integer: '4.5'"),
-    "a process that is true": (at(4, process=True), 6, "process is not an integer: 'True'"),
-    "an f that is a number": (at(4, f=7), 6, "f is not a string: 7"),
-    "an offset that is not whole": (record(1, offset=0.7), 3, "offset is not an integer: '0.7'"),
-    "an offset that is null": (record(1, offset=None), 3, "offset is not an integer: 'None'"),
-    "a value that is a text": (record(1, value="10"), 3, "value is not an integer: '10'"),
-    "a value that is null": (record(1, value=None), 3, "value is not an integer: 'None'"),
-    "a value of 64 bits and one": (record(1, value=1 << 63), 3, "value is beyond 64 bits: 92233"),
-    "a value of a hundred digits": (record(1, value=10**100), 3, "value is beyond 64 bits: 1000"),
-    "a time of 64 bits and one": (at(10, time_ns=1 << 63), 12, "time_ns is beyond 64 bits"),
-    "records that are a number": (at(4, micro=7), 6, "micro is not a list: 7"),
-    "a record that is a list": (at(4, micro=[[0, 10]]), 6, "not a message with key, offset"),
-    "an event that is missing a field": (
-        lambda events: [*events[:4], {"index": 4}, *events[5:]],
-        6,
-        "time_ns is missing",
+    "a value of a hundred digits": Wrong(
+        record(1, value=10**100), 3, "value is beyond 64 bits: 1000"
+    ),
+    "a time of 64 bits and one": Wrong(at(10, time_ns=1 << 63), 12, "time_ns is beyond 64 bits"),
+    "records that are a number": Wrong(at(4, micro=7), 6, "micro is not a list: 7"),
+    "a record that is a list": Wrong(at(4, micro=[[0, 10]]), 6, "not a message with key, offset"),
+    "an event that is missing a field": Wrong(
+        lambda events: [*events[:4], {"index": 4}, *events[5:]], 6, "time_ns is missing"
     ),
 }
 
 
 @pytest.mark.parametrize("name", EVENTS)
 def test_an_event_that_is_none_is_named(name: str, tmp_path: Path) -> None:
-    change, line, reason = EVENTS[name]
     file = tmp_path / "history.jsonl"
-    file.write_text(text_of(good_events()))
+    check_refusal(file, EVENTS[name], text_of, good_events())
+
+
+def check_refusal(
+    file: Path, wrong: Wrong, written: Callable[[list[Row]], str], events: list[Row]
+) -> None:
+    file.write_text(written(events))
     assert verify_history(file, engine="local").valid is True
-    file.write_text(text_of(change(good_events())))
+    file.write_text(written(wrong.change(events)))
     with pytest.raises(HistoryError) as raised:
         verify_history(file, engine="local")
-    assert str(raised.value).startswith(f"{file}:{line}: "), raised.value
-    assert reason in str(raised.value)
+    assert str(raised.value).startswith(f"{file}:{wrong.line}: "), raised.value
+    assert wrong.reason in str(raised.value)
 
 
 def line_3(text: bytes) -> Callable[[bytes], bytes]:
@@ -257,14 +259,11 @@ def test_files_of_format_1_are_checked_as_strictly(
         verify_history(parquet, engine="local")
 
 
-def test_an_f_that_the_model_does_not_know_is_an_error(tmp_path: Path) -> None:
+def test_an_f_or_a_value_that_the_model_does_not_know_is_an_error(tmp_path: Path) -> None:
     events = [row | {"f": row["f"].replace("poll", "polll")} for row in good_events()]
     (tmp_path / "history.jsonl").write_text(text_of(events))
     with pytest.raises(HistoryError, match="event 2: f = 'polll' is no operation of the model"):
         verify_history(tmp_path, engine="local")
-
-
-def test_a_value_that_is_no_integer_is_nothing_for_a_log(tmp_path: Path) -> None:
     events = good_events()
     events[4]["micro"][0] |= {"value": 0, "text": '"ten"'}
     (tmp_path / "history.jsonl").write_text(text_of(events))
@@ -325,3 +324,44 @@ def test_the_history_of_the_docs_is_valid(tmp_path: Path) -> None:
     file.write_text(docs[start : docs.index("```", start)])
     verdict = verify_history(file, engine="local")
     assert (verdict.valid, verdict.operations) == (True, 5)
+
+
+# --- operations of Jepsen's Kafka workload: no coercion ---
+
+JEPSEN: dict[str, Wrong] = {
+    "a process that is a text": Wrong(at(4, process="1"), 5, "process '1' is neither"),
+    "a process below 0": Wrong(at(4, process=-2), 5, "process -2 is neither"),
+    "an index twice": Wrong(at(3, index=2), 4, "its index is 2, not the next one"),
+    "rows in reverse order": Wrong(lambda rows: rows[::-1], 1, "its index is 5, not the next one"),
+    "an offset that is not whole": Wrong(
+        at(1, value=[["send", 3, [0.7, 10]]]), 2, "offset '0.7' is not an integer"
+    ),
+    "an offset beyond 64 bits": Wrong(
+        at(1, value=[["send", 3, [1 << 70, 10]]]), 2, "is not an integer of 64 bits"
+    ),
+    "a value that is a text": Wrong(
+        at(1, value=[["send", 3, [0, "10"]]]), 2, "value '10' is not an integer"
+    ),
+    "an f that is mistyped": Wrong(  # so it is not the Kafka workload, and its sends are no sends
+        lambda rows: [row | {"f": "polll"} if row["f"] == "poll" else row for row in rows],
+        2,
+        "names other messages than its invocation",
+    ),
+    "an ok poll of null": Wrong(at(5, value=None), 6, "an ok poll without a value"),
+    "an ok send of null": Wrong(at(1, value=None), 2, "an ok send without a value"),
+    "a poll that sends": Wrong(at(5, value=[["send", 3, 1]]), 6, "a poll that holds send"),
+    "a micro-operation that is not known": Wrong(at(5, value=[["pol"]]), 6, "pol"),
+    "a value that is a number": Wrong(at(5, value=7), 6, "is not a list"),
+    "time that goes back": Wrong(at(5, time=0), 6, "is below the previous event's"),
+    "no process": Wrong(
+        lambda rows: [*rows[:5], {n: rows[5][n] for n in rows[5] if n != "process"}], 6, "process"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JEPSEN)
+def test_a_jepsen_operation_that_is_none_is_named(name: str, tmp_path: Path) -> None:
+    def written(rows: list[Row]) -> str:
+        return "".join(json.dumps(row) + "\n" for row in rows)
+
+    check_refusal(tmp_path / "jepsen.json", JEPSEN[name], written, jepsen_events())

@@ -1,6 +1,5 @@
 """compacted_register and metadata_linearizable: right clusters are valid, broken ones are found."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,12 +7,9 @@ import pytest
 
 from quorumlog.chaos.checkers import Verdict
 from quorumlog.chaos.drivers.driver import Record, SendFailed
-from quorumlog.chaos.history import HistoryWriter, read_history
-from quorumlog.chaos.verify import verify_history
-from quorumlog.chaos.workloads import compacted_register, metadata_linearizable
-from quorumlog.chaos.workloads.workload import Setup
+from quorumlog.chaos.history import read_history
+from tests.support.chaos.carried_out import carried_out
 from tests.support.chaos.keys_in_memory import KeysInMemory, TopicsInMemory, append
-from tests.support.chaos.log_in_memory import TOPIC
 
 SENDS = 200
 CHANGES = 150
@@ -21,28 +17,9 @@ CHANGES = 150
 
 async def judged_registers(out: Path, log: KeysInMemory) -> Verdict:
     """Write and read until the log has taken all sends; read every register, and check it."""
-    with HistoryWriter(out, meta={"model": compacted_register.WORKLOAD.model}) as history:
-        clients = compacted_register.CompactedRegister(
-            Setup(
-                driver=log,
-                bootstrap="b",
-                topic=TOPIC,
-                partitions=len(log.logs),
-                replication_factor=1,
-                seed=1,
-                options=compacted_register.CompactedRegisterOptions(
-                    rate=400.0, reads=200.0, registers=3, final_readers=2
-                ),
-                history=history,
-            )
-        )
-        working = asyncio.Event()
-        working.set()
-        log.after_sends = (SENDS, working.clear)
-        await clients.work(working)
-        assert await clients.final_reads(10.0)
-    assert log.open == 0
-    return verify_history(out, engine="local", model="register")
+    options = {"rate": 400.0, "reads": 200.0, "registers": 3, "final_readers": 2}
+    partitions = len(log.logs)
+    return await carried_out(out, "compacted_register", log, SENDS, options, partitions=partitions)
 
 
 @pytest.mark.jumping_time
@@ -123,26 +100,7 @@ async def test_a_broker_that_serves_an_old_log_is_found(tmp_path: Path) -> None:
 
 async def judged_topics(out: Path, topics: TopicsInMemory) -> Verdict:
     """Create and delete until there were enough changes, create all once more, and check it."""
-    with HistoryWriter(out, meta={"model": metadata_linearizable.WORKLOAD.model}) as history:
-        clients = metadata_linearizable.MetadataLinearizable(
-            Setup(
-                driver=topics,
-                bootstrap="b",
-                topic=TOPIC,
-                partitions=1,
-                replication_factor=1,
-                seed=1,
-                options=metadata_linearizable.MetadataOptions(rate=300.0),
-                history=history,
-            )
-        )
-        working = asyncio.Event()
-        working.set()
-        topics.after_changes = (CHANGES, working.clear)
-        await clients.work(working)
-        assert await clients.final_reads(10.0)
-    assert topics.open == 0
-    return verify_history(out, engine="local", model="topics")
+    return await carried_out(out, "metadata_linearizable", topics, CHANGES, {"rate": 300.0})
 
 
 @pytest.mark.jumping_time

@@ -9,12 +9,10 @@ import pytest
 
 from quorumlog.chaos.checkers import Verdict
 from quorumlog.chaos.drivers.driver import CallTimedOut, DriverError, Record
-from quorumlog.chaos.history import HistoryWriter, read_history
-from quorumlog.chaos.verify import verify_history
-from quorumlog.chaos.workloads.append_read import AppendRead
-from quorumlog.chaos.workloads.workload import LaneOptions, Setup
+from quorumlog.chaos.history import read_history
+from tests.support.chaos.carried_out import carried_out
 from tests.support.chaos.hand_made_histories import found
-from tests.support.chaos.log_in_memory import TOPIC, Client, LogInMemory
+from tests.support.chaos.log_in_memory import Client, LogInMemory
 
 pytestmark = pytest.mark.jumping_time
 SENDS = 60
@@ -62,25 +60,9 @@ class UnsteadyConsumer(Client):
 
 async def ran(out: Path, log: Unsteady) -> tuple[Verdict, list[dict[str, Any]]]:
     """Run append_read; return the verdict and the operations."""
-    with HistoryWriter(out) as history:
-        setup = Setup(
-            driver=log,
-            bootstrap="b",
-            topic=TOPIC,
-            partitions=2,
-            replication_factor=1,
-            seed=1,
-            options=LaneOptions(rate=50.0, producers=2, consumers=1, final_readers=2),
-            history=history,
-        )
-        clients = AppendRead(setup)
-        working = asyncio.Event()
-        working.set()
-        log.after_sends = (SENDS, working.clear)
-        await clients.work(working)
-        assert await clients.final_reads(60.0)
-    assert log.open == 0
-    return verify_history(out, engine="local"), read_history(out).to_pylist()
+    options = {"rate": 50.0, "producers": 2, "consumers": 1, "final_readers": 2}
+    verdict = await carried_out(out, "append_read", log, SENDS, options, partitions=2, final_s=60.0)
+    return verdict, read_history(out).to_pylist()
 
 
 def fails(number: int, error: DriverError) -> Misbehave:

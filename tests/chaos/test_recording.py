@@ -24,6 +24,7 @@ from quorumlog.chaos.workloads.append_read import AppendRead
 from quorumlog.chaos.workloads.workload import LaneOptions, Setup
 from quorumlog.cli.verify import verify
 from tests.support.chaos.hand_made_histories import History, rows_of
+from tests.support.chaos.log_in_memory import Client, LogInMemory
 
 # --- signals ---
 
@@ -183,9 +184,7 @@ def test_a_run_that_is_cut_short_is_never_valid(tmp_path: Path) -> None:
 # --- the exit status ---
 
 
-def test_our_own_bug_is_not_the_clusters_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_our_bug_is_not_the_clusters_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
@@ -211,68 +210,47 @@ def test_a_report_that_cannot_be_written_gives_no_verdict(tmp_path: Path) -> Non
 # --- the workload ---
 
 
-class FakeLog:
-    """A driver of one partition in memory; `hidden` records appear when the end is asked for."""
+class Late(LogInMemory):
+    """A log whose `hidden` records appear when its end is asked for; a poll returns one record."""
 
-    def __init__(self) -> None:
-        self.values: list[bytes] = []
+    def __init__(self, *values: bytes) -> None:
+        super().__init__()
+        self.logs[0] += values
         self.hidden = [b"7"]
-        self.open = self.asked = 0
-        self.answer: Callable[[], int] | None = None
+        self.answers = lambda _: False
+        self.before_send: Callable[[], None] = lambda: None
 
-    capabilities: frozenset[str] = frozenset()
+    async def producer(self, bootstrap: str, client_id: str, *_: object) -> "LateClient":
+        return LateClient(self)
 
-    async def producer(self, bootstrap: str, client_id: str, *_: object) -> "FakeClient":
-        assert bootstrap
-        assert client_id
-        return FakeClient(self)
-
-    consumer = producer
-
-    async def create_topic(self, *_: object, **__: object) -> None:
-        return
+    async def consumer(self, bootstrap: str, client_id: str) -> "LateClient":
+        return LateClient(self)
 
 
-class FakeClient:
-    def __init__(self, log: FakeLog) -> None:
+class LateClient(Client):
+    def __init__(self, log: Late) -> None:
+        super().__init__(log)
         self._log = log
-        self._position = 0
-        log.open += 1
 
     async def send(
-        self, topic: str, partition: int, value: bytes, **_: object
+        self, topic: str, partition: int, value: bytes, **options: object
     ) -> asyncio.Future[int]:
-        assert (topic, partition) == ("t", 0)
-        assert value
-        self._log.asked += 1
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        if self._log.answer is not None:
-            future.set_result(self._log.answer())
-        return future
-
-    async def assign(self, topic: str, partitions: Sequence[int]) -> None:
-        assert (topic, [*partitions]) == ("t", [0])
+        self._log.before_send()
+        return await super().send(topic, partition, value, **options)
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        assert timeout_ms
-        await asyncio.sleep(0)
-        values = self._log.values[self._position :][:1]
-        rows = [Record("t", 0, self._position + n, value) for n, value in enumerate(values)]
-        self._position += len(rows)
-        return rows
+        records = (await super().poll(timeout_ms))[:1]
+        self._positions |= {record.partition: record.offset + 1 for record in records}
+        return records
 
     async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        assert (topic, [*partitions]) == ("t", [0])
-        end = len(self._log.values)
-        self._log.values += self._log.hidden
+        ends = await super().end_offsets(topic, partitions)
+        self._log.logs[0] += self._log.hidden
         self._log.hidden = []
-        return {0: end}
-
-    async def close(self) -> None:
-        self._log.open -= 1
+        return ends
 
 
-def workload(log: FakeLog, writer: HistoryWriter) -> AppendRead:
+def workload(log: Late, writer: HistoryWriter) -> AppendRead:
     setup = Setup(
         driver=log,
         bootstrap="b",
@@ -287,8 +265,7 @@ def workload(log: FakeLog, writer: HistoryWriter) -> AppendRead:
 
 
 def test_the_end_is_asked_for_after_all_was_read(tmp_path: Path) -> None:
-    log = FakeLog()
-    log.values = [b"5", b"6"]
+    log = Late(b"5", b"6")
     with HistoryWriter(tmp_path) as writer:
         assert asyncio.run(workload(log, writer).final_reads(10.0))
     rows = read_history(tmp_path).to_pylist()
@@ -302,16 +279,14 @@ def test_the_end_is_asked_for_after_all_was_read(tmp_path: Path) -> None:
     assert log.open == 0
 
 
-async def test_what_is_cancelled_stays_open_in_the_history_and_its_clients_are_closed(
-    tmp_path: Path,
-) -> None:
-    log = FakeLog()
+async def test_what_is_cancelled_stays_open_and_its_clients_are_closed(tmp_path: Path) -> None:
+    log = Late()
 
     async def work(writer: HistoryWriter) -> None:
         on = asyncio.Event()
         on.set()
         running = asyncio.create_task(workload(log, writer).work(on))
-        while log.asked < 2:  # both producers wait for an answer that never comes
+        while log.sent < 2:  # both producers wait for an answer that never comes
             await asyncio.sleep(0.001)
         running.cancel()
         await asyncio.wait([running])
@@ -325,14 +300,14 @@ async def test_what_is_cancelled_stays_open_in_the_history_and_its_clients_are_c
 
 @pytest.mark.parametrize(("definite", "outcome"), [(True, "fail"), (False, "info")])
 def test_only_a_definite_error_is_a_failure(tmp_path: Path, definite: bool, outcome: str) -> None:
-    log = FakeLog()
+    log = Late()
     on = asyncio.Event()
 
-    def refuse() -> int:
+    def refuse() -> None:
         on.clear()
         raise SendFailed("no", definite=definite)
 
-    log.answer = refuse
+    log.before_send = refuse
     on.set()
     with HistoryWriter(tmp_path) as writer:
         asyncio.run(workload(log, writer).work(on))

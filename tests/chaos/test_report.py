@@ -39,7 +39,7 @@ def test_a_bad_run_shows_its_witnesses_and_its_key(tmp_path: Path) -> None:
     assert page.count("<svg") == page.count("</svg>") == 6
 
 
-def test_a_node_that_ended_by_itself_is_told_without_operations(tmp_path: Path) -> None:
+def test_what_has_no_partition_is_told_without_a_plot_of_offsets(tmp_path: Path) -> None:
     history = History().sent(1).nemesis("node-ended", "2", details="status 70").final((0, 1), end=1)
     page = report_of(history.table(), tmp_path)
     assert "<h1>Invalid</h1>" in page
@@ -48,12 +48,19 @@ def test_a_node_that_ended_by_itself_is_told_without_operations(tmp_path: Path) 
     assert "<h3>node 2: status 70</h3></details>" in page
     assert "Offsets of node" not in page
     assert page.count("<svg") == page.count("</svg>") == 5
+    history = History().sent(1, 2).poll((0, 1), (1, 2))
+    history.op(1, "poll", [], "fail", error="OFFSET_OUT_OF_RANGE: it is gone")
+    page = report_of(history.final((0, 1), (1, 2), end=2).table(), tmp_path)
+    assert "truncated-read" in page
+    assert "Offsets of" not in page
 
 
-def test_a_good_run_shows_its_plots(tmp_path: Path) -> None:
+def test_a_good_run_shows_its_plots_and_fetches_nothing(tmp_path: Path) -> None:
     page = report_of(table_of(rows_of(good(5).ops)), tmp_path)
     assert "<h1>Valid</h1>" in page
     assert page.count("<svg") == 5
+    page = report_of(History().sent(1).final((0, 1), end=1).table(), tmp_path)
+    assert not re.search(r"https?://|src=|href=|@import|url\(", page)
 
 
 def test_operations_of_another_model_are_in_the_plots_that_need_no_offsets(tmp_path: Path) -> None:
@@ -126,11 +133,6 @@ def test_nothing_of_a_history_is_taken_for_html(tmp_path: Path) -> None:
     assert page.count("&lt;script&gt;") > 5
 
 
-def test_it_fetches_nothing(tmp_path: Path) -> None:
-    page = report_of(History().sent(1).final((0, 1), end=1).table(), tmp_path)
-    assert not re.search(r"https?://|src=|href=|@import|url\(", page)
-
-
 def test_its_size_is_bounded(tmp_path: Path) -> None:
     history = History()
     for n in range(4000):
@@ -176,14 +178,6 @@ def test_a_fault_of_several_steps_is_called_by_its_name(tmp_path: Path) -> None:
     assert "partition_one 1 (any), 1-&gt;2 2-&gt;1, " in page
     assert "<td>pause 2,3 (pause_kill), kill 1 (pause_kill), kill 3, partition_one 1</td>" in page
     assert ">pause_kill</text>" in page
-
-
-def test_an_error_that_no_partition_told_has_no_plot_of_offsets(tmp_path: Path) -> None:
-    history = History().sent(1, 2).poll((0, 1), (1, 2))
-    history.op(1, "poll", [], "fail", error="OFFSET_OUT_OF_RANGE: it is gone")
-    page = report_of(history.final((0, 1), (1, 2), end=2).table(), tmp_path)
-    assert "truncated-read" in page
-    assert "Offsets of" not in page
 
 
 def test_ticks_are_round() -> None:

@@ -28,17 +28,13 @@ from quorumlog.chaos.history.parquet import write_operations
 from quorumlog.chaos.history.schema import facts_of
 from quorumlog.chaos.verify import verify_history
 from quorumlog.chaos.workloads.registry import find_workload
-from tests.chaos.test_kafka_vectors import VECTORS, read
+from tests.chaos.test_published_histories import VECTORS, read
 from tests.support.chaos.hand_made_histories import History, rows_of
 from tests.support.chaos.joined_histories import apart, same
 from tests.support.chaos.random_histories import PLANTS, good, lose
 from tests.support.chaos.transaction_runs import judged
 from tests.support.chaos.wild_histories import wild
-from tests.support.chaos.written_histories import (
-    good_events,
-    rows_of_format_1,
-    text_of,
-)
+from tests.support.chaos.written_histories import good_events, rows_of_format_1, text_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 HISTORIES = Path(__file__).parents[1] / "data/histories"
@@ -265,7 +261,7 @@ def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:
         ("txn_transfer", "half_aborted", False),
     ],
 )
-def test_transactions_get_the_same_verdict(
+def test_transactions_agree_on_spark(
     workload: str, fault: str, valid: bool, tmp_path: Path
 ) -> None:
     local, _ = judged(tmp_path, workload, 1, fault)

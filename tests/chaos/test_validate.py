@@ -1,17 +1,21 @@
-"""The promises of a table of operations: each one broken, whole and however the table is cut."""
+"""The promises of a table of operations, whole and cut; a file that was changed is an error."""
 
+import json
 import random
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from quorumlog.chaos.history import HistoryError
+from quorumlog.chaos.checkers import Verdict
+from quorumlog.chaos.history import HistoryError, HistoryWriter
 from quorumlog.chaos.history.model import NEVER_NS
 from quorumlog.chaos.history.pairing import table_of
 from quorumlog.chaos.history.schema import OPERATIONS
 from quorumlog.chaos.history.validate import merge_facts, part_facts, validate
+from quorumlog.chaos.verify import verify_history
 from tests.support.chaos.hand_made_histories import rows_of
 from tests.support.chaos.random_histories import good
 from tests.support.chaos.wild_histories import wild
@@ -201,3 +205,60 @@ def test_parts_find_together_what_the_whole_shows(first: int) -> None:
             with pytest.raises(HistoryError):
                 in_parts(changed, rng)
     assert refused > 10
+
+
+FLIPS = 200
+
+
+def said(verdict: Verdict) -> str:
+    document = verdict.as_json()
+    del document["seconds"]
+    return json.dumps(document, sort_keys=True)
+
+
+def write(directory: Path, *, whole: bool = True) -> Path:
+    writer = HistoryWriter(directory, meta={"model": "kafka_log"})
+    for row in rows_of(good(7, sends=30).ops):
+        writer.write(row)
+    if whole:
+        return writer.close()
+    writer._file.close()  # as after a SIGKILL: no end row
+    return directory / "history.jsonl"
+
+
+@pytest.mark.parametrize("name", ["history.parquet", "history.jsonl"])
+def test_a_flipped_bit_never_gives_another_verdict(name: str, tmp_path: Path) -> None:
+    write(tmp_path)
+    file = tmp_path / "alone" / name
+    file.parent.mkdir()
+    whole = (tmp_path / name).read_bytes()
+    file.write_bytes(whole)
+    expected, rng, refused = said(verify_history(file, engine="local")), random.Random(1), 0
+    assert '"valid": true' in expected
+    for _ in range(tries(FLIPS)):
+        bit = rng.randrange(8 * len(whole))
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(changed)
+        try:
+            assert said(verify_history(file, engine="local")) == expected, bit
+        except HistoryError:
+            refused += 1
+    assert refused > tries(FLIPS) / 2
+
+
+@pytest.mark.parametrize("key", [b"quorumlog.sha256", b"quorumlog.cut_off", b"group_sha256"])
+def test_what_a_parquet_file_says_of_itself_is_protected_too(key: bytes, tmp_path: Path) -> None:
+    directory = tmp_path / "unfinished"
+    lines = write(directory, whole=False)
+    with lines.open("ab") as file:
+        file.write(b'{"index":')
+    from quorumlog.chaos.history.files import make_parquet
+
+    parquet = make_parquet(directory)
+    assert verify_history(parquet, engine="local").valid == "unknown"
+    whole = parquet.read_bytes()
+    assert key in whole
+    parquet.write_bytes(whole.replace(key, key[:-1] + b"X"))
+    with pytest.raises(HistoryError, match="not as it was written"):
+        verify_history(parquet, engine="local")

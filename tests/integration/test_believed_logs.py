@@ -15,7 +15,7 @@ import pytest
 
 from quorumlog import Admin, Consumer, LocalCluster, Producer
 from quorumlog.client import NewTopic, TopicPartition
-from quorumlog.cluster import layout
+from quorumlog.cluster import forked, layout
 from quorumlog.cluster.layout import log_file
 
 pytestmark = pytest.mark.integration
@@ -203,8 +203,11 @@ def test_a_directory_of_an_earlier_registration_is_recognized(tmp_path: Path) ->
         assert said(cluster, 1, "the log directory is older than the broker's last registration")
 
 
-def test_a_broker_whose_disk_has_failed_is_not_eligible(tmp_path: Path) -> None:
+def test_a_broker_whose_disk_has_failed_is_not_eligible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was acknowledged while its fsync failed is gone from its disk."""
+    monkeypatch.setattr(forked, "preloaded_for", lambda _: ["quorumlog.node.preloaded"])
     with new_cluster(tmp_path, node_module="tests.support.node.lost_pages") as cluster:
         asyncio.run(create(cluster.bootstrap, **{"flush.messages": "1"}))
         asyncio.run(produce(cluster.bootstrap, range(FIRST)))

@@ -93,7 +93,9 @@ def test_roles_are_held_by_nodes_of_a_real_cluster(tmp_path: Path) -> None:
     assert any("churn-" in log for log in logs), "topics were created"
 
 
-def test_replicas_that_move_while_nodes_die_lose_nothing(tmp_path: Path) -> None:
+def test_replicas_that_move_while_nodes_die_or_lose_their_disks_lose_nothing(
+    tmp_path: Path,
+) -> None:
     actions = (
         action(100, Throttle(), "all", 4_000),
         action(200, Reassign(), "any", 1_000),
@@ -106,15 +108,11 @@ def test_replicas_that_move_while_nodes_die_lose_nothing(tmp_path: Path) -> None
     )
     rows = carry_out(tmp_path, actions, shape=ClusterShape(4), may_skip=True)
     assert {"throttle", "reassign", "grow", "kill", "wipe"} <= {row["f"] for row in rows}
-    seen = [json.loads(line) for line in (tmp_path / STATES_FILE).read_text().splitlines()]
-    assert max(len(state["partitions"]) for state in seen) > 3, "the topic has grown"
-
-
-def test_a_wiped_node_copies_everything_again(tmp_path: Path) -> None:
-    rows = carry_out(tmp_path, (action(200, Wipe(), "partition-leader", 1_000),))
     (wiped,) = [row["node"] for row in rows if row["f"] == "wipe"]
     log = (tmp_path / f"cluster/node-{wiped}/node.log").read_text()
-    assert log.count("is new, with directory id") == 2
+    assert log.count("is new, with directory id") == 2, "it copies everything again"
+    seen = [json.loads(line) for line in (tmp_path / STATES_FILE).read_text().splitlines()]
+    assert max(len(state["partitions"]) for state in seen) > 3, "the topic has grown"
 
 
 def test_the_loss_of_most_copies_is_found(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from quorumlog import Admin, Consumer, LocalCluster, Producer
 from quorumlog.client import NewTopic, TopicPartition
-from quorumlog.cluster import layout
+from quorumlog.cluster import forked, layout
 from quorumlog.cluster.layout import log_file
 
 pytestmark = pytest.mark.integration
@@ -119,7 +119,11 @@ def test_a_partition_whose_last_disk_was_wiped_has_no_leader_until_it_is_made_an
         assert asyncio.run(read_all(cluster.bootstrap)) == [0, 1, 2]
 
 
-def test_a_machine_that_restarts_may_have_lost_what_was_not_flushed(tmp_path: Path) -> None:
+def test_a_machine_that_restarts_may_have_lost_what_was_not_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forked, "preloaded_for", lambda _: ["quorumlog.node.preloaded"])
+
     def restart_machines(name: str) -> None:
         for node in cluster.nodes:
             (layout.node_directory(tmp_path, node.id) / "boot_id").write_text(name)

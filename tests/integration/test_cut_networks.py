@@ -34,42 +34,32 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.integration
 
 
-def schedule_of(fault: StepFault, target: str, duration_ms: int) -> Schedule:
-    action = Action(t_us=500_000, fault=fault, target=target, duration_us=duration_ms * 1000)
-    return Schedule(seed=1, duration_us=action.end_us + 500_000, actions=(action,))
+def action(t_ms: int, fault: StepFault, target: str, duration_ms: int) -> Action:
+    return Action(t_us=t_ms * 1000, fault=fault, target=target, duration_us=duration_ms * 1000)
 
 
-def carry_out(out: Path, schedule: Schedule, **changes: Any) -> None:
+def test_a_cut_off_leader_lost_answers_and_clients_without_nodes_cost_nothing(
+    tmp_path: Path,
+) -> None:
+    """A batch whose answer was lost is sent again, and appended once."""
+    actions = (
+        action(500, PartitionOne(), "metadata-leader", 3_000),
+        action(4_500, ReplyLost(share_ppm=300_000), "all", 2_000),
+        action(7_000, IsolateRole(), "client", 1_500),
+    )
+    schedule = Schedule(seed=1, duration_us=9_000_000, actions=actions)
     settings = RunSettings(
-        out=out, schedule=schedule, seed=1, duration_s=schedule.duration_us / 1e6, **changes
+        out=tmp_path, schedule=schedule, seed=1, duration_s=9.0, workload="idempotent_send"
     )
     summary = run(settings, lambda *_: None)
     assert summary.reads_complete
-    assert summary.faults == 1
-    verdict = verify_history(out, engine="local")
+    verdict = verify_history(tmp_path, engine="local")
     assert verdict.valid is True, verdict.as_json()
-
-
-def test_a_leader_that_is_cut_off_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
-    carry_out(tmp_path, schedule_of(PartitionOne(), "metadata-leader", 3_000))
     logs = [path.read_text() for path in tmp_path.glob("cluster/node-*/node.log")]
     assert sum(log.count("is the active controller") for log in logs) >= 2
-    rows = [row for row in read_rows(tmp_path) if row["process"] == -1]
-    assert [row["f"] for row in rows] == ["partition_one", "stop-partition_one", "heal"]
-
-
-def read_rows(out: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = read_history(out).to_pylist()
-    return rows
-
-
-def test_a_batch_whose_answer_was_lost_is_appended_once(tmp_path: Path) -> None:
-    schedule = schedule_of(ReplyLost(share_ppm=300_000), "all", 3_000)
-    carry_out(tmp_path, schedule, workload="idempotent_send")
-
-
-def test_clients_that_reach_no_node_go_on_afterwards(tmp_path: Path) -> None:
-    carry_out(tmp_path, schedule_of(IsolateRole(), "client", 2_000))
+    rows = [row["f"] for row in read_history(tmp_path).to_pylist() if row["process"] == -1]
+    faults = ("partition_one", "reply_lost", "isolate_role")
+    assert rows == [*(f for name in faults for f in (name, f"stop-{name}")), "heal"]
 
 
 async def isr_becomes(cluster: LocalCluster, wanted: set[int]) -> None:

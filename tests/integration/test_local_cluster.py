@@ -43,20 +43,6 @@ async def read_all(bootstrap: str, topic: str) -> list[int]:
     return sorted(values)
 
 
-def test_killing_all_nodes_at_once_loses_nothing(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path, nodes=3)
-    with cluster:
-        asyncio.run(create(cluster.bootstrap, "kept"))
-        asyncio.run(produce(cluster.bootstrap, "kept", range(COUNT)))
-        cluster.kill(1, 2, 3)
-        cluster.start()
-        assert asyncio.run(read_all(cluster.bootstrap, "kept")) == [*range(COUNT)]
-        asyncio.run(produce(cluster.bootstrap, "kept", range(COUNT, COUNT + 10)))
-    again = LocalCluster.open(tmp_path)  # after a clean stop, with a new object
-    with again:
-        assert asyncio.run(read_all(again.bootstrap, "kept")) == [*range(COUNT + 10)]
-
-
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
 def test_a_cluster_on_an_address_of_ipv6_replicates_and_fails_over() -> None:
     with LocalCluster(nodes=3, host="::1") as cluster:
@@ -65,69 +51,6 @@ def test_a_cluster_on_an_address_of_ipv6_replicates_and_fails_over() -> None:
         cluster.kill(cluster.status()["controller_id"])
         asyncio.run(produce(cluster.bootstrap, "kept", range(10, 20)))
         assert asyncio.run(read_all(cluster.bootstrap, "kept")) == [*range(20)]
-
-
-def test_killing_each_role_in_turn_loses_nothing_acknowledged() -> None:
-    with LocalCluster(nodes=3) as cluster:
-        asyncio.run(create(cluster.bootstrap, "kept"))
-        next_value = 0
-        for role in ("controller", "leader", "controller"):
-            status = cluster.status()
-            victim = status["controller_id"]
-            if role == "leader":
-                victim = status["topics"]["kept"]["partitions"][0]["leader"]
-            cluster.kill(victim)
-            asyncio.run(produce(cluster.bootstrap, "kept", range(next_value, next_value + 30)))
-            next_value += 30
-            cluster.start_node(victim)
-        assert asyncio.run(read_all(cluster.bootstrap, "kept")) == [*range(next_value)]
-
-
-async def test_a_group_survives_its_coordinator() -> None:
-    async def scenario(cluster: LocalCluster) -> list[int]:
-        await create(cluster.bootstrap, "grouped")
-        await produce(cluster.bootstrap, "grouped", range(COUNT))
-        seen: list[int] = []
-        consumer = Consumer(
-            cluster.bootstrap,
-            group_id="g",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=6_000,
-            heartbeat_interval_ms=300,
-        )
-        async with consumer:
-            consumer.subscribe(["grouped"])
-            async with asyncio.timeout(30):
-                while len(seen) < COUNT:
-                    for records in (await consumer.poll(500)).values():
-                        seen += [int(record.value or b"") for record in records]
-            await consumer.commit()
-            coordinator = await asyncio.to_thread(coordinator_of, cluster, "g")
-            await asyncio.to_thread(cluster.kill, coordinator)
-            await produce(cluster.bootstrap, "grouped", range(COUNT, COUNT + 20))
-            async with asyncio.timeout(60):
-                while len(seen) < COUNT + 20:
-                    for records in (await consumer.poll(500)).values():
-                        seen += [int(record.value or b"") for record in records]
-            await consumer.commit()
-            await asyncio.to_thread(cluster.start_node, coordinator)
-        async with Consumer(cluster.bootstrap, group_id="g") as another:
-            places = [TopicPartition("grouped", index) for index in range(3)]
-            committed = await another.committed(places)
-        assert sum(place.offset for place in committed.values() if place) == COUNT + 20
-        return sorted(seen)
-
-    with LocalCluster(nodes=3) as cluster:
-        assert await scenario(cluster) == [*range(COUNT + 20)]
-
-
-def coordinator_of(cluster: LocalCluster, group: str) -> int:
-    from quorumlog.broker.coordination.core.partitioning import partition_for
-    from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
-
-    partitions = cluster.status()["topics"][OFFSETS_TOPIC]["partitions"]
-    return int(partitions[partition_for(group, len(partitions))]["leader"])
 
 
 def test_garbage_and_unknown_requests_leave_the_node_unharmed() -> None:

@@ -55,12 +55,12 @@ def test_a_calm_run_is_valid() -> None:
 
 
 def test_the_same_seed_gives_the_same_run_in_any_process_and_with_any_hash_seed() -> None:
-    options = ("--seed", "3", "--duration", "8s")
+    options = ("--seed", "3", "--duration", "4s")
     elsewhere = simulated(*options, hash_seed="1")
-    here = simulate_nodes(3, duration_ms=8_000)  # its hash seed is random
+    here = simulate_nodes(3, duration_ms=4_000)  # its hash seed is random
     assert (elsewhere["digest"], elsewhere["operations"]) == (here.digest, here.operations)
     assert elsewhere["faults"]
-    assert simulate_nodes(4, duration_ms=8_000).digest != here.digest
+    assert simulate_nodes(4, duration_ms=4_000).digest != here.digest
 
 
 @pytest.mark.parametrize("disorder", [1, 2])
@@ -130,14 +130,26 @@ def test_overlapping_faults_break_no_rule() -> None:
 @pytest.mark.parametrize("mutant", FOUND_BY)
 def test_a_planted_bug_is_found(mutant: str) -> None:
     seed, told_by = FOUND_BY[mutant]
-    result = simulate_nodes(seed, mutant=mutant)
+    result = simulate_nodes(seed, mutant=mutant, until_violated=True)
     assert result.valid is False
     assert result.violations[0].startswith(told_by)
 
 
+def test_a_run_ends_at_its_first_violated_rule_if_that_is_wanted() -> None:
+    run = partial(simulate_nodes, 1, duration_ms=4_000, mutant="commits_alone")
+    whole, ended = run(), run(until_violated=True)
+    assert ended.violations == whole.violations[: len(ended.violations)] != ()
+    assert ended.virtual_s < whole.virtual_s
+    assert (ended.valid, ended.verdict["valid"]) == (False, "unknown")
+
+
 def test_a_forgotten_generation_is_found_in_the_committed_log() -> None:
     result = simulate_nodes(
-        0, duration_ms=8_000, workload="group_consume", mutant="forgets_generations"
+        0,
+        duration_ms=8_000,
+        workload="group_consume",
+        mutant="forgets_generations",
+        until_violated=True,
     )
     assert result.violations[0].startswith("group-generation")
 
@@ -154,7 +166,7 @@ def test_a_reboot_while_all_are_killed_loses_nothing(min_isr: str) -> None:
     assert result.faults == ("power_loss", "kill_all")
     assert (result.valid, result.violations) == (True, ())
     if min_isr == "1":
-        broken = run_one(replace(both, mutant="resumes_without_its_records"))
+        broken = run_one(replace(both, mutant="resumes_without_its_records", until_violated=True))
         assert broken.violations[0].startswith("isr-complete")
 
 
@@ -203,7 +215,8 @@ def test_a_silent_broker_leaves_the_isr_before_one_that_is_known_to_be_dead() ->
     )
     result = run()
     assert (result.valid, result.violations) == (True, ())
-    assert run(mutant="lets_the_dead_leave_first").violations[0].startswith("isr-complete")
+    broken = run(mutant="lets_the_dead_leave_first", until_violated=True)
+    assert broken.violations[0].startswith("isr-complete")
 
 
 def test_a_schedule_of_a_file_is_replayed(tmp_path: Path) -> None:

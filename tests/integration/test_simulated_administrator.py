@@ -79,6 +79,6 @@ def test_the_mutant_of_grown_topics_spares_the_partitions_of_every_run() -> None
 @pytest.mark.parametrize("mutant", [*MOVES, *CHURN])
 def test_a_planted_bug_is_found(mutant: str) -> None:
     seed, told_by, options = FOUND_BY[mutant]
-    result = simulate_nodes(seed, mutant=mutant, **options)
+    result = simulate_nodes(seed, mutant=mutant, until_violated=True, **options)
     assert result.valid is False
     assert result.violations[0].startswith(told_by)

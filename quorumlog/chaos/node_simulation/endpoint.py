@@ -71,6 +71,8 @@ class Endpoint(asyncio.Transport):
         self.port: Final = port  # of the side that accepted
         self.peer: Endpoint = self
         self.stream: Stream | None = None  # where rules may pick messages
+        self.arrives: Callable[[bytes], None] | None = None  # reads bytes that arrive at the peer
+        self.leaves: Callable[[bytes], None] | None = None  # reads bytes that are sent from here
         self.protocol: Any = None
         self.on_way: Final = deque[Segment]()  # from here to the peer
         self.last_arrival_s = 0.0

@@ -22,12 +22,16 @@ from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.process import OWNER, Process
 from quorumlog.chaos.node_simulation.sockets import SimulatedServer, SimulatedSocket
 from quorumlog.chaos.node_simulation.stream import Stream
+from quorumlog.chaos.simulation.oracles.exchanges import Conversation
 
 _FIRST_PORT: Final = 40_000
 _NOWHERE: Final = "0.0.0.0"  # noqa: S104 - the host without a process
 
 Carried = Callable[[float, str, bytes], None]
 """Called with (true time, addresses of an arrived segment, its bytes), for a run's digest."""
+
+Overhear = Callable[[tuple[str, int], tuple[str, int]], Conversation | None]
+"""Called with (client, broker) of a new connection; returns the reader of its bytes, or None."""
 
 
 class Network:
@@ -48,6 +52,7 @@ class Network:
         """`planes`: the protocol by port, where rules may apply to single messages."""
         self._planes: Final = planes or {}
         self.loop: Final = loop
+        self.overhear: Overhear = _overhear_nothing
         self.bytes = 0
         self._seed: Final = seed
         self._carried: Final = carried
@@ -179,6 +184,8 @@ class Network:
             exchange = Exchange(plane, forth.rules)
             near.stream = Stream(exchange.requests, exchange.request_late_s)
             far.stream = Stream(exchange.replies, partial(_reply_late_s, near, exchange))
+        if (conversation := self.overhear(here, there)) is not None:
+            near.arrives, far.leaves = conversation.arrives, conversation.leaves
         for endpoint in (near, far):
             self._endpoints.setdefault(endpoint.process, {})[endpoint] = None
         far.attach(None, server.context.copy(), server.factory)
@@ -193,6 +200,8 @@ class Network:
 
     def send(self, source: Endpoint, segment: Segment) -> None:
         """Send one segment after the segments before it, under the rules on messages."""
+        if source.leaves is not None and isinstance(segment, bytes):
+            source.leaves(segment)
         stream = source.stream
         if stream is None:
             self._send(source, segment)
@@ -240,6 +249,8 @@ class Network:
         self.bytes += len(data)
         what = "" if data else str(segment)
         self._carried(self.loop.now_s, f"{source.here} {source.there} {what}", data)
+        if source.arrives is not None and data and not source.peer.is_over:
+            source.arrives(data)
         source.peer.arrive(segment)
 
     def forget(self, endpoint: Endpoint) -> None:
@@ -275,6 +286,10 @@ class Network:
         for server in [*self._listeners.values()]:
             if server.process is process:
                 self._close_listener(server)
+
+
+def _overhear_nothing(client: tuple[str, int], broker: tuple[str, int]) -> None:
+    del client, broker
 
 
 def _reset(endpoint: Endpoint) -> None:

@@ -17,27 +17,28 @@ replicas that must hold the batches.
                        names that directory
     placed-registered  a new partition has replicas only on registered brokers
     metadata-agree     committed metadata is the same on every node, for ever
-    group-generation   in the committed log, the generation of a group never decreases
 
-`voter_oracle` has the rules of the voters; `copies` has the rules for faults that destroy copies.
+`coordination_oracle` has the rules of groups and transactions, `voter_oracle` those of the voters;
+`copies` has the rules for faults that destroy copies.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.core.partition_state import PartitionState
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.chaos.back_ends.admin_churner import GROWN, TOPIC_PREFIX
 from quorumlog.chaos.node_simulation.committed_log import CommittedLog
+from quorumlog.chaos.node_simulation.coordination_oracle import CoordinationOracle
 from quorumlog.chaos.node_simulation.copies import Copied, Copies
-from quorumlog.chaos.node_simulation.group_generations import GroupGenerations
 from quorumlog.chaos.node_simulation.machine import Machine
 from quorumlog.chaos.node_simulation.voter_oracle import VoterOracle
 from quorumlog.chaos.node_simulation.watched_rules import Violated, watched
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader as QuorumLeader
+from quorumlog.metadata_quorum.core.roles import Role
 from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage
 from quorumlog.node.node import Node
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
@@ -58,13 +59,34 @@ class _Replica:
     compared_to: int = 0
 
 
+class _MetadataState(NamedTuple):
+    """The metadata of one node, as far as a rule reads it: most turns change nothing of it."""
+
+    node: Node
+    image: ClusterImage
+    role: Role
+    leader_epoch: int
+    high_watermark: int
+    end: int
+    has_failed: bool
+
+    def is_same(self, other: "_MetadataState | None") -> bool:
+        """Return whether nothing has changed; objects count by their identity."""
+        return (
+            other is not None
+            and self[3:] == other[3:]
+            and self.node is other.node
+            and self.image is other.image
+            and self.role is other.role
+        )
+
+
 @dataclass(slots=True)
 class _Partition:
     """The model of one partition of a topic id."""
 
     committed: CommittedLog = field(default_factory=CommittedLog)
     leaders: dict[int, int] = field(default_factory=dict)  # leader epoch -> node
-    groups: GroupGenerations = field(default_factory=GroupGenerations)
 
 
 class Oracle:
@@ -82,6 +104,7 @@ class Oracle:
         self._copies: Final = copies
         self._machines: Final = machines
         self.voters: Final = VoterOracle(voters, violated)
+        self.coordination: Final = CoordinationOracle(violated, self._leads)
         self._violated: Final = violated
         self._changed: Final[dict[int, PartitionState]] = {}  # by its identity, in order
         self._replicas: Final[dict[int, _Replica]] = {}
@@ -90,6 +113,7 @@ class Oracle:
         self._images: Final[dict[int, tuple[object, ...]]] = {}  # end offset -> content
         self._quorum_leaders: Final[dict[int, int]] = {}
         self._compared: Final[dict[int, tuple[Node, int]]] = {}  # metadata end offset, by node
+        self._states: Final[dict[int, _MetadataState]] = {}  # at the last look, by node
         self._levels: Final[dict[int, Mapping[str, int]]] = {}  # of features, at that offset
         self._image: ClusterImage | None = None
         self._appended = 0  # the greatest metadata log end offset of a node, ever
@@ -104,8 +128,12 @@ class Oracle:
     def look(self) -> None:
         """Check all changes since the last call."""
         is_new_image = self._look_at_metadata()
-        if not self._changed and not is_new_image:
-            return
+        if self._changed or is_new_image:
+            self._look_at_changes(is_new_image=is_new_image)
+        self.coordination.is_over |= self._copies is not None and bool(self._copies.losses)
+        self.coordination.look()
+
+    def _look_at_changes(self, *, is_new_image: bool) -> None:
         self.looks += 1
         touched: dict[tuple[TopicId, TopicPartition], None] = {}
         for identity, state in [*self._changed.items()]:
@@ -168,10 +196,8 @@ class Oracle:
             if different:
                 self._violated(f"committed-agree: {name}: node {replica.node_id}: {different}")
             replica.compared_to = high_watermark
-            if key[1].topic == OFFSETS_TOPIC and not different and lost_in < 0:
-                wrong = partition.groups.take(replica.driver.log, high_watermark)
-                if wrong:
-                    self._violated(f"group-generation: {name}: {wrong}")
+            if not different and lost_in < 0:
+                self.coordination.committed(*key, replica.driver.log, high_watermark)
         committed = partition.committed.end_offset
         if state.log_start_offset > committed and not has_failed and lost_in < 0:
             self._violated(
@@ -260,6 +286,21 @@ class Oracle:
         is_there = topic is not None and topic.topic_id == topic_id
         return topic.partitions[at.partition] if topic is not None and is_there else None
 
+    def leader_of(self, at: TopicPartition) -> int | None:
+        """Return the leader of a partition in the newest metadata; None: it has none."""
+        topic = None if self._image is None else self._image.topics.get(at.topic)
+        return None if topic is None else topic.partitions[at.partition].leader_id
+
+    def _leads(self, at: TopicPartition, node_id: int) -> bool:
+        """Whether a node leads a partition in the newest leader epoch of metadata and replicas."""
+        topic = None if self._image is None else self._image.topics.get(at.topic)
+        if topic is None:
+            return False
+        placed = topic.partitions[at.partition]
+        known = self._partitions.get((topic.topic_id, at))
+        epoch = placed.leader_epoch
+        return known is not None and known.leaders.get(epoch) == node_id == placed.leader_id
+
     # --- copies ---
 
     def copies_changed(self, node_id: int) -> None:
@@ -299,7 +340,20 @@ class Oracle:
             node = machine.node
             if node is None:
                 continue
-            quorum = _quorum(node)
+            image, quorum = node.quorum.image, _quorum(node)
+            state = _MetadataState(
+                node,
+                image,
+                quorum.role,
+                quorum.leader_epoch,
+                node.quorum._driver._controllership.high_watermark,  # noqa: SLF001 - as above
+                _metadata_end(node),
+                _has_failed_metadata(node),
+            )
+            is_known = state.is_same(self._states.get(node_id))
+            if is_known and image.features == self._levels.get(node_id, image.features):
+                continue
+            self._states[node_id] = state
             if isinstance(quorum.role, QuorumLeader):
                 leader = self._quorum_leaders.setdefault(quorum.leader_epoch, node_id)
                 if leader != node_id:
@@ -307,13 +361,12 @@ class Oracle:
                         f"one-leader: nodes {leader} and {node_id} lead the quorum's epoch "
                         f"{quorum.leader_epoch}"
                     )
-            if not _has_failed_metadata(node):
+            if not state.has_failed:
                 self.voters.look(node_id, node)
-            self._appended = max(self._appended, _metadata_end(node))
-            image = node.quorum.image
+            self._appended = max(self._appended, state.end)
             known = self._compared.get(node_id)
             compared_to = known[1] if known is not None and known[0] is node else 0
-            if image.end_offset > compared_to and not _has_failed_metadata(node):
+            if image.end_offset > compared_to and not state.has_failed:
                 self._compare_metadata(node_id, node, compared_to, image.end_offset)
                 self._levels[node_id] = {**image.features}
             elif 0 < image.end_offset == compared_to and image.features != self._levels[node_id]:
@@ -323,6 +376,7 @@ class Oracle:
                 before = 0 if self._image is None else self._image.end_offset
                 self._has_older_decisions = before < self._appended_at_loss
                 self._image, is_new = image, True
+                self.coordination.has_image(image)
         return is_new
 
     def _check_placement(self, image: ClusterImage) -> None:

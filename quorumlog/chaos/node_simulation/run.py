@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from quorumlog.chaos.checkers import CheckResult, check_history
+from quorumlog.chaos.checkers import CheckResult, Verdict, check_history
 from quorumlog.chaos.drivers.client_driver import ClientDriver
 from quorumlog.chaos.drivers.driver import SendFailed
 from quorumlog.chaos.drivers.limits import limited
@@ -37,12 +37,16 @@ from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.operator import AFTER_S, Operator
 from quorumlog.chaos.node_simulation.oracle import Oracle
 from quorumlog.chaos.node_simulation.process import Clock, Process
+from quorumlog.chaos.node_simulation.rude_client import RudeClient
 from quorumlog.chaos.node_simulation.settings import NodesResult, NodesSettings
 from quorumlog.chaos.node_simulation.surroundings import replace_surroundings
 from quorumlog.chaos.node_simulation.target import CLIENTS_HOST, SimulatedMachines
+from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.oracles.exchanges import Conversation
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup
 from quorumlog.cluster.layout import FAST_DEFAULTS
+from quorumlog.wire.codec.identifiers import TopicPartition
 
 CLUSTER_ID: Final = "simulated-cluster-0000"
 TOPIC: Final = "chaos"
@@ -65,6 +69,10 @@ _SEVERE: Final = 2
 
 class NotStarted(Exception):
     """The nodes did not start, although no fault was active."""
+
+
+class _Ended(Exception):
+    """A rule is violated, and the run is wanted no further."""
 
 
 class Trace:
@@ -132,7 +140,8 @@ class SimulatedRun:
                 happened=self._happened,
             )
             self._machines[node_id].copies_changed = partial(self._oracle.copies_changed, node_id)
-        self._loop.after_turn = self._oracle.look
+        self._loop.after_turn = self._look if settings.until_violated else self._oracle.look
+        self._network.overhear = self._conversation
         self._target: Final = SimulatedMachines(
             self._loop,
             self._network,
@@ -147,6 +156,15 @@ class SimulatedRun:
             acks_after_flush=settings.config.get("log.flush.acks") == "true",
         )
 
+    def _conversation(
+        self, client: tuple[str, int], broker: tuple[str, int]
+    ) -> Conversation | None:
+        """Return the reader of a client's new connection to a broker."""
+        if client[0] != CLIENTS_HOST or broker[1] != KAFKA_PORT:
+            return None
+        node_id = next(one for one in self._machines if host_of(one) == broker[0])
+        return self._oracle.coordination.conversation(node_id)
+
     def run(self) -> NodesResult:
         """Run all phases, then check the history. Raises NotStarted."""
         started_s = time.process_time()
@@ -160,19 +178,40 @@ class SimulatedRun:
         main = self._loop.spawn(clients, lambda: self._phases(started_s))
         try:
             self._loop.run_until_complete(main)
+        except _Ended:
+            return self._result(started_s, self._unchecked())
         except NoProgress as error:
             self._violated(f"progress: {error}")
-        return self._result(started_s)
+        return self._result(started_s, check_history(read_history(self._directory), self._model))
 
-    def _result(self, started_s: float) -> NodesResult:
+    @property
+    def _model(self) -> str:
+        return find_workload(self._settings.schedule.workload).model
+
+    def _look(self) -> None:
+        self._oracle.look()
+        if self._marks.violations:
+            raise _Ended
+
+    def _unchecked(self) -> Verdict:
+        """Return the verdict on a history that ends in the middle of its operations."""
+        return Verdict(
+            valid="unknown",
+            operations=0,
+            results=[],
+            unknown_because=["the run ended at its first violated rule"],
+            figures={},
+            model=self._model,
+            text="",
+        )
+
+    def _result(self, started_s: float, verdict: Verdict) -> NodesResult:
         settings = self._settings
         for node_id, machine in self._machines.items():
             if machine.violation:
                 self._violated(f"invariant: node {node_id}: {machine.violation}")
             for path, content in machine.disk.files():
                 self._trace.add(self._loop.now_s, f"disk {node_id} {path}", content)
-        model = find_workload(settings.schedule.workload).model
-        verdict = check_history(read_history(self._directory), model)
         losses = self._losses
         if self._copies is not None and (untold := self._copies.untold()):
             self._violated(f"loss-told: {untold}")
@@ -263,6 +302,8 @@ class SimulatedRun:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(clients.work(working))
             await asyncio.sleep(WARM_UP_S)
+            rude = self._rude_client()
+            ruder = None if rude is None else tasks.create_task(rude.run())
             end_s = self._loop.now_s + self._settings.schedule.duration_us / 1e6
             await nemesis.run()
             await asyncio.sleep(max(0.0, end_s - self._loop.now_s))
@@ -271,7 +312,22 @@ class SimulatedRun:
             await self._target.restore()
             await self._until_whole()
             await asyncio.sleep(COOL_DOWN_S)
+            if ruder is not None:
+                ruder.cancel()
             working.clear()
+
+    def _rude_client(self) -> RudeClient | None:
+        """Return a client whose requests are refused; None: without groups and transactions."""
+        requires = find_workload(self._settings.schedule.workload).requires
+        if not requires & {"groups", "transactions"}:
+            return None
+
+        def address_of(at: TopicPartition) -> tuple[str, int] | None:
+            leader = self._oracle.leader_of(at)
+            return None if leader not in self._machines else (host_of(leader), KAFKA_PORT)
+
+        rng = seeded("rude client", self._seed)
+        return RudeClient(rng, self._oracle.coordination.rude, address_of)
 
     async def _until_whole(self) -> None:
         """Wait until all nodes are ready and all replicas in sync; a timeout is a violation."""

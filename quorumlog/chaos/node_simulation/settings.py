@@ -17,6 +17,13 @@ DEFAULT_OPTIONS: Final[Mapping[str, Option]] = {
     "rate": 20.0, "producers": 3, "consumers": 1, "final_readers": 2,
 }  # fmt: skip
 """A low load: faults find the bugs, and the cost of a run grows with its records."""
+_GROUPS: Final[Mapping[str, Option]] = {
+    "rate": 14.0, "producers": 2, "consumers": 3, "static": 1, "polls_per_life": 12.0,
+}  # fmt: skip
+OPTIONS_OF: Final[Mapping[str, Mapping[str, Option]]] = {
+    "group_consume": _GROUPS, "consumer_group_consume": _GROUPS,
+}  # fmt: skip
+"""Instead of these, by workload: members come and go while others stay, at the same cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +34,7 @@ class NodesSettings:
     mutant: the name of a planted bug; see `chaos.mutants`.
     any_power_loss: power is lost, and all nodes are killed, at any time, which no cluster
         promises to survive.
+    until_violated: the run ends at its first violated rule, and its history stays unchecked.
     log_level: the least level of the nodes' log lines on the standard error output.
     keep_in: an existing directory in which to keep the history; None: it is deleted after the run.
     """
@@ -37,6 +45,7 @@ class NodesSettings:
     config: Mapping[str, str] = field(default_factory=dict)
     mutant: str | None = None
     any_power_loss: bool = False
+    until_violated: bool = False
     log_level: str = "critical"
     trace: str | None = None  # a file for one line per event
     keep_in: str | None = None

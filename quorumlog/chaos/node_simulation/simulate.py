@@ -5,7 +5,12 @@ from dataclasses import replace
 
 from quorumlog.chaos.mutants.registry import mutant_called
 from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked, run_one
-from quorumlog.chaos.node_simulation.settings import DEFAULT_OPTIONS, NodesResult, NodesSettings
+from quorumlog.chaos.node_simulation.settings import (
+    DEFAULT_OPTIONS,
+    OPTIONS_OF,
+    NodesResult,
+    NodesSettings,
+)
 from quorumlog.chaos.node_simulation.swarm import draw_swarm
 from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.simulation.kernel.swarm import shrink_schedule
@@ -32,7 +37,8 @@ def settings_of(
     mutant_called(mutant)
     kind = find_workload(workload)
     known = options_of(kind.read_options({}))
-    given = {name: value for name, value in DEFAULT_OPTIONS.items() if name in known}
+    defaults = {**DEFAULT_OPTIONS, **OPTIONS_OF.get(workload, {})}
+    given = {name: value for name, value in defaults.items() if name in known}
     schedule = draw_swarm(
         seed,
         faults=faults,
@@ -59,9 +65,11 @@ def simulate_nodes(
     mutant: str | None = None,
     shape: ClusterShape | None = None,
     config: Mapping[str, str] | None = None,
+    until_violated: bool = False,
 ) -> NodesResult:
     """Run one seed, or one schedule, in a process of its own. Equal arguments, equal result.
 
+    until_violated: end at the first violated rule, which is all that a planted bug is asked for.
     Raises ValueError for unknown names, as `settings_of`, and RunFailed without a result.
     """
     settings = settings_of(
@@ -76,7 +84,7 @@ def simulate_nodes(
     )
     if schedule is not None:
         settings = replace(settings, schedule=schedule)
-    return run_one(settings)
+    return run_one(replace(settings, until_violated=until_violated))
 
 
 def simulate_many(wanted: Sequence[NodesSettings]) -> Iterator[NodesResult | RunFailed]:
@@ -88,7 +96,9 @@ def shrink(settings: NodesSettings, result: NodesResult) -> Schedule:
     """Remove as many faults as possible while the run still fails in the same way."""
 
     def still_fails(schedule: Schedule) -> bool:
-        again = run_one(replace(settings, schedule=schedule))
+        again = run_one(
+            replace(settings, schedule=schedule, until_violated=bool(result.violations))
+        )
         return _way(again) == _way(result)
 
     return shrink_schedule(result.schedule, still_fails)

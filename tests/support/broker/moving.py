@@ -68,10 +68,7 @@ class Metadata:
         known = () if self.directory is None else ((ONE, self.directory),)
         partition = replace(image(1, self.leader_epoch, 0, (1,), replicas=(1,)), directories=known)
         topic = TopicImage(
-            name=AT.topic,
-            topic_id=TOPIC_ID,
-            partitions=(partition,),
-            configs=self.topic_configs,
+            name=AT.topic, topic_id=TOPIC_ID, partitions=(partition,), configs=self.topic_configs
         )
         topics = {AT.topic: topic} if self.exists else {}
         names = {TOPIC_ID: AT.topic} if self.exists else {}

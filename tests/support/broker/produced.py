@@ -1,6 +1,6 @@
 """The headers of batches, as idempotent producers send them."""
 
-from quorumlog.wire.codec.records import CONTROL_BIT, MAGIC, BatchHeader
+from quorumlog.wire.codec.records import CONTROL_BIT, MAGIC, TRANSACTIONAL_BIT, BatchHeader
 
 
 def produced(
@@ -10,6 +10,7 @@ def produced(
     last_offset_delta: int = 0,
     *,
     is_control: bool = False,
+    is_transactional: bool = False,
 ) -> BatchHeader:
     return BatchHeader(
         base_offset=0,
@@ -17,7 +18,7 @@ def produced(
         leader_epoch=0,
         magic=MAGIC,
         crc=0,
-        attributes=CONTROL_BIT if is_control else 0,
+        attributes=CONTROL_BIT * is_control | TRANSACTIONAL_BIT * is_transactional,
         last_offset_delta=last_offset_delta,
         base_timestamp=0,
         max_timestamp=0,

@@ -1,6 +1,7 @@
 """Replicas without disks or sockets: partition cores over logs in memory, and their controller."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
@@ -317,3 +318,34 @@ class Controller:
             partition_epoch=self.image.partition_epoch,
             isr=self.image.isr,
         )
+
+
+def fetched_by(broker_id: BrokerId, offset: int, **changes: int) -> events.FollowerFetched:
+    """Return the fetch of a follower; in leader epoch 0, if no other is given."""
+    numbers: dict[str, Any] = {"leader_epoch": 0, **changes}
+    return events.FollowerFetched(broker_id=broker_id, fetch_offset=Offset(offset), **numbers)
+
+
+def diverged(
+    fetch_offset: int, end_offset: int, *, epoch: int = 0, last_fetched_epoch: int = 0
+) -> events.LeaderDiverged:
+    """Return the answer of the leader of epoch 1 that its log differs from this end on."""
+    return events.LeaderDiverged(
+        leader_epoch=Epoch(1),
+        fetch_offset=Offset(fetch_offset),
+        last_fetched_epoch=Epoch(last_fetched_epoch),
+        epoch=Epoch(epoch),
+        end_offset=Offset(end_offset),
+    )
+
+
+def out_of_range(
+    fetch_offset: int, log_start: int, *, leader_epoch: int = 1, last_fetched_epoch: int = -1
+) -> events.FetchOutOfRange:
+    """Return the answer of a leader whose log starts there that it lacks this offset."""
+    return events.FetchOutOfRange(
+        leader_epoch=Epoch(leader_epoch),
+        fetch_offset=Offset(fetch_offset),
+        last_fetched_epoch=Epoch(last_fetched_epoch),
+        log_start_offset=Offset(log_start),
+    )

@@ -25,8 +25,8 @@ class Question(NamedTuple):
 class ScriptedVerifier:
     """Answers at once while `says` is a code; else `asked` keeps the pending requests."""
 
-    def __init__(self) -> None:
-        self.says: ErrorCode | None = ErrorCode.NONE
+    def __init__(self, says: ErrorCode | None = ErrorCode.NONE) -> None:
+        self.says = says
         self.asked: list[Question] = []
 
     def verify(

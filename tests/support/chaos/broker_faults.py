@@ -253,9 +253,7 @@ def begins_late(run: Run) -> Fault | None:
     acked = {record.value for key in KEYS for record in _acked(run, key)}
     firsts = {run.log[key][0].value for key in KEYS if run.log[key]}
     return _once(
-        run,
-        lambda rows, _: rows[1:],
-        lambda rows: len(rows) >= 2 and rows[0][2] in firsts & acked,
+        run, lambda rows, _: rows[1:], lambda rows: len(rows) >= 2 and rows[0][2] in firsts & acked
     )
 
 

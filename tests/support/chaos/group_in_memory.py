@@ -3,12 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from quorumlog.chaos.drivers.driver import (
-    DriverError,
-    Membership,
-    Rebalance,
-    Record,
-)
+from quorumlog.chaos.drivers.driver import DriverError, Membership, Rebalance, Record
 from tests.support.chaos.log_in_memory import TOPIC, LogInMemory
 
 POLL_RECORDS = 7

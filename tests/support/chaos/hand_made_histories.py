@@ -1,7 +1,7 @@
 """Histories written by hand: operations one after the other, or where the test puts them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -55,20 +55,7 @@ def rows_of(ops: Sequence[Op]) -> list[Operation]:
             )
             rows.append((time_ns, type_ == "invoke", order, row))
     rows.sort(key=lambda row: row[:3])
-    return [
-        Operation(
-            index=index,
-            time_ns=row.time_ns,
-            process=row.process,
-            type=row.type,
-            f=row.f,
-            messages=row.messages,
-            node=row.node,
-            details=row.details,
-            error=row.error,
-        )
-        for index, (_, _, _, row) in enumerate(rows)
-    ]
+    return [replace(row, index=index) for index, (_, _, _, row) in enumerate(rows)]
 
 
 class History:
@@ -96,11 +83,7 @@ class History:
         return self
 
     def txn(
-        self,
-        process: int,
-        *micros: Message,
-        at: tuple[int, int] | None = None,
-        outcome: str = "ok",
+        self, process: int, *micros: Message, at: tuple[int, int] | None = None, outcome: str = "ok"
     ) -> "History":
         """Perform a transaction."""
         self.op(process, "txn", outcome=outcome, at=at)

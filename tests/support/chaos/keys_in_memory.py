@@ -15,7 +15,7 @@ def not_here(*_: object, **__: object) -> NoReturn:
 class KeysInMemory:
     """A driver. `append`: how the broker stores a record; `serve`: its responses to readers.
 
-    `after_sends`: called once, when that many records were sent.
+    `stop_after`: called once, when that many records were sent.
     """
 
     capabilities: frozenset[str] = frozenset()
@@ -24,7 +24,7 @@ class KeysInMemory:
         self.logs: list[list[Record]] = [[] for _ in range(partitions)]
         self.append: Callable[[list[Record], Record], int] = append
         self.serve: Callable[[list[Record]], list[Record]] = list
-        self.after_sends: tuple[int, Callable[[], None]] = (-1, lambda: None)
+        self.stop_after: tuple[int, Callable[[], None]] = (-1, lambda: None)
         self.sent = self.open = 0
 
     async def producer(self, bootstrap: str, client_id: str, *_: object) -> "KeysClient":
@@ -59,8 +59,8 @@ class KeysClient:
         driver = self._driver
         await asyncio.sleep(0.001)
         driver.sent += 1
-        if driver.sent == driver.after_sends[0]:
-            driver.after_sends[1]()
+        if driver.sent == driver.stop_after[0]:
+            driver.stop_after[1]()
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         try:
             offset = driver.append(driver.logs[partition], Record(topic, partition, -1, value, key))
@@ -100,7 +100,7 @@ class TopicsInMemory:
         self.happens: Callable[[str], bool] = lambda _: True
         self.answers: Callable[[str], bool] = lambda _: True
         self.sent_twice: Callable[[int], bool] = lambda _: False
-        self.after_changes: tuple[int, Callable[[], None]] = (-1, lambda: None)
+        self.stop_after: tuple[int, Callable[[], None]] = (-1, lambda: None)
         self.changes = self.open = 0
 
     producer = consumer = create_topic = not_here
@@ -128,8 +128,8 @@ class TopicsClient:
     async def _change(self, topic: str, refuses: bool, code: str) -> None:
         driver = self._driver
         driver.changes += 1
-        if driver.changes == driver.after_changes[0]:
-            driver.after_changes[1]()
+        if driver.changes == driver.stop_after[0]:
+            driver.stop_after[1]()
         if not refuses and driver.happens(topic):
             driver.topics ^= {topic}
         refuses |= driver.sent_twice(driver.changes)

@@ -11,7 +11,7 @@ TOPIC = "t"
 class LogInMemory:
     """A driver. `append`: how the broker stores a value; a test replaces it by a faulty one.
 
-    `after_sends`: called once, when that many values were sent. `answers`: whether producers hear
+    `stop_after`: called once, when that many values were sent. `answers`: whether producers hear
     of what became of a value.
     """
 
@@ -19,7 +19,7 @@ class LogInMemory:
         self.logs: list[list[bytes]] = [[] for _ in range(partitions)]
         self.append: Callable[[list[bytes], bytes], int] = append
         self.answers: Callable[[bytes], bool] = lambda _: True
-        self.after_sends: tuple[int, Callable[[], None]] = (-1, lambda: None)
+        self.stop_after: tuple[int, Callable[[], None]] = (-1, lambda: None)
         self.sent = self.open = 0
 
     capabilities: frozenset[str] = frozenset()
@@ -64,7 +64,7 @@ class Client:
                 future.set_result(offset)
         except SendFailed as error:
             future.set_exception(error)
-        number, call = driver.after_sends
+        number, call = driver.stop_after
         if driver.sent == number:
             call()
         return future

@@ -82,10 +82,7 @@ def _place(
 
 
 def _consume(
-    process: int,
-    log: dict[str, list[tuple[int, int, int]]],
-    horizon: int,
-    rng: random.Random,
+    process: int, log: dict[str, list[tuple[int, int, int]]], horizon: int, rng: random.Random
 ) -> list[Op]:
     ops: list[Op] = []
     position: dict[str, int] = {}

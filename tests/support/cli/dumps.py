@@ -16,12 +16,7 @@ from quorumlog.storage.io.checkpoints import (
     write_offset_checkpoint,
 )
 from quorumlog.storage.io.disk import RealDisk
-from quorumlog.wire.codec.identifiers import (
-    BrokerId,
-    Offset,
-    PartitionIndex,
-    TopicPartition,
-)
+from quorumlog.wire.codec.identifiers import BrokerId, Offset, PartitionIndex, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 
 

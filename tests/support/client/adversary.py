@@ -235,5 +235,4 @@ async def adversary(seed: int, *, faults: float) -> AsyncIterator[Adversary]:
     try:
         yield cluster
     finally:
-        for broker_id in list(cluster.servers):
-            await cluster.kill(broker_id)
+        await cluster.kill(*cluster.servers)

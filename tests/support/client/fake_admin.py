@@ -6,14 +6,29 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from quorumlog.client import Admin, ErrorCode, TopicPartition
-from quorumlog.wire.codec.message import Request, Response
+from quorumlog.wire.codec.message import Response, Struct
+from quorumlog.wire.codec.messages import APIS
 from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
+from quorumlog.wire.codec.schemas import request_class, response_class
 from tests.support.client.fake_cluster import SPOKEN
 from tests.support.client.fake_group import VERSIONS, GroupCluster
 
 Answer = Callable[[Any], Response]
 U = TopicPartition("t", 1)
 MOVED = ErrorCode.NOT_LEADER_OR_FOLLOWER
+KEYS = {api.name: key for key, api in APIS.items()}
+
+
+def built(kind: type[Struct], fields: dict[str, Any]) -> Any:
+    """Return a struct from its fields, in which a dict stands for each inner struct."""
+    types = {field.name: field.type for field in kind.FIELDS}
+
+    def value_of(its_type: Any, value: Any) -> Any:
+        if isinstance(value, list):
+            return [value_of(its_type[0], one) for one in value]
+        return built(its_type, value) if isinstance(value, dict) else value
+
+    return kind(**{name: value_of(types[name], value) for name, value in fields.items()})
 
 
 class AdminCluster(GroupCluster):
@@ -24,17 +39,16 @@ class AdminCluster(GroupCluster):
         self.offers: dict[int, tuple[int, Answer]] = {}
         self.seen: list[tuple[int, Any]] = []
 
-    def offer(
-        self, request: type[Request[Any]], *answers: Response, version: int | None = None
-    ) -> None:
-        """Answer with each in turn; the last one stays."""
-        left = list(answers)
+    def offer(self, api: str, *answers: dict[str, Any], version: int | None = None) -> None:
+        """Answer an API with the fields of each answer in turn; the last one stays."""
+        key = KEYS[api]
+        left: list[Response] = [built(response_class(key), answer) for answer in answers]
 
         def answer(_request: object) -> Response:
             return left.pop(0) if len(left) > 1 else left[0]
 
-        newest = request.VERSIONS[-1] if version is None else version
-        self.offers[request.API_KEY] = (newest, answer)
+        newest = request_class(key).VERSIONS[-1] if version is None else version
+        self.offers[key] = (newest, answer)
 
     def requests(self) -> list[Any]:
         return [request for _, request in self.seen]
@@ -60,8 +74,7 @@ async def only_cluster() -> AsyncIterator[AdminCluster]:
     try:
         yield cluster
     finally:
-        for broker_id in list(cluster.servers):
-            await cluster.kill(broker_id)
+        await cluster.kill(*cluster.servers)
 
 
 @asynccontextmanager

@@ -103,16 +103,23 @@ class FakeCluster:
         )
         self.servers[broker_id] = server
 
-    async def kill(self, broker_id: int) -> None:
+    async def kill(self, *broker_ids: int) -> None:
         for _ in range(4):  # turns of the loop, which opens a connection that waits in the backlog
             await asyncio.sleep(0)
-        server = self.servers.pop(broker_id)
-        server.close()
-        while connections := list(self.connections[broker_id]):
-            for connection in connections:
+        for broker_id in broker_ids:
+            server = self.servers.pop(broker_id)
+            server.close()
+            while connections := list(self.connections[broker_id]):
+                for connection in connections:
+                    connection.abort()
+                await asyncio.sleep(0)
+            await server.wait_closed()
+
+    def hang_up(self) -> None:
+        """End every connection; clients may open others."""
+        for connections in self.connections.values():
+            for connection in list(connections):
                 connection.abort()
-            await asyncio.sleep(0)
-        await server.wait_closed()
 
     def leader(self, name: TopicPartition) -> Leader:
         return self.leaders.get(name, Leader(1, 0))
@@ -236,8 +243,7 @@ async def fake_cluster(brokers: int = 2) -> AsyncIterator[FakeCluster]:
     try:
         yield cluster
     finally:
-        for broker_id in list(cluster.servers):
-            await cluster.kill(broker_id)
+        await cluster.kill(*cluster.servers)
 
 
 async def until_noticed(producer: Producer) -> None:

@@ -104,5 +104,4 @@ async def group_cluster() -> AsyncIterator[GroupCluster]:
     try:
         yield cluster
     finally:
-        for broker_id in list(cluster.servers):
-            await cluster.kill(broker_id)
+        await cluster.kill(*cluster.servers)

@@ -4,12 +4,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from quorumlog.client.core.accumulator import Accumulator, BatchAnswer
 from quorumlog.client.core.batch import Batch, BatchState, checked_record_size

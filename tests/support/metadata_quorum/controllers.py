@@ -1,28 +1,30 @@
 """A controller with its log in a list: a driver without disk, network or quorum."""
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeVar
 
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.config_changes import (
+    ConfigChange,
+    ConfigChanges,
+    ConfigOperation,
+    ConfigResult,
+)
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
     AlterPartitions,
     AlterReassignments,
-    AssignmentReply,
     AssignReplicas,
     ConfigResults,
     ControllerRequest,
     CreateTopics,
     Decision,
-    ElectionResults,
     ElectLeaders,
     IsrResults,
-    ReassignmentResults,
     ReportLogs,
-    ReportReply,
     TopicResults,
 )
 from quorumlog.metadata_quorum.controller.rules import ControllerRules
@@ -42,12 +44,14 @@ from quorumlog.metadata_quorum.controller_client import (
     TopicResult,
 )
 from quorumlog.metadata_quorum.image.features import ANNOUNCED
-from quorumlog.metadata_quorum.image.model import ClusterImage, PartitionImage
+from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage, PartitionImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord, decode_record, encode_record
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.metadata_quorum.image.snapshot_records import image_of as image_of_records
+from quorumlog.metadata_quorum.image.snapshot_records import records_of
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex, TopicId
 
 SETTINGS = ControllerSettings(default_replication_factor=3)
 T = TypeVar("T")
@@ -99,8 +103,8 @@ class Bench:
             now_ms=self.now_ms,
         )
 
-    def ask(self, request: ControllerRequest) -> object:
-        """Decide, slice by slice."""
+    def ask(self, request: ControllerRequest) -> Any:
+        """Decide, slice by slice, and return the response."""
         while True:
             decision = self.controller.decide(
                 request, now_ms=self.now_ms, base_offset=Offset(len(self.log))
@@ -109,6 +113,40 @@ class Bench:
             if not decision.goes_on:
                 self.elect_rest()
                 return response
+
+    def outcomes(self, request: ControllerRequest) -> list[tuple[str, str]]:
+        """Return the code and the message of each result."""
+        results = self.ask(request).results
+        return [(one.error_code.name, one.error_message or "") for one in results]
+
+    def codes(self, request: ControllerRequest) -> list[str]:
+        """Return the name of the code of each result."""
+        return [code for code, _ in self.outcomes(request)]
+
+    @contextmanager
+    def unwritten(self) -> Iterator[None]:
+        """Check that no record is written meanwhile."""
+        before = len(self.log)
+        yield
+        assert len(self.log) == before
+
+    def expire(self, after_ms: int = 0) -> BrokerId | None:
+        """Fence a broker whose session is over after this time; return its id."""
+        self.now_ms += after_ms
+        return self.carry_out(self.controller.decide_expiry(self.now_ms))
+
+    def restored(self) -> ClusterImage:
+        """Return the image of a node that starts from a snapshot of this cluster."""
+        shown = image_of(self.controller.cluster)
+        return image_of_records(records_of(shown), Offset(shown.end_offset))
+
+    def broker(self, broker_id: int) -> BrokerImage:
+        return self.controller.cluster.brokers[BrokerId(broker_id)]
+
+    def topic_id(self, topic: str = "t") -> TopicId:
+        topic_id = self.controller.cluster.topic_id(topic)
+        assert topic_id is not None
+        return topic_id
 
     def activate(self) -> None:
         self.carry_out(self.controller.decide_activation())
@@ -127,8 +165,8 @@ class Bench:
     def register(
         self, broker_id: int, incarnation: str = "a", port: int = 0, **seen: Any
     ) -> RegistrationReply:
-        request = self.registration(broker_id, incarnation, port, **seen)
-        return cast("RegistrationReply", self.ask(request))
+        reply: RegistrationReply = self.ask(self.registration(broker_id, incarnation, port, **seen))
+        return reply
 
     def register_with_remark(self, broker_id: int, incarnation: str, **seen: Any) -> str | None:
         """Register a broker, and return the remark for the operator."""
@@ -177,8 +215,10 @@ class Bench:
     def heartbeat(
         self, broker_id: int, *, offline: tuple[str, ...] = (), **fields: int
     ) -> HeartbeatReply:
-        request = self.heartbeat_request(broker_id, offline=offline, **fields)
-        return cast("HeartbeatReply", self.ask(request))
+        reply: HeartbeatReply = self.ask(
+            self.heartbeat_request(broker_id, offline=offline, **fields)
+        )
+        return reply
 
     def heartbeat_request(
         self, broker_id: int, *, offline: tuple[str, ...] = (), **fields: int
@@ -195,25 +235,33 @@ class Bench:
             has_failed=bool(fields.get("has_failed", False)),
         )
 
-    def start(self, *broker_ids: int) -> None:
+    def let_in(self, broker_id: int, incarnation: str = "a", **seen: Any) -> None:
+        """Register a broker, and let it in."""
+        assert self.register(broker_id, incarnation, **seen).error_code is ErrorCode.NONE
+        self.heartbeat(broker_id)
+
+    def start(self, *broker_ids: int) -> Self:
+        """Let brokers in; return the bench."""
         for broker_id in broker_ids:
-            self.register(broker_id)
-            self.heartbeat(broker_id)
+            self.let_in(broker_id)
+        return self
 
     def create(self, topic: NewTopic) -> TopicResult:
-        return cast("TopicResults", self.ask(CreateTopics(topics=(topic,)))).results[0]
+        results: TopicResults = self.ask(CreateTopics(topics=(topic,)))
+        return results.results[0]
 
     def alter(
         self, name: str, *changes: ConfigChange, validate_only: bool = False, **more: bool
     ) -> ConfigResult:
-        """Alter one topic's configuration; `replaces_all=True`: all of it."""
+        """Alter one topic's configuration; `replaces_all=True`: all of it; `is_broker=True`."""
         wanted = ConfigChanges(name=name, changes=changes, **more)
-        request = AlterConfigs(topics=(wanted,), validate_only=validate_only)
-        return cast("ConfigResults", self.ask(request)).results[0]
+        results: ConfigResults = self.ask(
+            AlterConfigs(topics=(wanted,), validate_only=validate_only)
+        )
+        return results.results[0]
 
     def elect(self, *partitions: tuple[str, int], unclean: bool = False) -> list[ElectionResult]:
-        request = ElectLeaders(partitions=partitions, unclean=unclean)
-        return [*cast("ElectionResults", self.ask(request)).results]
+        return [*self.ask(ElectLeaders(partitions=partitions, unclean=unclean)).results]
 
     def reassign(
         self, *wanted: tuple[str, int, tuple[int, ...] | None], **more: bool
@@ -225,8 +273,7 @@ class Bench:
             )
             for name, index, replicas in wanted
         )
-        request = AlterReassignments(wanted=moves, **more)
-        return [*cast("ReassignmentResults", self.ask(request)).results]
+        return [*self.ask(AlterReassignments(wanted=moves, **more)).results]
 
     def die(self, broker_id: int) -> None:
         self.now_ms += 1
@@ -245,41 +292,51 @@ class Bench:
         self.register(broker_id)
         self.heartbeat(broker_id)
 
+    def proposal(self, *members: int, topic: str = "t", **changes: Any) -> IsrProposal:
+        """Return the proposal of an ISR of partition 0 by its leader."""
+        partition, cluster = self.partition(topic), self.controller.cluster
+        made = IsrProposal(
+            topic_id=self.topic_id(topic),
+            partition=PartitionIndex(0),
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            new_isr=tuple((one, cluster.brokers[one].broker_epoch) for one in ids(*members)),
+        )
+        return replace(made, **changes)
+
+    def propose(self, *proposals: IsrProposal, by: int = 1, epoch_drift: int = 0) -> IsrResults:
+        """Send proposals of broker `by`; `epoch_drift`: from its broker epoch to that it names."""
+        broker = self.broker(by)
+        results: IsrResults = self.ask(
+            AlterPartitions(
+                broker_id=broker.broker_id,
+                broker_epoch=broker.broker_epoch + epoch_drift,
+                proposals=proposals,
+            )
+        )
+        return results
+
     def join_isr(
         self, broker_id: int, topic: str = "t", answers: ErrorCode = ErrorCode.NONE
     ) -> None:
         """The leader of partition 0 proposes that this broker is in sync, and gets `answers`."""
-        partition, cluster = self.partition(topic), self.controller.cluster
-        leader, topic_id = cluster.brokers[partition.leader_id], cluster.topic_id(topic)
-        assert topic_id is not None
+        partition = self.partition(topic)
         members = [r for r in partition.replicas if r in {*partition.isr, broker_id}]
-        proposal = IsrProposal(
-            topic_id=topic_id,
-            partition=PartitionIndex(0),
-            leader_epoch=partition.leader_epoch,
-            partition_epoch=partition.partition_epoch,
-            new_isr=tuple((member, cluster.brokers[member].broker_epoch) for member in members),
-        )
-        request = AlterPartitions(
-            broker_id=leader.broker_id, broker_epoch=leader.broker_epoch, proposals=(proposal,)
-        )
-        [granted] = cast("IsrResults", self.ask(request)).results
+        proposal = self.proposal(*members, topic=topic)
+        [granted] = self.propose(proposal, by=partition.leader_id).results
         assert granted.error_code is answers
 
     def assign(self, broker_id: int, directory: str, topic: str = "t", index: int = 0) -> None:
         """The broker reports the log directory of its replica."""
-        cluster = self.controller.cluster
-        topic_id = cluster.topic_id(topic)
-        assert topic_id is not None
         replica = ReplicaDirectory(
-            directory_id=directory, topic_id=topic_id, partition=PartitionIndex(index)
+            directory_id=directory, topic_id=self.topic_id(topic), partition=PartitionIndex(index)
         )
         request = AssignReplicas(
             broker_id=BrokerId(broker_id),
-            broker_epoch=cluster.brokers[BrokerId(broker_id)].broker_epoch,
+            broker_epoch=self.broker(broker_id).broker_epoch,
             replicas=(replica,),
         )
-        assert cast("AssignmentReply", self.ask(request)).error_code is ErrorCode.NONE
+        assert self.ask(request).error_code is ErrorCode.NONE
 
     def report(
         self,
@@ -292,11 +349,8 @@ class Bench:
         index: int = 0,
     ) -> ErrorCode:
         """The broker reports the intact part of its log of a partition."""
-        cluster = self.controller.cluster
-        topic_id = cluster.topic_id(topic)
-        assert topic_id is not None
         report = LogReport(
-            topic_id=topic_id,
+            topic_id=self.topic_id(topic),
             partition=PartitionIndex(index),
             last_epoch=Epoch(epoch),
             log_end_offset=Offset(end),
@@ -304,10 +358,11 @@ class Bench:
         )
         request = ReportLogs(
             broker_id=BrokerId(broker_id),
-            broker_epoch=cluster.brokers[BrokerId(broker_id)].broker_epoch,
+            broker_epoch=self.broker(broker_id).broker_epoch,
             reports=(report,),
         )
-        return cast("ReportReply", self.ask(request)).error_code
+        code: ErrorCode = self.ask(request).error_code
+        return code
 
     def partition(self, topic: str = "t", index: int = 0) -> PartitionImage:
         partition = self.controller.cluster.partition(topic, index)
@@ -326,3 +381,11 @@ def topic(name: str = "t", *replicas: int, **configs: str) -> NewTopic:
         assignments={0: ids(*(replicas or (1, 2, 3)))},
         configs={key.replace("_", "."): value for key, value in configs.items()},
     )
+
+
+def setting(name: str, value: str | None) -> ConfigChange:
+    return ConfigChange(name=name, value=value)
+
+
+def deletion(name: str) -> ConfigChange:
+    return ConfigChange(name=name, operation=ConfigOperation.DELETE)

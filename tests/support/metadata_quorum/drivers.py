@@ -8,7 +8,16 @@ from functools import partial
 from typing import Any, TypeVar
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.metadata_quorum.controller.requests import ControllerRequest
+from quorumlog.metadata_quorum.controller.requests import (
+    ControllerRequest,
+    CreateTopics,
+    DeleteTopics,
+)
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    NewTopic,
+)
 from quorumlog.metadata_quorum.core.messages import Request
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
@@ -17,6 +26,7 @@ from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.metadata_quorum.driver.patience import attempt
 from quorumlog.metadata_quorum.driver.seams import Seams, Stopped, Transport
+from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE, KRAFT_VERSION_MAX
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.metadata_quorum.io.metadata_quorum import EventLoopClock
@@ -26,6 +36,7 @@ from quorumlog.metadata_quorum.log.election_store import ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
+from tests.support.metadata_quorum.brokers import broker_registration
 from tests.support.metadata_quorum.voters import directory_id
 from tests.support.metadata_quorum.voters import voter as voter_of
 
@@ -33,9 +44,12 @@ T = TypeVar("T")
 
 
 async def until(holds: Callable[[], bool], *, within_s: float = 60.0) -> None:
+    """Wait until it holds; look after each ms at first, and later at least each 50 ms."""
+    pause_s = 0.001
     async with asyncio.timeout(within_s):
         while not holds():
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(pause_s)
+            pause_s = min(1.02 * pause_s, 0.05)
 
 
 class NoThreads:
@@ -241,6 +255,11 @@ class Network:
             return await self.leader()
         return active[0]
 
+    async def follower(self) -> Voter:
+        """A voter that does not lead."""
+        leader = await self.leader()
+        return self.voters[leader.node_id % len(self.ids) + 1]
+
     async def kill(self, node_id: int) -> SimDisk:
         """End a process at once; return its disk, which keeps all written bytes."""
         voter = self.voters.pop(node_id)
@@ -267,3 +286,61 @@ class Network:
                 return await call(self.voters[int(address)].driver, request)
         except (TimeoutError, Stopped, KeyError) as error:
             raise RpcFailed(f"no answer: {error!r}") from error
+
+
+def registration(broker_id: int, **more: Any) -> BrokerRegistration:
+    where = {"control_address": f"h:{broker_id}", "directory_id": f"d{broker_id}"}
+    return broker_registration(broker_id, **where, **more)
+
+
+def heartbeat(broker_id: int, epoch: int, **wants: Any) -> BrokerHeartbeat:
+    """A heartbeat of a broker that has replayed all."""
+    return BrokerHeartbeat(
+        broker_id=BrokerId(broker_id), broker_epoch=epoch, metadata_offset=2**40, **wants
+    )
+
+
+async def register(network: Network, broker_id: int = 1, **more: Any) -> int:
+    """Register a broker and have it unfenced; return its epoch."""
+    epoch: int = (await network.ask(registration(broker_id, **more))).broker_epoch
+    assert not (await network.ask(heartbeat(broker_id, epoch))).is_fenced
+    return epoch
+
+
+def create(*names: str, partitions: int = 1, replication_factor: int = 1) -> CreateTopics:
+    topics = (
+        NewTopic(name=name, partitions=partitions, replication_factor=replication_factor)
+        for name in names
+    )
+    return CreateTopics(topics=tuple(topics))
+
+
+def codes(response: Any) -> list[str]:
+    """The names of the codes of the results in a response."""
+    return [result.error_code.name for result in response.results]
+
+
+async def work(network: Network, *, rounds: int = 6) -> None:
+    """Create a topic in each round, and delete that of the round before."""
+    await register(network, boot_id="b", features={KRAFT_FEATURE: (0, KRAFT_VERSION_MAX)})
+    for number in range(rounds):
+        response = await network.ask(create(f"t{number}", partitions=2))
+        assert codes(response)[0] in {"NONE", "TOPIC_ALREADY_EXISTS"}
+        old = (await network.leader()).committed.image.topics.get(f"t{number - 1}")
+        if old is not None:
+            await network.ask(DeleteTopics(topic_ids=(old.topic_id,)))
+
+
+def content(image: ClusterImage) -> tuple[object, ...]:
+    return image.end_offset, image.brokers, image.topics, image.topic_names, image.next_producer_id
+
+
+async def caught_up(network: Network) -> None:
+    """Wait until all nodes show the same as the leader; none has failed."""
+    nodes = network.voters.values()
+    end_offset = (await network.leader()).committed.image.end_offset
+    await until(lambda: all(one.committed.image.end_offset >= end_offset for one in nodes))
+    await until(lambda: len({one.committed.image.end_offset for one in nodes}) == 1)
+    first, *others = [content(one.committed.image) for one in nodes]
+    assert others == [first] * len(others)
+    assert not any(one.failure.done() for one in nodes)

@@ -2,10 +2,27 @@
 
 from typing import Any, TypeVar
 
-from quorumlog.metadata_quorum.core.effects import Effect, SendRequest
-from quorumlog.metadata_quorum.core.events import Event, RequestReceived, ResponseReceived, Started
+from quorumlog.metadata_quorum.core.effects import (
+    AppendLeaderChange,
+    Effect,
+    SendRequest,
+    SendResponse,
+)
+from quorumlog.metadata_quorum.core.events import (
+    Event,
+    FetchedRecords,
+    LogFlushed,
+    RequestFailed,
+    RequestReceived,
+    ResponseReceived,
+    Started,
+    Ticked,
+)
 from quorumlog.metadata_quorum.core.messages import (
     NOBODY,
+    BeginQuorumEpochRequest,
+    DivergingEpoch,
+    EndQuorumEpochRequest,
     FetchRequest,
     FetchResponse,
     Request,
@@ -15,10 +32,26 @@ from quorumlog.metadata_quorum.core.messages import (
 )
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 T = TypeVar("T")
+
+
+def quorum_of(node_id: int = 1, voters: Any = (1, 2, 3), **given: Any) -> Quorum:
+    """A node that has not started; its election timeout is 1000 ms.
+
+    `voters`: ids, or a VoterSet.
+    """
+    quorum_class: type[Quorum] = given.pop("quorum_class", Quorum)
+    return quorum_class(
+        node_id=BrokerId(node_id),
+        voters=voters if isinstance(voters, VoterSet) else tuple(map(BrokerId, voters)),
+        settings=given.pop("settings", QuorumSettings()),
+        random_fraction=lambda: 0.0,
+        **given,
+    )
 
 
 def started(
@@ -28,17 +61,52 @@ def started(
     quorum_class: type[Quorum] = Quorum,
     **started_with: Any,
 ) -> Quorum:
-    """A node that has just started at 0 ms; its election timeout is 1000 ms."""
-    quorum = quorum_class(
-        node_id=BrokerId(node_id),
-        voters=tuple(map(BrokerId, voters)),
-        settings=QuorumSettings(),
-        random_fraction=lambda: 0.0,
-    )
+    """A node that has just started at 0 ms."""
+    quorum = quorum_of(node_id, voters, quorum_class=quorum_class)
     if "log_end_offset" in started_with:
         started_with.setdefault("flushed_offset", started_with["log_end_offset"])
     quorum.step(0, Started(**started_with))
     return quorum
+
+
+def elect(quorum: Quorum, now_ms: int = 1000) -> Quorum:
+    """Let a node stand, and have the votes of just enough others, one after the other."""
+    orders = tick(quorum, now_ms)
+    while requests := sent(orders, VoteRequest):  # for pre-votes, then for votes
+        for one in requests:
+            assert isinstance(one.request, VoteRequest)
+            granted = vote_response(one.request.replica_epoch, granted=True)
+            orders = quorum.step(now_ms, answered(one, granted))
+            if orders:
+                break
+    assert quorum.is_leader
+    return quorum
+
+
+def tick(quorum: Quorum, now_ms: int) -> list[Effect]:
+    return quorum.step(now_ms, Ticked())
+
+
+def flush(quorum: Quorum, now_ms: int = 1000) -> list[Effect]:
+    """The whole log is durable."""
+    return quorum.step(now_ms, LogFlushed(flushed_offset=quorum.log_end_offset))
+
+
+def fail(quorum: Quorum, request_id: int | None, now_ms: int = 0) -> list[Effect]:
+    """A request of the node's has no answer."""
+    assert request_id is not None
+    return quorum.step(now_ms, RequestFailed(request_id=request_id))
+
+
+def reply(quorum: Quorum, request: Request, now_ms: int = 1) -> Any:
+    """The response to a request that arrives."""
+    return only(SendResponse, quorum.step(now_ms, asked(request))).response
+
+
+def role_of(quorum: Quorum, kind: type[T]) -> T:
+    """The role of a node, which is of this kind."""
+    assert isinstance(quorum.role, kind)
+    return quorum.role
 
 
 def only(kind: type[T], effects: list[Effect]) -> T:
@@ -54,6 +122,13 @@ def sent(effects: list[Effect], kind: type[Request]) -> list[SendRequest]:
         for effect in effects
         if isinstance(effect, SendRequest) and isinstance(effect.request, kind)
     ]
+
+
+def requested(effects: list[Effect], kind: type[T]) -> T:
+    """The one request of this kind that is sent."""
+    requests = [one.request for one in effects if isinstance(one, SendRequest)]
+    (found,) = [one for one in requests if isinstance(one, kind)]
+    return found
 
 
 def asked(request: Request, request_id: int = 77) -> Event:
@@ -130,4 +205,57 @@ def fetch_response(
         leader_epoch=Epoch(epoch),
         high_watermark=Offset(high_watermark),
         **more,
+    )
+
+
+def begin(leader: int, epoch: int, **more: Any) -> BeginQuorumEpochRequest:
+    """The call of a new leader."""
+    return BeginQuorumEpochRequest(leader_id=BrokerId(leader), leader_epoch=Epoch(epoch), **more)
+
+
+def end(leader: int, epoch: int, *preferred: int) -> EndQuorumEpochRequest:
+    """The farewell of a leader."""
+    return EndQuorumEpochRequest(
+        leader_id=BrokerId(leader),
+        leader_epoch=Epoch(epoch),
+        preferred_candidates=tuple(map(BrokerId, preferred)),
+    )
+
+
+def records(base: int, end: int, *starts: tuple[int, int], **more: Any) -> FetchedRecords:
+    """The outline of fetched records; `starts`: (epoch, its first offset)."""
+    return FetchedRecords(
+        base_offset=Offset(base),
+        end_offset=Offset(end),
+        epoch_starts=tuple((Epoch(epoch), Offset(offset)) for epoch, offset in starts),
+        **more,
+    )
+
+
+def diverging(epoch: int, end: int) -> DivergingEpoch:
+    return DivergingEpoch(epoch=Epoch(epoch), end_offset=Offset(end))
+
+
+def asked_in_vain(quorum: Quorum, times_ms: range, **answer: Any) -> set[int]:
+    """Whom a node fetches from, while no fetch has an answer, or each has this one of epoch 1."""
+    destinations = set()
+    for now_ms in times_ms:
+        for fetch in sent(tick(quorum, now_ms), FetchRequest):
+            destinations.add(int(fetch.destination))
+            if answer:
+                quorum.step(now_ms, answered(fetch, fetch_response(1, **answer)))
+            else:
+                fail(quorum, fetch.request_id, now_ms)
+    return destinations
+
+
+def leader_change(epoch: int, base_offset: int) -> AppendLeaderChange:
+    """The order to append the record of a new leader, by the votes of 1 and 2."""
+    voters = (BrokerId(1), BrokerId(2))
+    return AppendLeaderChange(
+        leader_epoch=Epoch(epoch),
+        base_offset=Offset(base_offset),
+        leader_id=BrokerId(1),
+        voters=voters,
+        granting_voters=voters,
     )

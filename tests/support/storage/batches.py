@@ -1,6 +1,8 @@
 """Small batches and logs for tests, distinguished by their content."""
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.reading import NoteRead
@@ -11,6 +13,10 @@ from quorumlog.wire.codec.records import Record, encode_batch
 
 DIRECTORY = "/data/topic-0"
 TINY = LogSettings(segment_bytes=400, index_interval_bytes=0)
+
+
+COMPACTED = replace(TINY, cleanup_policy="compact")
+VALUES = [f"value-{index}" for index in range(20)]
 
 
 def batch(
@@ -72,3 +78,15 @@ def stamped(values: Iterable[str], *, leader_epoch: int = 0) -> bytes:
         batch(value, base_offset=offset, leader_epoch=leader_epoch)
         for offset, value in enumerate(values)
     )
+
+
+def log_of(values: Iterable[str] = VALUES, settings: LogSettings = TINY, **how: Any) -> Log:
+    """A log on a simulated disk (`disk`, or a new one) with one batch for each value."""
+    log = open_log(how.pop("disk", None), settings)
+    fill(log, values, **how)
+    return log
+
+
+def file_of(base_offset: int, suffix: str = ".log") -> str:
+    """The path of a file of a segment."""
+    return f"{DIRECTORY}/{base_offset:020d}{suffix}"

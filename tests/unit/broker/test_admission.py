@@ -1,7 +1,13 @@
-"""Which produced records a broker admits, and the error of each that it refuses."""
+"""Which produced records a broker admits, the error of each that it refuses, and many at once."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from quorumlog.broker.handlers import produce as produce_handler
 from quorumlog.broker.partitions.core import admission
 from quorumlog.broker.partitions.core.admission import (
     Admission,
@@ -18,13 +24,25 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from quorumlog.wire.codec.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from quorumlog.wire.codec.records import (
     Record,
     decode_batch,
+    decode_batches,
     encode_batch,
     read_header,
     validate_checksum,
 )
+from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection
+from tests.support.broker.requests import list_offset, produce, topic_creation
+from tests.support.groups.asking import asking, versions
+from tests.support.groups.asking import create as create_partitions
+from tests.support.groups.single_broker import SingleBroker
 from tests.support.wire import handmade_bytes as handmade
 
 NOW_MS = 1_000_000
@@ -82,10 +100,7 @@ def changed(at: int, value: int, *, mended: bool = False) -> bytes:
         (encode_batch([ONE[0]._replace(offset=7)], base_offset=7), ErrorCode.INVALID_RECORD),
         (encode_batch(ONE, is_control=True), ErrorCode.INVALID_RECORD),
         (encode_batch(ONE, producer_id=1, producer_epoch=0), ErrorCode.INVALID_RECORD),
-        (
-            encode_batch(ONE, is_transactional=True),  # without a producer
-            ErrorCode.INVALID_RECORD,
-        ),
+        (encode_batch(ONE, is_transactional=True), ErrorCode.INVALID_RECORD),  # without a producer
         (encode_batch([Record(0, 1, None, bytes(200))]), ErrorCode.MESSAGE_TOO_LARGE),
         (encode_batch([Record(0, NOW_MS + 3_600_001, None, b"")]), ErrorCode.INVALID_TIMESTAMP),
     ],
@@ -108,9 +123,8 @@ def test_a_topic_may_allow_more() -> None:
 def test_a_compacted_topic_wants_keys(policy: str, compression: Compression) -> None:
     keys = [b"k", None, b"", None]
     records = [Record(index, NOW_MS, key, b"v") for index, key in enumerate(keys)]
-    refused = judge(
-        encode_batch(records, compression=compression), limits_of(cleanup_policy=policy)
-    )
+    limits = limits_of(cleanup_policy=policy)
+    refused = judge(encode_batch(records, compression=compression), limits)
     message = "Compacted topic cannot accept message without key in topic partition orders-0"
     assert refused.error_code is ErrorCode.INVALID_RECORD
     assert refused.record_errors == [RecordError(1, message), RecordError(3, message)]
@@ -121,7 +135,7 @@ def test_a_compacted_topic_wants_keys(policy: str, compression: Compression) -> 
         f"RecordError(batchIndex=3, message='{message}')]"
     )
     keyed = encode_batch([one._replace(key=one.key or b"") for one in records])
-    assert judge(keyed, limits_of(cleanup_policy=policy)).error_code is ErrorCode.NONE
+    assert judge(keyed, limits).error_code is ErrorCode.NONE
 
 
 def test_a_topic_is_compacted_if_it_says_so_or_says_nothing_and_the_broker_does() -> None:
@@ -206,9 +220,7 @@ def test_a_batch_without_timestamps_says_so() -> None:
 
 
 @pytest.mark.parametrize("compression", [one for one in Compression if one])
-def test_what_unfolds_without_end_is_too_large(
-    compression: Compression, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bombs_are_too_large(compression: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "DECOMPRESSED_BYTES_MAX", 50_000)
     batch = handmade.batch(handmade.record(value=bytes(60_000)), compression=compression)
     limits = limits_of(max_message_bytes="50000")
@@ -223,9 +235,7 @@ def test_more_records_than_a_moment_allows_are_too_large(monkeypatch: pytest.Mon
     assert judge(handmade.batch(body, 3)).error_code is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_the_list_of_wrong_records_is_bounded_and_their_number_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_list_of_wrong_records_is_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "RECORD_ERRORS_MAX", 2)
     body = b"".join(handmade.record(number, key=None) for number in range(5))
     refused = judge(handmade.batch(body, 5), limits_of(cleanup_policy="compact"))
@@ -235,9 +245,7 @@ def test_the_list_of_wrong_records_is_bounded_and_their_number_is_told(
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
-def test_records_get_the_time_of_the_append_whatever_time_they_had(
-    compression: Compression,
-) -> None:
+def test_records_get_the_time_of_the_append_whatever_they_had(compression: Compression) -> None:
     limits = limits_of(message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms="0")
     times = (-1, 5, NOW_MS, NOW_MS + 24 * HOUR_MS)
     sent = encode_batch(
@@ -274,3 +282,181 @@ def test_zstd_is_for_newer_requests() -> None:
             assert is_zstd_too_early(batch, version) is is_early
     assert not is_zstd_too_early(b"", 3)
     assert not is_zstd_too_early(changed(16, 1), 3)
+
+
+SENT_MS = 1_700_000_000_000
+PRODUCE = 0
+LAST_BY_NAME = 12  # newer versions name topics by id
+
+
+async def create(connection: KafkaConnection, **configs: str) -> None:
+    given = {name.replace("_", "."): value for name, value in configs.items()}
+    [made] = (await connection.send(topic_creation("t", configs=given))).topics
+    assert made.error_code == ErrorCode.NONE
+
+
+def to_partitions(batches: list[bytes], acks: int) -> ProduceRequest:
+    data = [PartitionProduceData(index=one, records=of) for one, of in enumerate(batches)]
+    topic = TopicProduceData(name="t", partition_data=data)
+    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic])
+
+
+async def values(connection: KafkaConnection) -> list[bytes | None]:
+    """Return what a consumer reads from the beginning."""
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        max_bytes=1 << 20, topics=[FetchTopic(topic="t", partitions=[partition])]
+    )
+    response = await connection.send(request, version=LAST_BY_NAME)
+    [answer] = response.responses[0].partitions
+    assert answer.error_code == ErrorCode.NONE
+    batches = answer.records or b""
+    assert isinstance(batches, bytes | bytearray | memoryview)
+    return [one.value for _, records in decode_batches(batches) for one in records]
+
+
+@pytest.mark.parametrize("version", versions(PRODUCE)[:-1])
+async def test_a_compacted_topic_names_records_without_key(tmp_path: Path, version: int) -> None:
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, cleanup_policy="compact")
+        records = [Record(0, SENT_MS, b"k", b"v"), Record(1, SENT_MS, None, b"no key")]
+        answer = await produce(connection, encode_batch(records), version=version)
+        assert answer.error_code == ErrorCode.INVALID_RECORD
+        named = [(one.batch_index, one.batch_index_error_message) for one in answer.record_errors]
+        message = "Compacted topic cannot accept message without key in topic partition t-0"
+        assert named == ([(1, message)] if version >= 8 else [])
+        assert (answer.error_message or "").startswith("One or more records") is (version >= 8)
+        assert answer.base_offset == -1
+        assert answer.log_start_offset == (0 if version >= 5 else -1)
+        assert await values(connection) == []  # refused whole
+        answer = await produce(connection, encode_batch(records[:1]), version=version)
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 0)
+
+
+async def test_nonsense_under_a_right_checksum_does_not_end_the_partition(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        await create(connection)
+        await produce(connection, encode_batch([Record(0, 1, None, b"first")]))
+        for nonsense in (
+            handmade.batch(b"\xff" * 20),
+            handmade.batch(handmade.record()[:-1]),
+            handmade.batch(handmade.record(), 2),
+            handmade.mended(encode_batch([Record(0, 1, None, b"x")]) + b"\0"),
+            b"",
+            encode_batch([Record(0, 1, None, b"x")])[:-1],
+        ):
+            answer = await produce(connection, nonsense)
+            assert answer.error_code == ErrorCode.INVALID_RECORD
+            assert answer.error_message
+        await produce(connection, encode_batch([Record(0, 1, None, b"second")]))
+        assert await values(connection) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("said_ms", [1000, 10**12])
+async def test_a_lookup_by_time_finds_more_than_the_header(tmp_path: Path, said_ms: int) -> None:
+    async def ask(connection: KafkaConnection, timestamp: int) -> tuple[int, int]:
+        answer = await list_offset(connection, timestamp, version=7)
+        assert answer.error_code == ErrorCode.NONE
+        return answer.offset, answer.timestamp
+
+    async with asking(tmp_path) as (_, connection):
+        await create(connection)
+        await produce(connection, encode_batch([Record(0, 500, None, b"x")]))
+        body = handmade.record() + handmade.record(1, 4000)
+        batch = handmade.batch(body, 2, base_timestamp=1000, max_timestamp=said_ms)
+        assert (await produce(connection, batch)).error_code == ErrorCode.NONE
+        assert await ask(connection, 4000) == (2, 5000)
+        assert await ask(connection, 5001) == (-1, -1)
+        assert await ask(connection, -3) == (2, 5000)  # of the largest timestamp
+
+
+async def test_zstd_needs_a_newer_request(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        await create(connection)
+        batch = encode_batch([Record(0, 1, None, b"v")], compression=Compression.ZSTD)
+        for version in versions(PRODUCE)[:-1]:
+            answer = await produce(connection, batch, version=version)
+            refused = answer.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+            assert refused is (version < 7)
+            assert refused is (answer.error_code != ErrorCode.NONE)
+
+
+class Turns:
+    """Counts the turns of the event loop, and notes in which one each append happens."""
+
+    def __init__(self, broker: SingleBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0
+        self.of_appends: list[int] = []
+        append_then = broker.replicas.appends.append
+
+        def noted(*arguments: Any, **named: Any) -> None:
+            self.of_appends.append(self.now)
+            append_then(*arguments, **named)
+
+        monkeypatch.setattr(broker.replicas.appends, "append", noted)
+        self._turn()
+
+    def _turn(self) -> None:
+        self.now += 1
+        self._next = asyncio.get_running_loop().call_soon(self._turn)
+
+    def stop(self) -> None:
+        self._next.cancel()
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("slice_s", [-1, 1000])
+async def test_a_request_that_takes_long_lets_others_have_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_s: int, acks: int
+) -> None:
+    monkeypatch.setattr(produce_handler, "SLICE_S", slice_s)
+
+    async with asking(tmp_path) as (broker, connection):
+        await create_partitions(connection, "t", 4)
+        turns = Turns(broker, monkeypatch)
+        batch = encode_batch([Record(0, 1, None, b"v")])
+        request = to_partitions([batch, b"nonsense", batch, batch], acks)
+        for count in (1, 2):
+            response = await connection.send(request, version=LAST_BY_NAME)
+            answers = response.responses[0].partition_responses
+            assert [one.index for one in answers] == [0, 1, 2, 3]
+            assert [one.base_offset for one in answers] == [count - 1, -1, count - 1, count - 1]
+            assert answers[1].error_code == ErrorCode.INVALID_RECORD
+            assert len({*turns.of_appends}) == (4 * count if slice_s < 0 else count)
+        turns.stop()
+
+
+async def test_in_slices_too_acks_0_has_no_answer_and_an_error_closes_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(produce_handler, "SLICE_S", -1)
+
+    with caplog.at_level(logging.WARNING):
+        async with asking(tmp_path) as (_, connection):
+            await create_partitions(connection, "t", 2)
+            batch = encode_batch([Record(0, 1, None, b"v")])
+            connection.send_no_reply(to_partitions([batch, batch], 0), version=LAST_BY_NAME)
+            assert await values(connection) == [b"v"]
+            connection.send_no_reply(to_partitions([batch, b"nonsense"], 0), version=LAST_BY_NAME)
+            with pytest.raises(ConnectionLost):
+                await values(connection)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "acks=0, t-1: INVALID_RECORD" in caplog.text
+
+
+async def test_requests_in_slices_keep_their_bytes_and_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records are views of the receive buffer, and more requests wait in the same buffer."""
+    monkeypatch.setattr(produce_handler, "SLICE_S", -1)
+    payloads = [bytes([number]) * 20_000 for number in range(12)]
+
+    async with asking(tmp_path) as (_, connection):
+        await create_partitions(connection, "t", 2)
+        batches = [encode_batch([Record(0, 1, None, payload)]) for payload in payloads]
+        requests = [to_partitions([batch, batch], 1) for batch in batches]
+        sent = [connection.send(request, version=LAST_BY_NAME) for request in requests]
+        for response in await asyncio.gather(*sent):
+            answers = response.responses[0].partition_responses
+            assert [one.error_code for one in answers] == [ErrorCode.NONE, ErrorCode.NONE]
+        assert await values(connection) == payloads

@@ -11,7 +11,6 @@ import pytest
 
 from quorumlog.broker.fetching.io.delayed_fetch import READING_MS_MAX
 from quorumlog.broker.fetching.io.session_answers import FEW
-from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import (
     DEBUG_REPLICA,
     FetchedPartition,
@@ -22,7 +21,6 @@ from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX
 from quorumlog.broker.replicas import Replicas
 from quorumlog.clock import monotonic_ms
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
-from quorumlog.storage.core.cleaning import CleaningRules
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset, TopicPartition
@@ -40,7 +38,8 @@ from tests.support.broker.one_broker import (
     publish_all,
 )
 from tests.support.broker.replica_calls import append_to, fetch_from
-from tests.support.broker.replicas import ALL_ALIVE, image
+from tests.support.broker.replicas import ALL_ALIVE, diverged, image
+from tests.support.storage.cleaning import rules as rules_of
 from tests.support.waiting import loop_turns
 
 SMALL = LogSettings(segment_bytes=3 * len(BATCH), index_interval_bytes=0)
@@ -132,34 +131,21 @@ async def test_a_log_that_is_cut_meanwhile_shows_nothing_of_what_it_was(tmp_path
         cold = broker.fetch(0, replica_id=DEBUG_REPLICA)
         consumer = broker.fetch(0, replica_id=2)
         take = follow(broker.replicas)
-        driver = broker.replicas.drivers.get(AT)
-        assert driver is not None
-        driver.feed(
-            0,
-            events.LeaderDiverged(
-                leader_epoch=Epoch(1),
-                fetch_offset=Offset(RECORDS),
-                last_fetched_epoch=Epoch(0),
-                epoch=Epoch(0),
-                end_offset=Offset(5),
-            ),
-        )
+        driver = broker.replicas.drivers[AT]
+        driver.feed(0, diverged(RECORDS, 5))
         assert driver.is_cutting
         await broker.work()
         [refused] = consumer.result()
         assert refused.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         take(from_leader(5))
         answer = await broker.answer(cold)
-        epochs = [
-            header.leader_epoch for _, header in iterate_headers(b"".join(answer.records or ()))
-        ]
+        headers = iterate_headers(b"".join(answer.records or ()))
+        epochs = [header.leader_epoch for _, header in headers]
         assert epochs in ([0] * 5, [0] * 5 + [1])
 
 
 @pytest.mark.parametrize("settings", [SMALL, ONE_SEGMENT])
-async def test_a_partition_that_is_deleted_meanwhile_is_unknown(
-    tmp_path: Path, settings: LogSettings
-) -> None:
+async def test_a_deleted_partition_is_unknown(tmp_path: Path, settings: LogSettings) -> None:
     async with cold_broker(tmp_path, settings) as broker:
         cold = broker.fetch(0)
         gone = ClusterDelta(deleted_topics={AT.topic: TOPIC_ID}, partitions=frozenset({AT}))
@@ -172,8 +158,7 @@ async def test_a_partition_that_is_deleted_meanwhile_is_unknown(
 async def test_records_that_are_deleted_meanwhile_are_out_of_range(tmp_path: Path) -> None:
     async with cold_broker(tmp_path) as broker:
         cold = broker.fetch(0)
-        driver = broker.replicas.drivers.get(AT)
-        assert driver is not None
+        driver = broker.replicas.drivers[AT]
         driver.advance_log_start(0, Offset(7))
         driver.log.remove_dead_segments()
         answer = await broker.answer(cold)
@@ -182,16 +167,9 @@ async def test_records_that_are_deleted_meanwhile_are_out_of_range(tmp_path: Pat
 
 def clean(broker: Broker) -> None:
     """Let the cleaner replace all full segments by one. Records without a key go."""
-    driver = broker.replicas.drivers.get(AT)
-    assert driver is not None
+    driver = broker.replicas.drivers[AT]
     compaction, settings = driver.log.compaction, ONE_SEGMENT
-    rules = CleaningRules(
-        first_dirty_offset=0,
-        end_offset=RECORDS,
-        wall_ms=0,
-        delete_retention_ms=0,
-        producers_since_ms=0,
-    )
+    rules = rules_of(RECORDS)
     broker.disk.is_working = True
     for cleaned in compaction.begin(rules, settings, flushed_offset=RECORDS).run():
         if cleaned is not None:
@@ -206,10 +184,7 @@ async def test_a_segment_that_the_cleaner_replaces_meanwhile_is_read_anew(tmp_pa
         cold = broker.fetch(4)
         clean(broker)
         assert offsets(await broker.answer(cold)) == [0]  # one empty batch, up to 8
-
-
-async def test_a_coordinator_reads_anew_what_the_cleaner_replaces_meanwhile(tmp_path: Path) -> None:
-    async with cold_broker(tmp_path) as broker:
+    async with cold_broker(tmp_path / "of a coordinator") as broker:
         told = list[LocalRead]()
         broker.replicas.read_local(AT, 4, 1000, told.append)
         clean(broker)
@@ -232,9 +207,7 @@ async def test_a_disk_that_refuses_is_the_error_of_that_fetch_alone(
         assert offsets(await broker.answer(broker.fetch(0)))[:3] == [0, 1, 2]
 
 
-async def test_where_logs_diverge_is_told_although_another_log_is_read_first(
-    tmp_path: Path,
-) -> None:
+async def test_a_divergence_is_told_although_another_log_is_read_first(tmp_path: Path) -> None:
     """Else the follower would go on with the records that follow a record that it must cut."""
     others = range(1, FEW + 2)  # so many that a fetch in a session leaves some out
     async with cold_broker(tmp_path, isr=(1, 2)) as broker:
@@ -262,10 +235,8 @@ async def test_where_logs_diverge_is_told_although_another_log_is_read_first(
         for _ in range(2):
             append_to(replicas, first, BATCH, acks=1, timeout_ms=1000)
         await broker.work()
-        told = {
-            question.topic_partition: answer
-            for question, answer in zip(spec.partitions, fetched.result(), strict=True)
-        }
+        places = [question.topic_partition for question in spec.partitions]
+        told = dict(zip(places, fetched.result(), strict=True))
         assert offsets(told[AT])[0] == 0
         assert told[first].diverging == (2, 0)
         assert not told[first].records
@@ -302,9 +273,7 @@ async def test_a_fetch_whose_time_is_over_waits_for_its_read(tmp_path: Path) -> 
         assert offsets(await broker.answer(cold)) == [0, 1, 2]
 
 
-async def test_what_was_brought_in_is_read_though_the_time_is_over_just_then(
-    tmp_path: Path,
-) -> None:
+async def test_a_read_that_is_there_is_answered_though_the_time_is_over(tmp_path: Path) -> None:
     async with cold_broker(tmp_path) as broker:
         cold = broker.fetch(0, max_wait_ms=0)
         while broker.queue.held:
@@ -327,8 +296,7 @@ async def test_a_disk_that_hangs_does_not_hold_a_fetch_for_ever(tmp_path: Path) 
 async def test_an_index_that_is_not_true_is_rebuilt_in_a_thread(tmp_path: Path) -> None:
     settings = LogSettings(segment_bytes=5 * len(BATCH), index_interval_bytes=0)
     async with cold_broker(tmp_path, settings) as broker:
-        driver = broker.replicas.drivers.get(AT)
-        assert driver is not None
+        driver = broker.replicas.drivers[AT]
         index = Path(driver.log.directory, f"{0:020d}.index")
         entries = bytearray(index.read_bytes())
         entries[7] += 1  # where the second batch starts

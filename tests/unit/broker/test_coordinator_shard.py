@@ -1,19 +1,29 @@
-"""A shard drives any coordinator: here one that adds numbers, and knows nothing of groups."""
+"""A shard and its driver serve any coordinator: here one that adds numbers, and one that rings."""
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from quorumlog.broker.coordination.core import events
-from quorumlog.broker.coordination.core.coordinator_shard import BATCHES_AT_ONCE, Phase
+from quorumlog.broker.coordination.core.coordinator_shard import (
+    BATCHES_AT_ONCE,
+    CoordinatorShard,
+    Phase,
+)
 from quorumlog.broker.coordination.core.effects import (
     AnswerRequest,
     AppendRecords,
     CoordinatorEffect,
     OwnEffect,
 )
+from quorumlog.broker.coordination.driver.shard_driver import ShardDependencies, ShardDriver
+from quorumlog.broker.partitions.core.data_path import LocalRead
+from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.coordination.driven_shard import DrivenShard
 
@@ -87,22 +97,16 @@ def batch(number: int) -> bytes:
     return encode_batch([Record(0, 0, str(number).encode(), None, ())])
 
 
-def test_a_request_is_answered_once_its_record_is_committed() -> None:
+def test_a_request_is_answered_once_its_record_is_committed_which_the_next_shard_loads() -> None:
     driven = loaded()
     first, second = driven.ask(Add(1)), driven.ask(Add(2))
     assert driven.replies == {}
     driven.commit_writes()
     assert driven.replies == {first: 1, second: 3}
-
-
-def test_the_next_shard_loads_what_was_committed() -> None:
-    driven = loaded()
-    driven.ask(Add(5))
-    driven.commit_writes()
     successor = loaded(driven.batches)
     successor.ask(Add(1))
     successor.commit_writes()
-    assert successor.replies == {1: 6}
+    assert successor.replies == {1: 4}
 
 
 def test_a_refused_append_has_the_coordinators_own_error() -> None:
@@ -232,3 +236,130 @@ def test_who_waits_when_the_broker_resigns_looks_elsewhere_and_late_news_changes
     driven.ask(Add(1))
     assert driven.replies[2] is ErrorCode.NOT_COORDINATOR
     assert driven.writes == []
+
+
+class DriverRing(OwnEffect):
+    """What nobody but this coordinator has."""
+
+
+class Broken:
+    """An event that violates an invariant."""
+
+
+class Bell:
+    """Rings when it is told to, and keeps its requests."""
+
+    def __init__(self) -> None:
+        self.next_deadline_ms: int | None = None
+        self.not_written: dict[ErrorCode, ErrorCode] = {}
+
+    def replay_encoded(self, key: bytes, value: bytes | None) -> None: ...
+
+    def encode(self, record: Any) -> tuple[bytes, bytes | None]:
+        raise NotImplementedError
+
+    def loaded(self, *_offsets: int) -> None: ...
+
+    def step(self, now_ms: int, event: Any) -> list[CoordinatorEffect]:
+        if isinstance(event, Broken):
+            raise InvariantViolation("broken")
+        return [event] if isinstance(event, DriverRing) else []
+
+
+class EmptyLog:
+    def append(self, *arguments: Any, **options: Any) -> None:
+        raise NotImplementedError
+
+    def append_marker(self, *arguments: Any, **options: Any) -> None:
+        raise NotImplementedError
+
+    def read_local(
+        self, at: TopicPartition, offset: int, max_bytes: int, done: Callable[[LocalRead], None], /
+    ) -> None:
+        end = Offset(0)
+        done(LocalRead(ErrorCode.NONE, b"", end, end, end))
+
+    def advance_log_start(self, at: TopicPartition, offset: Offset, /) -> None:
+        raise NotImplementedError
+
+
+class Turns:
+    """The turns to come of an event loop, and its clock, which stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.rung: list[OwnEffect] = []
+        self.violations: list[InvariantViolation] = []
+        self.timers: dict[int, Callable[[], None]] = {}
+        self._soon = deque[Callable[[], None]]()
+
+    def run(self) -> None:
+        while self._soon:
+            self._soon.popleft()()
+
+    def ring(self, deadline_ms: int) -> None:
+        self.now_ms = deadline_ms
+        self.timers.pop(deadline_ms)()
+        self.run()
+
+    def _call_at(self, deadline_ms: int, action: Callable[[], None]) -> Any:
+        self.timers[deadline_ms] = action
+        return SimpleNamespace(cancel=lambda: self.timers.pop(deadline_ms))
+
+    def driver(self) -> ShardDriver[Bell]:
+        """Return the driver of a loaded shard."""
+        dependencies = ShardDependencies(
+            log=EmptyLog(),
+            load_buffer_bytes=1,
+            now_ms=lambda: self.now_ms,
+            soon=lambda action, *arguments: self._soon.append(partial(action, *arguments)),
+            call_at=self._call_at,
+            perform_own=lambda _at, effect: self.rung.append(effect),
+            on_fatal=self.violations.append,
+        )
+        driven = ShardDriver(TopicPartition("t", 0), CoordinatorShard(Bell, 0), dependencies)
+        driven.feed(events.BecameLeader(leader_epoch=Epoch(1)))
+        while not isinstance(driven.shard.coordinator, Bell):
+            self.ring(min(self.timers))
+        return driven
+
+
+def bell_of(driven: ShardDriver[Bell]) -> Bell:
+    bell = driven.shard.coordinator
+    assert isinstance(bell, Bell)
+    return bell
+
+
+def test_an_effect_of_its_own_is_performed_outside_of_the_step() -> None:
+    turns = Turns()
+    driven = turns.driver()
+    ring = DriverRing()
+    driven.feed(ring)
+    assert turns.rung == []
+    turns.run()
+    assert turns.rung == [ring]
+
+
+def test_one_timer_is_set_to_the_earliest_deadline() -> None:
+    turns = Turns()
+    driven = turns.driver()
+    bell = bell_of(driven)
+    assert not turns.timers
+    for deadline_ms, set_to in [(70, [70]), (90, [70]), (60, [60]), (None, []), (80, [80])]:
+        bell.next_deadline_ms = deadline_ms
+        driven.feed("anything")
+        assert [*turns.timers] == set_to
+    bell.next_deadline_ms = 90
+    turns.ring(80)  # early: it is set again
+    assert [*turns.timers] == [90]
+
+
+def test_a_violation_ends_the_shard_and_refuses_its_requests() -> None:
+    turns = Turns()
+    driven = turns.driver()
+    answers: list[ErrorCode] = []
+    driven.serve(1, SimpleNamespace(refuse=lambda error_code: error_code), answers.append)
+    assert answers == []
+    driven.feed(Broken())
+    assert (len(turns.violations), answers) == (1, [ErrorCode.NOT_COORDINATOR])
+    assert driven.shard.phase is Phase.CLOSED

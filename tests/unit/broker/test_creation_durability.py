@@ -1,9 +1,10 @@
 """What the creation and the deletion of a log make durable, and what a crash on the way leaves."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from errno import EIO, ENOSPC
 from functools import partial
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -11,12 +12,13 @@ import pytest
 
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
+from tests.support.broker.log_directories import started as started_on
+from tests.support.broker.log_directories import write
 
 MANY = [TopicPartition("many", index) for index in range(3)]
 TOPIC_ID, OTHER_ID = TopicId(b"m" * 16), TopicId(b"o" * 16)
@@ -42,9 +44,18 @@ class DirectoryDisk(SimDisk):
 
 
 def started(disk: SimDisk) -> LogDirectory:
-    logs = LogDirectory(disk, DIRECTORY, LogSettings())
-    logs.start()
-    return logs
+    return started_on(DIRECTORY, disk)
+
+
+def opened(disk: SimDisk, at: TopicPartition = MANY[0], topic_id: TopicId = TOPIC_ID) -> Log:
+    """Start, and open one log."""
+    return started(disk).open(at, topic_id, {})[0]
+
+
+def noting(disk_class: type[SimDisk] = SimDisk) -> tuple[SimDisk, list[str]]:
+    """Return a disk and its operations."""
+    operations: list[str] = []
+    return disk_class(on_operation=lambda operation, _: operations.append(operation)), operations
 
 
 def open_all(logs: LogDirectory) -> dict[TopicPartition, Log]:
@@ -52,30 +63,27 @@ def open_all(logs: LogDirectory) -> dict[TopicPartition, Log]:
 
 
 def test_a_new_log_costs_no_fsync_until_it_is_flushed_and_nothing_until_it_has_a_record() -> None:
-    operations: list[str] = []
-    disk = SimDisk(on_operation=lambda operation, path: operations.append(operation))
+    disk, operations = noting()
     logs = started(disk)
     operations.clear()
-    opened = open_all(logs)
-    for log in opened.values():
+    all_of_them = open_all(logs).values()
+    for log in all_of_them:
         log.epochs.assign(0, 0)  # as its leader does
         log.flush()
     assert operations == []
-    for log in opened.values():
-        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    for log in all_of_them:
+        write(log, BATCH)
     count = Counter(operations)
     assert (count["add_dir"], count["mkdir"], count["fsync_dir"], count["fsync"]) == (3, 0, 0, 0)
     operations.clear()
-    for log in opened.values():
+    for log in all_of_them:
         log.flush()
     # For each: partition.metadata, the epochs and the records; and the names of all of them, once.
     count = Counter(operations)
     assert (count["fsync"], count["fsync_dir"]) == (9, 2 * 3 + 1)
 
 
-def test_a_mkdir_of_what_exists_makes_nothing_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_mkdir_costs_no_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the count above would be wrong: opening a log asks for its directory twice."""
     fsynced: list[str] = []
     monkeypatch.setattr(RealDisk, "fsync_dir", lambda disk, path: fsynced.append(path))
@@ -85,14 +93,13 @@ def test_a_mkdir_of_what_exists_makes_nothing_durable(
 
 
 def test_deleting_many_costs_one_fsync_for_a_few_of_them() -> None:
-    operations: list[str] = []
-    disk = DirectoryDisk(on_operation=lambda operation, path: operations.append(operation))
+    disk, operations = noting(DirectoryDisk)
     logs = started(disk)
-    opened = open_all(logs)
-    for log in opened.values():
-        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    all_of_them = open_all(logs)
+    for log in all_of_them.values():
+        write(log, BATCH)
     operations.clear()
-    for at, log in opened.items():
+    for at, log in all_of_them.items():
         logs.delete(at, log)
     logs.remove_doomed()
     assert operations.count("fsync_dir") == 1
@@ -101,97 +108,79 @@ def test_deleting_many_costs_one_fsync_for_a_few_of_them() -> None:
 
 
 def test_the_first_flush_makes_the_name_and_the_epoch_of_a_new_log_durable() -> None:
+    """The flush, not the first record."""
+    path = f"{DIRECTORY}/many-0/leader-epoch-checkpoint"
     for seed in range(20):
         disk = SimDisk()
-        logs = started(disk)
-        log, _ = logs.open(MANY[0], TOPIC_ID, {})
+        log = opened(disk)
         log.epochs.assign(4, 0)
-        log.append_as_leader(BATCH, leader_epoch=4, wall_ms=0)
+        assert disk.durable_bytes(path) is None
+        write(log, BATCH, leader_epoch=4)
+        assert disk.durable_bytes(path) is None
         log.flush()
+        assert disk.durable_bytes(path) == b"0\n2\n4 0\n#crc32c 1070562615\n"
         disk.crash(Random(seed))
-        log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
+        log = opened(disk)
         assert log.log_end_offset == 1
         assert log.epochs.entries == ((4, 0),)
 
 
-def test_an_epoch_is_written_with_the_first_flush_not_with_its_first_record() -> None:
-    path = f"{DIRECTORY}/many-0/leader-epoch-checkpoint"
-    disk = SimDisk()
-    log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
-    log.epochs.assign(4, 0)
-    assert disk.durable_bytes(path) is None
-    log.append_as_leader(BATCH, leader_epoch=4, wall_ms=0)
-    assert disk.durable_bytes(path) is None
-    log.flush()
-    assert disk.durable_bytes(path) == b"0\n2\n4 0\n#crc32c 1070562615\n"
+def refused_first_appends(code: int) -> Iterator[tuple[int, SimDisk, Log]]:
+    """Let the disk refuse each operation of the first append, one at a time."""
+    for number in count(1):
+        left = number
 
+        def refuse(operation: str, path: str) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise OSError(code, f"planted in {operation}", path)
 
-def refused_first_append(code: int, number: int) -> tuple[SimDisk, Log, bool]:
-    """Let the disk refuse one operation of the first append; return whether it had so many."""
-    left = number
-
-    def refuse(operation: str, path: str) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            raise OSError(code, f"planted in {operation}", path)
-
-    disk = SimDisk()
-    log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
-    disk.on_operation = refuse
-    try:
-        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
-    except StorageError:
-        assert log.log_end_offset == 0
-    disk.on_operation = None
-    return disk, log, left <= 0
+        disk = SimDisk()
+        log = opened(disk)
+        disk.on_operation = refuse
+        try:
+            write(log, BATCH)
+        except StorageError:
+            assert log.log_end_offset == 0
+        disk.on_operation = None
+        if left > 0:
+            assert number > 6
+            return
+        yield number, disk, log
 
 
 def test_a_first_record_without_room_is_refused_and_the_next_one_makes_the_log() -> None:
-    number = 1
-    while True:
-        disk, log, was_refused = refused_first_append(ENOSPC, number)
-        if not was_refused:
-            break
+    for number, disk, log in refused_first_appends(ENOSPC):
         assert log.failure is None
         assert log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0).first_offset == 0
         log.flush()
         disk.crash(Random(number))
-        log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
-        assert [header.base_offset for header in log.headers(0)] == [0]
-        number += 1
-    assert number > 5
+        assert [header.base_offset for header in opened(disk).headers(0)] == [0]
 
 
 def test_a_first_record_that_the_disk_cannot_take_fails_the_log() -> None:
-    number = 1
-    while True:
-        disk, log, was_refused = refused_first_append(EIO, number)
-        if not was_refused:
-            break
+    for _, disk, log in refused_first_appends(EIO):
         assert log.failure is not None
         disk.kill()
-        log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
-        assert log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0).first_offset == 0
-        number += 1
-    assert number > 5
+        again = opened(disk).append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+        assert again.first_offset == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_log_that_starts_over_elsewhere_before_its_first_record_is_made_there(seed: int) -> None:
     disk = SimDisk()
-    log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
+    log = opened(disk)
     log.truncate_fully_and_start_at(5)
-    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    write(log, BATCH)
     log.flush()
     disk.crash(Random(seed))
-    log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
+    log = opened(disk)
     assert (log.log_start_offset, log.log_end_offset) == (5, 6)
 
 
 def test_a_log_without_records_is_deleted_and_closed_without_a_word_to_the_disk() -> None:
-    operations: list[str] = []
-    disk = SimDisk(on_operation=lambda operation, path: operations.append(operation))
+    disk, operations = noting()
     logs = started(disk)
     operations.clear()
     first, second = (logs.open(at, TOPIC_ID, {})[0] for at in MANY[:2])
@@ -208,7 +197,7 @@ def test_power_loss_before_the_first_flush_leaves_what_can_be_opened(seed: int) 
     disk = SimDisk()
     for log in open_all(started(disk)).values():
         log.epochs.assign(0, 0)
-        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+        write(log, BATCH)
     disk.crash(Random(seed))
     for log in open_all(started(disk)).values():
         assert log.log_end_offset in (0, 1)
@@ -217,25 +206,23 @@ def test_power_loss_before_the_first_flush_leaves_what_can_be_opened(seed: int) 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("must_last", [True, False])
-def test_what_a_killed_process_has_left_is_durable_after_a_flush(
-    seed: int, must_last: bool
-) -> None:
+def test_a_killed_processs_log_is_durable_after_a_flush(seed: int, must_last: bool) -> None:
     """Or at once, if what is found counts as durable."""
     disk = SimDisk()
-    log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
+    log = opened(disk)
     log.epochs.assign(4, 0)
-    log.append_as_leader(BATCH, leader_epoch=4, wall_ms=0)
+    write(log, BATCH, leader_epoch=4)
     disk.kill()
     logs = started(disk)
     logs.must_last = must_last
     log, _ = logs.open(MANY[0], TOPIC_ID, {})
     assert (log.log_end_offset, log.flushed_offset) == (1, 1 if must_last else 0)
     if not must_last:
-        log.append_as_leader(BATCH, leader_epoch=4, wall_ms=0)
+        write(log, BATCH, leader_epoch=4)
         assert log.flush() == 2
     flushed = log.flushed_offset
     disk.crash(Random(seed))
-    log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
+    log = opened(disk)
     assert log.log_end_offset == flushed
     assert log.epochs.entries == ((4, 0),)
 
@@ -248,8 +235,8 @@ def test_a_name_that_is_refused_is_made_durable_by_the_next_flush() -> None:
             raise OSError(5, "input/output error")
 
     disk = SimDisk(on_operation=on_operation)
-    log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
-    log.append_as_leader(BATCH, leader_epoch=4, wall_ms=0)
+    log = opened(disk)
+    write(log, BATCH, leader_epoch=4)
     with pytest.raises(StorageError, match="input/output error"):
         log.flush()
     assert log.flushed_offset == 0
@@ -257,48 +244,44 @@ def test_a_name_that_is_refused_is_made_durable_by_the_next_flush() -> None:
     assert log.flush() == 1
     for seed in range(20):
         disk.crash(Random(seed))
-        assert started(disk).open(MANY[0], TOPIC_ID, {})[0].log_end_offset == 1
+        assert opened(disk).log_end_offset == 1
 
 
 def live(disk: SimDisk) -> None:
     """Create many; delete one, and create it again."""
     logs = started(disk)
-    opened = open_all(logs)
-    for log in opened.values():
+    made = open_all(logs)
+    for log in made.values():
         log.epochs.assign(0, 0)
-        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+        write(log, BATCH)
         log.flush()
-    logs.checkpoints.note_high_watermarks(dict.fromkeys(opened, Offset(1)))
-    logs.checkpoints.note_recovery_points(opened)
+    logs.checkpoints.note_high_watermarks(dict.fromkeys(made, Offset(1)))
+    logs.checkpoints.note_recovery_points(made)
     logs.checkpoints.write_all()
-    logs.delete(MANY[0], opened[MANY[0]])
-    again, _ = logs.open(MANY[0], OTHER_ID, {})
-    again.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    logs.delete(MANY[0], made[MANY[0]])
+    write(logs.open(MANY[0], OTHER_ID, {})[0], BATCH)
     logs.remove_doomed()
 
 
-def test_power_loss_anywhere_leaves_whole_logs_or_none() -> None:
-    operations: list[str] = []
-    live(DirectoryDisk(on_operation=lambda operation, path: operations.append(operation)))
-    for number in range(1, len(operations) + 1):
-        check_end_at(number, partial(DirectoryDisk.crash, rng=Random(number)))
-
-
-def test_a_kill_anywhere_leaves_whole_logs_or_none() -> None:
+@pytest.mark.parametrize("loses_power", [True, False])
+def test_an_end_anywhere_leaves_whole_logs_or_none(loses_power: bool) -> None:
     """Between a directory and its first file, too."""
-    operations: list[str] = []
-    live(DirectoryDisk(on_operation=lambda operation, path: operations.append(operation)))
+    disk, operations = noting(DirectoryDisk)
+    live(disk)
     for number in range(1, len(operations) + 1):
-        check_end_at(number, DirectoryDisk.kill)
+        end = (
+            partial(DirectoryDisk.crash, rng=Random(number)) if loses_power else DirectoryDisk.kill
+        )
+        check_end_at(number, end)
 
 
 def check_end_at(number: int, end: Callable[[DirectoryDisk], None]) -> None:
-    count = 0
+    done = 0
 
     def on_operation(operation: str, path: str) -> None:
-        nonlocal count
-        count += 1
-        if count == number:
+        nonlocal done
+        done += 1
+        if done == number:
             raise PowerLoss
 
     disk = DirectoryDisk(on_operation=on_operation)
@@ -307,12 +290,11 @@ def check_end_at(number: int, end: Callable[[DirectoryDisk], None]) -> None:
     disk.on_operation = None
     end(disk)
     logs = started(disk)
-    opened = open_all(logs)
-    for log in opened.values():
+    for log in open_all(logs).values():
         assert log.log_end_offset in (0, 1)
         assert log.epochs.entries in ((), ((0, 0),))
         assert [header.base_offset for header in log.headers(0)] == [0] * log.log_end_offset
-        log.append_as_leader(BATCH, leader_epoch=1, wall_ms=0)
+        write(log, BATCH, leader_epoch=1)
     logs.remove_doomed()
     names = disk.listdir(DIRECTORY)
     assert not [name for name in names if name.endswith("-delete")]
@@ -322,11 +304,11 @@ def test_a_deletion_takes_no_name_that_an_earlier_one_has_left() -> None:
     disk = DirectoryDisk()
     logs = started(disk)
     log, _ = logs.open(MANY[0], TOPIC_ID, {})
-    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    write(log, BATCH)
     logs.delete(MANY[0], log)  # and dies before it is removed
     logs = started(disk)
     log, _ = logs.open(MANY[0], OTHER_ID, {})
-    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    write(log, BATCH)
     logs.delete(MANY[0], log)
     assert disk.listdir(DIRECTORY) == ["many-0.1-delete", "many-0.2-delete"]
     logs.remove_doomed()
@@ -350,7 +332,7 @@ def test_a_log_that_is_made_again_while_names_are_synced_is_not_taken_for_named(
     logs = started(disk)
     first, _ = logs.open(MANY[0], TOPIC_ID, {})
     former, _ = logs.open(MANY[1], TOPIC_ID, {})
-    former.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    write(former, BATCH)
     again: list[Log] = []
 
     def make_again() -> None:
@@ -360,11 +342,11 @@ def test_a_log_that_is_made_again_while_names_are_synced_is_not_taken_for_named(
         again[0].append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
 
     disk.meanwhile = make_again
-    first.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    write(first, BATCH)
     first.flush()
     again[0].flush()
     disk.crash(Random(seed))
-    assert started(disk).open(MANY[1], OTHER_ID, {})[0].log_end_offset == 1
+    assert opened(disk, MANY[1], OTHER_ID).log_end_offset == 1
 
 
 def test_epochs_that_a_recovery_has_found_outlive_a_second_kill() -> None:
@@ -372,12 +354,12 @@ def test_epochs_that_a_recovery_has_found_outlive_a_second_kill() -> None:
     disk = SimDisk()
     logs = started(disk)
     log, _ = logs.open(MANY[0], TOPIC_ID, {})
-    log.append_as_leader(BATCH, leader_epoch=1, wall_ms=0)
+    write(log, BATCH, leader_epoch=1)
     log.flush()
     for leader_epoch in (2, 3):
-        log.append_as_leader(BATCH, leader_epoch=leader_epoch, wall_ms=0)
+        write(log, BATCH, leader_epoch=leader_epoch)
     log.roll(3)
-    log.append_as_leader(BATCH, leader_epoch=3, wall_ms=0)
+    write(log, BATCH, leader_epoch=3)
     epochs = log.epochs.entries
     for _ in range(2):
         disk.kill()

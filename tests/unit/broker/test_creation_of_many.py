@@ -1,25 +1,30 @@
-"""Topics of many partitions: created, found at a start and deleted while the loop goes on."""
+"""Topics of many partitions: created, found, deleted, changed by images while the loop goes on."""
 
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from errno import EIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quorumlog.broker import replicas as replicas_module
+from quorumlog.broker.partitions.core.untold_news import UntoldNews
 from quorumlog.broker.partitions.log import log_names
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
+from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import append, publish, start
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
+from tests.support.waiting import until
 
 COUNT = 41
 MANY = tuple(TopicPartition("many", index) for index in range(COUNT))
@@ -48,12 +53,6 @@ async def broker(directory: Path, disk: RealDisk | None = None) -> AsyncIterator
         yield replicas
     finally:
         await replicas.stop()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():
-            await asyncio.sleep(0.001)
 
 
 async def are_open(replicas: Replicas) -> None:
@@ -98,28 +97,22 @@ def directories(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("many*"))
 
 
-async def test_many_logs_are_created_and_found_again(tmp_path: Path) -> None:
-    for number, _ in enumerate(("creates them", "finds them"), 1):
-        async with broker(tmp_path) as replicas:
-            publish_many(replicas)
-            await are_open(replicas)
-            drivers = [replicas.drivers.get(at) for at in MANY]
-            assert all(
-                driver is not None and driver.partition.state.is_leader for driver in drivers
-            )
-            write_to_all(replicas)
-            assert directories(tmp_path) == sorted(map(str, MANY))
-            found = {driver.log.log_end_offset for driver in drivers if driver is not None}
-            assert found == {number}
-
-
-async def test_many_logs_without_records_are_not_on_the_disk(tmp_path: Path) -> None:
+async def test_many_logs_are_made_with_first_records_and_found_again(tmp_path: Path) -> None:
     for _ in ("creates them", "finds nothing"):
         async with broker(tmp_path) as replicas:
             publish_many(replicas)
             await are_open(replicas)
             assert all(replicas.drivers[at].log.is_planned for at in MANY)
-        assert directories(tmp_path) == []
+        assert directories(tmp_path) == []  # without records
+    for number, _ in enumerate(("creates them", "finds them"), 1):
+        async with broker(tmp_path) as replicas:
+            publish_many(replicas)
+            await are_open(replicas)
+            drivers = [replicas.drivers[at] for at in MANY]
+            assert all(driver.partition.state.is_leader for driver in drivers)
+            write_to_all(replicas)
+            assert directories(tmp_path) == sorted(map(str, MANY))
+            assert {driver.log.log_end_offset for driver in drivers} == {number}
 
 
 async def test_the_loop_and_other_partitions_go_on_while_a_log_is_opened(tmp_path: Path) -> None:
@@ -132,9 +125,8 @@ async def test_the_loop_and_other_partitions_go_on_while_a_log_is_opened(tmp_pat
             result = append(replicas)
             assert result.error_code is ErrorCode.NONE
             assert replicas.drivers.get(MANY[-1]) is None
-            assert (
-                await replicas.list_offset(MANY[-1], -1)
-            ).error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            refused = await replicas.list_offset(MANY[-1], -1)
+            assert refused.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         finally:
             disk.may_go_on.set()
         await are_open(replicas)
@@ -161,10 +153,12 @@ async def test_the_loop_and_other_partitions_go_on_while_files_are_removed(tmp_p
         await until(lambda: directories(tmp_path) == sorted(map(str, MANY)))
 
 
-async def test_the_broker_may_lead_when_all_logs_are_open_that_our_registration_gives_us(
-    tmp_path: Path,
-) -> None:
+async def test_a_broker_may_lead_when_all_logs_of_its_image_are_open(tmp_path: Path) -> None:
     """Until then the broker asks to stay fenced: it would refuse what it is asked as the leader."""
+    async with broker(tmp_path / "empty") as replicas:
+        replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch)
+        publish_nothing(replicas)
+        assert replicas.may_lead.is_set()  # at once
     async with broker(tmp_path) as replicas:
         publish_nothing(replicas)  # the image of a former process, and nothing to open
         replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch + 1)
@@ -179,13 +173,6 @@ async def test_the_broker_may_lead_when_all_logs_are_open_that_our_registration_
         assert replicas.may_lead.is_set()  # it stays so
 
 
-async def test_a_broker_without_logs_may_lead_at_once(tmp_path: Path) -> None:
-    async with broker(tmp_path) as replicas:
-        replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch)
-        publish_nothing(replicas)
-        assert replicas.may_lead.is_set()
-
-
 async def test_a_log_is_opened_for_the_newest_image(tmp_path: Path) -> None:
     async with broker(tmp_path) as replicas:
         publish_many(replicas, leader_id=1)
@@ -196,9 +183,7 @@ async def test_a_log_is_opened_for_the_newest_image(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-async def test_what_is_deleted_before_it_is_open_leaves_nothing(
-    tmp_path: Path, is_there: bool
-) -> None:
+async def test_logs_deleted_before_opening_leave_nothing(tmp_path: Path, is_there: bool) -> None:
     if is_there:
         await make_all(tmp_path)
     async with broker(tmp_path) as replicas:
@@ -209,9 +194,7 @@ async def test_what_is_deleted_before_it_is_open_leaves_nothing(
 
 
 @pytest.mark.parametrize("second_id", [MANY_ID, NEXT_ID])
-async def test_a_log_is_not_opened_while_it_is_being_opened(
-    tmp_path: Path, second_id: TopicId
-) -> None:
+async def test_a_log_is_not_opened_by_two_at_once(tmp_path: Path, second_id: TopicId) -> None:
     """It would be checked, and cut, by two threads."""
     await make_all(tmp_path)
     disk = BlockedDisk(str(MANY[-1]))
@@ -241,9 +224,7 @@ async def test_nothing_is_a_stray_that_is_assigned(tmp_path: Path) -> None:
     assert directories(tmp_path) == sorted(map(str, MANY))
 
 
-async def test_a_log_that_is_being_opened_when_the_broker_stops_is_closed_cleanly(
-    tmp_path: Path,
-) -> None:
+async def test_a_log_that_is_opened_during_a_stop_is_closed_cleanly(tmp_path: Path) -> None:
     await make_all(tmp_path)
     disk = BlockedDisk(str(MANY[-1]))
     replicas = await start(tmp_path, disk=disk)
@@ -292,3 +273,103 @@ async def test_the_collector_need_not_visit_logs_that_are_open(
         opened = range(opened_before + 1, len(replicas.drivers) + 1)
         assert frozen_at == [count for count in opened if count % 2 == 0]
         assert frozen_at != []
+
+
+NEWS_COUNT = 23
+Settled = Callable[[], Awaitable[None]]
+NEWS = tuple(TopicPartition("many", index) for index in range(NEWS_COUNT))
+NEWS_ID = TopicId(b"m" * 16)
+
+
+def image_of_many(leader_id: int, leader_epoch: int) -> ClusterImage:
+    one = image(leader_id, leader_epoch, leader_epoch, (1, 2), replicas=(1, 2))
+    topic = TopicImage(name="many", topic_id=NEWS_ID, partitions=(one,) * NEWS_COUNT)
+    return ClusterImage(brokers=ALL_ALIVE, topics={"many": topic})
+
+
+def test_ten_times_as_many_replicas_make_ten_times_as_many_slices_not_larger_ones() -> None:
+    for count in (2_000, 20_000):
+        news = UntoldNews()
+        news.note(TopicPartition("t", index) for index in range(count))
+        news.note_brokers(TopicPartition("t", index) for index in range(count))
+        sizes = []
+        while len(news):
+            slice_ = news.take()
+            sizes.append(len(slice_.partitions) + len(slice_.of_brokers))
+        assert sizes == [UntoldNews.at_once] * (2 * count // UntoldNews.at_once)
+
+
+def test_what_is_noted_twice_is_taken_once() -> None:
+    news = UntoldNews()
+    news.note(NEWS)
+    news.note(reversed(NEWS))
+    news.note_brokers(NEWS[:2])
+    news.note_brokers(NEWS[:2])
+    assert news.take() == ([*NEWS], [*NEWS[:2]])
+    assert news.take() == ([], [])
+
+
+@asynccontextmanager
+async def few_at_once(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Replicas, Settled]]:
+    """Run a broker that takes five pieces of news in a turn; with the wait until it has all."""
+    monkeypatch.setattr(UntoldNews, "at_once", 5)
+    replicas = await start(directory, disk_queue=HeldQueue())
+    yield replicas, lambda: until(lambda: not replicas._replicas.has_untold)
+    await replicas.stop()
+
+
+async def test_replicas_hear_of_an_image_in_several_turns_and_then_of_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed: list[TopicPartition] = []
+    feed = PartitionDriver.feed
+
+    def noted(self: PartitionDriver, now_ms: int, event: Any) -> None:
+        fed.append(self.topic_partition)
+        feed(self, now_ms, event)
+
+    async with few_at_once(tmp_path, monkeypatch) as (replicas, settled):
+        delta = ClusterDelta(partitions=frozenset(NEWS))
+        replicas.publish(delta, image_of_many(1, 0))
+        assert replicas._replicas.is_opening  # although nothing is being opened yet of most
+        await settled()
+        drivers = replicas.drivers
+        assert all(drivers[at].partition.state.is_leader for at in NEWS)
+        monkeypatch.setattr(PartitionDriver, "feed", noted)
+        replicas.publish(delta, image_of_many(2, 1))
+        assert fed == [*NEWS[:5]]
+        replicas.publish(ClusterDelta(), image_of_many(1, 2))  # its delta names none of them
+        await settled()
+        epochs = [drivers[at].partition.state.leader_epoch for at in NEWS]
+        assert epochs == [1] * 5 + [2] * (NEWS_COUNT - 5)
+        assert len(fed) == NEWS_COUNT
+
+
+async def test_a_change_of_brokers_reaches_all_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with few_at_once(tmp_path, monkeypatch) as (replicas, settled):
+        replicas.publish(ClusterDelta(partitions=frozenset(NEWS)), image_of_many(1, 0))
+        await settled()
+        alone = {one: broker for one, broker in ALL_ALIVE.items() if one == 1}
+        newest = ClusterImage(brokers=alone, topics=image_of_many(1, 0).topics)
+        replicas.publish(ClusterDelta(brokers=frozenset(ALL_ALIVE)), newest)
+        await settled()
+        assert all(driver.partition.state.brokers == alone for driver in replicas.drivers.values())
+
+
+async def test_no_log_is_set_aside_while_an_image_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not told yet may be what the log belongs to."""
+    async with few_at_once(tmp_path, monkeypatch) as (replicas, settled):
+        asked: list[bool] = []
+        ours = replicas._replicas
+        monkeypatch.setattr(ours, "set_aside_strays", lambda: asked.append(ours.has_untold))
+        monkeypatch.setattr(replicas, "broker_epoch", ALL_ALIVE[replicas.broker_id].broker_epoch)
+        delta = ClusterDelta(partitions=frozenset(NEWS), brokers=frozenset(ALL_ALIVE))
+        replicas.publish(delta, image_of_many(1, 0))
+        await settled()
+        assert asked == [False]

@@ -1,11 +1,10 @@
-"""A process that dies, or loses power, at any step of a move: every acknowledged record is there.
+"""A crash, a loss of power or a disk that fails at any step of a move: no record is lost."""
 
-And there is one log in the end: in the new directory, if the move was begun.
-"""
-
+import errno
 from contextlib import suppress
 from itertools import count
 from random import Random
+from typing import Final
 
 import pytest
 
@@ -14,20 +13,12 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.support.broker.moving import (
-    AT,
-    Metadata,
-    append,
-    broker,
-    driver_of,
-    names_in,
-    values_of,
-)
+from tests.support.broker.moving import AT, Metadata, append, broker, driver_of, names_in, values_of
 from tests.support.sizes import tries
 from tests.support.waiting import loop_turns, until
 
 SMALL = LogSettings(segment_bytes=300)
-AT_FIRST = 12
+AT_FIRST = 8
 
 
 class Dead(BaseException):
@@ -83,7 +74,7 @@ async def die_at(step: int, disk: DyingDisk, metadata: Metadata, *, loses_power:
         disk.arm(step)
         with suppress(Dead):
             await replicas.moves.alter(AT, "/b")
-        for value in range(AT_FIRST, AT_FIRST + 12):
+        for value in range(AT_FIRST, AT_FIRST + 8):
             note(value)
             await loop_turns(3)
         await loop_turns(20)
@@ -137,3 +128,89 @@ async def test_a_crash_at_any_step_loses_nothing(loses_power: bool, sees: str) -
         if has_ended:
             assert step > 50
             return
+
+
+READS: Final = {"pread", "listdir", "size", "space"}
+
+
+class FailingDisk(SimDisk):
+    """What is mounted at `path` refuses all changes from one of them on."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+        self.left: int | None = None
+
+    def begin(self, operation: str, path: str) -> None:
+        if self.left is not None and path.startswith(self._path) and operation not in READS:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(errno.EIO, f"{operation} is refused", path)
+        super().begin(operation, path)
+
+    @property
+    def has_failed(self) -> bool:
+        return self.left is not None and self.left < 0
+
+
+async def fails_at(step: int, failing: str) -> bool:
+    """Let a disk fail at this step; return whether the move goes on as long."""
+    disk, metadata = FailingDisk(f"/{failing}"), Metadata()
+    acknowledged: list[int] = []
+    async with broker(disk, metadata, log_settings=SMALL, stops=False) as replicas:
+        for value in range(8):
+            append(replicas, value)
+            acknowledged.append(value)
+        await until(lambda: metadata.told == ["a"])
+        disk.left = step
+        answer = await replicas.moves.alter(AT, "/b")
+        assert answer in {ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR}
+        for value in range(8, 20):
+            outcome = append(replicas, value)
+            await loop_turns(4)
+            if outcome.done() and outcome.result().error_code is ErrorCode.NONE:
+                acknowledged.append(value)
+        await loop_turns()
+        has_failed = disk.has_failed
+        home = replicas.descriptions.directory_of(AT)
+        if AT in replicas.drivers:  # what is left goes on, and the controller knows where
+            assert not driver_of(replicas).is_exchanging
+            assert metadata.directory == home
+            if home != failing:
+                assert append(replicas, 20).result().error_code is ErrorCode.NONE
+                acknowledged.append(20)
+        else:
+            assert metadata.directory == failing  # where it is, or was before or after
+    disk.kill()
+    disk.left = None  # the disk is back
+    async with broker(disk, metadata, log_settings=SMALL) as replicas:
+        await until(lambda: AT in replicas.drivers)
+        found = values_of(driver_of(replicas).log)
+        assert [one for one in found if one in acknowledged] == acknowledged
+    return has_failed
+
+
+@pytest.mark.parametrize("failing", ["a", "b"])
+async def test_a_disk_that_fails_at_any_step_loses_nothing(failing: str) -> None:
+    for step in count(0, 5 - tries(4)):
+        if not await fails_at(step, failing):
+            assert step > 10
+            return
+
+
+@pytest.mark.jumping_time
+async def test_a_full_disk_only_delays_a_move() -> None:
+    """ENOSPC says nothing of the files: the move is tried again, from the beginning."""
+    disk, metadata = SimDisk(), Metadata()
+    settings = BrokerSettings()
+    async with broker(disk, metadata, settings=settings, log_settings=SMALL) as replicas:
+        for value in range(8):
+            append(replicas, value)
+        await until(lambda: metadata.told == ["a"])
+        disk.capacity_bytes = disk.bytes_used() + 200
+        assert await replicas.moves.alter(AT, "/b") is ErrorCode.NONE
+        await loop_turns()
+        assert driver_of(replicas).log.directory == f"/a/{AT}"
+        disk.capacity_bytes = None
+        await until(lambda: driver_of(replicas).log.directory == f"/b/{AT}")
+        assert values_of(driver_of(replicas).log) == [*range(8)]

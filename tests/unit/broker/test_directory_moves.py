@@ -2,6 +2,7 @@
 
 import pytest
 
+from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
@@ -21,6 +22,13 @@ from tests.support.broker.moving import (
 from tests.support.waiting import loop_turns, until
 
 SMALL = LogSettings(segment_bytes=400)
+
+
+async def begin_held_move(replicas: Replicas, metadata: Metadata) -> None:
+    """Begin a move from a to b, of which the controller commits nothing."""
+    await until(lambda: metadata.told == ["a"])
+    metadata.is_held = True
+    await replicas.moves.alter(AT, "/b")
 
 
 async def test_a_move_takes_all_records_and_leaves_nothing_behind() -> None:
@@ -48,9 +56,7 @@ async def test_nothing_is_swapped_before_the_metadata_shows_the_new_directory() 
     disk, metadata = SimDisk(), Metadata()
     async with broker(disk, metadata) as replicas:
         append(replicas, 0)
-        await until(lambda: metadata.told == ["a"])
-        metadata.is_held = True
-        await replicas.moves.alter(AT, "/b")
+        await begin_held_move(replicas, metadata)
         await loop_turns()
         append(replicas, 1)
         await loop_turns()
@@ -103,9 +109,7 @@ async def test_naming_the_directory_where_it_is_cancels_and_a_third_one_redirect
     disk, metadata = SimDisk(), Metadata()
     async with broker(disk, metadata) as replicas:
         append(replicas, 0)
-        await until(lambda: metadata.told == ["a"])
-        metadata.is_held = True
-        await replicas.moves.alter(AT, "/b")
+        await begin_held_move(replicas, metadata)
         assert len(names_in(disk, "b")) == 1
         await replicas.moves.alter(AT, "/a")
         assert names_in(disk, "b") == []
@@ -123,9 +127,7 @@ async def test_a_cancelled_move_keeps_its_copy_until_the_metadata_shows_the_old_
     disk, metadata = SimDisk(), Metadata()
     async with broker(disk, metadata, stops=False) as replicas:
         append(replicas, 0)
-        await until(lambda: metadata.told == ["a"])
-        metadata.is_held = True
-        await replicas.moves.alter(AT, "/b")
+        await begin_held_move(replicas, metadata)
         await loop_turns()
         metadata.directory = "b"  # committed, and nobody has heard of it yet
         replicas._replicas.image = metadata.image()
@@ -144,16 +146,12 @@ async def test_a_cancelled_move_keeps_its_copy_until_the_metadata_shows_the_old_
 
 
 @pytest.mark.parametrize("is_leader", [True, False])
-async def test_records_that_are_deleted_meanwhile_are_gone_from_the_copy(
-    is_leader: bool,
-) -> None:
+async def test_records_that_are_deleted_meanwhile_are_gone_from_the_copy(is_leader: bool) -> None:
     disk, metadata = SimDisk(), Metadata()
     async with broker(disk, metadata, log_settings=SMALL) as replicas:
         for value in range(40):
             append(replicas, value)
-        await until(lambda: metadata.told == ["a"])
-        metadata.is_held = True
-        await replicas.moves.alter(AT, "/b")
+        await begin_held_move(replicas, metadata)
         await until(lambda: replicas.moves.table.sizes()[AT].offset_lag == 0)
         driver_of(replicas).advance_log_start(0, Offset(25 if is_leader else 40))
         metadata.is_held = False
@@ -169,9 +167,7 @@ async def test_a_truncation_during_the_copy_reaches_the_copy() -> None:
     async with broker(disk, metadata) as replicas:
         for value in range(10):
             append(replicas, value)
-        await until(lambda: metadata.told == ["a"])
-        metadata.is_held = True
-        await replicas.moves.alter(AT, "/b")
+        await begin_held_move(replicas, metadata)
         await until(lambda: replicas.moves.table.sizes()[AT].offset_lag == 0)
         driver = driver_of(replicas)
         driver.log.truncate_to(6)
@@ -214,9 +210,7 @@ async def test_a_topic_that_is_deleted_meanwhile_leaves_no_copy() -> None:
     disk, metadata = SimDisk(), Metadata()
     async with broker(disk, metadata) as replicas:
         append(replicas, 0)
-        await until(lambda: metadata.told == ["a"])
-        metadata.is_held = True
-        await replicas.moves.alter(AT, "/b")
+        await begin_held_move(replicas, metadata)
         metadata.exists = False
         metadata.publish()
         await until(lambda: names_in(disk, "a") + names_in(disk, "b") == [])
@@ -249,9 +243,7 @@ async def test_a_log_with_a_copy_is_not_compacted() -> None:
     disk, metadata = SimDisk(), Metadata()
     async with broker(disk, metadata) as replicas:
         append(replicas, 0)
-        await until(lambda: metadata.told == ["a"])
-        metadata.is_held = True
-        await replicas.moves.alter(AT, "/b")
+        await begin_held_move(replicas, metadata)
         assert driver_of(replicas).is_moving
         metadata.is_held = False
         await until_in(replicas, "b")

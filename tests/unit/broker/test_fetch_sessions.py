@@ -39,15 +39,19 @@ def sessions_of(slots_max: int) -> FetchSessions:
     return FetchSessions(slots_max, lambda: next(ids))
 
 
-def opened(
+def offered(
     sessions: FetchSessions, now_ms: int, *indexes: int, privileged: bool = False
 ) -> FetchSession | None:
-    return sessions.open(
-        now_ms,
-        [fetch_of(index) for index in indexes],
-        uses_topic_ids=True,
-        is_privileged=privileged,
-    )
+    fetches = [fetch_of(index) for index in indexes]
+    return sessions.open(now_ms, fetches, uses_topic_ids=True, is_privileged=privileged)
+
+
+def opened(
+    sessions: FetchSessions, now_ms: int, *indexes: int, privileged: bool = False
+) -> FetchSession:
+    session = offered(sessions, now_ms, *indexes, privileged=privileged)
+    assert session is not None
+    return session
 
 
 def found(high_watermark: int, records: bytes = b"", **values: object) -> FetchedPartition:
@@ -58,7 +62,6 @@ def found(high_watermark: int, records: bytes = b"", **values: object) -> Fetche
 def test_a_session_goes_on_step_by_step() -> None:
     sessions = sessions_of(2)
     session = opened(sessions, 0, 0, 1)
-    assert session is not None
     resume = sessions.resume
     assert resume(0, 9, 1, uses_topic_ids=True) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert resume(0, 1, 2, uses_topic_ids=True) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
@@ -74,45 +77,42 @@ def test_a_session_that_asks_for_nothing_any_more_is_closed() -> None:
     sessions, closed = sessions_of(2), list[FetchSession]()
     sessions.on_closed = closed.append
     session = opened(sessions, 0, 0, 1)
-    assert session is not None
     assert sessions.change(session, [fetch_of(0, 5)], [(TOPIC_ID, 1), (TOPIC_ID, 7)])
     assert [one.fetch.fetch_offset for one in session.candidates(0)] == [5]
     assert not sessions.change(session, [], [(TOPIC_ID, 0)])
     assert (len(sessions), closed) == (0, [session])
     assert not sessions.note(TopicPartition("t", 0), FetchWakeup.CHANGED)
-    assert opened(sessions, 0) is None  # a fetch of nothing
+    assert offered(sessions, 0) is None  # a fetch of nothing
 
 
 def test_idle_sessions_go_first_and_followers_take_the_place_of_consumers() -> None:
     sessions = sessions_of(2)
-    assert opened(sessions, 0, 0)
-    assert opened(sessions, 1, 0)
-    assert opened(sessions, 2, 0) is None
+    assert offered(sessions, 0, 0)
+    assert offered(sessions, 1, 0)
+    assert offered(sessions, 2, 0) is None
     sessions.resume(3, 1, 1, uses_topic_ids=True)  # so that 2 is idle for longest
-    assert opened(sessions, 4, 0, privileged=True)
+    assert offered(sessions, 4, 0, privileged=True)
     assert sessions.resume(4, 2, 1, uses_topic_ids=True) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert opened(sessions, 5, 0, privileged=True)
-    assert opened(sessions, 6, 0, privileged=True) is None  # no follower gives way
-    assert opened(sessions, 5 + EVICTABLE_AFTER_MS, 0)  # only the first has been idle too long
-    assert opened(sessions, 5 + EVICTABLE_AFTER_MS, 0) is None
-    assert opened(sessions_of(0), 0, 0) is None
+    assert offered(sessions, 5, 0, privileged=True)
+    assert offered(sessions, 6, 0, privileged=True) is None  # no follower gives way
+    assert offered(sessions, 5 + EVICTABLE_AFTER_MS, 0)  # only the first has been idle too long
+    assert offered(sessions, 5 + EVICTABLE_AFTER_MS, 0) is None
+    assert offered(sessions_of(0), 0, 0) is None
 
 
 def test_the_partitions_of_all_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_sessions, "PARTITIONS_MAX", 3)
     sessions = sessions_of(9)
     session = opened(sessions, 0, 0, 1)
-    assert session is not None
-    assert opened(sessions, 0, 0, 1) is None
+    assert offered(sessions, 0, 0, 1) is None
     assert sessions.change(session, [fetch_of(2)], [])
     assert not sessions.change(session, [fetch_of(3)], [])
-    assert opened(sessions, 0, 0, 1, 2)
+    assert offered(sessions, 0, 0, 1, 2)
 
 
 def test_only_what_has_changed_is_looked_at_and_everything_now_and_then() -> None:
     sessions = sessions_of(1)
     session = opened(sessions, 0, 0, 1, 2)
-    assert session is not None
 
     def looked_at(now_ms: int) -> list[int]:
         return [one.fetch.topic_partition.partition for one in session.candidates(now_ms)]
@@ -120,12 +120,8 @@ def test_only_what_has_changed_is_looked_at_and_everything_now_and_then() -> Non
     def settle(index: int, *, is_settled: bool, is_final: bool = False) -> None:
         partition = session.partitions[TOPIC_ID, index]
         session.take_to_judge(partition.fetch)
-        session.settle(
-            partition,
-            is_settled=is_settled,
-            is_final=is_final,
-            has_records=not (is_settled or is_final),
-        )
+        has_records = not (is_settled or is_final)
+        session.settle(partition, is_settled=is_settled, is_final=is_final, has_records=has_records)
 
     assert looked_at(0) == [0, 1, 2]
     settle(0, is_settled=False)
@@ -148,7 +144,6 @@ def test_only_what_has_changed_is_looked_at_and_everything_now_and_then() -> Non
 def test_a_change_that_a_waiting_fetch_does_not_wait_for_is_told_with_its_answer() -> None:
     sessions = sessions_of(1)
     session = opened(sessions, 0, 0)
-    assert session is not None
     partition = session.partitions[TOPIC_ID, 0]
     session.take_to_judge(partition.fetch)
     session.settle(partition, is_settled=True)
@@ -160,7 +155,6 @@ def test_a_change_that_a_waiting_fetch_does_not_wait_for_is_told_with_its_answer
 
 def test_a_large_session_is_looked_through_in_parts_and_few_that_are_restless_always() -> None:
     session = opened(sessions_of(1), 0, *range(7_000))
-    assert session is not None
 
     def looked_at(now_ms: int) -> list[int]:
         found = session.candidates(now_ms)
@@ -185,7 +179,6 @@ def test_many_that_are_restless_are_looked_at_in_turn() -> None:
     """A follower of a thousand partitions that starts is in sync with none of them."""
     count = 5 * RESTLESS_PARTITIONS // 2
     session = opened(sessions_of(1), 0, *range(count))
-    assert session is not None
 
     def looked_at(now_ms: int) -> list[int]:
         found = session.candidates(now_ms)
@@ -206,7 +199,6 @@ def test_many_that_are_restless_are_looked_at_in_turn() -> None:
 def test_news_that_come_after_the_judgement_are_not_settled_by_the_answer() -> None:
     sessions = sessions_of(1)
     session = opened(sessions, 0, 0)
-    assert session is not None
     [partition] = session.candidates(0)
     assert session.take_to_judge(partition.fetch)
     sessions.note(TopicPartition("t", 0), FetchWakeup.CHANGED)  # a newer leader epoch
@@ -218,7 +210,6 @@ def test_news_that_come_after_the_judgement_are_not_settled_by_the_answer() -> N
 def test_what_was_told_is_not_told_again() -> None:
     sessions = sessions_of(1)
     session = opened(sessions, 0, 0)
-    assert session is not None
     [partition] = session.candidates(0)
     assert partition.tell(found(0))
     assert not partition.tell(found(0))
@@ -245,7 +236,6 @@ def test_two_topics_of_one_name_are_two_partitions_of_a_session() -> None:
     """A topic that was deleted and made again, while a client still asks for the first."""
     sessions, other = sessions_of(1), TopicId(b"n" * 16)
     session = opened(sessions, 0, 0)
-    assert session is not None
     assert sessions.change(session, [fetch_of(0, topic_id=other)], [])
     assert len(session.partitions) == 2
     assert sessions.change(session, [], [(TOPIC_ID, 0)])
@@ -277,9 +267,8 @@ def test_a_follower_names_what_is_another_question_by_now() -> None:
     assert follower.session.answered(0, 77)
     assert (follower.session.session_id, follower.session.epoch) == (77, 1)
     follower.questions = {"a": 2, "c": 2}
-    for key in "abc":
-        if key != "c":
-            follower.session.touch(key)
+    for key in "ab":
+        follower.session.touch(key)
     assert follower.changes(1) == Changes(["a"], ["b"])
     assert follower.looked_at == ["a", "b"]
     assert follower.session.answered(0, 77)

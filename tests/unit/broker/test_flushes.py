@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import ACKS_ALL, ProduceResult
 from quorumlog.broker.partitions.io.disk_threads import THREADS
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
@@ -16,7 +15,7 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from quorumlog.wire.codec.identifiers import BrokerId
 from tests.support.broker.faulty_disk import FaultyDisk
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import (
@@ -29,7 +28,7 @@ from tests.support.broker.one_broker import (
     start,
 )
 from tests.support.broker.replica_calls import append_to
-from tests.support.broker.replicas import image
+from tests.support.broker.replicas import diverged, fetched_by, image
 from tests.support.waiting import until
 
 AFTER_FLUSH = BrokerSettings(log_flush_acks=True)
@@ -55,34 +54,18 @@ async def test_an_acknowledgement_waits_for_the_disk(tmp_path: Path, acks: int) 
         assert [first.result().base_offset, second.result().base_offset] == [0, 1]
         assert high_watermark(replicas) == 2
 
-
-@pytest.mark.parametrize("acks", [1, ACKS_ALL])
-async def test_no_timeout_is_too_short_for_the_disk_of_a_sole_replica(
-    tmp_path: Path, acks: int
-) -> None:
-    queue = HeldQueue()
-    async with one_broker(tmp_path, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
-        queue.is_held = True
+        queue.is_held = True  # no timeout is too short for the disk of a sole replica
         waiting = append_to(replicas, AT, BATCH, acks=acks, timeout_ms=0)
         await asyncio.sleep(0.01)
         assert not waiting.done()
         queue.release()
         assert waiting.result().error_code is ErrorCode.NONE
-
-
-async def test_a_timeout_of_nothing_ends_the_wait_for_followers_at_once(tmp_path: Path) -> None:
-    async with one_broker(tmp_path, settings=AFTER_FLUSH) as replicas:
+        queue.is_held = True
+        assert appended(replicas, 0).done()  # without acknowledgement nothing waits
+        queue.release()
         publish(replicas, image(1, 0, 1, (1, 2), replicas=(1, 2)))
         waiting = append_to(replicas, AT, BATCH, acks=ACKS_ALL, timeout_ms=0)
-        assert (await waiting).error_code is ErrorCode.REQUEST_TIMED_OUT
-
-
-async def test_without_acknowledgement_nothing_waits(tmp_path: Path) -> None:
-    queue = HeldQueue()
-    async with one_broker(tmp_path, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
-        queue.is_held = True
-        assert appended(replicas, 0).done()
-        queue.release()
+        assert (await waiting).error_code is ErrorCode.REQUEST_TIMED_OUT  # of a follower
 
 
 @pytest.mark.parametrize("acks", [1, ACKS_ALL])
@@ -97,7 +80,9 @@ async def test_a_flush_that_fails_acknowledges_nothing(tmp_path: Path, acks: int
         assert AT not in replicas.drivers
 
 
-async def test_a_flush_that_a_full_disk_refused_is_tried_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_flushed", [False, True])
+async def test_a_flush_without_room_is_tried_again(tmp_path: Path, is_flushed: bool) -> None:
+    """Also after another flush: the checkpoints flush logs, and the replica is not notified."""
     queue, disk = HeldQueue(), FaultyDisk()
     async with one_broker(tmp_path, disk=disk, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
         publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))  # another epoch, for its file
@@ -105,21 +90,8 @@ async def test_a_flush_that_a_full_disk_refused_is_tried_again(tmp_path: Path) -
         waiting = appended(replicas, 1)
         assert not waiting.done()
         disk.errors = {}
-        replicas.drivers[AT].note_tick(0)
-        assert waiting.result().error_code is ErrorCode.NONE
-
-
-async def test_a_flush_that_a_full_disk_refused_is_tried_again_after_another_flush_of_the_log(
-    tmp_path: Path,
-) -> None:
-    """The checkpoints flush logs, too: the replica is not notified of such a flush."""
-    queue, disk = HeldQueue(), FaultyDisk()
-    async with one_broker(tmp_path, disk=disk, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
-        publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))  # another epoch, for its file
-        disk.on, disk.errors = "leader-epoch-checkpoint", {"append": errno.ENOSPC}
-        waiting = appended(replicas, 1)
-        disk.errors = {}
-        replicas.drivers[AT].log.flush()
+        if is_flushed:
+            replicas.drivers[AT].log.flush()
         replicas.drivers[AT].note_tick(0)
         assert waiting.result().error_code is ErrorCode.NONE
 
@@ -144,13 +116,7 @@ async def test_a_leader_commits_what_is_on_its_own_disk(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
         queue.is_held = True
         appended(replicas, ACKS_ALL)
-        driver = replicas.drivers[AT]
-        driver.judge_follower_fetch(
-            0,
-            events.FollowerFetched(
-                broker_id=BrokerId(2), leader_epoch=Epoch(0), fetch_offset=Offset(1)
-            ),
-        )
+        replicas.drivers[AT].judge_follower_fetch(0, fetched_by(BrokerId(2), 1))
         assert high_watermark(replicas) == 0
         queue.release()
         assert high_watermark(replicas) == 1
@@ -170,14 +136,7 @@ async def test_a_follower_fetches_on_when_what_it_has_is_on_the_disk(tmp_path: P
 
 def lose_first_record(driver: PartitionDriver) -> None:
     """Let the leader answer that the first record is not in its log."""
-    diverged = events.LeaderDiverged(
-        leader_epoch=Epoch(1),
-        fetch_offset=Offset(1),
-        last_fetched_epoch=Epoch(1),
-        epoch=Epoch(-1),
-        end_offset=Offset(0),
-    )
-    driver.feed(0, diverged)
+    driver.feed(0, diverged(1, 0, epoch=-1, last_fetched_epoch=1))
 
 
 async def test_what_is_flushed_when_a_log_is_cut_does_not_count(tmp_path: Path) -> None:
@@ -197,9 +156,7 @@ async def test_what_is_flushed_when_a_log_is_cut_does_not_count(tmp_path: Path) 
         assert state.flushed_offset == 1
 
 
-async def test_a_flush_that_ended_before_a_cut_does_not_count_for_later_records(
-    tmp_path: Path,
-) -> None:
+async def test_a_flush_before_a_cut_does_not_count_for_later_records(tmp_path: Path) -> None:
     """Its outcome may arrive when the cut is over and another record has the same offset."""
     queue = HeldQueue()
     async with one_broker(tmp_path, (1, 2), disk_queue=queue, settings=AFTER_FLUSH) as replicas:
@@ -218,9 +175,7 @@ async def test_a_flush_that_ended_before_a_cut_does_not_count_for_later_records(
         assert driver.partition.state.flushed_offset == 1
 
 
-async def test_what_another_flush_made_durable_counts_with_the_outcome_of_our_own(
-    tmp_path: Path,
-) -> None:
+async def test_records_of_another_flush_count_with_the_outcome_of_ours(tmp_path: Path) -> None:
     """Nothing is left to flush then: no later outcome would say so."""
     queue = HeldQueue()
     async with one_broker(tmp_path, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
@@ -257,9 +212,7 @@ async def test_a_log_is_flushed_when_a_record_has_waited_so_long(tmp_path: Path)
         assert driver.log.flushed_offset == 1
 
 
-async def test_an_acknowledgement_does_not_wait_for_what_the_disk_threads_do(
-    tmp_path: Path,
-) -> None:
+async def test_an_acknowledgement_does_not_wait_for_the_disk_threads(tmp_path: Path) -> None:
     """They may be opening logs for seconds."""
     replicas = await start(tmp_path, settings=AFTER_FLUSH)
     await until(lambda: AT in replicas.drivers)

@@ -9,34 +9,34 @@ import pytest
 
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.clock import wall_clock_ms
 from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.settings.servers import DYNAMIC, rows_of
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
-from quorumlog.wire.codec.records import Record, encode_batch
+from quorumlog.wire.codec.records import Record, decode_batch, encode_batch
 from tests.support.broker.one_broker import (
     AT,
     append,
+    fetch_of,
     follow,
     from_leader,
     one_broker,
     publish,
+    sequenced,
 )
+from tests.support.broker.replica_calls import fetch_from
 from tests.support.broker.replicas import image
 
 ALONE = image(1, 0, 0, (1,), replicas=(1,))
 
 
 def segments(replicas: Replicas) -> list[Offset]:
-    driver = replicas.drivers.get(AT)
-    assert driver is not None
-    return [*driver.log.segment_base_offsets]
+    return [*replicas.drivers[AT].log.segment_base_offsets]
 
 
-async def test_a_leader_rolls_segments_by_the_new_size_and_by_the_old_one_again(
-    tmp_path: Path,
-) -> None:
+async def test_a_leader_rolls_segments_by_the_new_size_and_the_old_again(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         append(replicas)
         publish(replicas, ALONE, segment_bytes="14")
@@ -58,11 +58,9 @@ async def test_a_follower_rolls_its_own_segments_by_the_new_size(tmp_path: Path)
 
 
 async def test_what_a_topic_does_not_say_stays_the_brokers(tmp_path: Path) -> None:
-    async with one_broker(
-        tmp_path, log_settings=LogSettings(segment_bytes=1000, segment_ms=5)
-    ) as replicas:
-        driver = replicas.drivers.get(AT)
-        assert driver is not None
+    settings = LogSettings(segment_bytes=1000, segment_ms=5)
+    async with one_broker(tmp_path, log_settings=settings) as replicas:
+        driver = replicas.drivers[AT]
         changed = {"segment_ms": "7", "index_interval_bytes": "9", "cleanup_policy": "compact"}
         publish(replicas, ALONE, **changed)
         assert driver.log.settings == LogSettings(
@@ -70,20 +68,16 @@ async def test_what_a_topic_does_not_say_stays_the_brokers(tmp_path: Path) -> No
         )
 
 
-async def test_min_insync_replicas_is_in_force_on_the_leader_at_once(tmp_path: Path) -> None:
+async def test_min_insync_replicas_and_message_limits_are_in_force_at_once(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         assert append(replicas, acks=-1).error_code is ErrorCode.NONE
         publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)), min_insync_replicas="2")
         assert append(replicas, acks=-1).error_code is ErrorCode.NOT_ENOUGH_REPLICAS
         publish(replicas, image(1, 0, 2, (1,), replicas=(1, 2)), min_insync_replicas="1")
         assert append(replicas, acks=-1).error_code is ErrorCode.NONE
-
-
-async def test_message_limits_are_in_force_at_once(tmp_path: Path) -> None:
-    async with one_broker(tmp_path) as replicas:
-        publish(replicas, ALONE, max_message_bytes="10")
+        publish(replicas, image(1, 0, 3, (1,), replicas=(1,)), max_message_bytes="10")
         assert append(replicas).error_code is ErrorCode.MESSAGE_TOO_LARGE
-        publish(replicas, ALONE)
+        publish(replicas, image(1, 0, 4, (1,), replicas=(1,)))
         assert append(replicas).error_code is ErrorCode.NONE
 
 
@@ -140,9 +134,7 @@ OF_THE_BROKER = {
 
 
 @pytest.mark.parametrize(("name", "value"), OF_THE_BROKER.items())
-async def test_a_setting_of_the_broker_is_what_was_altered_last(
-    tmp_path: Path, name: str, value: float
-) -> None:
+async def test_the_last_alteration_counts(tmp_path: Path, name: str, value: float) -> None:
     (field,) = (field for field, row in rows_of(BrokerSettings).items() if row.name == name)
     async with one_broker(tmp_path) as replicas:
         default = getattr(replicas.settings, field)
@@ -198,3 +190,23 @@ async def test_producers_are_forgotten_after_the_new_time(tmp_path: Path) -> Non
         await asyncio.sleep(3)
         ticking.cancel()
         assert {*expired} == {86_400_000, 5}
+
+
+async def test_the_leader_stamps_and_tells_the_time_of_the_append(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
+        assert append(replicas).log_append_time_ms == -1
+        publish(replicas, ALONE, message_timestamp_type="LogAppendTime")
+        before_ms = wall_clock_ms()
+        time_ms = append(replicas).log_append_time_ms
+        assert before_ms <= time_ms <= wall_clock_ms()
+        found = await replicas.list_offset(AT, time_ms)
+        assert (found.offset, found.timestamp_ms) == (1, time_ms)
+        answers = fetch_from(replicas, fetch_of(1))
+        assert isinstance(answers, list)
+        records = b"".join(answers[0].records)
+        assert [record.timestamp_ms for record in decode_batch(records)] == [time_ms]
+        first, again = (append(replicas, records=sequenced(0)) for _ in range(2))
+        assert first.log_append_time_ms > 0
+        assert (again.base_offset, again.log_append_time_ms) == (2, -1)
+        await replicas.ticks.retention.check_all()
+        assert replicas.drivers[AT].log.log_start_offset == 1  # the first was not stamped

@@ -1,7 +1,8 @@
 """The cleaner of a broker with real logs: which log, up to where, and what lasts."""
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from errno import EIO, ENOSPC
 from pathlib import Path
@@ -17,13 +18,13 @@ from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
-from quorumlog.storage.io.disk import RealDisk
+from quorumlog.storage.io.disk import Disk, RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 from tests.support.broker.faulty_disk import FaultyDisk
 from tests.support.broker.held_queue import HeldQueue
-from tests.support.broker.one_broker import AT, one_broker, publish, publish_all, run
+from tests.support.broker.one_broker import AT, one_broker, publish, publish_all
 from tests.support.broker.replica_calls import append_to
 from tests.support.broker.replicas import ALL_ALIVE, image
 from tests.support.broker.transactional import append_in, end, transactional
@@ -102,27 +103,28 @@ def found(replicas: Replicas) -> list[tuple[int, bytes | None]]:
     return [(one.offset, one.value) for _, records in batches for one in records]
 
 
-def test_a_compacted_log_keeps_the_newest_values_and_the_place_lasts(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+@asynccontextmanager
+async def compacting(directory: Path, disk: Disk | None = None) -> AsyncIterator[Replicas]:
+    """Run a broker with a compacted log of a batch in each segment."""
+    async with one_broker(directory, disk=disk, log_settings=SMALL) as replicas:
         publish(replicas, ALONE, cleanup_policy="compact")
+        yield replicas
+
+
+async def test_a_compacted_log_keeps_the_newest_values_and_the_place_lasts(tmp_path: Path) -> None:
+    async with compacting(tmp_path) as replicas:
         for number in range(6):
             write(replicas, f"k{number % 2}", f"{number}")
         assert await replicas.ticks.cleaner.clean_dirtiest()
         assert found(replicas) == [(3, b"3"), (4, b"4"), (5, b"5")]  # 5 is in the active segment
         assert not await replicas.ticks.cleaner.clean_dirtiest()
-
-    async def after(replicas: Replicas) -> None:
+    async with compacting(tmp_path) as replicas:
         assert found(replicas) == [(3, b"3"), (4, b"4"), (5, b"5")]
-        publish(replicas, ALONE, cleanup_policy="compact")
         assert not await replicas.ticks.cleaner.clean_dirtiest()
-
-    for part in (story, after):
-        run(tmp_path, part, log_settings=SMALL)
 
 
 async def test_a_record_of_an_open_transaction_replaces_no_committed_one(tmp_path: Path) -> None:
-    async with one_broker(tmp_path, log_settings=SMALL) as replicas:
-        publish(replicas, ALONE, cleanup_policy="compact")
+    async with compacting(tmp_path) as replicas:
         write(replicas, "k", "older")
         write(replicas, "k", "committed")
         await append_in(replicas, transactional(0, key=b"k"))
@@ -229,8 +231,7 @@ async def test_no_work_on_a_log_runs_while_a_cleaned_segment_is_swapped_in(tmp_p
 
 @pytest.mark.jumping_time
 async def test_the_cleaner_reads_and_writes_so_many_bytes_in_a_second(tmp_path: Path) -> None:
-    async with one_broker(tmp_path, log_settings=SMALL) as replicas:
-        publish(replicas, ALONE, cleanup_policy="compact")
+    async with compacting(tmp_path) as replicas:
         rate = {"1": {"log.cleaner.io.max.bytes.per.second": "10.0"}}
         delta = ClusterDelta(broker_configs=frozenset(rate))
         replicas.publish(delta, replace(replicas.image, broker_configs=rate))
@@ -244,12 +245,9 @@ async def test_the_cleaner_reads_and_writes_so_many_bytes_in_a_second(tmp_path: 
 
 
 @pytest.mark.parametrize("operation", ["append", "fsync", "truncate"])
-async def test_a_full_disk_leaves_the_log_as_it_was_until_there_is_room(
-    tmp_path: Path, operation: str
-) -> None:
+async def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, operation: str) -> None:
     disk = FaultyDisk()
-    async with one_broker(tmp_path, disk=disk, log_settings=SMALL) as replicas:
-        publish(replicas, ALONE, cleanup_policy="compact")
+    async with compacting(tmp_path, disk) as replicas:
         for number in range(6):
             write(replicas, f"k{number % 2}", f"{number}")
         before = found(replicas)
@@ -298,8 +296,7 @@ def refusing(code: int) -> Callable[[], list[SegmentFacts]]:
 
 async def test_a_checkpoint_that_is_not_written_says_nothing_of_the_log(tmp_path: Path) -> None:
     disk = FaultyDisk()
-    async with one_broker(tmp_path, disk=disk, log_settings=SMALL) as replicas:
-        publish(replicas, ALONE, cleanup_policy="compact")
+    async with compacting(tmp_path, disk) as replicas:
         for _ in range(2):
             for number in range(3):
                 write(replicas, "k", f"{number}")
@@ -309,9 +306,7 @@ async def test_a_checkpoint_that_is_not_written_says_nothing_of_the_log(tmp_path
 
 
 async def test_a_log_that_loses_records_under_the_cleaner_is_cleaned_later(tmp_path: Path) -> None:
-    disk = FaultyDisk()
-    async with one_broker(tmp_path, disk=disk, log_settings=SMALL) as replicas:
-        publish(replicas, ALONE, cleanup_policy="compact")
+    async with compacting(tmp_path) as replicas:
         for number in range(6):
             write(replicas, "k", f"{number}")
         log = replicas.drivers[AT].log
@@ -327,8 +322,7 @@ async def test_a_log_that_loses_records_under_the_cleaner_is_cleaned_later(tmp_p
 
 
 async def test_a_pass_over_a_log_that_was_cut_meanwhile_leaves_no_place(tmp_path: Path) -> None:
-    async with one_broker(tmp_path, log_settings=SMALL) as replicas:
-        publish(replicas, ALONE, cleanup_policy="compact")
+    async with compacting(tmp_path) as replicas:
         for number in range(8):
             write(replicas, f"k{number}", "alone")  # so that no segment is swapped in
         log, checkpoints = replicas.drivers[AT].log, replicas._logs.checkpoints

@@ -1,13 +1,15 @@
-"""Log starts with real logs: kept in their checkpoint, followed, and with them the segments."""
+"""Log starts with real logs: kept in their checkpoint, followed, raised by retention."""
 
 import asyncio
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.deletions import DeletionResult
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.partitions.log.producer_loading import load_producers
 from quorumlog.broker.replicas import Replicas
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.checkpoints import encode_offset_checkpoint
@@ -15,9 +17,13 @@ from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
-from tests.support.broker.log_directories import close_all
+from tests.support.broker.faulty_disk import FaultyDisk
+from tests.support.broker.held_queue import HeldQueue
+from tests.support.broker.log_directories import close_all, started, write
 from tests.support.broker.one_broker import (
     AT,
+    BATCH,
+    TOPIC_ID,
     append,
     fetch_of,
     follow,
@@ -25,9 +31,11 @@ from tests.support.broker.one_broker import (
     one_broker,
     publish,
     run,
+    sequenced,
 )
-from tests.support.broker.replica_calls import fetch_from, partition_of
-from tests.support.broker.replicas import BROKERS, image
+from tests.support.broker.replica_calls import fetch_from
+from tests.support.broker.replicas import BROKERS, fetched_by, image, out_of_range
+from tests.support.waiting import until
 
 CHECKPOINT = "log-start-offset-checkpoint"
 SMALL = LogSettings(segment_bytes=200)
@@ -43,9 +51,7 @@ def delete(
 
 
 def start_of(replicas: Replicas) -> int:
-    partition = partition_of(replicas, AT)
-    assert partition is not None
-    return partition.state.log_start_offset
+    return replicas.drivers[AT].partition.state.log_start_offset
 
 
 def segments(directory: Path) -> list[str]:
@@ -54,24 +60,16 @@ def segments(directory: Path) -> list[str]:
 
 def hear(replicas: Replicas, log_start: int, fetch_offset: int) -> None:
     """The follower fetches."""
-    driver = replicas.drivers.get(AT)
-    assert driver is not None
-    driver.judge_follower_fetch(
-        0,
-        events.FollowerFetched(
-            broker_id=BROKERS[1],
-            broker_epoch=0,
-            leader_epoch=driver.partition.state.leader_epoch,
-            fetch_offset=Offset(fetch_offset),
-            log_start_offset=Offset(log_start),
-        ),
+    driver = replicas.drivers[AT]
+    epoch, start = driver.partition.state.leader_epoch, Offset(log_start)
+    fetch = fetched_by(
+        BROKERS[1], fetch_offset, broker_epoch=0, leader_epoch=epoch, log_start_offset=start
     )
+    driver.judge_follower_fetch(0, fetch)
 
 
 async def until_removed(directory: Path, names: list[str]) -> None:
-    async with asyncio.timeout(5):
-        while segments(directory) != names:
-            await asyncio.sleep(0)
+    await until(lambda: segments(directory) == names)
 
 
 def test_what_is_deleted_stays_so_and_its_segments_go(tmp_path: Path) -> None:
@@ -86,10 +84,8 @@ def test_what_is_deleted_stays_so_and_its_segments_go(tmp_path: Path) -> None:
         below, at = fetch_from(replicas, fetch_of(4)), fetch_from(replicas, fetch_of(5))
         assert isinstance(below, list)
         assert isinstance(at, list)
-        assert (below[0].error_code, below[0].log_start_offset) == (
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            5,
-        )
+        refused = (ErrorCode.OFFSET_OUT_OF_RANGE, 5)
+        assert (below[0].error_code, below[0].log_start_offset) == refused
         assert (at[0].error_code, at[0].log_start_offset) == (ErrorCode.NONE, 5)
         assert (await replicas.list_offset(AT, -2)).offset == 5
         assert (await delete(replicas, 3)) == (ErrorCode.NONE, 5)
@@ -148,8 +144,7 @@ async def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> 
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         take = follow(replicas, isr=(2,))
         take(from_leader(0) + from_leader(1))
-        driver = replicas.drivers.get(AT)
-        assert driver is not None
+        driver = replicas.drivers[AT]
         driver.append_as_follower(
             b"",
             leader_epoch=Epoch(1),
@@ -159,41 +154,22 @@ async def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> 
             wall_ms=0,
         )
         assert driver.partition.state.log_start_offset == 1
-        async with asyncio.timeout(5):
-            while driver.partition.state.kept_log_start_offset < 1:
-                await asyncio.sleep(0)
+        await until(lambda: driver.partition.state.kept_log_start_offset == 1)
         assert (tmp_path / CHECKPOINT).read_bytes() == encode_offset_checkpoint({AT: Offset(1)})
-        out_of_range = events.FetchOutOfRange(
-            leader_epoch=Epoch(1),
-            fetch_offset=Offset(2),
-            last_fetched_epoch=Epoch(1),
-            log_start_offset=Offset(9),
-        )
-        driver.feed(0, out_of_range)
-        driver.feed(
-            0,
-            events.FetchOutOfRange(
-                leader_epoch=Epoch(1),
-                fetch_offset=Offset(9),
-                last_fetched_epoch=Epoch(-1),
-                log_start_offset=Offset(0),
-            ),
-        )
+        driver.feed(0, out_of_range(2, 9, last_fetched_epoch=1))
+        driver.feed(0, out_of_range(9, 0))
         # Before anything is appended: else the next start would drop it.
         assert driver.log.log_end_offset == 0
         assert (tmp_path / CHECKPOINT).read_bytes() == encode_offset_checkpoint({AT: Offset(0)})
 
 
-async def test_a_parked_follower_is_told_of_a_new_start_at_once_and_consumers_are_not(
-    tmp_path: Path,
-) -> None:
+async def test_a_parked_follower_learns_of_a_new_start_and_consumers_do_not(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)))
         append(replicas)
         append(replicas)
-        follower = fetch_from(
-            replicas, fetch_of(2, replica_id=2, leader_epoch=0, max_wait_ms=60_000)
-        )
+        spec = fetch_of(2, replica_id=2, leader_epoch=0, max_wait_ms=60_000)
+        follower = fetch_from(replicas, spec)
         consumer = fetch_from(replicas, fetch_of(2, max_wait_ms=60_000))
         assert isinstance(follower, asyncio.Future)
         assert isinstance(consumer, asyncio.Future)
@@ -214,8 +190,7 @@ async def test_a_follower_fetches_at_once_when_its_start_is_kept(
         follow(replicas)(from_leader(0))
         has_fetched = asyncio.Event()
         monkeypatch.setattr(replicas._log_starts, "_fetch_now", has_fetched.set)
-        driver = replicas.drivers.get(AT)
-        assert driver is not None
+        driver = replicas.drivers[AT]
         driver.advance_log_start(0, Offset(1))
         async with asyncio.timeout(5):
             await has_fetched.wait()
@@ -223,33 +198,20 @@ async def test_a_follower_fetches_at_once_when_its_start_is_kept(
 
 
 def test_a_topic_of_the_same_name_does_not_inherit_a_start(tmp_path: Path) -> None:
-    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
-    logs.start()
+    logs = started(tmp_path)
     batch = encode_batch([Record(offset, 1, None, b"x") for offset in range(4)])
     log, _ = logs.open(AT, ID, {})
-    log.append_as_leader(batch, leader_epoch=0, wall_ms=0)
+    write(log, batch)
     log.advance_log_start_offset(3)
     logs.checkpoints.note_log_starts({AT: log})
     logs.checkpoints.write_log_starts()
     logs.delete(AT, log)
     log, _ = logs.open(AT, OTHER_ID, {})
-    log.append_as_leader(batch, leader_epoch=0, wall_ms=0)
+    write(log, batch)
     log.close(clean=False)
-    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
-    logs.start()
-    log, _ = logs.open(AT, OTHER_ID, {})
+    log, _ = started(tmp_path).open(AT, OTHER_ID, {})
     assert (log.log_start_offset, log.log_end_offset) == (0, 4)
     log.close(clean=False)
-
-
-def test_starts_that_were_not_written_yet_are_written_at_a_clean_stop(tmp_path: Path) -> None:
-    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
-    logs.start()
-    log, _ = logs.open(AT, ID, {})
-    log.append_as_leader(encode_batch([Record(0, 1, None, b"x")]), leader_epoch=0, wall_ms=0)
-    log.advance_log_start_offset(1)
-    close_all(logs, {AT: log}, {}, broker_epoch=1)
-    assert (tmp_path / CHECKPOINT).read_bytes() == encode_offset_checkpoint({AT: Offset(1)})
 
 
 @pytest.mark.parametrize("damage", ["torn", "flipped"])
@@ -257,28 +219,23 @@ def test_a_damaged_checkpoint_gives_no_log_another_start(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A start that is too high would be a loss: the others would take it over from a leader."""
-    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
-    logs.start()
+    logs = started(tmp_path)
     log, _ = logs.open(AT, ID, {})
-    for value in (b"x", b"y", b"z"):
-        log.append_as_leader(encode_batch([Record(0, 1, None, value)]), leader_epoch=0, wall_ms=0)
+    write(log, encode_batch([Record(0, 1, None, b"x")]), 3)
     log.advance_log_start_offset(1)
     close_all(logs, {AT: log}, {}, broker_epoch=1)
     whole = (tmp_path / CHECKPOINT).read_bytes()
+    assert whole == encode_offset_checkpoint({AT: Offset(1)})  # a clean stop writes it
     damaged = whole[:-9] if damage == "torn" else whole.replace(b"orders 0 1", b"orders 0 3")
     (tmp_path / CHECKPOINT).write_bytes(damaged)
-    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
-    logs.start()
-    log, _ = logs.open(AT, ID, {})
+    log, _ = started(tmp_path).open(AT, ID, {})
     assert (log.log_start_offset, log.log_end_offset) == (0, 3)
     log.close(clean=False)
     [warning] = [one for one in caplog.messages if "is damaged" in one]
     assert warning.startswith(f"{tmp_path / CHECKPOINT} is damaged (")
 
 
-async def test_segments_that_a_crash_left_dead_are_removed_at_the_next_start(
-    tmp_path: Path,
-) -> None:
+async def test_segments_that_a_crash_left_dead_go_at_the_next_start(tmp_path: Path) -> None:
     async with one_broker(tmp_path, log_settings=SMALL) as replicas:
         for _ in range(7):
             append(replicas)
@@ -294,3 +251,112 @@ async def test_other_partitions_are_not_here(tmp_path: Path) -> None:
         unknown = TopicPartition("none", 0)
         replicas.deletions.delete(unknown, 0, timeout_ms=1, done=told.append)
         assert told == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+
+
+ONE_BATCH = LogSettings(segment_bytes=1)  # one batch in each segment
+ALONE = image(1, 0, 0, (1,), replicas=(1,))
+FOLLOWED = image(1, 0, 1, (1, 2), replicas=(1, 2))
+
+
+def driver_of(replicas: Replicas) -> PartitionDriver:
+    return replicas.drivers[AT]
+
+
+def base_offsets(replicas: Replicas) -> list[Offset]:
+    return [*driver_of(replicas).log.segment_base_offsets]
+
+
+def ends(replicas: Replicas) -> tuple[int, int]:
+    log = driver_of(replicas).log
+    return log.log_start_offset, log.log_end_offset
+
+
+async def test_what_is_too_old_goes_the_active_segment_too(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_BATCH) as replicas:
+        for _ in range(3):
+            append(replicas)
+        await replicas.ticks.retention.check_all()
+        assert ends(replicas) == (3, 3)
+        assert base_offsets(replicas) == [3]
+        assert append(replicas).base_offset == 3
+        below = fetch_from(replicas, fetch_of(2))
+        assert isinstance(below, list)
+        assert below[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await replicas.list_offset(AT, -2)).offset == 3
+
+
+async def test_a_start_that_rose_so_lasts_and_the_files_go(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_BATCH) as replicas:
+        publish(replicas, ALONE, retention_ms="-1", retention_bytes=str(len(BATCH)))
+        for _ in range(4):
+            append(replicas)
+        await replicas.ticks.retention.check_all()
+        assert ends(replicas) == (3, 4)
+        await until(lambda: not driver_of(replicas).log.has_dead_segments)
+    async with one_broker(tmp_path, log_settings=ONE_BATCH) as replicas:
+        assert ends(replicas) == (3, 4)
+    assert [path.name for path in (tmp_path / "orders-0").glob("*.log*")] == [f"{3:020d}.log"]
+
+
+async def test_settings_and_followers_count_from_the_next_check_on(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_BATCH) as replicas:
+        append(replicas)
+        append(replicas)
+        for configs in ({"retention_ms": "-1"}, {"cleanup_policy": "compact"}):
+            publish(replicas, ALONE, **configs)
+            await replicas.ticks.retention.check_all()
+            assert ends(replicas)[0] == 0
+        publish(replicas, ALONE, cleanup_policy="compact,delete")
+        await replicas.ticks.retention.check_all()
+        assert ends(replicas) == (2, 2)
+        publish(replicas, FOLLOWED)  # records that followers lack stay
+        append(replicas)
+        await replicas.ticks.retention.check_all()
+        assert ends(replicas) == (2, 3)
+
+
+async def test_a_follower_removes_by_itself_and_takes_no_lower_start(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2), log_settings=ONE_BATCH) as replicas:
+        take = follow(replicas)
+        take(from_leader(0))
+        take(from_leader(1))
+        await replicas.ticks.retention.check_all()
+        assert ends(replicas) == (2, 2)
+        take(from_leader(2))  # the leader starts with 0 still
+        assert ends(replicas) == (2, 3)
+
+
+async def test_an_active_segment_that_grows_meanwhile_stays(tmp_path: Path) -> None:
+    queue = HeldQueue()
+    async with one_broker(tmp_path, disk_queue=queue, log_settings=LogSettings()) as replicas:
+        append(replicas)
+        queue.is_held = True
+        check = asyncio.create_task(replicas.ticks.retention.check_all())
+        await asyncio.sleep(0)
+        append(replicas)
+        queue.release()
+        await check
+        assert ends(replicas) == (0, 2)
+
+
+async def test_the_producers_of_records_that_are_gone_outlive_a_crash(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
+        append(replicas, records=sequenced(0))
+        await replicas.ticks.retention.check_all()
+        assert ends(replicas) == (1, 1)
+        log, _ = started(tmp_path).open(AT, TOPIC_ID, {})  # as the next process would
+        assert load_producers(log).ids() == [5]
+        log.close(clean=False)
+
+
+async def test_what_a_full_disk_refuses_is_done_by_the_next_check(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    disk.on = ".snapshot"
+    async with one_broker(tmp_path, disk=disk) as replicas:
+        append(replicas, records=sequenced(0))
+        disk.errors = {"append": ENOSPC}
+        await replicas.ticks.retention.check_all()
+        assert ends(replicas) == (0, 1)
+        disk.errors = {}
+        await replicas.ticks.retention.check_all()
+        assert ends(replicas) == (1, 1)

@@ -12,6 +12,7 @@ from quorumlog.broker.partitions.core.placement import Standing, standing_of
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.registrations import FILE_NAME, BrokerProcess
 from quorumlog.broker.replicas import Replicas
+from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import LacksRecords
 from quorumlog.storage.io.checkpoints import (
@@ -22,30 +23,18 @@ from quorumlog.storage.io.checkpoints import (
     uuid_to_text,
 )
 from quorumlog.storage.io.disk import RealDisk
-from quorumlog.wire.codec.identifiers import NO_LEADER, Offset, TopicId
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset, TopicId
 from quorumlog.wire.codec.records import restamp
-from tests.support.broker.one_broker import (
-    AT,
-    BATCH,
-    TOPIC_ID,
-    one_broker,
-    publish,
-    reports_of,
-)
+from tests.support.broker.log_directories import close_all, started, write
+from tests.support.broker.one_broker import AT, BATCH, TOPIC_ID, one_broker, publish, reports_of
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
 
 SEGMENT = f"{0:020d}.log"
 METADATA = "partition.metadata"
 
 
-def started(directory: Path) -> LogDirectory:
-    logs = LogDirectory(RealDisk(), str(directory), LogSettings())
-    logs.start()
-    return logs
-
-
-def end_of(directory: Path, standing: Standing) -> int:
-    log, _ = started(directory).open(AT, TOPIC_ID, {}, standing=standing)
+def end_of(directory: Path, standing: Standing, **newest_epoch: int) -> int:
+    log, _ = started(directory).open(AT, TOPIC_ID, {}, standing=standing, **newest_epoch)
     log.close(clean=False)
     return log.log_end_offset
 
@@ -54,17 +43,16 @@ def killed(directory: Path, committed: int = 0) -> Path:
     """Leave a log of three records, as a kill does; return its directory."""
     logs = started(directory)
     log, _ = logs.open(AT, TOPIC_ID, {})
-    for _ in range(3):
-        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    write(log, BATCH, 3)
     logs.checkpoints.note_high_watermarks({AT: Offset(committed)})
     logs.checkpoints.write_high_watermarks()
     log.close(clean=False)
     return directory / str(AT)
 
 
-def flip(path: Path) -> None:
+def flip(path: Path, place: int = len(BATCH) * 3 // 2) -> None:
     content = bytearray(path.read_bytes())
-    content[len(BATCH) * 3 // 2] ^= 1
+    content[place] ^= 1
     path.write_bytes(content)
 
 
@@ -79,9 +67,7 @@ def cut_a_batch(path: Path) -> None:
 
 
 def flip_topic_id(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[content.index(b"topic_id: ") + 12] ^= 1
-    path.write_bytes(content)
+    flip(path, path.read_bytes().index(b"topic_id: ") + 12)
 
 
 def give_away(path: Path) -> None:
@@ -114,9 +100,8 @@ def test_a_log_of_a_topic_that_was_made_again_is_set_aside(tmp_path: Path) -> No
     """This broker was down so shortly that it is a member of the new topic's ISR."""
     killed(tmp_path, committed=3)
     for standing in (Standing.COUNTED_ON, Standing.UNDECIDED):
-        log, high_watermark = started(tmp_path).open(
-            AT, TopicId(b"again" + bytes(11)), {}, standing=standing
-        )
+        again = TopicId(b"again" + bytes(11))
+        log, high_watermark = started(tmp_path).open(AT, again, {}, standing=standing)
         assert (log.log_end_offset, high_watermark) == (0, 0)
         log.close(clean=False)
 
@@ -134,7 +119,7 @@ def test_a_batch_that_the_kill_has_torn_is_cut(tmp_path: Path) -> None:
 def test_the_standing_of_a_replica() -> None:
     one, three = BROKERS[0], BROKERS[2]
     alone = replace(image(NO_LEADER, 0, 0, (), replicas=(1, 2, 3)), elr=(one,))
-    undecided = replace(alone, elr=(), last_known_elr=(one, three))
+    open_to_both = replace(alone, elr=(), last_known_elr=(one, three))
     chosen = replace(image(1, 0, 0, (1,)), is_recovering=True)
     for partition, broker_id, standing in (
         (image(1, 0, 0, (1, 2)), one, Standing.COUNTED_ON),
@@ -142,8 +127,8 @@ def test_the_standing_of_a_replica() -> None:
         (image(1, 0, 0, (1,)), one, Standing.COUNTED_ON),
         (alone, one, Standing.COUNTED_ON),
         (alone, three, Standing.UNDECIDED),
-        (undecided, one, Standing.UNDECIDED),
-        (undecided, BROKERS[1], Standing.UNDECIDED),
+        (open_to_both, one, Standing.UNDECIDED),
+        (open_to_both, BROKERS[1], Standing.UNDECIDED),
         (chosen, one, Standing.CHOSEN),
         (chosen, three, Standing.SPARE),
     ):
@@ -156,11 +141,9 @@ def test_a_batch_of_a_leader_epoch_that_there_never_was_is_damaged(tmp_path: Pat
     make_last_epoch(killed(tmp_path) / SEGMENT, epoch=1 << 25)
     for standing in (Standing.COUNTED_ON, Standing.UNDECIDED):
         with pytest.raises(LacksRecords) as refused:
-            started(tmp_path).open(AT, TOPIC_ID, {}, standing=standing, newest_epoch=7)
+            end_of(tmp_path, standing, newest_epoch=7)
         assert (refused.value.last_epoch, refused.value.end_offset) == (0, 2)
-    log, _ = started(tmp_path).open(AT, TOPIC_ID, {}, newest_epoch=7)
-    assert log.log_end_offset == 2
-    log.close(clean=False)
+    assert end_of(tmp_path, Standing.SPARE, newest_epoch=7) == 2
 
 
 @pytest.mark.parametrize(("is_registered", "end"), [(True, 2), (False, 3)])
@@ -182,6 +165,11 @@ def damaged_log(directory: Path) -> tuple[Path, bytes]:
     return segment, segment.read_bytes()
 
 
+def undecided(*possible: BrokerId) -> PartitionImage:
+    """Nobody leads, and these logs may have all that was committed."""
+    return replace(image(NO_LEADER, 1, 1, (), replicas=(1, 2)), last_known_elr=possible)
+
+
 @asynccontextmanager
 async def member(directory: Path) -> AsyncIterator[Replicas]:
     """Run broker 1, a registered member of the ISR."""
@@ -190,9 +178,7 @@ async def member(directory: Path) -> AsyncIterator[Replicas]:
         yield replicas
 
 
-async def test_a_broker_reports_the_log_and_opens_it_when_it_is_out_of_the_isr(
-    tmp_path: Path,
-) -> None:
+async def test_a_broker_reports_the_log_and_opens_it_out_of_the_isr(tmp_path: Path) -> None:
     segment, content = damaged_log(tmp_path)
     async with member(tmp_path) as replicas:
         publish(replicas, image(1, 0, 0, (1, 2), replicas=(1, 2)))
@@ -206,13 +192,10 @@ async def test_a_broker_reports_the_log_and_opens_it_when_it_is_out_of_the_isr(
         assert replicas.drivers[AT].log.log_end_offset == 1
 
 
-async def test_a_damaged_log_that_may_be_the_best_is_left_as_it_is_until_it_is_chosen(
-    tmp_path: Path,
-) -> None:
+async def test_a_damaged_log_that_may_be_the_best_stays_until_it_is_chosen(tmp_path: Path) -> None:
     segment, content = damaged_log(tmp_path)
     async with member(tmp_path) as replicas:
-        undecided = image(NO_LEADER, 1, 1, (), replicas=(1, 2))
-        publish(replicas, replace(undecided, last_known_elr=BROKERS[:2]))
+        publish(replicas, undecided(*BROKERS[:2]))
         assert replicas.may_lead.is_set()  # the others
         [report] = (await reports_of(replicas))[-1:]
         assert (report.log_end_offset, report.is_whole) == (1, False)
@@ -221,9 +204,7 @@ async def test_a_damaged_log_that_may_be_the_best_is_left_as_it_is_until_it_is_c
         assert replicas.drivers[AT].log.log_end_offset == 1
 
 
-async def test_a_damaged_log_is_left_as_it_is_while_the_members_have_not_shown_theirs(
-    tmp_path: Path,
-) -> None:
+async def test_a_damaged_log_stays_while_members_have_not_shown_theirs(tmp_path: Path) -> None:
     """The log of the last member may be damaged as well, and then this one counts again."""
     segment, content = damaged_log(tmp_path)
     async with member(tmp_path) as replicas:
@@ -231,8 +212,7 @@ async def test_a_damaged_log_is_left_as_it_is_while_the_members_have_not_shown_t
         publish(replicas, waiting)
         publish(replicas, replace(waiting, elr=BROKERS[1:2], last_known_elr=BROKERS[:1]))
         assert replicas.may_lead.is_set()  # the others
-        undecided = image(NO_LEADER, 1, 1, (), replicas=(1, 2))
-        publish(replicas, replace(undecided, last_known_elr=BROKERS[:2]))
+        publish(replicas, undecided(*BROKERS[:2]))
         reports = await reports_of(replicas)
         assert {(one.log_end_offset, one.is_whole) for one in reports} == {(1, False)}
         assert not replicas.drivers
@@ -248,8 +228,7 @@ async def test_a_torn_log_is_whole_once_no_other_one_is_known_to_be_better(tmp_p
         publish(replicas, image(1, 0, 0, (1,), replicas=(1, 2)))
         [report] = await reports_of(replicas)
         assert (report.log_end_offset, report.is_whole) == (3, False)
-        undecided = image(NO_LEADER, 1, 1, (), replicas=(1, 2))
-        publish(replicas, replace(undecided, last_known_elr=BROKERS[:1]))
+        publish(replicas, undecided(BROKERS[0]))
         report = (await reports_of(replicas))[-1]
         assert (report.log_end_offset, report.is_whole) == (3, True)
 
@@ -259,7 +238,7 @@ async def test_a_log_that_is_open_is_reported_when_it_may_decide(tmp_path: Path)
     async with member(tmp_path) as replicas:
         publish(replicas, image(1, 0, 0, (1, 2), replicas=(1, 2)))
         assert await reports_of(replicas) == []
-        publish(replicas, image(NO_LEADER, 1, 1, (), replicas=(1, 2)))
+        publish(replicas, undecided())
         [report] = await reports_of(replicas)
         assert (report.last_epoch, report.log_end_offset, report.is_whole) == (0, 3, True)
 
@@ -287,14 +266,20 @@ def confirmed(directory: Path, number: int) -> LogDirectory:
     return logs
 
 
-def stopped(directory: Path) -> Path:
-    """Leave a log of three records, as an orderly stop does; return its directory."""
+def counted_on(directory: Path, number: int) -> tuple[int, int]:
+    """Open the log as a process that registers; return its end and high watermark."""
+    logs = registered(directory, number)
+    log, high_watermark = logs.open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+    log.close(clean=False)
+    return log.log_end_offset, high_watermark
+
+
+def stopped(directory: Path, records: int = 3) -> Path:
+    """Leave a log, as an orderly stop does; return its directory."""
     logs = confirmed(directory, 0)
     log, _ = logs.open(AT, TOPIC_ID, {})
-    for _ in range(3):
-        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
-    log.close(clean=True)
-    logs.finish({AT: log}, {AT: Offset(3)}, 1, is_clean=True)
+    write(log, BATCH, records)
+    close_all(logs, {AT: log}, {AT: Offset(records)}, 1)
     return directory / str(AT)
 
 
@@ -332,18 +317,14 @@ def test_a_recovery_point_that_is_too_low_hides_no_loss(tmp_path: Path) -> None:
     cut_a_batch(stopped(tmp_path) / SEGMENT)
     (tmp_path / RECOVERY_POINT_FILE).write_text(f"0\n1\n{AT.topic} {AT.partition} 1\n")
     with pytest.raises(LacksRecords):
-        registered(tmp_path, 1).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+        counted_on(tmp_path, 1)
 
 
 def test_high_watermarks_that_are_lost_cost_a_place_and_no_more(tmp_path: Path) -> None:
     """Of the replicas that are left the longest leads; a log that was closed has its end."""
     stopped(tmp_path)
     (tmp_path / REPLICATION_FILE).unlink()
-    log, high_watermark = registered(tmp_path, 1).open(
-        AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON
-    )
-    assert (log.log_end_offset, high_watermark) == (3, 0)
-    log.close(clean=False)
+    assert counted_on(tmp_path, 1) == (3, 0)
     logs = registered(tmp_path, 2)  # after a kill
     with pytest.raises(LacksRecords, match="replication-offset-checkpoint"):
         logs.open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
@@ -352,24 +333,16 @@ def test_high_watermarks_that_are_lost_cost_a_place_and_no_more(tmp_path: Path) 
     logs.checkpoints.note_all_open()
     logs.registrations.confirm()
     log.close(clean=False)
-    log, _ = registered(tmp_path, 3).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
-    log.close(clean=False)
+    assert counted_on(tmp_path, 3)[0] == 3
 
 
 def test_a_log_that_was_closed_without_records_needs_no_high_watermark(tmp_path: Path) -> None:
-    logs = confirmed(tmp_path, 0)
-    log, _ = logs.open(AT, TOPIC_ID, {})
-    log.close(clean=True)
-    logs.finish({AT: log}, {AT: Offset(0)}, 1, is_clean=True)
+    stopped(tmp_path, records=0)
     (tmp_path / REPLICATION_FILE).unlink()
-    log, _ = registered(tmp_path, 1).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
-    assert log.log_end_offset == 0
-    log.close(clean=False)
+    assert counted_on(tmp_path, 1)[0] == 0
 
 
-def test_a_process_that_is_killed_before_its_first_checkpoint_raises_no_alarm(
-    tmp_path: Path,
-) -> None:
+def test_a_kill_before_the_first_checkpoint_raises_no_alarm(tmp_path: Path) -> None:
     for number in range(3):
         log, _ = confirmed(tmp_path, number).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
         log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
@@ -378,15 +351,11 @@ def test_a_process_that_is_killed_before_its_first_checkpoint_raises_no_alarm(
 
 
 @pytest.mark.parametrize("registrations", [True, False])
-def test_a_directory_of_a_former_release_raises_no_alarm(
-    tmp_path: Path, registrations: bool
-) -> None:
+def test_a_former_releases_directory_raises_no_alarm(tmp_path: Path, registrations: bool) -> None:
     """It has the file of high watermarks, or it names no process."""
     stopped(tmp_path)
     (tmp_path / CLEAN_SHUTDOWN_FILE).unlink()
     (tmp_path / (FILE_NAME if not registrations else RECOVERY_POINT_FILE)).unlink()
     if not registrations:
         (tmp_path / REPLICATION_FILE).unlink()
-    log, _ = registered(tmp_path, 1).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
-    assert log.log_end_offset == 3
-    log.close(clean=False)
+    assert counted_on(tmp_path, 1)[0] == 3

@@ -1,7 +1,8 @@
-"""The rules of one replica, each by itself: what no random schedule would miss for long enough."""
+"""The rules of one replica, each by itself: as a leader, and as a follower."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,17 @@ from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.support.broker.replicas import ALL_ALIVE, BROKERS, LAG_TIME_MS, Replica, broker, image
+from tests.support.broker.replicas import (
+    ALL_ALIVE,
+    BROKERS,
+    LAG_TIME_MS,
+    Replica,
+    broker,
+    fetched_by,
+    image,
+    out_of_range,
+)
+from tests.support.broker.replicas import diverged as diverged_at
 
 ONE, TWO, THREE = BROKERS
 
@@ -34,10 +45,10 @@ def leader(isr: tuple[int, ...], min_isr: int = 1) -> Replica:
     return replica
 
 
-def fetch(replica: Replica, now_ms: int, who: BrokerId, offset: int) -> AnswerFetch:
-    fetched = events.FollowerFetched(
-        broker_id=who, broker_epoch=0, leader_epoch=Epoch(4), fetch_offset=Offset(offset)
-    )
+def fetch(
+    replica: Replica, now_ms: int, who: BrokerId, offset: int, broker_epoch: int = 0
+) -> AnswerFetch:
+    fetched = fetched_by(who, offset, broker_epoch=broker_epoch, leader_epoch=4)
     answer = replica.step(now_ms, fetched)[-1]
     assert isinstance(answer, AnswerFetch)
     return answer
@@ -52,8 +63,10 @@ def role_of(replica: Replica) -> Leader:
     return replica.partition.state.role
 
 
-def answer(replica: Replica, error_code: ErrorCode, **values: object) -> list[Effect]:
-    answered = events.IsrAnswered(asked_epoch=Epoch(9), error_code=error_code, **values)  # type: ignore[arg-type]  # the names are its
+def answer(replica: Replica, error_code: ErrorCode, *isr: BrokerId, **values: int) -> list[Effect]:
+    """Let the controller answer; with an ISR, it has granted it in epoch 10 of the partition."""
+    granted = {"leader_epoch": 4, "partition_epoch": 10, "isr": isr, **values} if isr else {}
+    answered = events.IsrAnswered(asked_epoch=Epoch(9), error_code=error_code, **granted)  # type: ignore[arg-type]  # the names are its
     return replica.step(0, answered)
 
 
@@ -111,13 +124,9 @@ def test_min_insync_replicas_is_no_more_than_there_are_replicas() -> None:
     assert replica.partition.state.high_watermark == 1
 
 
-def test_a_replica_that_is_not_assigned_is_told_that_we_know_less() -> None:
-    replica = leader((1,))
-    assert fetch(replica, 0, BrokerId(9), 0).error_code is ErrorCode.UNKNOWN_LEADER_EPOCH
-
-
-def test_a_fetch_out_of_range_counts_for_nothing() -> None:
+def test_a_fetch_of_who_is_not_assigned_or_out_of_range_counts_for_nothing() -> None:
     replica = leader((1, 2))
+    assert fetch(replica, 0, BrokerId(9), 0).error_code is ErrorCode.UNKNOWN_LEADER_EPOCH
     replica.append(0, [0])
     assert fetch(replica, 0, TWO, 7).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert replica.partition.state.high_watermark == 0
@@ -151,11 +160,10 @@ def test_one_proposal_at_a_time() -> None:
         {"isr": (ONE, TWO, BrokerId(9))},
     ],
 )
-def test_a_granted_isr_that_does_not_fit_waits_for_the_metadata(wrong: dict[str, object]) -> None:
+def test_a_granted_isr_that_does_not_fit_waits_for_the_metadata(wrong: dict[str, Any]) -> None:
     replica = leader((1,))
     fetch(replica, 0, TWO, 0)
-    granted = {"leader_epoch": Epoch(4), "partition_epoch": Epoch(10), "isr": (ONE, TWO), **wrong}
-    assert answer(replica, ErrorCode.NONE, **granted) == []
+    assert answer(replica, ErrorCode.NONE, ONE, TWO, **wrong) == []
     pending = role_of(replica).pending
     assert pending is not None
     assert pending.awaits_metadata
@@ -167,17 +175,14 @@ def test_a_granted_isr_that_does_not_fit_waits_for_the_metadata(wrong: dict[str,
 
 
 @pytest.mark.parametrize("error_code", [ErrorCode.NONE, ErrorCode.INELIGIBLE_REPLICA])
-def test_an_answer_to_an_older_proposal_does_not_settle_the_pending_one(
-    error_code: ErrorCode,
-) -> None:
+def test_an_answer_to_an_older_proposal_settles_no_pending_one(error_code: ErrorCode) -> None:
     """The metadata log may be faster than the answer; then the next proposal is pending."""
     replica = leader((1,))
     fetch(replica, 0, TWO, 0)
     replica.step(0, published(image(1, 4, 10, (1, 2))))
     fetch(replica, 0, THREE, 0)
     assert [one.partition_epoch for one in replica.proposals] == [9, 10]
-    granted = {"leader_epoch": Epoch(4), "partition_epoch": Epoch(10), "isr": (ONE, TWO)}
-    answer(replica, error_code, **granted)
+    answer(replica, error_code, ONE, TWO)
     replica.append(1, [0])
     fetch(replica, 2 + LAG_TIME_MS, TWO, 1)  # THREE is silent, but the controller may have added it
     assert replica.partition.state.high_watermark == 0
@@ -195,15 +200,13 @@ def test_what_an_answer_of_the_controller_means() -> None:
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
+    expected = {
+        ErrorCode.NONE: ProposalOutcome.COMMITTED,
+        **dict.fromkeys(refused, ProposalOutcome.REFUSED),
+        **dict.fromkeys(awaits, ProposalOutcome.AWAIT_METADATA),
+    }
     for error_code in ErrorCode:
-        expected = ProposalOutcome.ASK_AGAIN
-        if error_code is ErrorCode.NONE:
-            expected = ProposalOutcome.COMMITTED
-        elif error_code in refused | awaits:
-            expected = (
-                ProposalOutcome.REFUSED if error_code in refused else ProposalOutcome.AWAIT_METADATA
-            )
-        assert outcome_of(error_code) is expected, error_code
+        assert outcome_of(error_code) is expected.get(error_code, ProposalOutcome.ASK_AGAIN)
 
 
 def test_one_that_lags_by_a_fetch_has_caught_up_with_what_there_was_then() -> None:
@@ -296,12 +299,7 @@ def test_a_member_that_has_not_fetched_from_this_leader_is_asked_for_as_register
 def test_an_echo_of_a_former_process_is_known_before_the_metadata_tells() -> None:
     replica = leader((1, 2))
     for process, expected in ((1, ErrorCode.NONE), (0, ErrorCode.NOT_LEADER_OR_FOLLOWER)):
-        fetched = events.FollowerFetched(
-            broker_id=TWO, broker_epoch=process, leader_epoch=Epoch(4), fetch_offset=Offset(0)
-        )
-        done = replica.step(0, fetched)[-1]
-        assert isinstance(done, AnswerFetch)
-        assert done.error_code is expected
+        assert fetch(replica, 0, TWO, 0, broker_epoch=process).error_code is expected
 
 
 def test_a_smaller_min_insync_replicas_commits_at_once() -> None:
@@ -323,3 +321,153 @@ def test_followers_keep_what_is_known_of_them_until_the_leader_epoch_rises() -> 
     replica.step(2, published(image(1, 5, 11, (1, 2))))
     assert role_of(replica).epoch_start == 1
     assert role_of(replica).followers[TWO].log_end_offset == -1  # it may have to truncate
+
+
+def follower(log_end: int, log_start: int = 0, isr: tuple[int, ...] = (1, 2)) -> Replica:
+    replica, start = Replica(ONE), Offset(log_start)
+    replica.log.append([(3, 0)] * log_end)
+    state = replica.partition.state
+    state.log_end_offset = Offset(log_end)
+    state.log_start_offset = state.high_watermark = start
+    replica.step(0, published(image(2, 4, 9, isr)))
+    return replica
+
+
+def beyond(fetch_offset: int, log_start: int, **epochs: int) -> events.FetchOutOfRange:
+    return out_of_range(
+        fetch_offset, log_start, **{"leader_epoch": 4, "last_fetched_epoch": 3, **epochs}
+    )
+
+
+def diverged(epoch: int, end_offset: int) -> events.LeaderDiverged:
+    of_epoch_1 = diverged_at(5, end_offset, epoch=epoch, last_fetched_epoch=3)
+    return replace(of_epoch_1, leader_epoch=Epoch(4))
+
+
+OUT_OF_RANGE = beyond(5, 9)
+OF_AN_EPOCH_BELOW_ALL = diverged(0, 0)  # as a leader answers whose epochs begin too late
+
+
+@pytest.mark.parametrize(
+    ("log_end", "log_start", "theirs", "start_at"),
+    [
+        (5, 0, 9, 9),
+        (5, 0, 5, None),
+        (5, 0, 2, None),
+        (5, 0, -1, None),
+        (5, 5, -1, None),
+        (5, 5, 2, 2),
+    ],
+)
+def test_a_follower_starts_over_only_if_the_leader_begins_behind_its_end(
+    log_end: int, log_start: int, theirs: int, start_at: int | None
+) -> None:
+    replica = follower(log_end, log_start)
+    done = replica.step(0, beyond(log_end, theirs))
+    expected = [] if start_at is None else [effects.StartOverAt(offset=Offset(start_at))]
+    assert done == expected
+
+
+def test_a_follower_lets_go_of_what_its_leader_has_dropped_but_nothing_uncommitted() -> None:
+    replica = follower(5)
+
+    def answered(high_watermark: int, log_start: int) -> list[Effect]:
+        return replica.step(
+            0,
+            events.LeaderAnswered(
+                leader_epoch=Epoch(4),
+                log_end_offset=Offset(5),
+                high_watermark=Offset(high_watermark),
+                log_start_offset=Offset(log_start),
+            ),
+        )
+
+    assert answered(3, 4)[-1] == effects.AdvanceLogStart(offset=Offset(3))
+    replica.step(0, events.LogStartRose(log_start_offset=Offset(3)))
+    assert answered(1, 3) == []
+    assert replica.partition.state.high_watermark == 3
+
+
+def test_a_late_answer_that_the_offset_is_out_of_range_changes_nothing() -> None:
+    replica = follower(5)
+    for leader_epoch, offset, last_epoch in ((3, 5, 3), (4, 4, 3), (4, 5, 2)):
+        late = beyond(offset, 9, leader_epoch=leader_epoch, last_fetched_epoch=last_epoch)
+        assert list(replica.step(0, late)) == []
+
+
+def test_a_follower_cuts_nothing_below_its_start_and_shows_nothing_above_its_end() -> None:
+    replica = follower(5, log_start=3, isr=(2,))
+    replica.partition.state.high_watermark = Offset(5)
+    assert replica.step(0, diverged(2, 1))[0] == effects.TruncateTo(offset=Offset(3))
+    state = replica.partition.state
+    assert (state.high_watermark, state.log_end_offset) == (3, 3)
+
+
+def test_an_epoch_that_no_leader_had_yet_is_damage_and_is_cut() -> None:
+    """No checksum covers the leader epoch of a batch: a leader that lacks it knows no end of it."""
+    replica = follower(5)
+    replica.log.append([(1 << 20, 0)])
+    replica.partition.state.log_end_offset = Offset(6)
+    cut, *_ = replica.step(0, beyond(6, 0, last_fetched_epoch=1 << 20))
+    assert cut == effects.TruncateTo(offset=Offset(5))
+
+
+def test_who_has_no_leader_or_is_removed_fetches_from_nobody() -> None:
+    replica = follower(5)
+    assert replica.fetching is not None
+    replica.step(0, published(image(-1, 5, 10, (1, 2))))
+    assert replica.fetching is None
+    replica.step(0, published(image(2, 6, 11, (1, 2))))
+    removed = events.ReplicaRemoved(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    done = replica.step(0, removed)
+    assert replica.fetching is None
+    assert not any(isinstance(effect, effects.AnnounceResignation) for effect in done)
+    leader = Replica(ONE)
+    leader.step(0, published(image(1, 4, 9, (1,))))
+    assert isinstance(leader.step(0, removed)[-1], effects.AnnounceResignation)
+
+
+def member(high_watermark: int, isr: tuple[int, ...] = (1, 2)) -> Replica:
+    """A replica in the ISR or the ELR, of five records, that follows broker 2 in epoch 4."""
+    replica = follower(5, isr=isr)
+    replica.partition.state.high_watermark = Offset(high_watermark)
+    return replica
+
+
+@pytest.mark.parametrize("contradiction", [OF_AN_EPOCH_BELOW_ALL, diverged(3, 3), OUT_OF_RANGE])
+@pytest.mark.parametrize("is_eligible", [False, True])
+def test_a_member_disclaims_its_log_and_gives_up_nothing_that_it_has_committed(
+    contradiction: events.LeaderDiverged | events.FetchOutOfRange, is_eligible: bool
+) -> None:
+    replica, started = member(4), effects.StartFetching(leader_id=BROKERS[1], leader_epoch=Epoch(4))
+    if is_eligible:  # it has left the ISR since, with all that was committed
+        in_elr = replace(image(2, 4, 10, (2,)), elr=(ONE,))
+        assert replica.step(0, published(in_elr)) == []
+    stop, disclaimed = replica.step(0, contradiction)
+    assert stop == effects.StopFetching()
+    assert isinstance(disclaimed, effects.DisclaimLog)
+    assert (disclaimed.leader_id, disclaimed.high_watermark) == (2, 4)
+    state = replica.partition.state
+    assert not replica.partition.accepts_answer(Epoch(4), Offset(5), Epoch(3))
+    assert replica.step(0, contradiction) == []  # an answer that was under way
+    assert replica.step(0, published(image(2, 4, 11, (1, 2)))) == []  # it is a member yet
+    assert (state.log_end_offset, state.high_watermark, state.is_contradicted) == (5, 4, True)
+
+    assert replica.step(0, published(image(2, 4, 12, (2,)))) == [started]
+    assert not state.is_contradicted
+    cut, *_ = replica.step(0, contradiction)
+    assert isinstance(cut, effects.TruncateTo | effects.StartOverAt)
+
+
+def test_a_member_follows_the_next_leader_again() -> None:
+    replica = member(4)
+    replica.step(0, OF_AN_EPOCH_BELOW_ALL)
+    started = effects.StartFetching(leader_id=BROKERS[2], leader_epoch=Epoch(5))
+    assert replica.step(0, published(image(3, 5, 10, (1, 3)))) == [started]
+    assert not replica.partition.state.is_contradicted
+
+
+def test_a_member_cuts_what_is_committed_only_after_an_unclean_election() -> None:
+    assert member(4).step(0, diverged(3, 4))[0] == effects.TruncateTo(offset=Offset(4))
+    replica = member(4, isr=(2,))
+    assert replica.step(0, diverged(3, 1))[0] == effects.TruncateTo(offset=Offset(1))

@@ -1,6 +1,23 @@
-"""Requests that wait for the high watermark or for records, and their deadlines."""
+"""Requests and deletions that wait, their deadlines and timers; the threads of the disk queue."""
 
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from quorumlog.broker.deadline_timer import DeadlineTimer
+from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.broker.partitions.core.deletions import (
+    DeletionQueue,
+    DeletionResult,
+    WaitingDeletion,
+    policy_refusal,
+)
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import (
     Deadlines,
@@ -10,8 +27,21 @@ from quorumlog.broker.partitions.core.purgatory import (
     Wait,
     WaitingFetch,
 )
+from quorumlog.broker.partitions.io.disk_threads import (
+    THREADS,
+    WAITING_PER_WORK,
+    WORKS_MAX,
+    DiskThreads,
+    performed,
+)
+from quorumlog.clock import monotonic_ms
+from quorumlog.invariants import InvariantViolation
+from quorumlog.settings.topics import TopicConfig
+from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicPartition
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Replica, fetched_by, image
+from tests.support.groups.memory_log import World
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -82,18 +112,14 @@ def test_of_equal_deadlines_the_oldest_comes_first() -> None:
 
 def test_a_fetch_is_found_by_the_changes_that_it_waits_for() -> None:
     purgatory = FetchPurgatory[WaitingFetch]()
-    follower, consumer = (
-        WaitingFetch(100, [A], awaited)
-        for awaited in (FetchWakeup.APPENDED | FetchWakeup.CHANGED, FetchWakeup.COMMITTED)
-    )
+    follower = WaitingFetch(100, [A], FetchWakeup.APPENDED | FetchWakeup.CHANGED)
+    consumer = WaitingFetch(100, [A], FetchWakeup.COMMITTED)
     purgatory.park(follower)
     purgatory.park(consumer)
     assert purgatory.waiting_on(A, FetchWakeup.APPENDED) == [follower]
     assert purgatory.waiting_on(A, FetchWakeup.COMMITTED) == [consumer]
-    assert purgatory.waiting_on(A, FetchWakeup.APPENDED | FetchWakeup.COMMITTED) == [
-        follower,
-        consumer,
-    ]
+    either = FetchWakeup.APPENDED | FetchWakeup.COMMITTED
+    assert purgatory.waiting_on(A, either) == [follower, consumer]
     assert purgatory.waiting_on(A, FetchWakeup.LOG_START) == []
 
 
@@ -110,3 +136,264 @@ def test_a_fetch_waits_on_all_its_partitions_and_leaves_all() -> None:
     assert purgatory.expire(199) == []
     assert purgatory.expire(200) == [one]
     assert A not in purgatory.by_key
+
+
+ONE, TWO, THREE = BROKERS
+
+
+def leader(records: int = 5) -> Replica:
+    replica = Replica(ONE)
+    published = events.PartitionPublished(image=image(1, 4, 9, (1,)), brokers=ALL_ALIVE)
+    replica.step(0, published)
+    replica.append(0, [0] * records)
+    return replica
+
+
+def fetch(replica: Replica, who: BrokerId, log_start: int) -> None:
+    end, start = replica.partition.state.log_end_offset, Offset(log_start)
+    replica.step(0, fetched_by(who, end, broker_epoch=0, leader_epoch=4, log_start_offset=start))
+
+
+def rise(replica: Replica, offset: int) -> None:
+    replica.step(0, events.LogStartRose(log_start_offset=Offset(offset)))
+
+
+def test_what_is_committed_may_be_deleted_by_a_leader_if_the_policy_lets_it() -> None:
+    for offset, expected in {
+        -1: (ErrorCode.NONE, 5),
+        0: (ErrorCode.NONE, 0),
+        5: (ErrorCode.NONE, 5),
+        6: (ErrorCode.OFFSET_OUT_OF_RANGE, -1),
+        -2: (ErrorCode.OFFSET_OUT_OF_RANGE, -1),
+    }.items():
+        assert leader().partition.serving.judge_deletion(offset, ErrorCode.NONE) == expected
+    not_leader = Replica(TWO).partition.serving.judge_deletion(0, ErrorCode.POLICY_VIOLATION)
+    assert not_leader == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    refused = leader().partition.serving.judge_deletion(0, ErrorCode.POLICY_VIOLATION)
+    assert refused == (ErrorCode.POLICY_VIOLATION, -1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_allowed"),
+    [("delete", True), ("compact", False), ("compact,delete", True), ("compact, delete", True)],
+)
+def test_a_topic_that_is_only_compacted_keeps_its_records(policy: str, is_allowed: bool) -> None:
+    expected = ErrorCode.NONE if is_allowed else ErrorCode.POLICY_VIOLATION
+    assert policy_refusal(TopicConfig({"cleanup.policy": policy}, {})) is expected
+    assert policy_refusal(TopicConfig({}, {})) is ErrorCode.NONE
+    brokers = {"log.cleanup.policy": policy}
+    assert policy_refusal(TopicConfig({}, brokers)) is expected
+
+
+def test_the_low_watermark_is_the_least_start_of_the_live_replicas_in_this_epoch() -> None:
+    replica = leader()
+    partition = replica.partition
+    assert partition.serving.low_watermark() == -1  # the followers have said nothing yet
+    fetch(replica, TWO, 0)
+    fetch(replica, THREE, 0)
+    rise(replica, 3)
+    fetch(replica, TWO, 3)
+    fetch(replica, THREE, 3)
+    assert partition.serving.low_watermark() == 0  # a restart would bring our own start back
+    replica.keep_log_start(0)
+    assert partition.serving.low_watermark() == 3
+    fetch(replica, THREE, 2)
+    assert partition.serving.low_watermark() == 2
+    fenced = {**ALL_ALIVE, THREE: replace(ALL_ALIVE[THREE], fenced=True)}
+    replica.step(0, events.BrokersPublished(brokers=fenced))
+    assert partition.serving.low_watermark() == 3
+    newer = events.PartitionPublished(image=image(1, 5, 10, (1,)), brokers=ALL_ALIVE)
+    replica.step(0, newer)
+    assert replica.partition.serving.low_watermark() == -1
+
+
+def test_a_start_that_was_cut_away_is_not_kept() -> None:
+    replica = Replica(TWO)
+    replica.log.append([(3, 0)] * 5)
+    partition = replica.partition
+    partition.state.log_end_offset = partition.state.high_watermark = Offset(5)
+    replica.step(0, events.LogStartRose(log_start_offset=Offset(5)))
+    replica.step(0, events.LogTruncated(log_end_offset=Offset(4)))
+    assert (partition.state.log_start_offset, partition.state.high_watermark) == (4, 4)
+    replica.step(0, events.LogStartKept(log_start_offset=Offset(5)))
+    assert partition.state.kept_log_start_offset == 4
+    replica.step(0, events.LogStartedOver(offset=Offset(2)))
+    assert (partition.state.log_start_offset, partition.state.kept_log_start_offset) == (2, 2)
+
+
+def test_a_kept_start_beyond_the_start_breaks_an_invariant() -> None:
+    replica = leader()
+    replica.partition.state.kept_log_start_offset = Offset(1)
+    with pytest.raises(InvariantViolation, match="2: kept log start"):
+        replica.step(0, events.Ticked())
+
+
+def test_a_deletion_is_handed_back_once() -> None:
+    deadlines: Deadlines[WaitingDeletion] = Deadlines()
+    queue = DeletionQueue(deadlines)
+    told: list[DeletionResult] = []
+    waits = [
+        WaitingDeletion(deadline_ms, Offset(required), Offset(0), told.append)
+        for deadline_ms, required in ((10, 7), (20, 3), (30, 5))
+    ]
+    assert [queue.add(wait) for wait in waits] == [True, False, False]
+    assert deadlines.expire(10) == waits[:1]
+    assert queue.complete(Offset(2)) == []
+    assert queue.complete(Offset(4)) == [waits[1]]
+    assert queue.complete(Offset(9)) == [waits[2]]
+    assert not queue
+    assert (len(deadlines), deadlines.next_deadline_ms()) == (0, None)
+    queue.add(WaitingDeletion(40, Offset(1), Offset(0), told.append))
+    assert len(queue.fail()) == 1
+    assert not queue
+
+
+def _uvloop() -> asyncio.AbstractEventLoop:
+    loop: asyncio.AbstractEventLoop = pytest.importorskip("uvloop").new_event_loop()
+    return loop
+
+
+LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, _uvloop])
+
+
+class NoDeadlines:
+    def next_deadline_ms(self) -> int | None:
+        return None
+
+
+@LOOPS
+def test_a_timer_that_is_due_is_armed_again_and_a_shard_is_loaded_and_serves(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def story() -> None:
+        rang = asyncio.Event()
+        timer = DeadlineTimer(NoDeadlines(), lambda _now_ms: rang.set())
+        for earlier_ms in (10, 5, 20):
+            timer.arm(monotonic_ms() - earlier_ms)
+        await asyncio.wait_for(rang.wait(), 5)
+        timer.stop()
+        world = World()
+        await world.lead()
+        await world.commit(1)
+        assert world.offset() == 1
+        world.service.stop()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(story())
+
+
+def queue_and_errors() -> tuple[DiskThreads, list[BaseException]]:
+    errors: list[BaseException] = []
+    return DiskThreads(errors.append), errors
+
+
+async def test_work_of_one_key_is_done_in_order_and_of_others_meanwhile() -> None:
+    queue, errors = queue_and_errors()
+    may_go_on, seen = threading.Event(), list[str]()
+
+    def blocked() -> str:
+        may_go_on.wait(20)
+        return "first"
+
+    queue.submit("a", blocked, seen.append)  # type: ignore[arg-type]  # the outcomes are text
+    queue.submit("a", lambda: "second", seen.append)  # type: ignore[arg-type]
+    assert await performed(queue, "b", lambda: "other") == "other"
+    assert seen == []
+    may_go_on.set()
+    await queue.drain()
+    queue.close()
+    assert (seen, errors) == (["first", "second"], [])
+
+
+async def test_what_is_done_next_waits_until_the_outcome_is_told() -> None:
+    queue, _ = queue_and_errors()
+    seen = list[str]()
+
+    def done(outcome: object) -> None:
+        seen.append("told")
+        queue.submit("a", lambda: seen.append("third"), lambda _: None)
+
+    queue.submit("a", lambda: seen.append("first"), done)
+    queue.submit("a", lambda: seen.append("second"), lambda _: None)
+    await queue.drain()
+    queue.close()
+    assert seen == ["first", "told", "second", "third"]
+
+
+async def test_many_keys_share_few_threads() -> None:
+    queue, _ = queue_and_errors()
+    names = set[str]()
+
+    def note() -> None:
+        names.add(threading.current_thread().name)
+
+    results = await asyncio.gather(*(performed(queue, key, note) for key in range(99)))
+    queue.close()
+    assert len(results) == 99
+    assert 1 <= len(names) <= THREADS
+
+
+async def test_a_disk_that_refuses_is_an_outcome_and_a_bug_is_not() -> None:
+    queue, errors = queue_and_errors()
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(StorageError, match="no disk"):
+        await performed(queue, "a", partial(fail, OSError("no disk")))
+    bug = ZeroDivisionError()
+    queue.submit("a", partial(fail, bug), lambda _: None)
+    queue.submit("a", lambda: None, lambda _: fail(bug))
+    assert await performed(queue, "a", lambda: "it goes on") == "it goes on"
+    queue.close()
+    assert errors == [bug, bug]
+
+
+async def test_thousands_of_works_are_handed_to_the_threads_a_few_at_a_time() -> None:
+    """Each costs the loop as much as a small request."""
+    queue, errors = queue_and_errors()
+    may_go_on, seen = threading.Event(), list[int]()
+    for key in range(5_000):
+        queue.submit(key, partial(may_go_on.wait, 20), lambda _, key=key: seen.append(key))  # type: ignore[misc]
+    queue.submit(4_999, lambda: None, lambda _: seen.append(5_000))
+    assert len(queue._running) == 2 * THREADS
+    may_go_on.set()
+    await queue.drain()
+    queue.close()
+    assert sorted(seen) == [*range(5_001)]
+    assert seen[-1] == 5_000
+    assert errors == []
+
+
+async def test_of_many_that_wait_a_thread_takes_several_and_a_bug_is_that_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each outcome is told, in order; what is submitted then for the same key comes later."""
+    queue, errors = queue_and_errors()
+    loop, handed_over = asyncio.get_running_loop(), list[int]()
+    run = loop.run_in_executor
+
+    def counted(pool: Any, work: Any, *arguments: Any) -> Any:
+        handed_over.append(len(arguments[0]))
+        return run(pool, work, *arguments)
+
+    monkeypatch.setattr(loop, "run_in_executor", counted)
+    count = 2 * THREADS + WAITING_PER_WORK * WORKS_MAX
+    seen, bug = list[object](), ZeroDivisionError()
+
+    def fail(key: int) -> int:
+        if key == 50:
+            raise bug
+        return key
+
+    for key in range(count):
+        queue.submit(key, partial(fail, key), seen.append)
+    queue.submit(count - 1, lambda: "last", seen.append)
+    await queue.drain()
+    queue.close()
+    assert handed_over[: 2 * THREADS + 1] == [1] * 2 * THREADS + [WORKS_MAX]
+    assert max(handed_over) == WORKS_MAX
+    assert handed_over[-1] == 1
+    assert errors == [bug]
+    assert sorted(map(str, seen)) == sorted(map(str, [*({*range(count)} - {50}), "last"]))
+    assert seen.index("last") > seen.index(count - 1)

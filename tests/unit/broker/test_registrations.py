@@ -1,18 +1,41 @@
-"""A log directory names the process whose registration is in force."""
+"""Log directories name the process that is registered; one of two that fails is given up alone."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from errno import EIO, ENOSPC
 from itertools import count
+from pathlib import Path
 from random import Random
+from typing import Any, cast
 
 import pytest
 
+from quorumlog.broker.partitions.log.log_directories import LogDirectories
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.registrations import (
     FILE_NAME,
     INCARNATIONS_MAX,
     BrokerProcess,
     Registrations,
 )
+from quorumlog.broker.replicas import Replicas
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, ReplicaDirectory
+from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage, TopicImage
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import StorageError
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, TopicId, TopicPartition
+from tests.support.broker.faulty_disk import FaultyDisk
+from tests.support.broker.held_queue import HeldQueue
+from tests.support.broker.one_broker import BATCH, TOPIC_ID, one_broker
+from tests.support.broker.replica_calls import append_to
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
+from tests.support.waiting import until
 
 PATH = f"/logs/{FILE_NAME}"
 
@@ -35,17 +58,24 @@ def disk() -> SimDisk:
     return disk
 
 
-def test_a_process_finds_the_one_before_it(disk: SimDisk) -> None:
+def test_a_process_finds_the_one_before_it_unless_the_directory_has_failed(disk: SimDisk) -> None:
     first = begun(disk, 1)
     assert first.incarnations == ("process 0",)
     first.confirm()
     assert begun(disk, 2).incarnations == ("process 1",)
+    running = begun(disk, 3)
+    running.note_failure()
+    running.confirm()  # too late: a directory that has failed may lack records
+    assert begun(disk, 4).incarnations == ()
 
 
 def test_a_process_that_ends_before_its_logs_are_open_may_have_registered(disk: SimDisk) -> None:
     for number in range(1, 4):
         begun(disk, number)
     assert begun(disk, 4).incarnations == tuple(f"process {number}" for number in range(4))
+    for number in range(5, INCARNATIONS_MAX + 1):  # too many are not remembered
+        begun(disk, number)
+    assert begun(disk, 99).incarnations == ()
 
 
 def test_a_directory_without_the_file_may_lack_records() -> None:
@@ -53,12 +83,6 @@ def test_a_directory_without_the_file_may_lack_records() -> None:
     disk.mkdir("/logs")
     assert begun(disk, 0).incarnations == ()
     assert begun(disk, 1).incarnations == ()  # nor does it once it has one, until logs are open
-
-
-def test_too_many_that_end_early_are_not_remembered(disk: SimDisk) -> None:
-    for number in range(1, INCARNATIONS_MAX + 1):
-        begun(disk, number)
-    assert begun(disk, 99).incarnations == ()
 
 
 def put_back(disk: SimDisk, content: bytes) -> None:
@@ -98,13 +122,6 @@ def test_no_flipped_bit_names_another_process(disk: SimDisk) -> None:
     file.close()
 
 
-def test_a_directory_that_has_failed_may_lack_records(disk: SimDisk) -> None:
-    running = begun(disk, 1)
-    running.note_failure()
-    running.confirm()  # too late
-    assert begun(disk, 2).incarnations == ()
-
-
 @pytest.mark.parametrize(
     ("before", "now", "may_have"),
     [("a", "a", False), ("a", "b", True), ("a", None, True), (None, "a", True)],
@@ -126,9 +143,7 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize("loses_power", [False, True])
-def test_whenever_a_process_ends_the_one_that_may_be_registered_is_named(
-    loses_power: bool,
-) -> None:
+def test_whenever_a_process_ends_the_one_that_may_be_registered_is_named(loses_power: bool) -> None:
     for step in count():
         disk = SimDisk()
         disk.mkdir("/logs")
@@ -160,3 +175,216 @@ def test_whenever_a_process_ends_the_one_that_may_be_registered_is_named(
             assert named == {"process 1"}
             assert json.loads(content_of(disk))["incarnations"] == ["process 1", "process 2"]
             return
+
+
+async def test_a_process_that_never_registered_leaves_the_mark_as_it_was(tmp_path: Path) -> None:
+    """For the next registration (KIP-966)."""
+    for found, registers in ((None, True), (5, False), (5, False)):
+        async with one_broker(tmp_path) as replicas:
+            assert replicas.clean_shutdown_epoch == found
+            if registers:
+                replicas.registered(5)
+
+
+ATS = [TopicPartition("orders", index) for index in range(4)]
+ONE = BROKERS[0]
+EVEN, ODD = ATS[::2], ATS[1::2]  # in the directories a and b
+
+
+class Assignments:
+    """A controller that only takes in where replicas are."""
+
+    def __init__(self) -> None:
+        self.told: list[ReplicaDirectory] = []
+        self.refusals = 0
+        self.heard = asyncio.Event()
+
+    async def report_logs(self, broker_epoch: int, reports: object) -> ErrorCode:
+        raise AssertionError(f"logs are reported: {reports}")
+
+    async def assign_replicas(
+        self, broker_epoch: int, replicas: Sequence[ReplicaDirectory]
+    ) -> ErrorCode:
+        assert broker_epoch == ALL_ALIVE[ONE].broker_epoch
+        if self.refusals:
+            self.refusals -= 1
+            raise ControllerUnavailable("it is away")
+        self.told += replicas
+        self.heard.set()
+        return ErrorCode.NONE
+
+    def known(self) -> dict[int, str]:
+        return {one.partition: one.directory_id for one in self.told}
+
+
+def shown(
+    log_dirs: tuple[str, ...] = ("a", "b"), known: dict[int, str] | None = None
+) -> ClusterImage:
+    """Broker 1 leads all four; `known`: in which directories the metadata has them."""
+    ours = replace(ALL_ALIVE[ONE], log_dirs=log_dirs)
+    partitions = tuple(
+        replace(
+            image(1, 0, 0, (1,), replicas=(1,)),
+            directories=((ONE, known[index]),) if known and index in known else (),
+        )
+        for index in range(4)
+    )
+    topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions=partitions)
+    brokers: dict[BrokerId, BrokerImage] = {**ALL_ALIVE, ONE: ours}
+    return ClusterImage(brokers=brokers, topics={"orders": topic}, topic_names={TOPIC_ID: "orders"})
+
+
+@asynccontextmanager
+async def running(
+    tmp_path: Path,
+    disk: FaultyDisk,
+    controller: Assignments,
+    names: str = "ab",
+    *,
+    known: dict[int, str] | None = None,
+    refused: tuple[str, ...] = (),
+) -> AsyncIterator[Replicas]:
+    directories = [LogDirectory(disk, str(tmp_path / name), LogSettings()) for name in names]
+    for name, directory in zip(names, directories, strict=True):
+        directory.directory_id = name
+    replicas = Replicas(
+        broker_id=ONE,
+        settings=BrokerSettings(),
+        logs=LogDirectories(directories, refused),
+        controller=cast(Any, controller),
+        disk_queue=HeldQueue(),
+    )
+    await replicas.start()
+    replicas.registered(ALL_ALIVE[ONE].broker_epoch)
+    replicas.publish(
+        ClusterDelta(partitions=frozenset(ATS), brokers=frozenset(BROKERS)), shown(known=known)
+    )
+    try:
+        yield replicas
+    finally:
+        disk.errors = {}
+        await replicas.stop()
+
+
+def codes(replicas: Replicas, ats: Sequence[TopicPartition]) -> set[ErrorCode]:
+    answers = [append_to(replicas, at, BATCH, acks=1, timeout_ms=1000) for at in ats]
+    return {answer.result().error_code for answer in answers}
+
+
+async def test_logs_of_the_other_directory_go_on(tmp_path: Path) -> None:
+    disk, controller = FaultyDisk(), Assignments()
+    async with running(tmp_path, disk, controller) as replicas:
+        assert codes(replicas, ATS) == {ErrorCode.NONE}
+        disk.on, disk.errors = "/b/orders-1", {"append": EIO}
+        assert codes(replicas, ODD) == {ErrorCode.KAFKA_STORAGE_ERROR}
+        disk.errors = {}
+        assert codes(replicas, ODD) == {ErrorCode.KAFKA_STORAGE_ERROR}
+        assert codes(replicas, EVEN) == {ErrorCode.NONE}
+        assert replicas.may_lead.is_set()
+        assert replicas.directory_failed.is_set()
+        report = replicas.directory_report()
+        assert (report.online, report.offline, report.has_offline) == (("a",), ("b",), True)
+        described = await replicas.descriptions.log_directories(None)
+        assert [(Path(one.path).name, one.error_code, len(one.replicas)) for one in described] == [
+            ("a", ErrorCode.NONE, 2),
+            ("b", ErrorCode.KAFKA_STORAGE_ERROR, 0),
+        ]
+    assert (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+    assert not (tmp_path / "b" / ".kafka_cleanshutdown").exists()
+
+
+async def test_with_the_last_directory_the_broker_asks_to_be_fenced(tmp_path: Path) -> None:
+    disk, controller = FaultyDisk(), Assignments()
+    async with running(tmp_path, disk, controller) as replicas:
+        for name, at in (("/b/", ODD[0]), ("/a/", EVEN[0])):
+            disk.on, disk.errors = name, {"append": EIO}
+            assert codes(replicas, [at]) == {ErrorCode.KAFKA_STORAGE_ERROR}
+            disk.errors = {}
+        assert replicas.directory_report().online == ("a",)
+        assert not replicas.may_lead.is_set()
+        assert not replicas.failure.done()
+
+
+async def test_a_full_disk_is_no_failed_one(tmp_path: Path) -> None:
+    disk, controller = FaultyDisk(), Assignments()
+    async with running(tmp_path, disk, controller) as replicas:
+        disk.on, disk.errors = "/b/", {"append": ENOSPC}
+        assert codes(replicas, ODD) == {ErrorCode.KAFKA_STORAGE_ERROR}
+        disk.errors = {}
+        assert codes(replicas, ATS) == {ErrorCode.NONE}
+
+
+async def test_a_directory_that_refuses_its_checkpoints_has_failed(tmp_path: Path) -> None:
+    disk, controller = FaultyDisk(), Assignments()
+    async with running(tmp_path, disk, controller) as replicas:
+        (tmp_path / "b").rename(tmp_path / "away")
+        (tmp_path / "b").write_text("no directory")
+        files = replicas._logs.checkpoints
+        with pytest.raises(StorageError, match="/b") as refused:
+            files.write_recovery_points()
+        replicas._replicas.note_refusal(refused.value)
+        assert (tmp_path / "a" / "recovery-point-offset-checkpoint").exists()
+        assert replicas.directory_report().offline == ("b",)
+
+
+async def test_the_controller_is_told_where_each_replica_is(tmp_path: Path) -> None:
+    controller = Assignments()
+    async with running(tmp_path, FaultyDisk(), controller) as replicas:
+        async with asyncio.timeout(10):
+            while len(controller.known()) < len(ATS):
+                await controller.heard.wait()
+                controller.heard.clear()
+        assert controller.known() == {0: "a", 1: "b", 2: "a", 3: "b"}
+        controller.told.clear()
+        replicas.publish(
+            ClusterDelta(partitions=frozenset(ATS)), shown(known={0: "a", 1: "b", 2: "a", 3: "a"})
+        )
+        async with asyncio.timeout(10):
+            await controller.heard.wait()
+        assert controller.known() == {3: "b"}  # the others are known
+
+
+async def test_a_log_that_may_be_in_a_lost_directory_is_not_made_anew(tmp_path: Path) -> None:
+    controller = Assignments()
+    where = {0: "a", 1: "b", 2: "a", 3: "b"}
+    async with running(tmp_path, FaultyDisk(), controller, known=where) as replicas:
+        assert codes(replicas, ATS) == {ErrorCode.NONE}
+    lost = (str(tmp_path / "b"),)
+    async with running(
+        tmp_path, FaultyDisk(), controller, "a", known=where, refused=lost
+    ) as replicas:
+        assert codes(replicas, EVEN) == {ErrorCode.NONE}
+        assert codes(replicas, ODD) == {ErrorCode.KAFKA_STORAGE_ERROR}
+        assert not (tmp_path / "a" / "orders-1").exists()
+        assert replicas.may_lead.is_set()
+
+
+async def test_a_topic_that_is_made_again_has_its_logs_elsewhere(tmp_path: Path) -> None:
+    disk, controller = FaultyDisk(), Assignments()
+    async with running(tmp_path, disk, controller) as replicas:
+        disk.on, disk.errors = "/b/", {"append": EIO}
+        assert codes(replicas, ODD) == {ErrorCode.KAFKA_STORAGE_ERROR}
+        disk.errors = {}
+        again = shown(log_dirs=("a",))
+        topic = replace(again.topics["orders"], topic_id=TopicId(b"j" * 16))
+        again = replace(again, topics={"orders": topic}, topic_names={topic.topic_id: "orders"})
+        delta = ClusterDelta(partitions=frozenset(ATS), deleted_topics={"orders": TOPIC_ID})
+        replicas.publish(delta, again)
+        assert codes(replicas, ATS) == {ErrorCode.NONE}
+        assert (tmp_path / "a" / "orders-1").exists()
+
+
+async def test_a_stray_that_finds_no_room_for_its_new_name_gets_it_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk, controller = FaultyDisk(), Assignments()
+    stray = tmp_path / "b" / "old-0"
+    stray.mkdir(parents=True)
+    disk.on, disk.errors = "/b/old-0", {"rename": ENOSPC}
+    async with running(tmp_path, disk, controller) as replicas:
+        await until(lambda: "strays: cannot set aside in" in caplog.text)
+        assert stray.exists()
+        disk.errors = {}
+        await until(lambda: not stray.exists())
+        assert replicas.directory_report().offline == ()
+        assert codes(replicas, ATS) == {ErrorCode.NONE}

@@ -1,20 +1,19 @@
 """A disk that is full, or broken: no acknowledged record is lost, and the node stays up."""
 
-import asyncio
 from errno import EIO, EMFILE, ENOSPC
 from pathlib import Path
 
 import pytest
 
 from quorumlog.broker.partitions.io import ticks
-from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.io.disk import RealDisk, RealFile
+from quorumlog.storage.io.disk import RealFile
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.support.broker.faulty_disk import FaultyDisk
+from tests.support.broker.log_directories import started, write
 from tests.support.broker.one_broker import (
     AT,
     BATCH,
@@ -28,8 +27,9 @@ from tests.support.broker.one_broker import (
     sequenced,
     size,
 )
-from tests.support.broker.replica_calls import fetch_from, partition_of
+from tests.support.broker.replica_calls import fetch_from
 from tests.support.broker.replicas import ALL_ALIVE, image
+from tests.support.waiting import until
 
 OTHER = TopicPartition("orders", 1)
 
@@ -53,9 +53,7 @@ def admit(replicas: Replicas) -> None:
     assert replicas.may_lead.is_set()
 
 
-async def test_a_leader_on_a_full_disk_refuses_and_goes_on_when_there_is_room(
-    tmp_path: Path,
-) -> None:
+async def test_a_leader_on_a_full_or_unreadable_disk_goes_on_afterwards(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
     async with one_broker(tmp_path, disk=disk) as replicas:
@@ -67,6 +65,13 @@ async def test_a_leader_on_a_full_disk_refuses_and_goes_on_when_there_is_room(
         assert size(fetch_from(replicas, fetch_of(0))) == len(sequenced(0))
         disk.errors = {}
         assert append(replicas, acks=-1, records=sequenced(1)).base_offset == 1
+        disk.errors = {"pread": EIO}  # a read that fails is the error of one request
+        answers = fetch_from(replicas, fetch_of(0))
+        assert isinstance(answers, list)
+        assert answers[0].error_code is ErrorCode.KAFKA_STORAGE_ERROR
+        disk.errors = {}
+        assert size(fetch_from(replicas, fetch_of(0))) == 2 * len(sequenced(0))
+        assert append(replicas).base_offset == 2
 
 
 async def test_a_leader_whose_disk_breaks_in_an_append_goes_offline(tmp_path: Path) -> None:
@@ -89,29 +94,14 @@ async def test_a_leader_whose_disk_breaks_in_an_append_goes_offline(tmp_path: Pa
         assert append(replicas, acks=-1, records=sequenced(1)).base_offset == 1
 
 
-async def test_a_read_that_fails_is_the_error_of_one_request(tmp_path: Path) -> None:
-    disk = FaultyDisk()
-
-    async with one_broker(tmp_path, disk=disk) as replicas:
-        append(replicas)
-        disk.errors = {"pread": EIO}
-        answers = fetch_from(replicas, fetch_of(0))
-        assert isinstance(answers, list)
-        assert answers[0].error_code is ErrorCode.KAFKA_STORAGE_ERROR
-        disk.errors = {}
-        assert size(fetch_from(replicas, fetch_of(0))) == len(BATCH)
-        assert append(replicas).base_offset == 1
-
-
 async def test_a_flush_that_fails_takes_the_replica_offline_at_the_next_tick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ticks, "TICK_MS_MAX", 1)
     disk = FaultyDisk()
 
-    async with one_broker(
-        tmp_path, disk=disk, log_settings=LogSettings(segment_bytes=100)
-    ) as replicas:
+    settings = LogSettings(segment_bytes=100)
+    async with one_broker(tmp_path, disk=disk, log_settings=settings) as replicas:
         admit(replicas)
         for sequence in range(3):
             append(replicas, records=sequenced(sequence))
@@ -119,9 +109,7 @@ async def test_a_flush_that_fails_takes_the_replica_offline_at_the_next_tick(
         await replicas._checkpoints.flush_full_segments()
         answer = append(replicas, records=sequenced(3))
         assert answer.error_code is ErrorCode.KAFKA_STORAGE_ERROR
-        async with asyncio.timeout(10):
-            while replicas.drivers.get(AT) is not None:
-                await asyncio.sleep(0)
+        await until(lambda: AT not in replicas.drivers)
         disk.errors = {}
         assert_offline(replicas)
 
@@ -137,10 +125,8 @@ async def test_a_log_for_which_there_is_no_handle_or_no_room_is_opened_later(
             self.fail("open", path)
             return super().open(path, create=create)
 
-    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
-    logs.start()
-    log, _ = logs.open(OTHER, TOPIC_ID, {})
-    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    log, _ = started(tmp_path).open(OTHER, TOPIC_ID, {})
+    write(log, BATCH)
     disk = Exhausted()
     disk.on = "orders-1"
 
@@ -156,15 +142,11 @@ async def test_a_log_for_which_there_is_no_handle_or_no_room_is_opened_later(
         # What is tried again and again reads bytes, but makes no progress.
         assert replicas.descriptions.progress() == "opening logs: 1 of 2"
         disk.errors = {}
-        async with asyncio.timeout(10):
-            while replicas.drivers.get(OTHER) is None:
-                await asyncio.sleep(0)
+        await until(lambda: OTHER in replicas.drivers)
         assert not replicas.failure.done()
 
 
-async def test_a_follower_on_a_full_disk_or_with_a_bad_answer_asks_again_later(
-    tmp_path: Path,
-) -> None:
+async def test_a_follower_without_room_or_with_a_bad_answer_asks_later(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
     async with one_broker(tmp_path, isr=(1, 2), disk=disk) as replicas:
@@ -176,8 +158,7 @@ async def test_a_follower_on_a_full_disk_or_with_a_bad_answer_asks_again_later(
         disk.errors = {}
         assert take(torn).failures > 0
         assert take(from_leader(7)).failures > 0  # does not continue the log
-        partition = partition_of(replicas, AT)
-        assert partition is not None
+        partition = replicas.drivers[AT].partition
         assert (partition.state.high_watermark, partition.state.log_end_offset) == (1, 1)
         assert take(from_leader(1)).failures == 0
         assert (partition.state.high_watermark, partition.state.log_end_offset) == (2, 2)

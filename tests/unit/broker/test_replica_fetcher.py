@@ -1,4 +1,4 @@
-"""How a broker asks its leaders for records: order, epochs, back-off and sessions."""
+"""How a broker asks its leaders for records: order, epochs, back-off, sessions, lanes."""
 
 import asyncio
 from itertools import pairwise
@@ -7,10 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from quorumlog.broker.following.io import replica_fetcher
+from quorumlog.broker.following.io import replica_fetcher, replica_fetchers
 from quorumlog.broker.following.io.replica_fetcher import LOOPS_MAX, TAKEN_AT_ONCE, ReplicaFetcher
+from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import (
     FetchableTopicResponse,
@@ -56,56 +59,60 @@ def asked_in(request: FetchRequest | None) -> list[int]:
     return [one.partition for topic in request.topics for one in topic.partitions]
 
 
-async def test_who_brought_records_is_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that is full leaves out the last ones: not the same ones each time."""
+def follow(count: int, epoch: int = 0) -> list[FollowedPartition]:
+    return [FollowedPartition(cast(Any, FakeDriver(one)), Epoch(epoch)) for one in range(count)]
 
-    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
-    fetches = fetcher()
-    fetches.set_followed(
-        FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(4)
-    )
-    assert asked_in(fetches._request(fetches._session)) == [0, 1, 2, 3]
-    answers = [
-        PartitionData(partition_index=index, records=b"some" if index in {0, 2} else b"")
-        for index in range(4)
-    ]
-    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=answers)
+
+async def take(fetches: ReplicaFetcher, *answers: PartitionData) -> None:
+    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[*answers])
     await fetches._take(fetches._session, FetchResponse(responses=[topic]))
+
+
+def records_of(index: int) -> PartitionData:
+    return PartitionData(partition_index=index, records=b"some")
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fetchers do nothing by themselves."""
+    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
+
+
+@pytest.mark.usefixtures("idle")
+async def test_who_brought_records_is_asked_for_last() -> None:
+    """An answer that is full leaves out the last ones: not the same ones each time."""
+    fetches = fetcher()
+    fetches.set_followed(follow(4))
+    assert asked_in(fetches._request(fetches._session)) == [0, 1, 2, 3]
+    without = [PartitionData(partition_index=index) for index in (1, 3)]
+    await take(fetches, records_of(0), without[0], records_of(2), without[1])
     assert asked_in(fetches._request(fetches._session)) == [1, 3, 0, 2]
 
 
-async def test_what_is_throttled_is_left_out_until_it_is_paid_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
+@pytest.mark.usefixtures("idle")
+async def test_a_throttled_partition_waits_until_it_paid(monkeypatch: pytest.MonkeyPatch) -> None:
     now_ms = 1_000
     monkeypatch.setattr(replica_fetcher, "monotonic_ms", lambda: now_ms)
     fetches = fetcher(next_fetch_ms=lambda at, _id, _size, now: now + 2_000 * at.partition)
-    fetches.set_followed(
-        FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(2)
-    )
+    fetches.set_followed(follow(2))
     assert asked_in(fetches._request(fetches._session)) == [0, 1]
-    answers = [PartitionData(partition_index=index, records=b"some") for index in range(2)]
-    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=answers)
-    await fetches._take(fetches._session, FetchResponse(responses=[topic]))
+    await take(fetches, records_of(0), records_of(1))
     assert [one.may_ask(now_ms) for one in fetches._followed.values()] == [True, False]
     now_ms = 3_000
     assert [one.may_ask(now_ms) for one in fetches._followed.values()] == [True, True]
 
 
+@pytest.mark.usefixtures("idle")
 async def test_what_waits_for_the_throttle_goes_on_when_the_rate_is_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
     now_ms, wait_ms = 1_000, 1_000_000
     monkeypatch.setattr(replica_fetcher, "monotonic_ms", lambda: now_ms)
     fetches = fetcher(next_fetch_ms=lambda _at, _id, _size, now: now + wait_ms)
-    followed = FollowedPartition(cast(Any, FakeDriver(0)), Epoch(0))
+    [followed] = follow(1)
     fetches.set_followed([followed])
     assert asked_in(fetches._request(fetches._session)) == [0]
-    answer = PartitionData(partition_index=0, records=b"some")
-    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[answer])
-    await fetches._take(fetches._session, FetchResponse(responses=[topic]))
+    await take(fetches, records_of(0))
     now_ms = 2_000
     assert not fetches._is_due()
     assert followed.due_ms == 1_001_000  # asking again makes it no later
@@ -135,7 +142,7 @@ class ParkingLeader:
         return self
 
     async def send(self, request: FetchRequest) -> FetchResponse:
-        self.asked.append([one.partition for topic in request.topics for one in topic.partitions])
+        self.asked.append(asked_in(request))
         self.news.set()
         never: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
         return await never
@@ -180,8 +187,7 @@ async def test_a_change_is_asked_for_at_once_however_many_fetches_are_parked(
 ) -> None:
     leader = ParkingLeader()
     monkeypatch.setattr(KafkaConnection, "open", leader.open)
-    fetches = fetcher()
-    followed = [FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(10)]
+    fetches, followed = fetcher(), follow(10)
     async with asyncio.timeout(5):
         for count in range(1, 11):
             fetches.set_followed(followed[:count])
@@ -209,18 +215,14 @@ async def test_one_that_was_stopped_starts_no_fetch_again(monkeypatch: pytest.Mo
     assert len(runs) == 1
 
 
-async def test_a_fetch_waits_until_what_was_brought_is_on_the_disk(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("idle")
+async def test_a_fetch_waits_until_what_was_brought_is_on_the_disk() -> None:
     """An answer to an older fetch may bring more while the first flush is under way."""
-    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
     fetches, driver = fetcher(), FakeDriver(0)
     fetches.set_followed([FollowedPartition(cast(Any, driver), Epoch(0))])
     assert asked_in(fetches._request(fetches._session)) == [0]
     driver.partition.may_fetch = lambda: False
-    answer = PartitionData(partition_index=0, records=b"some")
-    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[answer])
-    await fetches._take(fetches._session, FetchResponse(responses=[topic]))
+    await take(fetches, records_of(0))
     for is_durable in (False, True):
         assert not fetches._is_due()
         fetches._changed.clear()
@@ -230,9 +232,7 @@ async def test_a_fetch_waits_until_what_was_brought_is_on_the_disk(
     assert fetches._is_due()
 
 
-async def test_many_changes_of_many_partitions_share_one_new_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_many_changes_share_one_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new session names all partitions: the next one waits the longer, the more there are."""
     monkeypatch.setattr(replica_fetcher, "RENEWAL_S_PER_PARTITION", 1_000.0)
     loops: list[int] = []
@@ -242,8 +242,7 @@ async def test_many_changes_of_many_partitions_share_one_new_session(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(ReplicaFetcher, "_run", run)
-    fetches = fetcher()
-    followed = [FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(4)]
+    fetches, followed = fetcher(), follow(4)
     fetches.set_followed(followed[:1])
     await asyncio.sleep(0)
     assert loops == [1]  # the first is not held up
@@ -298,8 +297,7 @@ async def test_partitions_that_come_one_by_one_do_not_begin_a_session_each(
     """All sessions that begin anew name a hundred partitions a second, however many there are."""
     leader = EndingLeader()
     monkeypatch.setattr(KafkaConnection, "open", leader.open)
-    fetches = fetcher()
-    followed = [FollowedPartition(cast(Any, FakeDriver(one)), Epoch(0)) for one in range(count)]
+    fetches, followed = fetcher(), follow(count)
     for there_are in range(1, count + 1):
         fetches.set_followed(followed[:there_are])
         await asyncio.sleep(0.02)
@@ -310,10 +308,9 @@ async def test_partitions_that_come_one_by_one_do_not_begin_a_session_each(
     await fetches.stop()
 
 
+@pytest.mark.usefixtures("idle")
 async def test_only_what_has_changed_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
-    fetches = fetcher()
-    followed = [FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(9)]
+    fetches, followed = fetcher(), follow(9)
     fetches.set_followed(followed)
     fetches._request(fetches._session)
     fetches._session.answered(0, 7)
@@ -324,19 +321,19 @@ async def test_only_what_has_changed_is_looked_at_again(monkeypatch: pytest.Monk
     assert touched == [3, 8]  # one of another epoch, and one that is gone
 
 
+@pytest.mark.usefixtures("idle")
 async def test_an_answer_of_many_partitions_is_taken_in_several_turns_of_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is followed in a newer epoch meanwhile is left out, and asked for again."""
-    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
     taken: list[int] = []
 
-    def take(one: FollowedPartition, *_asked: object, **_options: object) -> None:
+    def note(one: FollowedPartition, *_asked: object, **_options: object) -> None:
         taken.append(one.driver.topic_partition.partition)
 
-    monkeypatch.setattr(replica_fetcher, "take_answer", take)
+    monkeypatch.setattr(replica_fetcher, "take_answer", note)
     fetches, count = fetcher(), 2 * TAKEN_AT_ONCE + 5
-    followed = [FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(count)]
+    followed = follow(count)
     fetches.set_followed(followed)
     assert asked_in(fetches._request(fetches._session)) == [*range(count)]
     fetches._session.answered(0, 7)
@@ -358,3 +355,94 @@ async def test_an_answer_of_many_partitions_is_taken_in_several_turns_of_the_loo
     assert max(after - before for before, after in pairwise(turns)) == TAKEN_AT_ONCE
     assert taken == [*range(count - 1)]
     assert asked_in(fetches._request(fetches._session)) == [count - 1]
+
+
+LANE = 3
+
+
+class FakeFetcher:
+    """Notes what it is to follow_new."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.followed: list[PartitionDriver] = []
+        self.sets = 0
+        self.touched: list[PartitionDriver] = []
+        self.is_stopped = False
+
+    def set_followed(self, followed: Any) -> None:
+        self.sets += 1
+        self.followed = [one.driver for one in cast("list[FollowedPartition]", list(followed))]
+
+    def touch(self, driver: PartitionDriver) -> None:
+        self.touched.append(driver)
+
+    async def stop(self) -> None:
+        self.is_stopped = True
+
+
+class Fetchers:
+    """The fetchers of a broker, in lanes of three; leaders 2 and 3 are at known addresses."""
+
+    def __init__(self) -> None:
+        self.made: list[FakeFetcher] = []
+        self.fetchers = ReplicaFetchers(cast(Any, self.make), {})
+        brokers = {
+            BrokerId(leader): SimpleNamespace(broker_id=leader, host="localhost", port=leader)
+            for leader in (2, 3)
+        }
+        self.image = cast(ClusterImage, SimpleNamespace(brokers=brokers))
+
+    def make(self, address: tuple[str, int]) -> FakeFetcher:
+        self.made.append(FakeFetcher(address))
+        return self.made[-1]
+
+
+class Driver:
+    """As much of a replica as is looked at: itself."""
+
+
+def follow_new(fetchers: ReplicaFetchers, leader: int, count: int) -> list[PartitionDriver]:
+    drivers = [cast(PartitionDriver, Driver()) for _ in range(count)]
+    for driver in drivers:
+        fetchers.follow(driver, BrokerId(leader), Epoch(0))
+    return drivers
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Fetchers:
+    monkeypatch.setattr(replica_fetchers, "LANE_PARTITIONS", LANE)
+    return Fetchers()
+
+
+async def test_a_new_partition_disturbs_only_the_lane_that_gets_it(given: Fetchers) -> None:
+    old = follow_new(given.fetchers, 2, 2 * LANE)
+    given.fetchers.publish(given.image)
+    assert [fetcher.followed for fetcher in given.made] == [old[:LANE], old[LANE:]]
+    [new] = follow_new(given.fetchers, 2, 1)
+    [other] = follow_new(given.fetchers, 3, 1)
+    given.fetchers.publish(given.image)
+    assert [fetcher.followed for fetcher in given.made[2:]] == [[new], [other]]
+    assert [fetcher.sets for fetcher in given.made] == [1, 1, 1, 1]
+    given.fetchers.follow(old[0], BrokerId(2), Epoch(1))  # it keeps its lane
+    given.fetchers.publish(given.image)
+    assert [fetcher.sets for fetcher in given.made] == [2, 1, 1, 1]
+
+
+async def test_a_partition_that_goes_makes_room_in_its_lane_or_ends_it(given: Fetchers) -> None:
+    old = follow_new(given.fetchers, 2, 2 * LANE)
+    given.fetchers.publish(given.image)
+    given.fetchers.unfollow(old[0])
+    [new] = follow_new(given.fetchers, 2, 1)
+    given.fetchers.publish(given.image)
+    assert [fetcher.followed for fetcher in given.made] == [[*old[1:LANE], new], old[LANE:]]
+    given.fetchers.touch(new)
+    assert [fetcher.touched for fetcher in given.made] == [[new], []]
+    given.fetchers.unfollow(new)
+    for driver in old[1:LANE]:
+        given.fetchers.unfollow(driver)
+    given.fetchers.publish(given.image)
+    assert len(given.fetchers._fetchers) == 1  # a lane that is empty fetches no more
+    await given.fetchers.stop()
+    assert [fetcher.is_stopped for fetcher in given.made] == [True, True]
+    assert len(given.fetchers._fetchers) == 0

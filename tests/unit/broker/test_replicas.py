@@ -1,36 +1,45 @@
-"""One broker's data path: appends, long polls and metadata."""
+"""One broker's data path: appends, long polls, metadata, and records above the high watermark."""
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from quorumlog.broker.partitions.core import events
-from quorumlog.broker.partitions.core.data_path import FetchedPartition, ProduceResult
+from quorumlog.broker.partitions.core.data_path import (
+    DEBUG_REPLICA,
+    NO_REPLICA,
+    FetchedPartition,
+    OffsetAnswer,
+    ProduceResult,
+)
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.log import appends, producer_loading
+from quorumlog.broker.partitions.log.offset_lookup import LATEST
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
-from quorumlog.wire.codec.records import Record, encode_batch, read_header
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.records import read_header
 from tests.support.broker.one_broker import (
     AT,
     BATCH,
     TOPIC_ID,
     append,
     fetch_of,
+    from_leader,
     one_broker,
     publish,
+    sequenced,
     size,
     start,
 )
 from tests.support.broker.replica_calls import append_to, fetch_from, read_local
-from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, diverged, image
 from tests.support.waiting import until
 
 
@@ -40,6 +49,10 @@ async def test_a_lone_replica_commits_at_once(tmp_path: Path) -> None:
         read = read_local(replicas, AT, 0, 1000)
         assert read_header(read.records).leader_epoch == 0
         assert read_local(replicas, AT, 5, 1000).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
+        append(replicas)  # the first batch is returned even if it is too large
+        assert size(fetch_from(replicas, fetch_of(0, max_bytes=1))) == len(BATCH)
+        assert size(fetch_from(replicas, fetch_of(0, partition_max_bytes=1))) == len(BATCH)
+        assert size(fetch_from(replicas, fetch_of(0))) == 2 * len(BATCH)
 
 
 async def test_a_long_poll_ends_with_enough_bytes(tmp_path: Path) -> None:
@@ -51,15 +64,6 @@ async def test_a_long_poll_ends_with_enough_bytes(tmp_path: Path) -> None:
         assert not poll.done()
         append(replicas)
         assert size(await poll) == 2 * len(BATCH)
-
-
-async def test_the_first_batch_is_returned_even_if_it_is_too_large(tmp_path: Path) -> None:
-    async with one_broker(tmp_path) as replicas:
-        append(replicas)
-        append(replicas)
-        assert size(fetch_from(replicas, fetch_of(0, max_bytes=1))) == len(BATCH)
-        assert size(fetch_from(replicas, fetch_of(0, partition_max_bytes=1))) == len(BATCH)
-        assert size(fetch_from(replicas, fetch_of(0))) == 2 * len(BATCH)
 
 
 async def test_consumers_wait_for_the_high_watermark_and_followers_do_not(tmp_path: Path) -> None:
@@ -78,9 +82,7 @@ async def test_consumers_wait_for_the_high_watermark_and_followers_do_not(tmp_pa
         assert read_local(replicas, AT, 0, 1).next_offset == 1
 
 
-async def test_a_higher_epoch_of_the_same_leader_keeps_produces_and_wakes_fetches(
-    tmp_path: Path,
-) -> None:
+async def test_a_higher_epoch_of_a_leader_keeps_produces_and_wakes_fetches(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follower = fetch_from(replicas, fetch_of(0, replica_id=2, leader_epoch=0))
         assert isinstance(follower, asyncio.Future)
@@ -122,10 +124,9 @@ async def test_who_waits_when_the_leader_is_deposed_is_told(tmp_path: Path) -> N
 
 async def test_a_duplicate_waits_for_the_first_attempt(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        batch = encode_batch(
-            [Record(0, 1, None, b"v")], producer_id=5, producer_epoch=0, base_sequence=0
+        first, second = (
+            append_to(replicas, AT, sequenced(0), acks=-1, timeout_ms=1000) for _ in range(2)
         )
-        first, second = (append_to(replicas, AT, batch, acks=-1, timeout_ms=1000) for _ in range(2))
         assert not first.done()
         assert not second.done()
         waits = fetch_from(replicas, fetch_of(1, replica_id=2, leader_epoch=0))
@@ -186,8 +187,7 @@ async def test_a_truncation_that_cuts_no_record_reads_none(
         append(replicas)
         publish(replicas, image(1, 5, 1, (1, 2), replicas=(1, 2)))
         publish(replicas, image(2, 6, 2, (1, 2), replicas=(1, 2)))
-        driver, rebuilt = replicas.drivers.get(AT), list[int]()
-        assert driver is not None
+        driver, rebuilt = replicas.drivers[AT], list[int]()
 
         def note(log: Log, kind: type[ProducerStates]) -> ProducerStates:
             rebuilt.append(log.log_end_offset)
@@ -195,45 +195,25 @@ async def test_a_truncation_that_cuts_no_record_reads_none(
 
         monkeypatch.setattr(producer_loading, "load_producers", note)
         for epoch, last_epoch, end_offset in ((0, 5, 2), (0, 0, 1)):
-            diverged = events.LeaderDiverged(
-                leader_epoch=Epoch(6),
-                fetch_offset=Offset(2),
-                last_fetched_epoch=Epoch(last_epoch),
-                epoch=Epoch(epoch),
-                end_offset=Offset(end_offset),
-            )
-            driver.feed(0, diverged)
+            answer = diverged(2, end_offset, epoch=epoch, last_fetched_epoch=last_epoch)
+            driver.feed(0, replace(answer, leader_epoch=Epoch(6)))
             assert driver.log.epochs.latest_epoch == 0  # KAFKA-10706
         assert rebuilt == [1]
 
 
-async def test_configs_take_effect_when_they_are_published(tmp_path: Path) -> None:
-    async with one_broker(tmp_path) as replicas:
-        assert append(replicas).error_code is ErrorCode.NONE
-        publish(replicas, image(1, 0, 0, (1,), replicas=(1,)), max_message_bytes="10")
-        assert append(replicas).error_code is ErrorCode.MESSAGE_TOO_LARGE
-
-
 async def test_an_append_that_failed_leaves_no_trace(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
-        driver = replicas.drivers.get(AT)
-        assert driver is not None
-        batches = [
-            encode_batch(
-                [Record(0, 1, None, b"v")], producer_id=5, producer_epoch=0, base_sequence=at
-            )
-            for at in range(2)
-        ]
+        driver = replicas.drivers[AT]
 
         def full(*args: object, **options: object) -> None:
             raise StorageError("no space left on device")
 
-        append(replicas, records=batches[0])
+        append(replicas, records=sequenced(0))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(driver.log), "append_as_leader", full)
-            refused = append(replicas, records=batches[1])
+            refused = append(replicas, records=sequenced(1))
         assert refused.error_code is ErrorCode.KAFKA_STORAGE_ERROR
-        assert append(replicas, records=batches[1]).base_offset == 1  # KAFKA-6683
+        assert append(replicas, records=sequenced(1)).base_offset == 1  # KAFKA-6683
         assert not replicas.failure.done()  # there may be room again
 
 
@@ -255,8 +235,7 @@ async def test_no_log_is_opened_once_it_stops(tmp_path: Path) -> None:
 async def test_a_replica_that_is_removed_while_it_is_flushed_harms_nobody(tmp_path: Path) -> None:
     replicas = await start(tmp_path)
     await until(lambda: replicas.drivers.get(AT) is not None)
-    driver = replicas.drivers.get(AT)
-    assert driver is not None
+    driver = replicas.drivers[AT]
     flush, begun, may_flush = driver.log.flush, threading.Event(), threading.Event()
 
     def late_flush() -> Offset:
@@ -295,3 +274,62 @@ async def test_a_log_that_cannot_be_opened_is_not_taken_for_a_stray(tmp_path: Pa
             assert not replicas.failure.done()
             assert not replicas.may_lead.is_set()
     assert (tmp_path / "orders-0").exists()
+
+
+async def test_a_former_leader_serves_what_overwrote_its_own_records(tmp_path: Path) -> None:
+    """Its newest batches are in memory: they must not outlive the leadership they were made in."""
+
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        driver = replicas.drivers[AT]
+        append(replicas)  # offset 0 in epoch 0, which no follower has fetched
+        publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)))
+        driver.feed(0, diverged(1, 0, epoch=-1))
+        driver.append_as_follower(
+            from_leader(0),
+            leader_epoch=Epoch(1),
+            high_watermark=Offset(0),
+            log_start_offset=Offset(0),
+            now_ms=0,
+            wall_ms=0,
+        )
+        publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
+        append(replicas)  # offset 1 in epoch 2, which continues what was in memory
+        assert driver.partition.state.high_watermark == 0
+        fetched = fetch_from(replicas, fetch_of(0, replica_id=2, leader_epoch=2, max_wait_ms=0))
+        assert isinstance(fetched, list)
+        records = b"".join(fetched[0].records)
+        first = read_header(records)
+        second = read_header(records, first.size_in_bytes)
+        assert [first.leader_epoch, second.leader_epoch] == [1, 2]
+
+
+async def test_the_latest_offset_is_the_high_watermark_for_a_consumer(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        append(replicas)
+
+        async def latest(replica_id: BrokerId) -> OffsetAnswer:
+            return await replicas.list_offset(AT, LATEST, replica_id=replica_id)
+
+        assert await latest(NO_REPLICA) == OffsetAnswer(ErrorCode.NONE, 0, -1, Epoch(0))
+        assert (await latest(BrokerId(9))).offset == 0  # it is no replica of this partition
+        assert (await latest(BrokerId(2))).offset == (await latest(DEBUG_REPLICA)).offset == 1
+
+
+async def test_a_duplicate_of_an_older_batch_is_acknowledged_with_that(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        waiting: list[asyncio.Future[ProduceResult]] = []
+
+        def produce(sequence: int) -> list[bool]:
+            future = append_to(replicas, AT, sequenced(sequence), acks=-1, timeout_ms=1000)
+            waiting.append(future)
+            return [one.done() for one in waiting]
+
+        for sequence in (0, 1, 2):
+            produce(sequence)
+        assert produce(1) == [False] * 4
+        fetch_from(replicas, fetch_of(1, replica_id=2, leader_epoch=0, max_wait_ms=0))
+        assert [one.done() for one in waiting] == [True, False, False, False]
+        fetch_from(replicas, fetch_of(2, replica_id=2, leader_epoch=0, max_wait_ms=0))
+        assert [one.done() for one in waiting] == [True, True, False, True]
+        assert waiting[3].result() == waiting[1].result()
+        assert produce(0)[4]  # committed long ago

@@ -2,9 +2,11 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,11 +26,13 @@ from tests.support.broker.one_broker import AT, BATCH, append, fetch_of, one_bro
 from tests.support.broker.peer import Peer
 from tests.support.broker.replica_calls import append_to, fetch_from
 from tests.support.groups.asking import create
-from tests.support.groups.single_broker import SETTINGS, single_broker
+from tests.support.groups.single_broker import SETTINGS, SingleBroker, single_broker
+from tests.support.waiting import until
 
 BIG = encode_batch([Record(0, 1, None, bytes(100_000))])
 BIG_BATCHES = 40
 CAPACITY = 1_000_000
+Served = tuple[Server, int, bytes]
 WRITE_BUFFER = 64 * 1024  # what a transport holds before it says that the peer takes nothing
 
 
@@ -106,15 +110,12 @@ async def test_the_time_to_wait_ends_a_wait_for_room(tmp_path: Path) -> None:
         account.close()
 
 
-async def test_a_long_poll_gives_up_what_it_has_gathered_for_one_that_finds_no_room(
-    tmp_path: Path,
-) -> None:
+async def test_a_long_poll_gives_way_to_a_fetch_that_finds_no_room(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         append(replicas)
         patient, other = (replicas.response_memory.open_account() for _ in range(2))
-        gathers = fetch_from(
-            replicas, fetch_of(0, account=patient, min_bytes=1000, max_wait_ms=2**31 - 1)
-        )
+        spec = fetch_of(0, account=patient, min_bytes=1000, max_wait_ms=2**31 - 1)
+        gathers = fetch_from(replicas, spec)
         assert isinstance(gathers, asyncio.Future)
         assert not gathers.done()
         end = short(replicas)
@@ -173,29 +174,41 @@ async def reads_all(port: int, topic_id: bytes) -> int:
     return got
 
 
+@asynccontextmanager
+async def with_small_buffers(broker: SingleBroker, **settings: Any) -> AsyncIterator[Served]:
+    """Serve a topic of big batches on a port whose sockets hold little: (server, port, its id)."""
+    asking = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
+    topic_id = await create(asking, AT.topic, partitions=1)
+    await asking.close()
+    for _ in range(BIG_BATCHES):
+        append_to(broker.replicas, AT, BIG, acks=1, timeout_ms=0)
+    context = replace(broker.context, settings=replace(broker.context.settings, **settings))
+    server = Server(context, on_fatal=broker.violations.append)
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    try:
+        yield server, await server.serve(listener), topic_id
+    finally:
+        await server.stop(grace_ms=50)
+    assert broker.replicas.response_memory.held == 0
+
+
 async def test_many_consumers_that_never_read_stay_within_the_limit_and_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "SILENCE_CHECK_S", 0.02)
     monkeypatch.setattr(server_module, "SILENT_S", 0.05)
     settings = replace(SETTINGS, queued_max_response_bytes=CAPACITY)
-
-    async with single_broker(tmp_path, settings) as broker:
-        asking = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
-        topic_id = await create(asking, AT.topic, partitions=1)
-        for _ in range(BIG_BATCHES):
-            append_to(broker.replicas, AT, BIG, acks=1, timeout_ms=0)
-        server = Server(broker.context, on_fatal=broker.violations.append)
-        listener = socket.create_server(("127.0.0.1", 0))
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        port = await server.serve(listener)
+    async with (
+        single_broker(tmp_path, settings) as broker,
+        with_small_buffers(broker) as (server, port, topic_id),
+    ):
         memory = broker.replicas.response_memory
         peers = [await never_reading(port) for _ in range(10)]
         for peer in peers:
             peer.send(big_fetch(topic_id, 0), 1, 16)
         async with asyncio.timeout(30):
-            while not memory.is_scarce:
-                await asyncio.sleep(0)
+            await until(lambda: memory.is_scarce)
             unsent = sum(peer.transport.get_write_buffer_size() for peer in server._connections)
             assert memory.held <= CAPACITY + len(BIG)
             assert unsent <= CAPACITY + len(BIG) + len(peers) * WRITE_BUFFER
@@ -203,31 +216,15 @@ async def test_many_consumers_that_never_read_stay_within_the_limit_and_others_g
             assert server.stats.connections_silent > 0
         for peer in peers:
             peer.writer.transport.abort()
-        await asking.close()
-        await server.stop(grace_ms=50)
-        assert memory.held == 0
 
 
 async def test_a_client_that_takes_nothing_for_the_idle_time_is_closed(tmp_path: Path) -> None:
     """As in Kafka; a client that waits for its answer is not idle."""
-    settings = replace(SETTINGS, connections_max_idle_ms=200)
-
-    async with single_broker(tmp_path) as broker:
-        asking = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
-        topic_id = await create(asking, AT.topic, partitions=1)
-        for _ in range(BIG_BATCHES):
-            append_to(broker.replicas, AT, BIG, acks=1, timeout_ms=0)
-        server = Server(
-            replace(broker.context, settings=settings), on_fatal=broker.violations.append
-        )
-        listener = socket.create_server(("127.0.0.1", 0))
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        peer = await never_reading(await server.serve(listener))
+    async with (
+        single_broker(tmp_path) as broker,
+        with_small_buffers(broker, connections_max_idle_ms=200) as (server, port, topic_id),
+    ):
+        peer = await never_reading(port)
         peer.send(big_fetch(topic_id, 0), 1, 16)
-        async with asyncio.timeout(30):
-            while not server.stats.connections_idle:
-                await asyncio.sleep(0.01)
+        await until(lambda: server.stats.connections_idle)
         peer.writer.transport.abort()
-        await asking.close()
-        await server.stop(grace_ms=50)
-        assert broker.replicas.response_memory.held == 0

@@ -1,4 +1,4 @@
-"""The APIs that change topics, asked over a connection in every version; the controller is real."""
+"""The APIs that change topics and settings, asked over a connection; the controller is real."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,34 +8,29 @@ import pytest
 
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.responses.config_alterations import HINTS_MAX
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, RequestTooLarge
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.messages import alter_configs, incremental_alter_configs
 from quorumlog.wire.codec.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from quorumlog.wire.codec.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from quorumlog.wire.codec.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from quorumlog.wire.codec.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-)
-from quorumlog.wire.codec.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
+from quorumlog.wire.codec.messages.list_config_resources import ListConfigResourcesRequest
+from quorumlog.wire.codec.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.support.groups.asking import asking, create, versions
+from tests.support.broker.requests import describe_configs, lose_controller, produce, topic_creation
+from tests.support.groups.asking import asking, coordinator_is_ready, create, versions
+from tests.unit.broker.test_server_configs import describe
+from tests.unit.broker.test_server_group_apis import FEATURES, first_heartbeat
 
-OTHER = BrokerId(2)
-TOPIC, BROKER_RESOURCE = 2, 4
+TOPIC, BROKER_RESOURCE, GROUP = 2, 4, 32
+DONE = ("NONE", None)
 Holds = Callable[[ClusterImage], bool]
 
 
@@ -50,7 +45,7 @@ async def grow(
 # --- CreatePartitions ---
 
 
-async def test_a_topic_grows_and_takes_records_in_its_new_partitions(tmp_path: Path) -> None:
+async def test_topics_grow_and_take_records_or_are_refused_one_by_one(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
         await create(connection, "t", 1)
         for version in versions(37):
@@ -58,24 +53,13 @@ async def test_a_topic_grows_and_takes_records_in_its_new_partitions(tmp_path: P
             assert await grow(connection, wanted, version=version) == [("t", "NONE")]
             assert len(broker.context.image.topics["t"].partitions) == version + 2
             batch = encode_batch([Record(0, 0, None, b"v")])
-            data = PartitionProduceData(index=version + 1, records=batch)
-            produce = ProduceRequest(
-                acks=-1,
-                timeout_ms=1000,
-                topic_data=[TopicProduceData(name="t", partition_data=[data])],
-            )
-            [answer] = (await connection.send(produce, version=9)).responses
-            assert answer.partition_responses[0].error_code == ErrorCode.NONE
-
-
-async def test_growth_is_refused_topic_by_topic(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (broker, connection):
-        await create(connection, "t", 2)
+            answer = await produce(connection, batch, partition=version + 1)
+            assert answer.error_code == ErrorCode.NONE
         await create(connection, "u", 1)
         bad = CreatePartitionsAssignment(broker_ids=[7])
         outcomes = await grow(
             connection,
-            CreatePartitionsTopic(name="t", count=2, assignments=None),
+            CreatePartitionsTopic(name="t", count=3, assignments=None),
             CreatePartitionsTopic(name="u", count=2, assignments=[bad]),
             CreatePartitionsTopic(name="none", count=2, assignments=None),
             CreatePartitionsTopic(name="__consumer_offsets", count=99, assignments=None),
@@ -95,10 +79,9 @@ async def test_growth_is_refused_topic_by_topic(tmp_path: Path) -> None:
 
 
 async def configuration(connection: KafkaConnection, topic: str) -> dict[str, str | None]:
-    """Return what DescribeConfigs says that the topic sets itself."""
-    resource = DescribeConfigsResource(resource_type=TOPIC, resource_name=topic)
-    [result] = (await connection.send(DescribeConfigsRequest(resources=[resource]))).results
-    return {config.name: config.value for config in result.configs if config.config_source == 1}
+    """Return the settings that the topic sets itself."""
+    found = (await describe_configs(connection, TOPIC, topic)).configs
+    return {config.name: config.value for config in found if config.config_source == 1}
 
 
 async def replace_configs(
@@ -143,30 +126,19 @@ async def alter_some(
     return ErrorCode(outcome.error_code).name, outcome.error_message
 
 
-async def test_a_configuration_is_replaced_as_a_whole(tmp_path: Path) -> None:
+async def test_a_configuration_is_replaced_as_a_whole_or_altered_in_parts(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
         await create(connection, "t")
         for version in versions(33):
             number = str(version + 1)
             wanted: dict[str, str | None] = {"segment.ms": number, "flush.ms": "5"}
-            assert await replace_configs(connection, "t", wanted, version=version) == (
-                "NONE",
-                None,
-            )
+            assert await replace_configs(connection, "t", wanted, version=version) == DONE
             assert await configuration(connection, "t") == wanted
-        assert await replace_configs(connection, "t", {}) == ("NONE", None)
+        assert await replace_configs(connection, "t", {}) == DONE
         assert await configuration(connection, "t") == {}
-
-
-async def test_single_settings_are_altered_beside_the_others(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (_, connection):
-        await create(connection, "t")
         for version in versions(44):
             changes = [("retention.ms", 0, "5"), ("cleanup.policy", 2, "compact")]
-            assert await alter_some(connection, "t", *changes, version=version) == (
-                "NONE",
-                None,
-            )
+            assert await alter_some(connection, "t", *changes, version=version) == DONE
             assert await configuration(connection, "t") == {
                 "retention.ms": "5",
                 "cleanup.policy": "delete,compact",
@@ -194,65 +166,41 @@ async def test_what_is_wrong_with_a_change_is_said_and_nothing_is_changed(tmp_pa
         refused, why = await alter_some(connection, "1", unknown, resource_type=BROKER_RESOURCE)
         assert (refused, why) == ("INVALID_REQUEST", "Unknown operation type 9")
         refused, why = await alter_some(connection, "none", ("flush.ms", 0, "5"))
-        assert (refused, why) == (
-            "UNKNOWN_TOPIC_OR_PARTITION",
-            "The topic 'none' does not exist.",
-        )
+        assert refused == "UNKNOWN_TOPIC_OR_PARTITION"
+        assert why == "The topic 'none' does not exist."
         refused, why = await replace_configs(connection, "t", {"flush.ms": None})
         assert (refused, why) == ("INVALID_REQUEST", "Null value not supported for : flush.ms")
         validated = await alter_some(connection, "t", ("flush.ms", 0, "5"), validate_only=True)
-        assert validated == ("NONE", None)
+        assert validated == DONE
         assert await configuration(connection, "t") == {}
-
-
-@pytest.mark.parametrize(
-    ("resource_type", "message"),
-    [
-        (8, "log levels"),
-        (16, "client metrics"),
-        (99, "Unknown resource type 99"),
-    ],
-)
-async def test_other_resources_are_refused_and_say_why(
-    tmp_path: Path, resource_type: int, message: str
-) -> None:
-    async with asking(tmp_path) as (_, connection):
-        change = ("log.retention.ms", 0, "5")
-        outcomes = [
-            await alter_some(connection, "1", change, resource_type=resource_type),
-            await replace_configs(connection, "1", {}, resource_type=resource_type),
-        ]
-        for refused, why in outcomes:
-            assert refused == "INVALID_REQUEST"
-            assert message in (why or "")
+        for resource_type, message in (
+            (8, "log levels"),
+            (16, "client metrics"),
+            (99, "Unknown resource type 99"),
+        ):
+            change = ("log.retention.ms", 0, "5")
+            for refused, why in (
+                await alter_some(connection, "1", change, resource_type=resource_type),
+                await replace_configs(connection, "1", {}, resource_type=resource_type),
+            ):
+                assert (refused, message in (why or "")) == ("INVALID_REQUEST", True)
 
 
 async def test_a_setting_is_in_force_once_its_alteration_is_answered(tmp_path: Path) -> None:
+    large = encode_batch([Record(0, 0, None, b"v" * 100)])
     async with asking(tmp_path) as (_, connection):
         await create(connection, "t")
-
-        async def produce() -> str:
-            data = PartitionProduceData(
-                index=0, records=encode_batch([Record(0, 0, None, b"v" * 100)])
-            )
-            topic = TopicProduceData(name="t", partition_data=[data])
-            request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic])
-            [answer] = (await connection.send(request, version=9)).responses
-            return ErrorCode(answer.partition_responses[0].error_code).name
-
-        assert await produce() == "NONE"
+        assert (await produce(connection, large)).error_code == ErrorCode.NONE
         await alter_some(connection, "t", ("max.message.bytes", 0, "100"))
-        assert await produce() == "MESSAGE_TOO_LARGE"
+        assert (await produce(connection, large)).error_code == ErrorCode.MESSAGE_TOO_LARGE
         await alter_some(connection, "t", ("max.message.bytes", 1, None))
-        assert await produce() == "NONE"
+        assert (await produce(connection, large)).error_code == ErrorCode.NONE
 
 
 # --- DeleteTopics ---
 
 
-async def test_a_topic_that_has_the_name_of_the_one_that_was_meant_is_not_deleted(
-    tmp_path: Path,
-) -> None:
+async def test_a_topic_with_the_name_of_the_one_that_was_meant_stays(tmp_path: Path) -> None:
     """KIP-516: the client named an id, and this broker knows less than the controller does."""
 
     async with asking(tmp_path) as (broker, connection):
@@ -292,14 +240,10 @@ async def test_a_topic_that_is_named_by_name_and_by_id_is_not_deleted(tmp_path: 
 async def test_without_an_answer_of_the_controller_each_topic_is_told_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: str
 ) -> None:
-    async def unavailable(*_: object, **__: object) -> None:
-        raise error
-
     async with asking(tmp_path) as (broker, connection):
         await create(connection, "t")
         methods = "create_topics find_topics delete_topics create_partitions alter_configs"
-        for name in methods.split():
-            monkeypatch.setattr(broker.controller, name, unavailable)
+        lose_controller(monkeypatch, broker, methods, error)
         wanted = CreatePartitionsTopic(name="t", count=9, assignments=None)
         assert await grow(connection, wanted) == [("t", expected)]
         error_code, message = await alter_some(connection, "t", ("flush.ms", 0, "5"))
@@ -308,8 +252,7 @@ async def test_without_an_answer_of_the_controller_each_topic_is_told_why(
         deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
         [deleted] = (await connection.send(deletion, version=6)).responses
         assert (deleted.name, deleted.error_code) == ("t", ErrorCode[expected])
-        creation = CreateTopicsRequest(topics=[CreatableTopic(name="u")])
-        [created] = (await connection.send(creation)).topics
+        [created] = (await connection.send(topic_creation("u"))).topics
         assert (created.name, created.error_code) == ("u", ErrorCode[expected])
 
 
@@ -332,7 +275,7 @@ async def test_an_alteration_is_seen_though_the_next_one_has_replaced_it(
 
         monkeypatch.setattr(broker.controller, "alter_configs", twice)
         monkeypatch.setattr(ImageWatch, "wait_until", shortly)
-        assert await alter_some(connection, "t", ("flush.ms", 0, "5")) == ("NONE", None)
+        assert await alter_some(connection, "t", ("flush.ms", 0, "5")) == DONE
         assert waits == [True]
         assert await configuration(connection, "t") == {"flush.ms": "6"}
 
@@ -341,15 +284,13 @@ async def test_settings_of_this_broker_and_of_all_are_altered(tmp_path: Path) ->
     async with asking(tmp_path) as (broker, connection):
         change = ("log.retention.ms", 0, "5")
         for name in ("1", ""):
-            assert await alter_some(connection, name, change, resource_type=BROKER_RESOURCE) == (
-                "NONE",
-                None,
-            )
+            altered = await alter_some(connection, name, change, resource_type=BROKER_RESOURCE)
+            assert altered == DONE
             assert broker.controller.image.broker_configs[name] == {"log.retention.ms": "5"}
         replaced = await replace_configs(
             connection, "", {"log.retention.bytes": "6"}, resource_type=BROKER_RESOURCE
         )
-        assert replaced == ("NONE", None)
+        assert replaced == DONE
         assert broker.controller.image.broker_configs[""] == {"log.retention.bytes": "6"}
 
 
@@ -367,14 +308,8 @@ async def test_names_of_a_broker_that_nothing_goes_by_are_logged(
         ]
         for validate_only in (True, False):
             assert not caplog.messages
-            altered = await alter_some(
-                connection,
-                name,
-                *changes,
-                resource_type=BROKER_RESOURCE,
-                validate_only=validate_only,
-            )
-            assert altered == ("NONE", None)
+            more: Any = {"resource_type": BROKER_RESOURCE, "validate_only": validate_only}
+            assert await alter_some(connection, name, *changes, **more) == DONE
         whose = "broker 1" if name else "all brokers"
         assert caplog.messages == [
             f"these settings of Apache Kafka were altered for {whose} and have no effect "
@@ -398,14 +333,13 @@ async def test_many_unknown_names_cost_few_comparisons(
     async with asking(tmp_path) as (_, connection):
         changes = [(f"num.io.thread{i:03}", 0, "1") for i in range(200)]
         altered = await alter_some(connection, "", *changes, resource_type=BROKER_RESOURCE)
-        assert altered == ("NONE", None)
+        assert altered == DONE
     assert len(searched) == HINTS_MAX
     assert caplog.messages[0].endswith(", and 180 more")
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
+async def test_what_a_broker_cannot_alter_is_refused(tmp_path: Path) -> None:
+    refusals = (
         ("2", ("log.retention.ms", 0, "5"), "Unexpected broker id, expected 1"),
         ("x", ("log.retention.ms", 0, "5"), "Unexpected broker id, expected 1"),
         ("1", ("node.id", 0, "5"), "Cannot update these configs dynamically: Set(node.id)"),
@@ -416,12 +350,101 @@ async def test_many_unknown_names_cost_few_comparisons(
         ("1", ("ssl.keystore.location", 0, "/k"), "ssl.keystore.location: not supported"),
         ("1", ("num.io.threads", 0, "x"), "Invalid value x for configuration num.io.threads"),
         ("1", ("unclean.leader.election.enable", 0, "true"), "is for all brokers"),
-    ],
-)
-async def test_what_a_broker_cannot_alter_is_refused(
-    tmp_path: Path, name: str, change: tuple[str, int, str], message: str
-) -> None:
+    )
     async with asking(tmp_path) as (broker, connection):
-        refused, why = await alter_some(connection, name, change, resource_type=BROKER_RESOURCE)
-        assert (refused, message in (why or "")) == ("INVALID_REQUEST", True), why
-        assert not broker.controller.image.broker_configs
+        for name, change, message in refusals:
+            refused, why = await alter_some(connection, name, change, resource_type=BROKER_RESOURCE)
+            assert (refused, message in (why or "")) == ("INVALID_REQUEST", True), why
+            assert not broker.controller.image.broker_configs
+
+
+SET, DELETE = 0, 1
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+async def listed(connection: KafkaConnection) -> list[tuple[int, str]]:
+    request = ListConfigResourcesRequest(resource_types=[GROUP])
+    answer = await connection.send(request)
+    return [(one.resource_type, one.resource_name) for one in answer.config_resources]
+
+
+async def alter(
+    connection: KafkaConnection, name: str, *changes: tuple[str, int, str | None]
+) -> str:
+    code, message = await alter_some(connection, name, *changes, resource_type=GROUP)
+    return message or code
+
+
+async def test_what_a_group_sets_is_described_with_its_sources_and_listed(tmp_path: Path) -> None:
+    settings = BrokerSettings(group_consumer_heartbeat_interval_ms=6000)
+    async with asking(tmp_path, settings) as (_, connection):
+        unset = await describe(connection, GROUP, "g", include_synonyms=True)
+        assert {name: (one.value, one.config_source) for name, one in unset.items()} == {
+            SESSION: ("45000", 5),
+            HEARTBEAT: ("6000", 4),
+        }
+        assert await listed(connection) == []
+        assert await alter(connection, "g", (SESSION, SET, "50000")) == "NONE"
+        found = await describe(connection, GROUP, "g", include_synonyms=True)
+        own, of_broker = [(one.name, one.value, one.source) for one in found[SESSION].synonyms]
+        assert own == (SESSION, "50000", 8)
+        assert of_broker == ("group.consumer.session.timeout.ms", "45000", 5)
+        assert (found[SESSION].value, found[SESSION].read_only) == ("50000", False)
+        assert await listed(connection) == [(GROUP, "g")]
+        assert await alter(connection, "g", (SESSION, DELETE, None)) == "NONE"
+        assert await listed(connection) == []
+
+
+async def test_every_version_alters_groups_and_says_what_is_wrong(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        for version in versions(44):
+            change = (SESSION, SET, str(50_000 + version))
+            more: Any = {"resource_type": GROUP, "version": version}
+            assert await alter_some(connection, "g", change, **more) == DONE
+        for version in versions(33):
+            configs: dict[str, str | None] = {HEARTBEAT: str(6000 + version)}
+            more = {"resource_type": GROUP, "version": version}
+            assert await replace_configs(connection, "g", configs, **more) == DONE
+            found = await describe(connection, GROUP, "g")
+            assert (found[SESSION].value, found[HEARTBEAT].value) == ("45000", configs[HEARTBEAT])
+        refused = await alter_some(connection, "g", (SESSION, SET, "1"), resource_type=GROUP)
+        assert refused == (
+            ErrorCode.INVALID_CONFIG.name,
+            f"{SESSION} must be greater than or equal to group.consumer.min.session.timeout.ms",
+        )
+        unnamed = await alter_some(connection, "", (SESSION, SET, "50000"), resource_type=GROUP)
+        assert unnamed == ("INVALID_REQUEST", "Default group resources are not allowed.")
+
+
+async def test_a_running_group_goes_by_what_is_altered(tmp_path: Path) -> None:
+    """The next answer has the new interval."""
+    async with asking(tmp_path, features=FEATURES) as (_, connection):
+        await create(connection, "t")
+        await coordinator_is_ready(connection)
+        joined = await connection.send(first_heartbeat())
+        assert joined.heartbeat_interval_ms == 5000
+        assert await alter(connection, "g", (HEARTBEAT, SET, "7000")) == "NONE"
+        again = await connection.send(first_heartbeat(member_epoch=joined.member_epoch))
+        other = await connection.send(first_heartbeat(group_id="h"))
+        assert (again.heartbeat_interval_ms, other.heartbeat_interval_ms) == (7000, 5000)
+        assert await alter(connection, "g", (HEARTBEAT, DELETE, None)) == "NONE"
+        again = await connection.send(first_heartbeat(member_epoch=joined.member_epoch))
+        assert again.heartbeat_interval_ms == 5000
+
+
+async def test_other_types_of_groups_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        for name, subject in (
+            ("share.auto.offset.reset", "share groups (KIP-932)"),
+            ("streams.num.standby.replicas", "streams groups (KIP-1071)"),
+            ("consumer.assignment.interval.ms", "delayed and offloaded assignments (KIP-1263)"),
+        ):
+            said = await alter(connection, "g", (name, SET, "1"))
+            assert said == f"{name} is a setting of {subject}, which this cluster does not have"
+        said = await alter(connection, "g", ("share.nonsense", SET, "1"))
+        assert said == "Unknown group config name: share.nonsense"
+        assert 76 in connection.api_versions
+        joining = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
+        refused = await connection.send(joining)
+        assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert "no share groups (KIP-932)" in (refused.error_message or "")

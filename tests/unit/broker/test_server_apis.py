@@ -1,4 +1,4 @@
-"""Each API's handler, asked over a connection, in the versions that clients send."""
+"""APIs of metadata, asked over a connection in each version; refusals as in Apache Kafka 4.3."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.handlers.registry import HANDLERS
-from quorumlog.metadata_quorum.controller_client import ControllerUnavailable
 from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER
@@ -22,54 +21,53 @@ from quorumlog.wire.codec.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from quorumlog.wire.codec.messages.describe_groups import DescribeGroupsRequest
+from quorumlog.wire.codec.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest
 from quorumlog.wire.codec.messages.init_producer_id import InitProducerIdRequest
+from quorumlog.wire.codec.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from quorumlog.wire.codec.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
 )
-from quorumlog.wire.codec.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.codec.schemas import request_class
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.support.groups.asking import asking, create, versions
+from tests.support.broker.requests import lose_controller, produce, topic_creation
+from tests.support.groups.asking import asking, coordinator_is_ready, create, versions
+from tests.support.groups.offset_requests import commit
 from tests.support.groups.single_broker import BROKER, SETTINGS
 
 
-@pytest.mark.parametrize("api_key", sorted(HANDLERS))
-async def test_every_version_of_every_api_answers_even_an_empty_request(
-    api_key: int, tmp_path: Path
-) -> None:
+async def test_each_version_of_each_api_answers_an_empty_request(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
-        for version in versions(api_key):
-            request = request_class(api_key)()
-            if hasattr(request, "acks"):
-                request.acks = -1  # with 0 there would be no answer to wait for
-            await connection.send(request, version=version)
+        for api_key in sorted(HANDLERS):
+            for version in versions(api_key):
+                request = request_class(api_key)()
+                if hasattr(request, "acks"):
+                    request.acks = -1  # with 0 there would be no answer to wait for
+                assert await connection.send(request, version=version) is not None
 
 
-@pytest.mark.parametrize("acks", [1, -1])
-async def test_clients_do_not_write_to_the_internal_topics(tmp_path: Path, acks: int) -> None:
+async def test_clients_do_not_write_to_the_internal_topics(tmp_path: Path) -> None:
     """One record that the coordinator cannot read would keep it from loading the partition."""
 
     async with asking(tmp_path) as (_, connection):
         finder = FindCoordinatorRequest(key="g", coordinator_keys=["g"])
         await connection.send(finder)  # makes the topic
-        data = PartitionProduceData(index=0, records=encode_batch([Record(0, 0, b"k", b"v")]))
-        topic = TopicProduceData(name="__consumer_offsets", partition_data=[data])
-        request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic])
-        response = await connection.send(request, version=9)
-        [answer] = response.responses[0].partition_responses
-        assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-        assert answer.error_message == "only brokers write to this topic"
+        batch = encode_batch([Record(0, 0, b"k", b"v")])
+        for acks in (1, -1):
+            answer = await produce(connection, batch, topic="__consumer_offsets", acks=acks)
+            assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+            assert answer.error_message == "only brokers write to this topic"
 
 
-async def test_metadata_lists_brokers_topics_and_who_leads(tmp_path: Path) -> None:
+async def test_metadata_lists_brokers_topics_by_name_or_id_and_leaders(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
         topic_id = await create(connection, "t")
         for version in versions(3):
@@ -87,11 +85,6 @@ async def test_metadata_lists_brokers_topics_and_who_leads(tmp_path: Path) -> No
                 assert nothing.topics == []
             if version >= 10:
                 assert topic.topic_id == topic_id
-
-
-async def test_metadata_by_id(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (_, connection):
-        topic_id = await create(connection, "t")
         asked = [
             MetadataRequestTopic(topic_id=topic_id, name=None),
             MetadataRequestTopic(topic_id=b"x" * 16, name=None),
@@ -101,9 +94,7 @@ async def test_metadata_by_id(tmp_path: Path) -> None:
         assert outcomes == [("t", ErrorCode.NONE), (None, ErrorCode.UNKNOWN_TOPIC_ID)]
 
 
-async def test_metadata_creates_a_topic_if_the_client_and_the_settings_allow_it(
-    tmp_path: Path,
-) -> None:
+async def test_metadata_creates_a_topic_if_client_and_settings_allow_it(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
 
         async def ask(name: str, *, allowed: bool = True) -> int:
@@ -126,9 +117,6 @@ async def test_metadata_creates_a_topic_if_the_client_and_the_settings_allow_it(
 async def test_metadata_without_a_leader_or_a_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def unavailable(*_: object, **__: object) -> None:
-        raise ControllerUnavailable
-
     async with asking(tmp_path) as (broker, connection):
         await create(connection, "t", 1)
         topic = broker.controller.image.topics["t"]
@@ -138,16 +126,14 @@ async def test_metadata_without_a_leader_or_a_controller(
         response = await connection.send(MetadataRequest(topics=None))
         [partition] = response.topics[0].partitions
         assert partition.error_code == ErrorCode.LEADER_NOT_AVAILABLE
-        monkeypatch.setattr(broker.controller, "create_topics", unavailable)
+        lose_controller(monkeypatch, broker, "create_topics")
         request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
         [new] = (await connection.send(request)).topics
         assert new.error_code == ErrorCode.LEADER_NOT_AVAILABLE
-        [found] = (
-            await connection.send(FindCoordinatorRequest(coordinator_keys=["g"]))
-        ).coordinators
+        finder = FindCoordinatorRequest(coordinator_keys=["g"])
+        [found] = (await connection.send(finder)).coordinators
         assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        failed = CreateTopicsRequest(topics=[CreatableTopic(name="x")], timeout_ms=1)
-        [outcome] = (await connection.send(failed)).topics
+        [outcome] = (await connection.send(topic_creation("x"))).topics
         assert outcome.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
@@ -163,6 +149,12 @@ async def test_topics_are_created_and_deleted_with_an_outcome_each(tmp_path: Pat
                 name="null", configs=[CreatableTopicConfig(name="retention.ms", value=None)]
             ),
             CreatableTopic(name="long", configs=[CreatableTopicConfig(name="x" * 32_767)]),
+            CreatableTopic(
+                name="assigned.twice",
+                num_partitions=-1,
+                replication_factor=-1,
+                assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[1])] * 2,
+            ),
         ]
         for version in versions(19):
             response = await connection.send(
@@ -177,6 +169,7 @@ async def test_topics_are_created_and_deleted_with_an_outcome_each(tmp_path: Pat
                 "many": ErrorCode.INVALID_REPLICATION_FACTOR,
                 "null": ErrorCode.INVALID_CONFIG,
                 "long": ErrorCode.INVALID_CONFIG,
+                "assigned.twice": ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             }
         for version in versions(20):
             topic_id = await create(connection, "t")
@@ -225,58 +218,178 @@ async def test_internal_topics_are_made_as_they_must_be_whoever_asks_first(tmp_p
         assert {topic.configs["cleanup.policy"] for topic in made.values()} == {"compact"}
 
 
-async def test_a_partition_is_assigned_once(tmp_path: Path) -> None:
+async def test_a_topic_is_described_with_the_setting_of_its_creation(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
-        twice = [CreatableReplicaAssignment(partition_index=0, broker_ids=[BROKER])] * 2
-        topic = CreatableTopic(
-            name="t", num_partitions=-1, replication_factor=-1, assignments=twice
-        )
-        [outcome] = (await connection.send(CreateTopicsRequest(topics=[topic]))).topics
-        assert outcome.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-
-
-async def test_describe_cluster_and_configs(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (broker, connection):
         cluster = await connection.send(DescribeClusterRequest())
         assert [node.broker_id for node in cluster.brokers] == [BROKER]
         assert cluster.cluster_id == "test"
-        wrong = await connection.send(DescribeClusterRequest(endpoint_type=2))
-        assert wrong.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
-        config = CreatableTopicConfig(name="retention.ms", value="5")
-        topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=[config])
-        create_request = CreateTopicsRequest(topics=[topic], timeout_ms=1000)
-        [created] = (await connection.send(create_request)).topics
+        request = topic_creation("t", configs={"retention.ms": "5"})
+        [created] = (await connection.send(request)).topics
         settings = {made.name: (made.value, made.config_source) for made in created.configs or []}
         assert settings["retention.ms"] == ("5", 1)
         assert settings["cleanup.policy"] == ("delete", 5)
         resources = [
-            DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=None),
-            DescribeConfigsResource(
-                resource_type=4,
-                resource_name="1",
-                configuration_keys=["num.partitions", "advertised.listeners"],
-            ),
-            DescribeConfigsResource(resource_type=2, resource_name="nope"),
-            DescribeConfigsResource(resource_type=4, resource_name="77"),
+            DescribeConfigsResource(resource_type=kind, resource_name=name)
+            for kind, name in ((2, "t"), (2, "nope"), (4, "77"))
         ]
         for version in versions(32):
-            request = DescribeConfigsRequest(resources=resources, include_synonyms=True)
-            response = await connection.send(request, version=version)
-            of_topic, of_broker, unknown, other = response.results
+            asked = DescribeConfigsRequest(resources=resources, include_synonyms=True)
+            response = await connection.send(asked, version=version)
+            of_topic, unknown, other = response.results
             values = {found.name: (found.value, found.config_source) for found in of_topic.configs}
             assert values["retention.ms"] == ("5", 1)
             assert values["min.insync.replicas"] == ("1", 5)
-            assert {found.name: found.value for found in of_broker.configs} == {
-                "num.partitions": "1",
-                "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker.port}",
-            }
-            assert all(found.read_only for found in of_broker.configs)
             assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert other.error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_producer_ids_are_given_once(tmp_path: Path) -> None:
+async def test_producer_ids_are_given_once_and_not_for_half_of_one(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
         given = [await connection.send(InitProducerIdRequest()) for _ in range(25)]
         assert {(answer.error_code, answer.producer_epoch) for answer in given} == {(0, 0)}
         assert len({answer.producer_id for answer in given}) == 25
+        for producer_id, epoch, code in (
+            (5, -1, ErrorCode.INVALID_REQUEST),
+            (-1, 0, ErrorCode.INVALID_REQUEST),
+            (5, 0, ErrorCode.NONE),
+            (-1, -1, ErrorCode.NONE),
+        ):
+            request = InitProducerIdRequest(producer_id=producer_id, producer_epoch=epoch)
+            for version in versions(22)[3:]:
+                answer = await connection.send(request, version=version)
+                assert answer.error_code == code
+                is_given = code == ErrorCode.NONE
+                assert (answer.producer_id >= 0) is is_given
+                assert answer.producer_epoch == (0 if is_given else -1)
+
+
+def list_offsets(*asked: tuple[int, int]) -> ListOffsetsTopic:
+    """Return the request for these (partition, timestamp)."""
+    parts = [ListOffsetsPartition(partition_index=one, timestamp=at) for one, at in asked]
+    return ListOffsetsTopic(name="t", partitions=parts)
+
+
+async def test_a_partition_named_twice_in_list_offsets_has_one_error(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t")
+        in_one = [list_offsets((0, -1), (0, -2), (1, -1))]
+        in_two = [list_offsets((0, -1), (1, -1)), list_offsets((0, -1))]
+        for topics in (in_one, in_two):
+            request = ListOffsetsRequest(replica_id=-1, topics=topics)
+            for version in versions(2):
+                [topic] = (await connection.send(request, version=version)).topics
+                codes = {part.partition_index: part.error_code for part in topic.partitions}
+                assert len(topic.partitions) == 2
+                assert codes == {0: ErrorCode.INVALID_REQUEST, 1: ErrorCode.NONE}
+        ask = FetchPartition(partition=0, fetch_offset=99, partition_max_bytes=1000)
+        fetch = FetchRequest(topics=[FetchTopic(topic="t", partitions=[ask])])
+        answer = await connection.send(fetch, version=12)
+        [partition] = answer.responses[0].partitions
+        assert partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert partition.high_watermark == partition.last_stable_offset == -1
+        assert partition.log_start_offset == -1
+
+
+async def test_a_special_offset_is_known_from_its_version_on(tmp_path: Path) -> None:
+    first_versions = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t")
+        for version in versions(2):
+            for timestamp in (*first_versions, -7, -(2**63), 5):
+                asked = ListOffsetsRequest(replica_id=-1, topics=[list_offsets((0, timestamp))])
+                [topic] = (await connection.send(asked, version=version)).topics
+                is_known = timestamp > 0 or version >= first_versions.get(timestamp, 99)
+                expected = ErrorCode.NONE if is_known else ErrorCode.UNSUPPORTED_VERSION
+                [partition] = topic.partitions
+                assert partition.error_code == expected, (version, timestamp)
+
+
+async def test_metadata_of_a_topic_named_twice_or_by_an_id_too_early(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        topic_id = await create(connection, "t")
+        names = [MetadataRequestTopic(name=name) for name in ("t", "a/b", "t", "a/b")]
+        for version in versions(3):
+            answer = await connection.send(MetadataRequest(topics=names), version=version)
+            assert [topic.name for topic in answer.topics] == ["t", "a/b"]
+        ids = [MetadataRequestTopic(name=None, topic_id=topic_id)] * 2
+        answer = await connection.send(MetadataRequest(topics=ids))
+        assert [topic.name for topic in answer.topics] == ["t"]
+        by_id = MetadataRequestTopic(name="t", topic_id=topic_id)
+        nameless = MetadataRequestTopic(name=None)
+        for version in (10, 11):
+            for wrong in (by_id, nameless):
+                request = MetadataRequest(topics=[MetadataRequestTopic(name="t"), wrong])
+                answer = await connection.send(request, version=version)
+                outcomes = [(topic.name, topic.error_code) for topic in answer.topics]
+                refusal = ErrorCode.INVALID_REQUEST
+                assert outcomes == [("t", refusal), (wrong.name or "", refusal)]
+                assert answer.brokers == []
+        answer = await connection.send(MetadataRequest(topics=[by_id]), version=12)
+        assert answer.topics[0].error_code == ErrorCode.NONE
+
+
+async def test_describe_cluster_has_two_types_of_endpoints_and_one_answer(tmp_path: Path) -> None:
+    expected = {
+        0: ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+        1: ErrorCode.NONE,
+        2: ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+        3: ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+    }
+    async with asking(tmp_path) as (_, connection):
+        for version in (1, 2):
+            for endpoint_type, code in expected.items():
+                request = DescribeClusterRequest(endpoint_type=endpoint_type)
+                answer = await connection.send(request, version=version)
+                assert (answer.error_code, bool(answer.brokers)) == (code, code == 0)
+                assert answer.endpoint_type == 1
+                if endpoint_type == 2:  # clients show it to people
+                    assert answer.error_message == (
+                        "The request was sent to an endpoint of type BROKER, but we wanted an "
+                        "endpoint of type CONTROLLER"
+                    )
+
+
+NOT_ASKED = -(2**31)
+TOPIC, CLUSTER, GROUP = 3576, 8096, 3400  # as Apache Kafka answers without an authorizer
+
+
+async def test_operations_of_topics_cluster_and_groups_are_named_if_asked(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t")
+        asked = [MetadataRequestTopic(name="t"), MetadataRequestTopic(name="a/b")]
+        for version in versions(3)[8:]:
+            for topics in (asked, None):
+                plain = await connection.send(MetadataRequest(topics=topics), version=version)
+                found = {topic.topic_authorized_operations for topic in plain.topics}
+                assert found == {NOT_ASKED}
+                assert plain.cluster_authorized_operations == NOT_ASKED
+                curious = MetadataRequest(
+                    topics=topics,
+                    include_topic_authorized_operations=True,
+                    include_cluster_authorized_operations=version <= 10,
+                )
+                full = await connection.send(curious, version=version)
+                found = {topic.topic_authorized_operations for topic in full.topics}
+                assert found == {TOPIC}
+                expected = CLUSTER if version <= 10 else NOT_ASKED  # gone since v11
+                assert full.cluster_authorized_operations == expected
+        unknown = MetadataRequestTopic(topic_id=b"x" * 16, name=None)
+        request = MetadataRequest(topics=[unknown], include_topic_authorized_operations=True)
+        [topic] = (await connection.send(request, version=12)).topics
+        assert topic.topic_authorized_operations == NOT_ASKED
+        for version in versions(60):
+            for include, expected in ((False, NOT_ASKED), (True, CLUSTER)):
+                cluster = DescribeClusterRequest(include_cluster_authorized_operations=include)
+                answer = await connection.send(cluster, version=version)
+                assert answer.cluster_authorized_operations == expected
+        await coordinator_is_ready(connection)
+        assert await commit(connection, "g") == 0
+        for version in versions(15)[3:]:
+            asking_groups = DescribeGroupsRequest(groups=["g", "nope"])
+            described = await connection.send(asking_groups, version=version)
+            assert {group.authorized_operations for group in described.groups} == {NOT_ASKED}
+            asking_groups.include_authorized_operations = True
+            known, nobody = (await connection.send(asking_groups, version=version)).groups
+            assert known.authorized_operations == GROUP
+            is_error = version >= 6  # older versions call it a Dead group
+            assert nobody.authorized_operations == (NOT_ASKED if is_error else GROUP)

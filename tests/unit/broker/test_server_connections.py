@@ -1,9 +1,10 @@
-"""The server over a real socket: order, limits, and what it does with what it cannot read."""
+"""The server over a real socket: order, limits, turns, and requests that it cannot read."""
 
 import asyncio
 import logging
 import struct
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 
 from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.broker.server import turns
 from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply
+from quorumlog.broker.server.turns import Turns
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -27,6 +30,7 @@ from tests.support.broker.peer import (
     HEARTBEAT,
     METADATA,
     SYNC,
+    Handle,
     beat,
     connected,
     serving,
@@ -76,6 +80,20 @@ GARBAGE = {
 }
 
 
+def later_answers(
+    later: list[asyncio.Future[Any]], *, at_once: Callable[[int], bool] = lambda _: False
+) -> Handle:
+    """Handle requests by futures, which it appends; others at once."""
+
+    def handle(context: BrokerContext, header: RequestHeader, request: Any) -> Reply:
+        if at_once(header.correlation_id):
+            return beat(header.correlation_id)
+        later.append(asyncio.get_running_loop().create_future())
+        return later[-1]
+
+    return handle
+
+
 @pytest.mark.parametrize("name", GARBAGE)
 async def test_what_cannot_be_read_ends_the_connection_with_one_line(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -96,17 +114,15 @@ async def test_what_cannot_be_read_ends_the_connection_with_one_line(
 async def test_a_refused_request_that_is_sent_again_and_again_has_one_line_for_each_software(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    newer = struct.pack(">hhihx", METADATA, 99, 1, 0)
+    newer = struct.pack(">ihhihx", 11, METADATA, 99, 1, 0)
     async with serving(tmp_path) as (_, _, port):
         for name in ("tool", "tool", "other", "tool", "") * 2:
             async with connected(port) as peer:
                 if name:
-                    asked = ApiVersionsRequest(
-                        client_software_name=name, client_software_version="1"
-                    )
-                    peer.send(asked, 1, 3)
+                    software = {"client_software_name": name, "client_software_version": "1"}
+                    peer.send(ApiVersionsRequest(**software), 1, 3)
                     await peer.answer(API_VERSIONS, 3)
-                peer.writer.write(struct.pack(">i", len(newer)) + newer)
+                peer.writer.write(newer)
                 assert await peer.is_closed()
     said = [line.partition(" ")[2] for line in caplog.messages]
     reason = "closed: Metadata v99 is not supported"
@@ -120,8 +136,7 @@ async def test_refused_requests_of_ever_new_kinds_have_a_line_each_up_to_a_limit
     async with serving(tmp_path) as (_, _, port):
         for version in range(50, 60):
             async with connected(port) as peer:
-                newer = struct.pack(">hhihx", METADATA, version, 1, 0)
-                peer.writer.write(struct.pack(">i", len(newer)) + newer)
+                peer.writer.write(struct.pack(">ihhihx", 11, METADATA, version, 1, 0))
                 assert await peer.is_closed()
     assert len(caplog.messages) == 4
 
@@ -143,19 +158,12 @@ async def test_requests_may_arrive_in_any_pieces(tmp_path: Path) -> None:
 
 async def test_responses_leave_in_the_order_of_the_requests(tmp_path: Path) -> None:
     later: list[asyncio.Future[Any]] = []
-
-    def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
-        if header.correlation_id % 3 == 0:
-            return beat(header.correlation_id)
-        later.append(asyncio.get_running_loop().create_future())
-        return later[-1]
+    handle = later_answers(later, at_once=lambda number: number % 3 == 0)
 
     async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
         for correlation_id in range(9):
             peer.send(HeartbeatRequest(), correlation_id, 1)
-        async with asyncio.timeout(5):
-            while len(later) < 6:
-                await asyncio.sleep(0)
+        await until(lambda: len(later) == 6)
         for index, answer in reversed([*enumerate(later)]):
             answer.set_result(beat(100 + index))
         answers = [await peer.answer(HEARTBEAT, 1) for _ in range(9)]
@@ -164,9 +172,7 @@ async def test_responses_leave_in_the_order_of_the_requests(tmp_path: Path) -> N
         assert times == [0, 100, 101, 3, 102, 103, 6, 104, 105]
 
 
-async def test_requests_wait_while_a_task_answers_and_its_request_stays_whole(
-    tmp_path: Path,
-) -> None:
+async def test_requests_wait_while_a_task_answers_a_whole_request(tmp_path: Path) -> None:
     gate, seen = asyncio.Event(), list[str]()
 
     async def slowly(request: HeartbeatRequest) -> HeartbeatResponse:
@@ -224,13 +230,9 @@ async def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> N
 
 async def test_at_most_so_many_requests_are_under_way(tmp_path: Path) -> None:
     later: list[asyncio.Future[Any]] = []
-
-    def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
-        later.append(asyncio.get_running_loop().create_future())
-        return later[-1]
-
     few = replace(SETTINGS, queued_max_requests=4)
-    async with serving(tmp_path, handle, few) as (_, _, port), connected(port) as peer:
+    serve = serving(tmp_path, later_answers(later), few)
+    async with serve as (_, _, port), connected(port) as peer:
         for correlation_id in range(20):
             peer.send(HeartbeatRequest(), correlation_id, 1)
         await peer.writer.drain()
@@ -247,12 +249,7 @@ async def test_a_fetch_is_answered_before_the_next_request_is_looked_at(tmp_path
     """Many fetches that wait could be answered at once, each with 55 MiB."""
 
     fetches: list[asyncio.Future[Any]] = []
-
-    def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest) -> Reply:
-        fetches.append(asyncio.get_running_loop().create_future())
-        return fetches[-1]
-
-    serve = serving(tmp_path, handle, api_key=FETCH)
+    serve = serving(tmp_path, later_answers(fetches), api_key=FETCH)
     async with serve as (_, server, port), connected(port) as peer:
         for correlation_id in range(9):
             peer.send(FetchRequest(), correlation_id, 11)
@@ -292,9 +289,7 @@ async def test_a_handler_that_fails_ends_its_connection_alone(
     assert all(record.exc_info for record in caplog.records)
 
 
-async def test_a_handler_may_have_the_connection_closed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_handlers_may_disconnect(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
         if header.correlation_id:
             raise Disconnect("no answer could say it")
@@ -316,9 +311,7 @@ async def test_a_bug_of_ours_is_reported_to_the_node(tmp_path: Path) -> None:
 
     async with serving(tmp_path, handle) as (broker, _, port), connected(port) as peer:
         peer.send(HeartbeatRequest(), 0, 1)
-        async with asyncio.timeout(5):
-            while not broker.violations:
-                await asyncio.sleep(0)
+        await until(lambda: broker.violations)
         assert str(broker.violations.pop()) == "planted"
 
 
@@ -367,17 +360,82 @@ async def test_what_passes_is_counted(tmp_path: Path) -> None:
 
 async def test_a_stop_lets_what_is_under_way_end(tmp_path: Path) -> None:
     later: list[asyncio.Future[Any]] = []
-
-    def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
-        later.append(asyncio.get_running_loop().create_future())
-        asyncio.get_running_loop().call_later(0.02, later[-1].set_result, beat(7))
-        return later[-1]
-
-    async with serving(tmp_path, handle) as (_, server, port), connected(port) as peer:
+    serve = serving(tmp_path, later_answers(later))
+    async with serve as (_, server, port), connected(port) as peer:
         peer.send(HeartbeatRequest(), 3, 1)
-        async with asyncio.timeout(5):
-            while not later:
-                await asyncio.sleep(0)
+        await until(lambda: later)
+        asyncio.get_running_loop().call_later(0.02, later[0].set_result, beat(7))
         await server.stop(grace_ms=2000)
         assert (await peer.answer(HEARTBEAT, 1))[0] == 3
         assert await peer.is_closed()
+
+
+PEERS, REQUESTS = 5, 8
+
+
+class CountedTurns:
+    """How many turns of the loop there were."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self.count += 1
+        self._handle = asyncio.get_running_loop().call_soon(self._go_on)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+
+async def test_requests_that_take_long_leave_turns_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, str]] = []
+
+    def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
+        del context
+        seen.append((counted.count, request.member_id))
+        return beat(header.correlation_id)
+
+    async with AsyncExitStack() as stack:
+        _, _, port = await stack.enter_async_context(serving(tmp_path, handle))
+        peers = [await stack.enter_async_context(connected(port)) for _ in range(PEERS)]
+        monkeypatch.setattr(turns, "TURN_S", 0.0)  # every request takes longer than a turn
+        counted = CountedTurns()
+        for number, peer in enumerate(peers):
+            for correlation_id in range(REQUESTS):
+                peer.send(HeartbeatRequest(member_id=f"m{number}"), correlation_id, 1)
+        answers = [[await peer.answer(HEARTBEAT, 1) for _ in range(REQUESTS)] for peer in peers]
+        counted.stop()
+    for of_peer in answers:
+        assert [correlation_id for correlation_id, _ in of_peer] == [*range(REQUESTS)]
+    assert len({turn for turn, _ in seen}) == len(seen) == PEERS * REQUESTS
+    assert {name for _, name in seen[:PEERS]} == {f"m{number}" for number in range(PEERS)}
+
+
+async def test_a_client_that_goes_while_it_waits_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, lambda *_: beat(1)) as (broker, _, port):
+        monkeypatch.setattr(turns, "TURN_S", 0.0)
+        async with connected(port) as peer:
+            for correlation_id in range(50):
+                peer.send(HeartbeatRequest(), correlation_id, 1)
+            assert (await peer.answer(HEARTBEAT, 1))[0] == 0
+        async with connected(port) as peer:
+            peer.send(HeartbeatRequest(), 7, 1)
+            assert (await peer.answer(HEARTBEAT, 1))[0] == 7
+        assert broker.violations == []
+
+
+async def test_what_waits_goes_on_in_order_and_one_at_least_in_a_turn() -> None:
+    line, called = Turns(), list[int]()
+    now_s = asyncio.get_running_loop().time()
+    assert not line.is_over(now_s)
+    assert line.is_over(now_s + turns.TURN_S)
+    for number in range(3):
+        line.wait(lambda number=number: called.append(number))  # type: ignore[misc]
+    assert called == []
+    await loop_turns(2)
+    assert called == [0, 1, 2]

@@ -1,7 +1,8 @@
-"""ElectLeaders and DescribeQuorum over a connection; when an admin request is answered."""
+"""ElectLeaders, DescribeQuorum and reassignments over a connection; when they are answered."""
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,20 @@ import pytest
 from quorumlog.broker.controller_requests import image_watch
 from quorumlog.broker.handlers.elect_leaders import LOOKED_AT_AT_ONCE, _led_by_another
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, ElectionResult
-from quorumlog.metadata_quorum.image import (
-    BrokerImage,
-    ClusterDelta,
-    ClusterImage,
-    PartitionImage,
-    TopicImage,
-)
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.message import Request
+from quorumlog.wire.codec.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from quorumlog.wire.codec.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from quorumlog.wire.codec.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from quorumlog.wire.codec.messages.create_topics import CreateTopicsRequest
 from quorumlog.wire.codec.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from quorumlog.wire.codec.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -38,13 +38,14 @@ from quorumlog.wire.codec.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from quorumlog.wire.codec.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
+from quorumlog.wire.codec.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
 )
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
 from quorumlog.wire.io.connection import KafkaConnection
+from tests.support.broker.replicas import broker as registered
+from tests.support.broker.requests import list_offset, lose_controller, topic_creation
 from tests.support.groups.asking import asking, create, versions
 from tests.support.groups.single_broker import BROKER, SingleBroker
 from tests.support.waiting import loop_turns, until
@@ -53,38 +54,31 @@ OTHER = BrokerId(2)
 TOPIC, BROKER_RESOURCE = 2, 4
 
 
-def register_other(broker: SingleBroker) -> None:
+def register_other(broker: SingleBroker, *, fenced: bool = False) -> None:
     """Register a second broker, which nothing runs."""
-    other = BrokerImage(
-        broker_id=OTHER,
-        broker_epoch=2,
-        incarnation_id="",
-        host="127.0.0.1",
-        port=1,
-        control_address="",
-        fenced=False,
-    )
-    brokers = {**broker.controller.image.brokers, OTHER: other}
+    brokers = {**broker.controller.image.brokers, OTHER: registered(OTHER, 2, fenced=fenced)}
     broker.controller.publish(ClusterDelta(brokers=frozenset({OTHER})), brokers=brokers)
 
 
-def led_by_other(broker: SingleBroker, name: str, preferred: BrokerId, partitions: int) -> None:
-    """Let the second broker lead partitions of which `preferred` is the first replica."""
-    replicas = (preferred, *({BROKER, OTHER} - {preferred}))
+def led_by(leader: BrokerId, replicas: tuple[BrokerId, ...], partitions: int) -> TopicImage:
     partition = PartitionImage(
-        leader_id=OTHER,
+        leader_id=leader,
         leader_epoch=Epoch(4),
         partition_epoch=Epoch(4),
         replicas=replicas,
         isr=replicas,
     )
+    return TopicImage(name="t", topic_id=TopicId(b"t" * 16), partitions=(partition,) * partitions)
+
+
+def led_by_other(broker: SingleBroker, name: str, preferred: BrokerId, partitions: int) -> None:
+    """Let the second broker lead partitions of which `preferred` is the first replica."""
     topic_id = TopicId(name.encode().ljust(16, b"."))
-    topic = TopicImage(name=name, topic_id=topic_id, partitions=(partition,) * partitions)
-    image = broker.controller.image
+    made = led_by(OTHER, (preferred, *({BROKER, OTHER} - {preferred})), partitions)
+    topic, image = replace(made, name=name, topic_id=topic_id), broker.controller.image
+    places = frozenset(TopicPartition(name, index) for index in range(partitions))
     broker.controller.publish(
-        ClusterDelta(
-            partitions=frozenset(TopicPartition(name, index) for index in range(partitions))
-        ),
+        ClusterDelta(partitions=places),
         topics={**image.topics, name: topic},
         topic_names={**image.topic_names, topic_id: name},
     )
@@ -113,7 +107,9 @@ async def elect(
     return ErrorCode(response.error_code), outcomes
 
 
-async def test_preferred_leaders_take_over_where_they_are_named(tmp_path: Path) -> None:
+async def test_preferred_leaders_take_over_where_they_are_named_not_unclean_ones(
+    tmp_path: Path,
+) -> None:
     async with asking(tmp_path) as (broker, connection):
         register_other(broker)
         for version in versions(43):
@@ -130,6 +126,13 @@ async def test_preferred_leaders_take_over_where_they_are_named(tmp_path: Path) 
             first, second = broker.context.image.topics[name].partitions
             assert (first.leader_id, second.leader_id) == (OTHER, BROKER)
             assert second.leader_epoch == 5
+        led_by_other(broker, "t", BROKER, 1)
+        unclean = await elect(connection, {"t": [0]}, election_type=1)
+        assert unclean == (ErrorCode.NONE, {("t", 0): "ELECTION_NOT_NEEDED"})
+        unknown = await elect(connection, {"t": [0]}, election_type=2)
+        assert unknown == (ErrorCode.INVALID_REQUEST, {("t", 0): "INVALID_REQUEST"})
+        of_all = await elect(connection, None, election_type=2)
+        assert of_all == (ErrorCode.INVALID_REQUEST, {})
 
 
 async def test_without_topics_all_partitions_are_looked_at_and_only_news_is_told(
@@ -152,21 +155,8 @@ async def test_without_topics_all_partitions_are_looked_at_and_only_news_is_told
         assert needless == (ErrorCode.NONE, {("away", 0): "ELECTION_NOT_NEEDED"})
 
 
-async def test_a_look_at_all_partitions_lets_others_work_in_between(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    partition = PartitionImage(
-        leader_id=OTHER,
-        leader_epoch=Epoch(0),
-        partition_epoch=Epoch(0),
-        replicas=(BROKER, OTHER),
-        isr=(OTHER,),
-    )
-    topic = TopicImage(
-        name="t",
-        topic_id=TopicId(b"t" * 16),
-        partitions=(partition,) * (2 * LOOKED_AT_AT_ONCE + 1),
-    )
+async def test_a_look_at_all_partitions_makes_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = led_by(OTHER, (BROKER, OTHER), 2 * LOOKED_AT_AT_ONCE + 1)
     pauses = []
     sleep = asyncio.sleep
 
@@ -179,24 +169,6 @@ async def test_a_look_at_all_partitions_lets_others_work_in_between(
     found = [at async for at in _led_by_another(image, unclean=False)]
     assert len(found) == len(topic.partitions)
     assert pauses == [0, 0]
-
-
-async def test_unclean_and_unknown_elections_are_refused(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (broker, connection):
-        register_other(broker)
-        led_by_other(broker, "t", BROKER, 1)
-        assert await elect(connection, {"t": [0]}, election_type=1) == (
-            ErrorCode.NONE,
-            {("t", 0): "ELECTION_NOT_NEEDED"},
-        )
-        assert await elect(connection, {"t": [0]}, election_type=2) == (
-            ErrorCode.INVALID_REQUEST,
-            {("t", 0): "INVALID_REQUEST"},
-        )
-        assert await elect(connection, None, election_type=2) == (
-            ErrorCode.INVALID_REQUEST,
-            {},
-        )
 
 
 async def test_what_is_not_decided_in_time_is_told_partition_by_partition(
@@ -223,14 +195,22 @@ async def test_what_is_not_decided_in_time_is_told_partition_by_partition(
 # --- DescribeQuorum ---
 
 
+def quorum_of(*topics: tuple[str, list[int]]) -> DescribeQuorumRequest:
+    return DescribeQuorumRequest(
+        topics=[
+            RequestTopicData(
+                topic_name=name,
+                partitions=[RequestPartitionData(partition_index=index) for index in indexes],
+            )
+            for name, indexes in topics
+        ]
+    )
+
+
 async def test_the_quorum_is_described_by_its_leader(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, connection):
-        topic = RequestTopicData(
-            topic_name="__cluster_metadata",
-            partitions=[RequestPartitionData(partition_index=0)],
-        )
         for version in versions(55):
-            request = DescribeQuorumRequest(topics=[topic])
+            request = quorum_of(("__cluster_metadata", [0]))
             response = await connection.send(request, version=version)
             assert response.error_code == ErrorCode.NONE
             [partition] = response.topics[0].partitions
@@ -246,41 +226,22 @@ async def test_the_quorum_is_described_by_its_leader(tmp_path: Path) -> None:
                 [node] = response.nodes
                 [listener] = node.listeners
                 assert (node.node_id, listener.host, listener.port) == (BROKER, "::1", 9093)
-
-
-@pytest.mark.parametrize("asked", [[("t", [0])], [("__cluster_metadata", [1])], []])
-async def test_no_other_partition_has_a_quorum(
-    tmp_path: Path, asked: list[tuple[str, list[int]]]
-) -> None:
-    async with asking(tmp_path) as (_, connection):
-        topics = [
-            RequestTopicData(
-                topic_name=name,
-                partitions=[RequestPartitionData(partition_index=index) for index in indexes],
-            )
-            for name, indexes in asked
-        ]
-        response = await connection.send(DescribeQuorumRequest(topics=topics), version=2)
-        codes = [part.error_code for topic in response.topics for part in topic.partitions]
-        assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * len(asked)
+        for asked in [("t", [0])], [("__cluster_metadata", [1])], []:  # no other has a quorum
+            response = await connection.send(quorum_of(*asked), version=2)
+            codes = [part.error_code for topic in response.topics for part in topic.partitions]
+            assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * len(asked)
 
 
 async def test_without_a_controller_the_outcome_is_said_to_be_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def unavailable(*_: object, **__: object) -> None:
-        raise ControllerUnavailable
-
     async with asking(tmp_path) as (broker, connection):
-        for name in ("elect_leaders", "describe_quorum"):
-            monkeypatch.setattr(broker.controller, name, unavailable)
+        lose_controller(monkeypatch, broker, "elect_leaders describe_quorum alter_reassignments")
         _, outcomes = await elect(connection, {"t": [0]})
         assert outcomes == {("t", 0): "REQUEST_TIMED_OUT"}
-        topic = RequestTopicData(
-            topic_name="__cluster_metadata", partitions=[RequestPartitionData()]
-        )
-        described = await connection.send(DescribeQuorumRequest(topics=[topic]), version=2)
+        described = await connection.send(quorum_of(("__cluster_metadata", [0])), version=2)
         assert described.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert await reassign(connection, [1]) == (ErrorCode.REQUEST_TIMED_OUT, {})
 
 
 # --- An answer waits for this broker's own metadata ---
@@ -334,8 +295,7 @@ async def test_an_answer_waits_until_this_broker_knows_what_it_says(
 
 
 def creation() -> CreateTopicsRequest:
-    topic = CreatableTopic(name="new", num_partitions=2, replication_factor=1)
-    return CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+    return topic_creation("new", 2)
 
 
 def lookup() -> MetadataRequest:
@@ -349,10 +309,9 @@ def coordinator_lookup() -> FindCoordinatorRequest:
 
 
 async def first_offset(connection: KafkaConnection, topic: str, partition: int) -> ErrorCode:
-    asked = ListOffsetsPartition(partition_index=partition, timestamp=-2)
-    topics = [ListOffsetsTopic(name=topic, partitions=[asked])]
-    response = await connection.send(ListOffsetsRequest(replica_id=-1, topics=topics), version=4)
-    return ErrorCode(response.topics[0].partitions[0].error_code)
+    return ErrorCode(
+        (await list_offset(connection, -2, topic=topic, partition=partition)).error_code
+    )
 
 
 @pytest.mark.parametrize(
@@ -379,9 +338,7 @@ async def test_an_answer_waits_until_this_broker_serves_the_partitions_that_it_m
         assert await first_offset(connection, topic, partition) is ErrorCode.NONE
 
 
-async def test_metadata_of_a_topic_that_another_connection_makes_waits_as_well(
-    tmp_path: Path,
-) -> None:
+async def test_metadata_of_a_topic_of_another_connection_waits_as_well(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
         broker.disk_queue.is_held = True
         other = await KafkaConnection.open("127.0.0.1", broker.port, client_id="other")
@@ -415,9 +372,7 @@ async def test_an_answer_waits_for_a_log_that_is_not_opened_no_longer_than_a_sec
 # --- A timeout of 0 bounds how long an answer waits, not what is done ---
 
 
-async def test_a_request_with_a_timeout_of_nothing_is_carried_out_and_answered(
-    tmp_path: Path,
-) -> None:
+async def test_a_request_with_a_timeout_of_0_is_carried_out_and_answered(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
         requests = (creation(), growth(), election(), deletion())
         await create(connection, "t", partitions=1)
@@ -430,3 +385,77 @@ async def test_a_request_with_a_timeout_of_nothing_is_carried_out_and_answered(
         assert outcome.error_code == ErrorCode.ELECTION_NOT_NEEDED
         assert [topic.error_code for topic in deleted.responses] == [ErrorCode.NONE]
         assert [*broker.controller.image.topics] == ["new"]
+
+
+Outcomes = dict[tuple[str, int], str]
+
+
+async def reassign(
+    connection: KafkaConnection,
+    replicas: list[int] | None,
+    index: int = 0,
+    *,
+    version: int = 1,
+    allow: bool = True,
+) -> tuple[ErrorCode, Outcomes]:
+    partition = ReassignablePartition(partition_index=index, replicas=replicas)
+    request = AlterPartitionReassignmentsRequest(
+        topics=[ReassignableTopic(name="t", partitions=[partition])],
+        allow_replication_factor_change=allow,
+        timeout_ms=1_000,
+    )
+    response = await connection.send(request, version=version)
+    outcomes = {
+        (topic.name, one.partition_index): ErrorCode(one.error_code).name
+        for topic in response.responses
+        for one in topic.partitions
+    }
+    return ErrorCode(response.error_code), outcomes
+
+
+async def ongoing(
+    connection: KafkaConnection, topics: dict[str, list[int]] | None
+) -> list[tuple[str, int, list[int], list[int], list[int]]]:
+    asked = [
+        ListPartitionReassignmentsTopics(name=name, partition_indexes=indexes)
+        for name, indexes in (topics or {}).items()
+    ]
+    response = await connection.send(ListPartitionReassignmentsRequest(topics=asked or None))
+    assert response.error_code == ErrorCode.NONE
+    return [
+        (t.name, p.partition_index, p.replicas, p.adding_replicas, p.removing_replicas)
+        for t in response.topics
+        for p in t.partitions
+    ]
+
+
+async def test_a_reassignment_begins_is_listed_and_is_cancelled_or_refused_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "quorumlog.broker.handlers.list_partition_reassignments.LOOKED_AT_AT_ONCE", 1
+    )
+    async with asking(tmp_path) as (broker, connection):
+        register_other(broker)
+        await create(connection, "t", 2)
+        none = ErrorCode.NONE
+        for version in versions(45):
+            assert await reassign(connection, [2], version=version) == (none, {("t", 0): "NONE"})
+            moving = [("t", 0, [2, 1], [2], [1])]
+            assert await ongoing(connection, None) == moving
+            assert await ongoing(connection, {"t": [0, 1, 7], "none": [0]}) == moving
+            assert await ongoing(connection, {"t": [1]}) == []
+            assert await reassign(connection, None, version=version) == (none, {("t", 0): "NONE"})
+            assert await ongoing(connection, None) == []
+        for refused, why in (
+            (await reassign(connection, None), {("t", 0): "NO_REASSIGNMENT_IN_PROGRESS"}),
+            (await reassign(connection, [1, 9]), {("t", 0): "INVALID_REPLICA_ASSIGNMENT"}),
+            (await reassign(connection, [1], 5), {("t", 5): "UNKNOWN_TOPIC_OR_PARTITION"}),
+            (
+                await reassign(connection, [1, 2], allow=False),
+                {("t", 0): "INVALID_REPLICATION_FACTOR"},
+            ),
+        ):
+            assert refused == (none, why)
+
+        assert await ongoing(connection, None) == []

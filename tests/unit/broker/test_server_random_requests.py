@@ -16,7 +16,7 @@ from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.wire.codec.message import Message, Struct
 from quorumlog.wire.codec.schemas import request_class
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.support.broker.peer import connected
+from tests.support.broker.peer import Peer, connected
 from tests.support.groups.asking import coordinator_is_ready, create, versions
 from tests.support.groups.single_broker import SETTINGS, single_broker
 from tests.support.sizes import tries
@@ -71,12 +71,11 @@ def plausible(draw: random.Random, name: str, value: Any, learned: list[str]) ->
     return value
 
 
-async def ask(port: int, request: Any, version: int) -> Message:
-    async with connected(port) as peer:
-        peer.send(request, 7, version)
-        correlation_id, response = await peer.answer(request.API_KEY, version)
-        assert correlation_id == 7
-        return response
+async def ask(peer: Peer, request: Any, version: int) -> Message:
+    peer.send(request, 7, version)
+    correlation_id, response = await peer.answer(request.API_KEY, version)
+    assert correlation_id == 7
+    return response
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -94,12 +93,13 @@ async def test_every_request_is_answered(
             learned = [""]
             asked = [key for key in sorted(HANDLERS) for _ in range(SAMPLES)]
             draw.shuffle(asked)
-            for api_key in asked:
-                version = draw.choice(versions(api_key))
-                request = random_message(draw, request_class(api_key), version)
-                make_plausible(draw, request, learned)
-                response = await ask(broker.port, request, version)
-                learned.append(getattr(response, "member_id", None) or "")
+            async with connected(broker.port) as peer:
+                for api_key in asked:
+                    version = draw.choice(versions(api_key))
+                    request = random_message(draw, request_class(api_key), version)
+                    make_plausible(draw, request, learned)
+                    response = await ask(peer, request, version)
+                    learned.append(getattr(response, "member_id", None) or "")
             await asyncio.sleep(0)
             assert broker.violations == []
     assert caplog.messages == []

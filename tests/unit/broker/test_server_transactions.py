@@ -1,15 +1,18 @@
-"""The APIs of transactions, through a socket: one broker that is every coordinator."""
+"""The APIs of transactions through a socket, and a broker's connection to itself without one."""
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quorumlog.broker.handlers.add_partitions_to_txn import PARTITIONS_MAX, REFUSED_MAX
+from quorumlog.broker.handlers import add_partitions_to_txn
 from quorumlog.broker.handlers.registry import HANDLERS
-from quorumlog.broker.server.api import BrokerContext, answers
+from quorumlog.broker.server.api import ApiHandler, BrokerContext, Disconnect, Reply, answers
+from quorumlog.broker.server.own_connection import OwnConnection
+from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -18,10 +21,6 @@ from quorumlog.wire.codec.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
-)
-from quorumlog.wire.codec.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
 )
 from quorumlog.wire.codec.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -43,10 +42,10 @@ from quorumlog.wire.codec.messages.write_txn_markers import (
 )
 from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection
-from tests.support.groups import single_broker
+from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection, RequestTimedOut
+from tests.support.broker.requests import describe_configs
 from tests.support.groups.asking import asking, create, versions
-from tests.support.groups.single_broker import BROKER
+from tests.support.groups.single_broker import BROKER, SingleBroker, single_broker
 
 WAIT = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.CONCURRENT_TRANSACTIONS}
 
@@ -56,30 +55,23 @@ def write_nothing(
     _context: BrokerContext, _header: RequestHeader, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
     """Answer as a leader that has written all markers."""
-    return WriteTxnMarkersResponse(
-        markers=[
-            WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            WritableTxnMarkerPartitionResult(partition_index=index)
-                            for index in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
-            )
-            for marker in request.markers
-        ]
-    )
+    markers = []
+    for marker in request.markers:
+        topics = []
+        for topic in marker.topics:
+            written = [
+                WritableTxnMarkerPartitionResult(partition_index=index)
+                for index in topic.partition_indexes
+            ]
+            topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=written))
+        markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
+    return WriteTxnMarkersResponse(markers=markers)
 
 
 @pytest.fixture(autouse=True)
 def _markers(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers = {**HANDLERS, write_nothing.api_key: write_nothing}
-    monkeypatch.setattr(single_broker, "HANDLERS", handlers)
+    monkeypatch.setattr("tests.support.groups.single_broker.HANDLERS", handlers)
 
 
 async def answered(connection: KafkaConnection, request: Any, version: int | None = None) -> Any:
@@ -93,10 +85,8 @@ async def answered(connection: KafkaConnection, request: Any, version: int | Non
 
 
 async def begun(connection: KafkaConnection, name: str = "x") -> InitProducerIdResponse:
-    found = await connection.send(
-        FindCoordinatorRequest(key_type=1, key=name, coordinator_keys=[name])
-    )
-    assert found.coordinators[0].error_code == 0
+    finder = FindCoordinatorRequest(key_type=1, key=name, coordinator_keys=[name])
+    assert (await connection.send(finder)).coordinators[0].error_code == 0
     request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
     answer: InitProducerIdResponse = await answered(connection, request)
     assert answer.error_code == 0
@@ -182,10 +172,8 @@ async def test_the_first_search_for_a_coordinator_creates_its_topic(tmp_path: Pa
             "segment.bytes": "104857600",
             "unclean.leader.election.enable": "false",
         }
-        resource = DescribeConfigsResource(resource_type=2, resource_name=TRANSACTIONS_TOPIC)
-        configs = await connection.send(DescribeConfigsRequest(resources=[resource]))
-        values = {one.name: one.value for one in configs.results[0].configs}
-        assert values["cleanup.policy"] == "compact"
+        shown = await describe_configs(connection, 2, TRANSACTIONS_TOPIC, ["cleanup.policy"])
+        assert [one.value for one in shown.configs] == ["compact"]
 
 
 async def test_a_client_of_each_version_commits_and_aborts(tmp_path: Path) -> None:
@@ -240,6 +228,7 @@ async def test_a_broker_verifies_and_adds_for_many_transactions(tmp_path: Path) 
     async with asking(tmp_path) as (broker, connection):
         await create(connection, "t")
         producers = {name: await begun(connection, name) for name in ("x", "y")}
+        where = TopicPartition("t", 0)
 
         def of(name: str, *, verify_only: bool) -> AddPartitionsToTxnTransaction:
             return AddPartitionsToTxnTransaction(
@@ -255,51 +244,38 @@ async def test_a_broker_verifies_and_adds_for_many_transactions(tmp_path: Path) 
             request = AddPartitionsToTxnRequest(transactions=transactions)
             answer = await connection.send(request, version=version)
             assert answer.error_code == 0
-            found = {
-                one.transactional_id: codes(one.topic_results)
-                for one in answer.results_by_transaction
-            }
-            assert found == {
-                "x": {TopicPartition("t", 0): "NONE"},
-                "y": {TopicPartition("t", 0): absent},
-            }
+            results = answer.results_by_transaction
+            found = {one.transactional_id: codes(one.topic_results) for one in results}
+            assert found == {"x": {where: "NONE"}, "y": {where: absent}}
         asked = producers["y"].producer_id, producers["y"].producer_epoch
-        where = TopicPartition("t", 0)
+        verify = broker.transactions.verifier.verify
         for adds, code in ((False, ErrorCode.TRANSACTION_ABORTABLE), (True, ErrorCode.NONE)):
-            assert await broker.transactions.verifier.verify("y", *asked, [where], adds=adds) == {
-                where: code
-            }
+            assert await verify("y", *asked, [where], adds=adds) == {where: code}
 
 
-async def test_a_request_that_names_too_many_partitions_is_refused(tmp_path: Path) -> None:
+async def test_a_request_that_names_too_many_partitions_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(add_partitions_to_txn, "PARTITIONS_MAX", 100)
+    monkeypatch.setattr(add_partitions_to_txn, "REFUSED_MAX", 200)
     async with asking(tmp_path) as (_, connection):
-        too_many = _topics([("t", range(PARTITIONS_MAX)), ("u", [0])])
+        too_many = _topics([("t", range(100)), ("u", [0])])
         of_a_broker = AddPartitionsToTxnTransaction(transactional_id="x", topics=too_many)
         request = AddPartitionsToTxnRequest(transactions=[of_a_broker])
         answer = await connection.send(request, version=4)
-        assert (answer.error_code, answer.results_by_transaction) == (
-            ErrorCode.INVALID_REQUEST,
-            [],
-        )
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert answer.results_by_transaction == []
         for version in range(4):
             of_a_client = AddPartitionsToTxnRequest(v3_and_below_topics=too_many)
             answer = await connection.send(of_a_client, version=version)
             refused = codes(answer.results_by_topic_v3_and_below)
-            assert [*refused.values()] == ["INVALID_REQUEST"] * (PARTITIONS_MAX + 1)
+            assert [*refused.values()] == ["INVALID_REQUEST"] * 101
         just_enough = AddPartitionsToTxnRequest(v3_and_below_topics=too_many[:1])
         answer = await connection.send(just_enough, version=3)
         refused = codes(answer.results_by_topic_v3_and_below)
-        assert [*refused.values()] == ["UNKNOWN_TOPIC_OR_PARTITION"] * PARTITIONS_MAX
-
-
-async def test_a_request_that_names_more_than_any_cluster_has_closes_the_connection(
-    tmp_path: Path,
-) -> None:
-    async with asking(tmp_path) as (_, connection):
-        absurd = AddPartitionsToTxnRequest(
-            v3_and_below_topics=_topics([("t", range(REFUSED_MAX + 1))])
-        )
-        with pytest.raises(ConnectionLost):
+        assert [*refused.values()] == ["UNKNOWN_TOPIC_OR_PARTITION"] * 100
+        absurd = AddPartitionsToTxnRequest(v3_and_below_topics=_topics([("t", range(201))]))
+        with pytest.raises(ConnectionLost):  # more than any cluster has
             await connection.send(absurd, version=3)
 
 
@@ -352,18 +328,64 @@ async def test_transactions_are_described_and_listed(tmp_path: Path) -> None:
         assert odd.unknown_state_filters == ["Odd"]
 
 
-async def test_a_transactional_id_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (_, connection):
-        await begun(connection)
+ANSWER = WriteTxnMarkersResponse()
 
-        async def refused(**changes: Any) -> str:
-            values = {"transactional_id": "x", "transaction_timeout_ms": 60_000, **changes}
-            answer = await answered(connection, InitProducerIdRequest(**values))
-            assert answer.producer_id == -1
-            return ErrorCode(answer.error_code).name
 
-        assert await refused(transactional_id="") == "INVALID_REQUEST"
-        assert await refused(transaction_timeout_ms=0) == "INVALID_TRANSACTION_TIMEOUT"
-        assert await refused(transaction_timeout_ms=900_001) == "INVALID_TRANSACTION_TIMEOUT"
-        assert await refused(producer_id=5, producer_epoch=0) == "PRODUCER_FENCED"
-        assert await refused(producer_id=5) == "INVALID_REQUEST"
+def connection_to(broker: SingleBroker, reply: Any) -> OwnConnection:
+    """Return a connection whose broker answers WriteTxnMarkers so; an exception is raised."""
+
+    def handle(*_: object) -> Reply:
+        if isinstance(reply, Exception):
+            raise reply
+        return reply  # type: ignore[no-any-return]
+
+    key = WriteTxnMarkersRequest.API_KEY
+    handler = ApiHandler(
+        api_key=key, min_version=1, max_version=2, handle=handle, advertised_min_version=1
+    )
+    settings = replace(broker.context.settings, replica_socket_timeout_ms=20)
+    context = replace(broker.context, handlers={key: handler}, settings=settings)
+    return OwnConnection(context)
+
+
+async def test_an_answer_comes_now_later_from_a_coroutine_or_is_given_up(tmp_path: Path) -> None:
+    async with single_broker(tmp_path) as broker:
+        later: asyncio.Future[WriteTxnMarkersResponse] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(later.set_result, ANSWER)
+
+        async def coroutine() -> WriteTxnMarkersResponse:
+            return ANSWER
+
+        for reply in (ANSWER, later, coroutine()):
+            connection = connection_to(broker, reply)
+            assert await connection.send(WriteTxnMarkersRequest()) is ANSWER
+            await connection.close()
+            assert connection.closed.done()
+        never: asyncio.Future[WriteTxnMarkersResponse] = asyncio.get_running_loop().create_future()
+        with pytest.raises(RequestTimedOut):
+            await connection_to(broker, never).send(WriteTxnMarkersRequest())
+        assert never.cancelled()  # the handler learns that no caller waits
+
+
+async def test_a_handler_that_fails_loses_the_connection_and_a_broken_invariant_stops_the_node(
+    tmp_path: Path,
+) -> None:
+    async with single_broker(tmp_path) as broker:
+        for error in (ValueError("a bug"), Disconnect("no")):
+            with pytest.raises(ConnectionLost):
+                await connection_to(broker, error).send(WriteTxnMarkersRequest())
+        with pytest.raises(InvariantViolation):
+            await connection_to(broker, InvariantViolation("ours")).send(WriteTxnMarkersRequest())
+
+
+async def test_a_coordinator_asks_its_own_broker_without_a_socket(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        await create(connection, "t")
+        producer = await begun(connection)
+        await added(connection, producer)
+        await ended(connection, producer, 4, commit=True)
+        await complete(connection, "CompleteCommit")
+        asked = broker.server.stats.requests
+        assert asked[EndTxnRequest.API_KEY]
+        assert asked[AddPartitionsToTxnRequest.API_KEY] == 1  # ours, not one of the broker's
+        assert WriteTxnMarkersRequest.API_KEY not in asked

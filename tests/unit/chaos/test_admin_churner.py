@@ -1,22 +1,34 @@
-"""The administrator of `admin_churn`: what it changes, and what it leaves."""
+"""Administrators of a run: what they change and say, what they leave, levels of features."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import pytest
 
-from quorumlog.chaos.back_ends import admin_churner
-from quorumlog.chaos.back_ends.admin_churner import AdminChurner
+from quorumlog.chaos.back_ends import admin_churner, administrator
+from quorumlog.chaos.back_ends.admin_churner import AdminChurner, FeatureLevels
+from quorumlog.chaos.back_ends.administrator import Administrator
+from quorumlog.chaos.back_ends.back_end import NodeUnavailable
+from quorumlog.client import Admin as RealAdmin
 from quorumlog.client import TopicPartition
-from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
-from quorumlog.wire.codec.messages.update_features import UpdateFeaturesRequest
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.api_versions import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+from quorumlog.wire.codec.messages.update_features import (
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class Cluster:
+class ChurnedCluster:
     """Takes the requests of one administrator; `outages` are the numbers of those that fail."""
 
     def __init__(self, outages: set[int]) -> None:
@@ -40,7 +52,7 @@ class Cluster:
 
 
 class Admin:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ChurnedCluster) -> None:
         self.cluster = cluster
 
     async def __aenter__(self) -> Self:
@@ -138,9 +150,9 @@ class Producer:
 
 
 async def churned(
-    monkeypatch: pytest.MonkeyPatch, outages: set[int], until: Callable[[Cluster], bool]
-) -> tuple[Cluster, AdminChurner]:
-    cluster = Cluster(outages)
+    monkeypatch: pytest.MonkeyPatch, outages: set[int], until: Callable[[ChurnedCluster], bool]
+) -> tuple[ChurnedCluster, AdminChurner]:
+    cluster = ChurnedCluster(outages)
     monkeypatch.setattr(admin_churner, "Admin", cluster)
     monkeypatch.setattr(admin_churner, "Producer", Producer)
     churner = AdminChurner("host:1")
@@ -173,12 +185,10 @@ async def test_topics_come_change_and_go(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.jumping_time
-async def test_a_partition_is_moved_back_when_enough_brokers_live(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_partition_is_moved_back_when_brokers_live(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = TopicPartition("chaos", 0)
 
-    def until(cluster: Cluster) -> bool:
+    def until(cluster: ChurnedCluster) -> bool:
         """Wait until our partition was moved; then a broker dies, before the churner stops."""
         if ours in cluster.replicas:
             cluster.brokers.discard(3)
@@ -208,10 +218,142 @@ async def test_a_cluster_that_refuses_is_asked_again(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.jumping_time
 async def test_a_broker_that_is_gone_is_unregistered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def until(cluster: Cluster) -> bool:
+    def until(cluster: ChurnedCluster) -> bool:
         if cluster.moves:
             cluster.brokers.discard(3)
         return cluster.elections == 10
 
     cluster, _ = await churned(monkeypatch, set(), until)
     assert {*cluster.unregistered} == {3}
+
+
+class Cluster:
+    """Three brokers and a topic of one partition. `refuses` all changes, if it is told to."""
+
+    def __init__(self) -> None:
+        self.refuses, self.changes = False, list[Any]()
+
+    def __call__(self, _bootstrap: str) -> Self:
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def _change(self, change: Mapping[Any, Any]) -> None:
+        self.changes.append(change)
+        if self.refuses:
+            raise ConnectionError("no broker can be reached")
+
+    async def describe_cluster(self) -> Any:
+        return SimpleNamespace(nodes={1: "", 2: "", 3: ""})
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        del include_internal
+        return ["t"]
+
+    async def describe_topics(self, names: list[str]) -> Any:
+        return dict.fromkeys(names, SimpleNamespace(partitions={0: None}))
+
+    async def list_partition_reassignments(self) -> dict[TopicPartition, Any]:
+        return {}
+
+    async def alter_partition_reassignments(self, changes: Mapping[Any, Any]) -> None:
+        self._change(changes)
+
+    async def create_partitions(self, counts: Mapping[str, int]) -> None:
+        self._change(counts)
+
+    async def alter_configs(self, _kind: str, _name: str, values: Mapping[str, Any]) -> None:
+        self._change(values)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    cluster = Cluster()
+    monkeypatch.setattr(administrator, "Admin", cluster)
+    return cluster
+
+
+def asking() -> Administrator:
+    return Administrator("host:1", topic="t", brokers=3, fewer=1)
+
+
+async def test_a_change_says_what_is_changed(cluster: Cluster) -> None:
+    said = await asking().perform("reassign")
+    [(at, replicas)] = cluster.changes[0].items()
+    assert said == f"t-0 to {replicas}"
+    assert at == TopicPartition("t", 0)
+    assert await asking().perform("grow") == "t to 2 partitions"
+    assert await asking().perform("throttle", 10) == "t to 10 bytes/s"
+    assert await asking().perform("release") is None
+
+
+@pytest.mark.parametrize(("operation", "said"), [("grow", "t to 2"), ("reassign", "t-0 to")])
+async def test_a_refused_change_is_named(cluster: Cluster, operation: str, said: str) -> None:
+    cluster.refuses = True
+    with pytest.raises(NodeUnavailable, match=f"{said} .*: the cluster does not do it: no broker"):
+        await asking().perform(operation)
+
+
+HIGHEST = {"group.version": 1, "transaction.version": 2}
+
+
+class Features:
+    """Has features at these levels. `refuses` to change them, if it is told to."""
+
+    def __init__(self) -> None:
+        self.levels, self.refuses = {**HIGHEST}, False
+
+    async def request(self, request: Any) -> Any:
+        if isinstance(request, ApiVersionsRequest):
+            return ApiVersionsResponse(
+                error_code=0,
+                api_keys=[],
+                throttle_time_ms=0,
+                supported_features=[
+                    SupportedFeatureKey(name=name, min_version=0, max_version=level)
+                    for name, level in HIGHEST.items()
+                ],
+                finalized_features=[
+                    FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=0)
+                    for name, level in self.levels.items()
+                    if level
+                ],
+            )
+        assert isinstance(request, UpdateFeaturesRequest)
+        (update,) = request.feature_updates
+        error_code = ErrorCode.FEATURE_UPDATE_FAILED if self.refuses else ErrorCode.NONE
+        if not self.refuses:
+            self.levels[update.feature] = update.max_version_level
+        return UpdateFeaturesResponse(
+            throttle_time_ms=0, error_code=error_code, error_message=None, results=[]
+        )
+
+
+async def test_what_was_lowered_is_raised_again() -> None:
+    cluster, levels = Features(), FeatureLevels()
+    admin = cast(RealAdmin, cluster)
+    while HIGHEST["group.version"] == cluster.levels["group.version"]:
+        assert await levels.change_one(admin)
+    assert levels.are_lowered
+    for _ in range(20):
+        assert await levels.change_one(admin)
+    await levels.raise_again(admin)
+    assert cluster.levels == HIGHEST
+    assert not levels.are_lowered
+
+
+async def test_what_the_cluster_does_not_raise_yet_is_asked_for_again() -> None:
+    cluster, levels = Features(), FeatureLevels()
+    admin = cast(RealAdmin, cluster)
+    assert await levels.change_one(admin)
+    cluster.refuses = True
+    assert not await levels.change_one(admin)
+    await levels.raise_again(admin)
+    assert levels.are_lowered
+    cluster.refuses = False
+    await levels.raise_again(admin)
+    assert cluster.levels == HIGHEST

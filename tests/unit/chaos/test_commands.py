@@ -133,9 +133,7 @@ async def test_only_what_all_nodes_can_do_is_offered(nodes: Nodes) -> None:
     assert nodes.open().operations == {"pause", "resume"}
 
 
-async def test_a_cluster_that_does_not_answer_has_no_known_roles(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_cluster_has_no_roles(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "_ADMIN_TIMEOUT_MS", 50)
     back_end = nodes.open()
     assert await back_end.holders("partition-leader", "t") == []

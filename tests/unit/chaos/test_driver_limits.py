@@ -1,19 +1,36 @@
-"""The time limits of drivers: a library that hangs in any call never hangs a run."""
+"""Drivers of client libraries: time limits of their calls, and workloads that they cannot run."""
 
 import asyncio
 import gc
 import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
+import aiokafka
 import pytest
 
-from quorumlog.chaos.drivers.driver import CallTimedOut, Driver, DriverError, Membership, SendFailed
+from quorumlog.chaos.drivers import aiokafka_driver, registry
+from quorumlog.chaos.drivers.aiokafka_driver import AiokafkaDriver
+from quorumlog.chaos.drivers.driver import (
+    CAPABILITIES,
+    AnyDriver,
+    CallTimedOut,
+    Driver,
+    DriverError,
+    Membership,
+    SendFailed,
+)
 from quorumlog.chaos.drivers.limits import Limits, limited, within
+from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, check_capable, load_driver
 from quorumlog.chaos.drivers.worker import Worker
 from quorumlog.chaos.history import HistoryWriter, read_history
+from quorumlog.chaos.run.run import run
+from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.workloads.append_read import AppendRead
+from quorumlog.chaos.workloads.registry import WORKLOADS, find_workload
 from quorumlog.chaos.workloads.workload import LaneOptions, Setup
+from tests.support.chaos.log_in_memory import LogInMemory
 
 SHORT = Limits(
     open_s=0.02, send_s=0.02, poll_s=0.02, call_s=0.02, close_s=0.02, create_topic_s=0.02
@@ -79,9 +96,7 @@ async def test_a_call_that_never_returns_ends_at_its_limit(client: str, call: st
 
 @pytest.mark.parametrize("client", sorted(OPENINGS))
 @pytest.mark.jumping_time
-async def test_a_client_that_never_opens_is_given_up_and_one_that_never_closes_is_left(
-    client: str,
-) -> None:
+async def test_a_client_that_never_opens_or_never_closes_is_given_up(client: str) -> None:
     with pytest.raises(ConnectionError, match="NO_ANSWER: open"):
         await getattr(limited(cast(Driver, Hanging(client))), client)(*OPENINGS[client])
     opened = await getattr(limited(cast(Driver, Hanging("close"))), client)(*OPENINGS[client])
@@ -150,7 +165,7 @@ async def test_a_call_that_ignores_its_cancellation_does_not_hold_its_caller() -
     await asyncio.sleep(0)
 
 
-async def test_a_thread_that_hangs_holds_neither_its_caller_nor_the_process() -> None:
+async def test_a_thread_that_hangs_holds_nobody_and_a_worker_returns_or_raises() -> None:
     worker, ends = Worker("hangs"), threading.Event()
     with pytest.raises(CallTimedOut):
         await within(0.01, "poll", worker.call(ends.wait))
@@ -160,9 +175,6 @@ async def test_a_thread_that_hangs_holds_neither_its_caller_nor_the_process() ->
     worker.close()
     thread.join(10)
     assert not thread.is_alive()
-
-
-async def test_a_worker_returns_and_raises_what_the_library_does() -> None:
     worker = Worker("works")
     assert await worker.call(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
@@ -172,9 +184,7 @@ async def test_a_worker_returns_and_raises_what_the_library_does() -> None:
 
 @pytest.mark.jumping_time
 @pytest.mark.parametrize("call", ["send", "poll", "assign", "end_offsets", "close", "consumer"])
-async def test_a_run_with_a_hanging_driver_ends_and_says_what_it_does_not_know(
-    call: str, tmp_path: Path
-) -> None:
+async def test_a_run_with_a_hanging_driver_ends_and_is_unknown(call: str, tmp_path: Path) -> None:
     with HistoryWriter(tmp_path) as history:
         setup = Setup(
             driver=limited(cast(Driver, Hanging(call)), SHORT),
@@ -198,3 +208,85 @@ async def test_a_run_with_a_hanging_driver_ends_and_says_what_it_does_not_know(
     if call in {"send", "poll", "assign"}:
         assert {row["type"] for row in rows} == {"info"}
         assert all("NO_ANSWER" in row["error"] for row in rows)
+
+
+@dataclass(frozen=True)
+class Needs:
+    requires: frozenset[str]
+    name: str = "w"
+
+
+def test_capabilities_are_known_and_a_driver_with_limits_keeps_them() -> None:
+    for workload in WORKLOADS.values():
+        assert workload.requires <= CAPABILITIES.keys()
+    every = frozenset[str]().union(*(load_driver(name).capabilities for name in DRIVERS))
+    assert every == CAPABILITIES.keys()
+    driver = load_driver("client")
+    assert limited(driver) is driver
+
+
+def test_an_unable_driver_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def load(name: str) -> AnyDriver:
+        if name == "confluent":
+            raise DriverUnavailable(name)
+        return load_driver("client") if name == "client" else limited(LogInMemory())
+
+    monkeypatch.setattr(registry, "load_driver", load)
+    check_capable("client", Needs(frozenset({"groups"})))
+    said = "workload w needs a driver that can groups, and aiokafka cannot; client can"
+    with pytest.raises(ValueError, match=said):
+        check_capable("aiokafka", Needs(frozenset({"groups"})))
+    monkeypatch.setattr("quorumlog.chaos.run.run.load_driver", load)
+    (tmp_path / "history.jsonl").write_text("precious")
+    settings = RunSettings(out=tmp_path, workload="group_consume", driver="aiokafka")
+    with pytest.raises(ValueError, match="workload group_consume needs a driver"):
+        run(settings, lambda *_: None)
+    assert (tmp_path / "history.jsonl").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", sorted(DRIVERS))
+def test_what_a_driver_can_do_is_in_the_table_of_the_chapter(name: str) -> None:
+    try:
+        capabilities = load_driver(name).capabilities
+    except DriverUnavailable as error:
+        pytest.skip(str(error))
+    chapter = Path(__file__).parents[3] / "docs" / "chaos.md"
+    (row,) = (line for line in chapter.read_text().splitlines() if line.startswith(f"| `{name}` |"))
+    assert {*row.split("|")[3].replace(",", " ").split()} == capabilities
+    assert find_workload("append_read").requires <= capabilities
+
+
+class NeverStarts:
+    """Takes the place of every client of the library."""
+
+    made: ClassVar[list["NeverStarts"]] = []
+
+    def __init__(self, **_: Any) -> None:
+        self.has_started_to_start = asyncio.Event()
+        self.is_closed = False
+        self.made.append(self)
+
+    async def start(self) -> None:
+        self.has_started_to_start.set()
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        self.is_closed = True
+
+    close = stop
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer", "offsets", "admin"])
+async def test_a_client_that_hangs_is_closed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NeverStarts, "made", [])
+    for name in ("AIOKafkaProducer", "AIOKafkaConsumer"):
+        monkeypatch.setattr(aiokafka, name, NeverStarts)
+    monkeypatch.setattr(aiokafka_driver, "AIOKafkaAdminClient", NeverStarts)
+    starting = asyncio.ensure_future(getattr(AiokafkaDriver(), kind)("127.0.0.1:1", "c"))
+    await asyncio.sleep(0)
+    [client] = NeverStarts.made
+    await client.has_started_to_start.wait()
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert starting.cancelled()
+    assert client.is_closed

@@ -1,14 +1,20 @@
-"""A forwarder between two sockets: what arrives, when, and what never does."""
+"""A forwarder between two sockets: what arrives, when, where streams are cut, what is lost."""
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from importlib import import_module
+from itertools import accumulate, pairwise
+from pkgutil import iter_modules
+from random import Random
 from struct import pack
 from typing import cast
 
 import pytest
 
+from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.chaos.faults.apis import APIS, CONTROL, kafka_api_name
 from quorumlog.chaos.faults.links import (
     Cut,
     Delay,
@@ -26,20 +32,15 @@ from quorumlog.chaos.network.direction import QUEUE_MAX_BYTES
 from quorumlog.chaos.network.forwarder import PortInUse
 from quorumlog.chaos.network.links import Route
 from quorumlog.chaos.network.network import Network
+from quorumlog.chaos.network.splitters import HttpSplitter, KafkaSplitter, Message, Splitter
 from quorumlog.cluster.ports import free_ports
+from quorumlog.metadata_quorum.io.rpc import RPCS
 from quorumlog.tasks import Tasks
+from quorumlog.wire.codec import messages
+from tests.support.chaos.kafka_frames import FETCH, PRODUCE, reply, request
 from tests.support.waiting import until
 
 FORTH, BACK = Link("1", "2"), Link("2", "1")
-FETCH, PRODUCE = 1, 0
-
-
-def request(key: int, correlation_id: int, body: bytes = b"") -> bytes:
-    return pack(">ihhi", 8 + len(body), key, 3, correlation_id) + body
-
-
-def reply(correlation_id: int) -> bytes:
-    return pack(">ii", 4, correlation_id)
 
 
 class Target:
@@ -90,9 +91,19 @@ class Pair:
 
     def __init__(self, network: Network, target: Target, port: int) -> None:
         self.network, self.target, self.port = network, target, port
+        self.opened: list[asyncio.StreamWriter] = []  # they are closed in the end
 
     async def dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.opened.append(writer)
+        return reader, writer
+
+    async def ask(self, key: int, correlation_id: int) -> asyncio.StreamReader:
+        """Send a request on a new connection, and wait for its reply."""
+        reader, writer = await self.dial()
+        writer.write(request(key, correlation_id))
+        assert await reader.readexactly(8) == reply(correlation_id)
+        return reader
 
     def impose(self, effect: Effect, *links: Link, name: str = "r") -> None:
         self.network.impose(LinkRule(name, links or (FORTH, BACK), effect))
@@ -115,9 +126,12 @@ async def pair(*, answers: bool = True, starts: bool = True) -> AsyncIterator[Pa
     )
     network = Network([route], seed=1, tasks=tasks)
     await network.start()
+    yielded = Pair(network, target, port)
     try:
-        yield Pair(network, target, port)
+        yield yielded
     finally:
+        for writer in yielded.opened:
+            writer.close()
         await tasks.stop()
         network.close()
         await target.stop()
@@ -136,7 +150,6 @@ async def test_what_is_sent_arrives_whole_however_it_is_split() -> None:
                 await asyncio.sleep(0)
             assert await reader.readexactly(24) == reply(1) + reply(2) + reply(3)
             assert one.has(stream)
-            writer.close()
 
 
 async def test_much_is_forwarded_with_little_memory() -> None:
@@ -156,7 +169,6 @@ async def test_much_is_forwarded_with_little_memory() -> None:
         assert one.has(content)
         writer.write_eof()
         assert await reader.read() == b""
-        writer.close()
 
 
 @pytest.mark.parametrize("way", [FORTH, BACK])
@@ -175,7 +187,6 @@ async def test_a_cut_of_one_way_leaves_the_other(way: Link) -> None:
         assert len(one.target.received) == (12 if way == FORTH else 24)
         one.network.lift("r")
         assert await waiting == reply(2)
-        writer.close()
 
 
 async def test_a_connection_that_begins_behind_a_cut_goes_on_after_it() -> None:
@@ -187,7 +198,6 @@ async def test_a_connection_that_begins_behind_a_cut_goes_on_after_it() -> None:
         assert not one.target.received
         one.network.lift("r")
         assert await reader.readexactly(8) == reply(5)
-        writer.close()
 
 
 async def test_rules_add_up_and_each_is_lifted_alone() -> None:
@@ -201,7 +211,6 @@ async def test_rules_add_up_and_each_is_lifted_alone() -> None:
         assert not one.target.received
         one.network.lift("b")
         assert await reader.readexactly(8) == reply(5)
-        writer.close()
 
 
 @pytest.mark.parametrize(
@@ -216,7 +225,6 @@ async def test_what_is_late_arrives_in_order(effect: Effect) -> None:
         writer.write(request(PRODUCE, 1) + request(FETCH, 2))
         assert await reader.readexactly(16) == reply(1) + reply(2)
         assert loop.time() - began_s >= 0.02
-        writer.close()
 
 
 async def test_a_request_of_one_kind_is_lost_with_what_follows_it() -> None:
@@ -227,13 +235,9 @@ async def test_a_request_of_one_kind_is_lost_with_what_follows_it() -> None:
         assert await reader.readexactly(8) == reply(1)
         await asyncio.sleep(0.005)
         assert one.has(request(PRODUCE, 1))
-        other_reader, other_writer = await one.dial()
-        other_writer.write(request(PRODUCE, 4))
-        assert await other_reader.readexactly(8) == reply(4)
-        other_writer.close()
+        await one.ask(PRODUCE, 4)
         writer.write_eof()
         assert await reader.read() == b""
-        writer.close()
 
 
 async def test_a_reply_is_lost_after_its_request_was_carried_out() -> None:
@@ -246,25 +250,18 @@ async def test_a_reply_is_lost_after_its_request_was_carried_out() -> None:
         with pytest.raises(ConnectionResetError):
             await reader.readexactly(8)
         assert one.has(request(FETCH, 1) + request(PRODUCE, 2))
-        writer.close()
 
 
 async def test_all_connections_are_reset_again_and_again() -> None:
     async with pair() as one:
-        first, first_writer = await one.dial()
-        first_writer.write(request(FETCH, 1))
-        await first.readexactly(8)
+        first = await one.ask(FETCH, 1)
         one.impose(Reset(every_us=5_000))
         with pytest.raises(ConnectionResetError):
             await first.readexactly(8)
-        second, second_writer = await one.dial()
+        second, _ = await one.dial()
         assert await ends(second)
         one.network.lift("r")
-        reader, writer = await one.dial()
-        writer.write(request(FETCH, 9))
-        assert await reader.readexactly(8) == reply(9)
-        for each in (first_writer, second_writer, writer):
-            each.close()
+        await one.ask(FETCH, 9)
 
 
 async def test_connections_are_refused_until_the_rule_is_lifted() -> None:
@@ -273,8 +270,7 @@ async def test_connections_are_refused_until_the_rule_is_lifted() -> None:
         with pytest.raises(ConnectionRefusedError):
             await one.dial()
         one.network.lift("r")
-        _, writer = await one.dial()
-        writer.close()
+        await one.dial()
 
 
 async def test_a_dead_process_refuses_connections_through_its_forwarder() -> None:
@@ -287,23 +283,19 @@ async def test_a_dead_process_refuses_connections_through_its_forwarder() -> Non
             while not await can_dial(one):
                 await asyncio.sleep(0.005)
             assert not can_be_bound(one.port)
-            reader, writer = await one.dial()
-            writer.write(request(FETCH, 1))
-            assert await reader.readexactly(8) == reply(1)
+            reader = await one.ask(FETCH, 1)
             await one.target.stop()
             assert await ends(reader)
             # Known before the connection ended: nodes take a refused connection for a dead process.
             with pytest.raises(ConnectionRefusedError):
                 await one.dial()
-            writer.close()
 
 
 async def can_dial(one: Pair) -> bool:
     try:
-        _, writer = await one.dial()
+        await one.dial()
     except ConnectionRefusedError:
         return False
-    writer.close()
     return True
 
 
@@ -340,7 +332,103 @@ async def test_a_rule_on_a_link_that_two_parties_do_not_have_breaks_nothing() ->
     """Clients have no link to a node that is only a controller."""
     async with pair() as one:
         one.impose(Cut(), Link("1", "2", "control"))
-        reader, writer = await one.dial()
-        writer.write(request(FETCH, 1))
-        assert await reader.readexactly(8) == reply(1)
-        writer.close()
+        await one.ask(FETCH, 1)
+
+
+def rpc(name: str, body: bytes) -> bytes:
+    head = f"POST /rpc/{name} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def answer(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+
+
+KAFKA_REQUESTS = [request(1, 7, b"x" * 40), request(0, 8), request(999, -1, b"yy")]
+CASES: dict[str, tuple[Callable[[], Splitter], list[bytes], list[Message]]] = {
+    "requests of Kafka": (
+        lambda: KafkaSplitter(kafka_api_name),
+        KAFKA_REQUESTS,
+        [Message("Fetch", 7), Message("Produce", 8), Message("999", -1)],
+    ),
+    "replies of Kafka": (
+        lambda: KafkaSplitter(None),
+        [reply(7, b"x" * 30), reply(8), reply(9, b"z")],
+        [Message("", 7), Message("", 8), Message("", 9)],
+    ),
+    "requests of the control plane": (
+        lambda: HttpSplitter(is_request=True),
+        [rpc("Vote", b"\r\n\r\n!"), b"GET /readyz HTTP/1.1\r\n\r\n", rpc("Fetch", b"")],
+        [Message("Vote", 1), Message("readyz", 2), Message("Fetch", 3)],
+    ),
+    "replies of the control plane": (
+        lambda: HttpSplitter(is_request=False),
+        [answer(b"abc"), b"HTTP/1.1 204 No Content\r\n\r\n", answer(b"")],
+        [Message("", 1), Message("", 2), Message("", 3)],
+    ),
+}
+
+
+def fed(splitter: Splitter, parts: list[bytes]) -> tuple[bytes, dict[int, Message]]:
+    """Feed the parts; return what passed, and which message begins where."""
+    passed, begins = b"", {}
+    for part in parts:
+        for piece in splitter.feed(part):
+            if piece.message is not None:
+                begins[len(passed)] = piece.message
+            passed += bytes(piece.content)
+    return passed, begins
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_split_of_the_bytes_gives_the_same_messages(case: str) -> None:
+    new, frames, expected_messages = CASES[case]
+    stream = b"".join(frames)
+    starts = [0, *accumulate(len(frame) for frame in frames)][:-1]
+    expected = (stream, dict(zip(starts, expected_messages, strict=True)))
+    for cut in range(len(stream) + 1):
+        assert fed(new(), [stream[:cut], stream[cut:]]) == expected, cut
+    assert fed(new(), [stream[place : place + 1] for place in range(len(stream))]) == expected
+    rng = Random(1)
+    for _ in range(50):
+        cuts = sorted(rng.sample(range(len(stream)), 4))
+        parts = [stream[a:b] for a, b in pairwise([0, *cuts, len(stream)])]
+        assert fed(new(), parts) == expected, cuts
+
+
+@pytest.mark.parametrize(
+    ("new", "stream"),
+    [
+        (lambda: KafkaSplitter(kafka_api_name), pack(">i", -5) + b"not Kafka at all"),
+        (lambda: KafkaSplitter(None), b"HTTP/1.1 400 Bad Request\r\n\r\n" + pack(">i", 2) * 9),
+        (lambda: HttpSplitter(is_request=True), b"x" * 70_000),
+        (lambda: HttpSplitter(is_request=False), b"HTTP/1.1 200 OK\r\n\r\nuntil the end"),
+        (
+            lambda: HttpSplitter(is_request=True),
+            b"GET /presence?node_id=1 HTTP/1.1\r\nUpgrade: websocket\r\n\r\n\x81\x05hello",
+        ),
+    ],
+)
+def test_what_is_no_message_passes_as_it_is(new: Callable[[], Splitter], stream: bytes) -> None:
+    for size in (1, 7, len(stream)):
+        splitter = new()
+        parts = [stream[place : place + size] for place in range(0, len(stream), size)]
+        passed, _ = fed(splitter, parts)
+        assert passed + splitter.rest() == stream
+
+
+def test_the_names_are_those_of_the_protocols() -> None:
+    assert set(CONTROL) == set(RPCS)
+    modules = [
+        import_module(f"{messages.__name__}.{one.name}") for one in iter_modules(messages.__path__)
+    ]
+    of_kafka = {
+        one.API_KEY: name.removesuffix("Request")
+        for module in modules
+        for name, one in vars(module).items()
+        if name.endswith("Request") and hasattr(one, "API_KEY")
+    }
+    named = {key: kafka_api_name(key) for key in range(100) if not kafka_api_name(key).isdigit()}
+    assert named.items() <= of_kafka.items()
+    assert all(APIS[name].plane == "kafka" for name in named.values())
+    assert {*HANDLERS} <= named.keys()

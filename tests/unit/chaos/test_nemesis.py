@@ -1,4 +1,4 @@
-"""What a nemesis writes down of itself, and what it leaves behind."""
+"""What a nemesis writes down of itself, whom it hits, what it leaves behind, and broken disks."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,13 +6,14 @@ from dataclasses import MISSING, fields
 
 import pytest
 
-from quorumlog.chaos.back_ends.back_end import BackEnd, NodeUnavailable
+from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.faults.machines import PowerLoss
 from quorumlog.chaos.faults.registry import STEP_FAULTS, FaultUnsupported, step_fault
 from quorumlog.chaos.nemesis import Nemesis
-from quorumlog.chaos.schedule import Action, Schedule, Target
+from quorumlog.chaos.schedule import Action, Target
 from tests.support.chaos.fake_cluster import FakeCluster
+from tests.support.chaos.nemesis_runs import Rows, action, carry_out, nemesis_of
 from tests.support.chaos.nodes_in_memory import NodesInMemory
 from tests.support.waiting import until
 
@@ -21,21 +22,10 @@ def nodes_of(cluster: FakeCluster) -> LocalProcesses:
     return LocalProcesses(cluster)  # type: ignore[arg-type]  # what a back end needs of one
 
 
-def schedule_of(fault: str, target: Target) -> Schedule:
-    action = Action(t_us=0, fault=step_fault(fault)(), target=target, duration_us=1)
-    return Schedule(seed=1, duration_us=1, actions=(action,))
-
-
-def inflict(
-    cluster: FakeCluster, fault: str, target: Target
-) -> tuple[Nemesis, list[tuple[str, str, str]], bool]:
-    rows: list[tuple[str, str, str]] = []
-    nemesis = Nemesis(
-        nodes_of(cluster),
-        schedule_of(fault, target),
-        topic="t",
-        record=lambda *row: rows.append(row),
-    )
+def inflict(cluster: FakeCluster, fault: str, target: Target) -> tuple[Nemesis, Rows, bool]:
+    rows: Rows = []
+    one = action(0, fault, target)
+    nemesis = nemesis_of(nodes_of(cluster), one, record=lambda *row: rows.append(row))
 
     async def both() -> bool:
         await nemesis.run()
@@ -46,17 +36,16 @@ def inflict(
 
 def test_a_fault_is_written_down_before_it_is_inflicted() -> None:
     cluster = FakeCluster()
-    seen: list[set[int]] = []
-    rows: list[str] = []
+    seen: list[tuple[str, set[int]]] = []
 
     def record(f: str, *_: str) -> None:
-        rows.append(f)
-        seen.append(set(cluster.running))
+        seen.append((f, set(cluster.running)))
 
-    schedule = schedule_of("kill", "partition-leader")
-    nemesis = Nemesis(nodes_of(cluster), schedule, topic="t", record=record)
+    one = action(0, "kill", "partition-leader")
+    nemesis = nemesis_of(nodes_of(cluster), one, record=record)
     asyncio.run(nemesis.run())
-    assert (rows, seen, nemesis.done) == (["kill", "start"], [{1, 2, 3}, {1, 2, 3}], ["kill"])
+    assert seen == [("kill", {1, 2, 3}), ("start", {1, 2, 3})]
+    assert nemesis.done == ["kill"]
 
 
 @pytest.mark.parametrize("fault", ["kill", "pause", "pause_kill", "kill_all"])
@@ -71,12 +60,15 @@ def test_every_fault_is_taken_back(fault: str) -> None:
     assert "node-ended" not in [f for f, _, _ in rows]
 
 
-def test_a_role_that_nobody_holds_is_not_claimed() -> None:
+def test_nodes_may_be_named_and_a_role_that_nobody_holds_is_not_claimed() -> None:
     cluster = FakeCluster()
     cluster.leader = None
     _, rows, _ = inflict(cluster, "kill", "partition-leader")
     assert rows[0][0] == "kill"
     assert rows[0][2] == "#1 kill: any, as no node was partition-leader"
+    _, rows, is_whole = inflict(FakeCluster(), "kill", (2, 3))
+    assert is_whole
+    assert rows[:2] == [("kill", "2,3", "#1 kill: named"), ("start", "2,3", "#1 kill")]
 
 
 @pytest.mark.parametrize("fault", ["kill", "kill_all"])
@@ -111,57 +103,25 @@ def test_nodes_that_were_killed_beside_one_that_had_ended_have_not_ended_by_them
     assert not is_whole
 
 
-def test_nodes_may_be_named() -> None:
-    cluster = FakeCluster()
-    _, rows, is_whole = inflict(cluster, "kill", (2, 3))
-    assert is_whole
-    assert rows[:2] == [("kill", "2,3", "#1 kill: named"), ("start", "2,3", "#1 kill")]
-
-
 def test_what_the_back_end_does_not_have_is_refused_before_the_run() -> None:
     nodes = nodes_of(FakeCluster())
-    cut = Action(t_us=0, fault=PowerLoss(), target=(1,), duration_us=1)
     with pytest.raises(FaultUnsupported, match="fault power_loss: local processes cannot do it"):
-        Nemesis(nodes, Schedule(seed=1, duration_us=1, actions=(cut,)), topic="t", record=print)
+        nemesis_of(nodes, Action(t_us=0, fault=PowerLoss(), target=(1,), duration_us=1))
     with pytest.raises(ValueError, match="names node 9; the nodes are 1,2,3"):
-        Nemesis(nodes, schedule_of("kill", (9,)), topic="t", record=print)
-
-
-def action(t_us: int, fault: str, target: Target, duration_us: int) -> Action:
-    return Action(t_us=t_us, fault=step_fault(fault)(), target=target, duration_us=duration_us)
-
-
-async def carry_out(nodes: BackEnd, *actions: Action) -> list[tuple[str, str, str]]:
-    rows: list[tuple[str, str, str]] = []
-    schedule = Schedule(seed=1, duration_us=1_000_000, actions=actions)
-    nemesis = Nemesis(nodes, schedule, topic="t", record=lambda *row: rows.append(row))
-    await nemesis.run()
-    return rows
+        nemesis_of(nodes, action(0, "kill", (9,)))
 
 
 @pytest.mark.jumping_time
-async def test_faults_overlap() -> None:
-    rows = await carry_out(
-        NodesInMemory(),
-        action(0, "kill", (1,), 2_000_000),
-        action(1_000_000, "pause", (2,), 2_000_000),
-    )
+async def test_faults_overlap_and_no_node_is_killed_twice() -> None:
+    rows = await carry_out(NodesInMemory(), action(0, "kill", (1,), 2), action(1, "pause", (2,), 2))
     assert rows == [
         ("kill", "1", "#1 kill: named"),
         ("pause", "2", "#2 pause: named"),
         ("start", "1", "#1 kill"),
         ("resume", "2", "#2 pause"),
     ]
-
-
-@pytest.mark.jumping_time
-async def test_a_node_that_is_down_is_not_killed_again() -> None:
     nodes = NodesInMemory()
-    rows = await carry_out(
-        nodes,
-        action(0, "kill", (1, 2), 1_000_000),
-        action(500_000, "kill_all", "all", 2_000_000),
-    )
+    rows = await carry_out(nodes, action(0, "kill", (1, 2), 1), action(0.5, "kill_all", "all", 2))
     assert rows == [
         ("kill", "1,2", "#1 kill: named"),
         ("kill", "3", "#2 kill_all: all"),
@@ -174,11 +134,7 @@ async def test_a_node_that_is_down_is_not_killed_again() -> None:
 async def test_a_node_that_is_killed_while_it_starts_has_not_ended_by_itself() -> None:
     nodes = NodesInMemory()
     nodes.start_takes_s = 2.0
-    rows = await carry_out(
-        nodes,
-        action(0, "kill", (1, 2), 1_000_000),
-        action(2_000_000, "kill", (2,), 3_000_000),
-    )
+    rows = await carry_out(nodes, action(0, "kill", (1, 2), 1), action(2, "kill", (2,), 3))
     assert rows == [
         ("kill", "1,2", "#1 kill: named"),
         ("kill", "2", "#2 kill: named"),
@@ -194,8 +150,8 @@ async def test_the_last_of_two_actions_starts_a_node_while_the_first_waits_for_a
     nodes.start_takes_s = 2.0
     await carry_out(
         nodes,
-        action(0, "pause_kill", (3,), 2_500_000),  # kills 3 when it is down already
-        action(500_000, "kill", (2, 3), 1_000_000),  # starts 2 until 3.5 s, and leaves 3 to #1
+        action(0, "pause_kill", (3,), 2.5),  # kills 3 when it is down already
+        action(0.5, "kill", (2, 3), 1),  # starts 2 until 3.5 s, and leaves 3 to #1
     )
     started = [node_ids for operation, node_ids in nodes.performed if operation == "start"]
     assert started == [(2,), (3,)]
@@ -205,11 +161,7 @@ async def test_the_last_of_two_actions_starts_a_node_while_the_first_waits_for_a
 @pytest.mark.jumping_time
 async def test_what_is_paused_and_then_killed_is_not_resumed() -> None:
     nodes = NodesInMemory()
-    rows = await carry_out(
-        nodes,
-        action(0, "pause", (1,), 3_000_000),
-        action(1_000_000, "kill", (1,), 1_000_000),
-    )
+    rows = await carry_out(nodes, action(0, "pause", (1,), 3), action(1, "kill", (1,), 1))
     assert rows == [
         ("pause", "1", "#1 pause: named"),
         ("kill", "1", "#2 kill: named"),
@@ -229,65 +181,45 @@ class NobodyDies(NodesInMemory):
 
 
 @pytest.mark.jumping_time
-async def test_what_is_paused_goes_on_if_a_kill_was_refused() -> None:
+async def test_a_pause_ends_with_the_last_also_if_a_kill_was_refused() -> None:
+    nodes = NodesInMemory()
+    rows = await carry_out(nodes, action(0, "pause", (1,), 2), action(1, "pause", (1,), 2))
+    assert [f for f, _, _ in rows] == ["pause", "pause", "resume", "resume"]
+    assert [operation for operation, _ in nodes.performed] == ["pause", "resume"]
     nodes = NobodyDies()
-    rows = await carry_out(
-        nodes,
-        action(0, "pause", (1,), 3_000_000),
-        action(1_000_000, "kill", (1,), 1_000_000),
-    )
+    rows = await carry_out(nodes, action(0, "pause", (1,), 3), action(1, "kill", (1,), 1))
     assert [f for f, _, _ in rows] == ["pause", "kill", "skipped", "resume"]
     assert [operation for operation, _ in nodes.performed] == ["pause", "resume"]
 
 
 @pytest.mark.jumping_time
-async def test_two_pauses_of_a_node_end_with_the_last() -> None:
-    nodes = NodesInMemory()
-    rows = await carry_out(
-        nodes,
-        action(0, "pause", (1,), 2_000_000),
-        action(1_000_000, "pause", (1,), 2_000_000),
-    )
-    assert [f for f, _, _ in rows] == ["pause", "pause", "resume", "resume"]
-    assert [operation for operation, _ in nodes.performed] == ["pause", "resume"]
-
-
-@pytest.mark.jumping_time
-async def test_an_action_that_finds_no_running_node_is_recorded() -> None:
+async def test_an_action_without_a_running_node_or_its_role_is_recorded() -> None:
     rows = await carry_out(
         NodesInMemory(),
-        action(0, "kill_all", "all", 2_000_000),
-        action(1_000_000, "kill", "any", 1),
-        action(1_500_000, "pause", (2,), 1),
+        action(0, "kill_all", "all", 2),
+        action(1, "kill", "any"),
+        action(1.5, "pause", (2,)),
     )
     assert rows[1:3] == [
         ("skipped", "", "#2 kill: any: no node runs"),
         ("skipped", "", "#3 pause: named: no node runs"),
     ]
     assert "node-ended" not in [f for f, _, _ in rows]
+    nodes = NodesInMemory()
+    rows = await carry_out(nodes, action(0, "pause", (1, 2), 2), action(1, "kill", "isr-follower"))
+    assert rows[1] == ("kill", "3", "#2 kill: any, as no node was isr-follower")
 
 
 @pytest.mark.jumping_time
 async def test_a_row_says_what_an_administrator_asked_for() -> None:
     nodes = NodesInMemory()
     nodes.asked_for["reassign"] = "t-0 to (3, 1)"
-    rows = await carry_out(nodes, action(0, "reassign", (2,), 1), action(9, "grow", "all", 1))
+    rows = await carry_out(nodes, action(0, "reassign", (2,)), action(9e-06, "grow", "all"))
     assert rows == [
         ("reassign", "2", "#1 reassign: named"),
         ("asked", "2", "#1 reassign: t-0 to (3, 1)"),
         ("grow", "1,2,3", "#2 grow: all"),
     ]
-
-
-@pytest.mark.jumping_time
-async def test_a_role_of_no_node_falls_on_one_that_no_fault_holds() -> None:
-    nodes = NodesInMemory()
-    rows = await carry_out(
-        nodes,
-        action(0, "pause", (1, 2), 2_000_000),
-        action(1_000_000, "kill", "isr-follower", 1),
-    )
-    assert rows[1] == ("kill", "3", "#2 kill: any, as no node was isr-follower")
 
 
 @pytest.mark.parametrize(("role", "size"), [("minority", 1), ("majority", 2)])
@@ -300,8 +232,7 @@ def test_a_group_of_nodes_is_hit_together(role: str, size: int) -> None:
 async def test_what_was_paused_goes_on_if_the_run_is_cancelled() -> None:
     cluster = FakeCluster()
     cluster.all_paused = asyncio.Event()
-    schedule = schedule_of("pause_kill", "partition-leader")
-    nemesis = Nemesis(nodes_of(cluster), schedule, topic="t", record=lambda *_: None)
+    nemesis = nemesis_of(nodes_of(cluster), action(0, "pause_kill", "partition-leader"))
     run = asyncio.create_task(nemesis.run())
     await cluster.all_paused.wait()
     run.cancel()
@@ -335,11 +266,7 @@ async def test_each_fault_lifts_only_its_own_rules() -> None:
     nodes = NodesInMemory()
     held: list[list[str]] = []
     nodes.changed = lambda: held.append(sorted(nodes.rules))
-    await carry_out(
-        nodes,
-        action(0, "partition_one", (1,), 2_000_000),
-        action(1_000_000, "refuse", "client", 2_000_000),
-    )
+    await carry_out(nodes, action(0, "partition_one", (1,), 2), action(1, "refuse", "client", 2))
     assert held == [
         ["1"],
         ["1", "2-refuse"],
@@ -353,11 +280,7 @@ async def test_each_fault_lifts_only_its_own_rules() -> None:
 @pytest.mark.jumping_time
 async def test_two_wipes_never_overlap() -> None:
     nodes = NodesInMemory()
-    await carry_out(
-        nodes,
-        action(0, "wipe", (1,), 2_000_000),
-        action(1_000_000, "wipe", (2,), 2_000_000),
-    )
+    await carry_out(nodes, action(0, "wipe", (1,), 2), action(1, "wipe", (2,), 2))
     assert nodes.performed == [
         ("kill", (1,)),
         ("wipe", (1,)),
@@ -395,3 +318,160 @@ async def test_a_node_that_starves_is_fed_again_and_a_paused_one_is_left_alone()
     await nodes.perform("resume", (1,))
     await nodes.restore()
     assert cluster.paused == set()
+
+
+HOLDERS = {
+    "partition-leader": [1],
+    "metadata-leader": [2],
+    "isr-follower": [3],
+    "group-coordinator": [3],
+}
+COUNTS = {**dict.fromkeys(HOLDERS, 1), "any": 1, "minority": 1, "majority": 2, "all": 3}
+
+
+async def hit(fault: str, role: str, seed: int) -> str:
+    """Return the parties that the first row of the fault names."""
+    nodes = NodesInMemory()
+    nodes.roles = HOLDERS
+    rows = await carry_out(nodes, action(0, fault, role, 1), seed=seed)
+    assert (nodes.is_running, nodes.paused, nodes.rules) == ({1, 2, 3}, set(), {})
+    return rows[0][1]
+
+
+@pytest.mark.jumping_time
+@pytest.mark.parametrize("fault", ["kill", "pause", "isolate_role", "restart", "disk_error"])
+async def test_a_fault_hits_the_nodes_that_hold_its_role(fault: str) -> None:
+    for role in step_fault(fault).targets:
+        named = await hit(fault, role, seed=1)
+        if role == "client":
+            assert named == "clients"
+            continue
+        victims = [int(node) for node in named.split(",")]
+        assert len({*victims}) == COUNTS[role], role
+        assert victims == HOLDERS.get(role, victims)
+
+
+@pytest.mark.jumping_time
+async def test_what_is_chosen_at_random_is_chosen_by_the_seed() -> None:
+    for role in ("any", "minority", "majority"):
+        chosen = [await hit("pause", role, seed) for seed in range(20)]
+        assert len({*chosen}) == 3, role
+        assert await hit("pause", role, seed=7) == chosen[7]
+
+
+@pytest.mark.jumping_time
+@pytest.mark.parametrize("fault", ["kill_all", "pause_all"])
+async def test_all_means_every_node(fault: str) -> None:
+    assert await hit(fault, "all", seed=1) == "1,2,3"
+
+
+class NodesWithDisks(NodesInMemory):
+    """Each node whose disk breaks ends after 1 s, with these last words."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.words = words
+
+    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
+        await super().perform(operation, node_ids, amount)
+        if operation in {"fill_disk", "fail_disk", "fail_fsync"}:
+            for node_id in node_ids:
+                asyncio.get_running_loop().call_later(1, self.is_running.discard, node_id)
+
+    def last_words(self, node_id: int) -> str:
+        return f"node {node_id} ended with {self.words}"
+
+
+IO_ERROR = "status 1: [Errno 5] Input/output error"
+
+
+@pytest.mark.jumping_time
+@pytest.mark.parametrize("lasts_s", [0.9, 3])
+@pytest.mark.parametrize("fault", ["disk_full", "disk_error"])
+async def test_a_node_that_gives_up_is_started_again(fault: str, lasts_s: float) -> None:
+    nodes = NodesWithDisks(IO_ERROR)
+    rows = await carry_out(nodes, action(0, fault, (2,), lasts_s))
+    names = [f for f, _, _ in rows]
+    assert "node-ended" not in names
+    assert names[-1] == "start"
+    assert nodes.is_running == {1, 2, 3}
+    if "gave-up" in names:
+        assert ("gave-up", "2", f"#1 {fault}: node 2 ended with {IO_ERROR}") in rows
+    else:
+        assert (fault, lasts_s) == ("disk_error", 0.9), "it was killed before it gave up"
+
+
+@pytest.mark.jumping_time
+async def test_a_node_that_is_slow_to_give_up_after_an_fsync_failed_is_started_again() -> None:
+    """Its action has started it meanwhile, and it was still there."""
+    nodes = NodesWithDisks(IO_ERROR)
+    fsync_error, later = action(0, "fsync_error", (2,), 0.5), action(2, "kill", (3,))
+    rows = await carry_out(nodes, fsync_error, later)
+    assert ("gave-up", "2", f"#1 fsync_error: node 2 ended with {IO_ERROR}") in rows
+    assert "node-ended" not in [f for f, _, _ in rows]
+    assert nodes.is_running == {1, 2, 3}
+
+
+@pytest.mark.jumping_time
+async def test_a_node_that_breaks_a_rule_or_fails_by_itself_is_a_finding() -> None:
+    nodes = NodesWithDisks("status 70: invariant violated: ... Input/output error")
+    rows = await carry_out(nodes, action(0, "disk_error", (2,), 3))
+    assert "node-ended" in [f for f, _, _ in rows]
+    nodes = NodesWithDisks(IO_ERROR)
+    asyncio.get_running_loop().call_later(0.5, nodes.is_running.discard, 3)
+    rows = await carry_out(nodes, action(0, "disk_error", (2,), 3))
+    ends = {(f, node) for f, node, _ in rows if f in {"node-ended", "gave-up"}}
+    assert ends == {("gave-up", "2"), ("node-ended", "3")}
+
+
+@pytest.mark.jumping_time
+async def test_a_node_that_gives_up_after_its_fault_is_started_at_once() -> None:
+    nodes = NodesWithDisks(IO_ERROR)
+    loop = asyncio.get_running_loop()
+    running = list[set[int]]()
+    loop.call_later(3.5, lambda: running.append({*nodes.is_running}))
+    rows = await carry_out(
+        nodes,
+        action(0, "disk_full", (2,), 0.1),  # over after 0.4 s, and the node ends after 1 s
+        action(2, "pause", (1,), 1),
+        action(4, "kill", (2,), 1),
+    )
+    assert [(f, node) for f, node, _ in rows] == [
+        ("fill_disk", "2"),
+        ("free_disk", "2"),
+        ("gave-up", "2"),
+        ("start", "2"),
+        ("pause", "1"),
+        ("resume", "1"),
+        ("kill", "2"),
+        ("start", "2"),
+    ]
+    assert rows[3][2] == "#1 disk_full"
+    assert running == [{1, 2, 3}]
+    assert nodes.is_running == {1, 2, 3}
+
+
+@pytest.mark.jumping_time
+async def test_a_disk_that_works_again_excuses_no_later_process() -> None:
+    nodes = NodesWithDisks(IO_ERROR)
+    asyncio.get_running_loop().call_later(5, nodes.is_running.discard, 2)
+    rows = await carry_out(nodes, action(0, "disk_full", (2,), 3), action(6, "pause", (1,)))
+    ends = [(f, node) for f, node, _ in rows if f in {"node-ended", "gave-up"}]
+    assert ends == [("gave-up", "2"), ("node-ended", "2")]
+
+
+@pytest.mark.jumping_time
+@pytest.mark.parametrize(("met", "done"), [(None, ["disk_error"]), (0, []), (1, ["disk_error"])])
+async def test_a_fault_that_was_not_met_does_not_count(met: int | None, done: list[str]) -> None:
+    """No call failed, because none was made."""
+    nodes = NodesInMemory()
+    if met is not None:
+        nodes.met["fail_disk"] = 7
+        asyncio.get_running_loop().call_later(0.5, nodes.met.update, {"fail_disk": 7 + met})
+    rows: Rows = []
+    fault = action(0, "disk_error", (2,), 1)
+    nemesis = nemesis_of(nodes, fault, record=lambda *row: rows.append(row))
+    await nemesis.run()
+    assert nemesis.done == done
+    remark = "#1 disk_error: it had no effect: it was not met"
+    assert (("skipped", "2", remark) in rows) is not bool(done)

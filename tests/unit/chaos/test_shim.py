@@ -184,7 +184,7 @@ async def test_an_order_to_a_process_without_the_library_is_an_error(
             await back_end.perform("fill_disk", (1,), 0)
 
 
-def test_what_the_compiler_refuses_is_one_line(
+def test_a_refusing_or_missing_compiler_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "wrong.c"
@@ -192,11 +192,6 @@ def test_what_the_compiler_refuses_is_one_line(
     monkeypatch.setattr(shims, "_SOURCE", source)
     with pytest.raises(ShimFailed, match=r"cannot compile wrong\.c: .*"), Shim(tmp_path, {}):
         pass
-
-
-def test_a_machine_without_a_compiler_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(shims, "_COMPILERS", ("no-such-compiler",))
     assert shims.why_not() == "it needs a C compiler: no-such-compiler"
     with pytest.raises(ShimFailed, match="cannot be broken here"), Shim(tmp_path, {}):

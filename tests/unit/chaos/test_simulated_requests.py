@@ -1,8 +1,9 @@
-"""Rules on single requests and replies in the network in memory, and a process without a CPU."""
+"""Rules on requests in memory, a process without a CPU, the disks that a quorum needs."""
 
 import asyncio
 import struct
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
@@ -17,13 +18,13 @@ from quorumlog.chaos.node_simulation.process import Clock, Process
 from quorumlog.chaos.node_simulation.stream import Stream
 from quorumlog.chaos.node_simulation.swarm import KINDS, NOT_DRAWN
 from quorumlog.chaos.node_simulation.target import SimulatedMachines
+from quorumlog.chaos.node_simulation.voters import SimulatedVoters
+from quorumlog.chaos.simulation.worlds.quorum.voter_model import directory_id, voter_of
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
+from quorumlog.storage.io.checkpoints import uuid_from_text
+from tests.support.chaos.kafka_frames import METADATA, PRODUCE, reply, request
 
-PRODUCE, METADATA = 0, 3
 BROKER: Final = "10.0.0.1"
-
-
-def request(api_key: int, number: int, body: bytes = b"") -> bytes:
-    return struct.pack(">ihhi", 8 + len(body), api_key, 9, number) + body
 
 
 class Broker(asyncio.Protocol):
@@ -40,7 +41,7 @@ class Broker(asyncio.Protocol):
             if len(self.received) < 4 + length:
                 break
             self.received = self.received[4 + length :]
-            self.transport.write(struct.pack(">ii", 4, number))
+            self.transport.write(reply(number))
 
 
 class Client(asyncio.Protocol):
@@ -83,26 +84,17 @@ def talk(effect: Effect, *requests: bytes) -> tuple[list[tuple[int, float]], boo
     return client.answered, client.is_lost
 
 
-def test_a_lost_request_takes_all_that_follows_on_its_connection() -> None:
+def test_requests_are_lost_or_late_with_those_that_follow() -> None:
     sent = [request(METADATA, 1), request(PRODUCE, 2, b"x" * 50), request(METADATA, 3)]
     assert talk(DropRequest("Produce"), *sent) == ([(1, 0.0)], False)
     assert talk(DropRequest("Fetch"), *sent) == ([(1, 0.0), (2, 0.0), (3, 0.0)], False)
-
-
-def test_a_late_request_holds_back_what_follows() -> None:
     sent = [request(METADATA, 1), request(PRODUCE, 2) + request(METADATA, 3)]
     assert talk(DelayRequest("Produce", 2_000_000), *sent) == (
         [(1, 0.0), (2, 2.0), (3, 2.0)],
         False,
     )
-
-
-def test_a_lost_reply_resets_its_connection() -> None:
     sent = [request(METADATA, 1), request(PRODUCE, 2), request(METADATA, 3)]
     assert talk(DropReply("Produce"), *sent) == ([(1, 0.0)], True)
-
-
-def test_a_request_may_come_in_single_bytes() -> None:
     whole = request(PRODUCE, 2, b"body")
     parts = [whole[place : place + 1] for place in range(len(whole))]
     assert talk(DelayRequest("Produce", 1_000_000), *parts) == ([(2, 1.1)], False)
@@ -153,12 +145,78 @@ def test_a_starved_process_runs_for_its_share_until_it_is_fed() -> None:
     assert ticking(10, Starved.feed) == pytest.approx(starved / 2 + 1000, abs=1000 * PERIOD_S)
 
 
-ON_PROCESSES_ALONE = {
-    "wipe_majority": "a control of the run on processes",
-}
+ON_PROCESSES_ALONE = {"wipe_majority": "a control of the run on processes"}
 
 
 def test_every_fault_of_simulated_machines_is_in_the_swarm_or_left_out_for_a_reason() -> None:
     can = faults_made_of(SimulatedMachines.operations, SimulatedMachines.effects)
     assert sorted(can) == sorted([*KINDS, *NOT_DRAWN])
     assert sorted(STEP_FAULTS) == sorted([*can, *ON_PROCESSES_ALONE])
+
+
+VOTERS: Final = (1, 2, 3)
+
+
+def machine(node_id: int, *, kraft_version: int, disk: int = 1) -> Any:
+    its_id = directory_id(node_id, disk)
+    voters = VoterSet(tuple(voter_of(one, directory_id(one, 1)) for one in VOTERS))
+    quorum = SimpleNamespace(kraft_version=kraft_version, voter_set=voters)
+    settings = SimpleNamespace(directory_id=its_id)
+    node = SimpleNamespace(quorum=SimpleNamespace(settings=settings, _quorum=quorum))
+    return SimpleNamespace(
+        node_id=node_id, is_controller=True, disk_faults=SimpleNamespace(fails_below=""), node=node
+    )
+
+
+class Machines:
+    """Nodes 1 to 3; all of them vote, with their first disks."""
+
+    def __init__(self, kraft_version: int = 1) -> None:
+        self._kraft_version = kraft_version
+        self.loop = SimpleNamespace(now_s=100.0)
+        self.all = {one: machine(one, kraft_version=kraft_version) for one in VOTERS}
+        self.voters = SimulatedVoters(
+            self.all,
+            "host:1",
+            loop=self.loop,  # type: ignore[arg-type]  # what is needed of one
+            told=lambda _, __: None,
+        )
+        assert self.voters.why_needed({1}) == ""
+
+    def wipe(self, node_id: int) -> None:
+        self.all[node_id].node = None
+        self.voters.wiped([self.all[node_id]])
+
+    def start(self, node_id: int) -> None:
+        self.all[node_id] = machine(node_id, kraft_version=self._kraft_version, disk=2)
+
+
+def test_no_second_disk_of_three_is_emptied_before_the_first_voter_is_replaced() -> None:
+    machines = Machines()
+    machines.wipe(1)
+    assert machines.voters._directory_of(1) is None
+    machines.start(1)
+    assert machines.voters._directory_of(1) == uuid_from_text(directory_id(1, 2))
+    for other in (2, 3):
+        assert "would have their disks" in machines.voters.why_needed({other})
+    assert machines.voters.why_needed({1}) == ""  # it has no vote to lose
+
+
+def test_a_voter_below_kraft_version_1_or_with_another_disk_keeps_its_vote() -> None:
+    machines = Machines(kraft_version=0)
+    machines.wipe(1)
+    machines.start(1)
+    assert machines.voters.why_needed({2}) == ""
+    machines = Machines()
+    machines.all[1].disk_faults.fails_below = "/disk2"
+    machines.wipe(1)
+    assert machines.voters._directory_of(1) == uuid_from_text(directory_id(1, 1))
+    assert machines.voters.why_needed({2}) == ""
+
+
+def test_no_disk_is_emptied_while_a_change_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    machines = Machines()
+    monkeypatch.setattr(machines.voters.changer, "_in_doubt_until_s", 101.0)
+    assert machines.voters.why_needed({1}) == "the voters are changing"
+    machines.loop.now_s = 101.5
+    assert machines.voters.why_needed({1}) == ""

@@ -11,10 +11,10 @@ from quorumlog.chaos.back_ends import voter_changer
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.chaos.back_ends.voter_changer import VoterChanger
 from quorumlog.chaos.faults.quorum import ChangeVoters
-from quorumlog.chaos.nemesis import Nemesis
-from quorumlog.chaos.schedule import Action, Schedule
+from quorumlog.chaos.schedule import Action
 from quorumlog.client import KafkaError
 from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support.chaos.nemesis_runs import carry_out, nemesis_of
 from tests.support.chaos.nodes_in_memory import NodesInMemory
 
 pytestmark = pytest.mark.jumping_time
@@ -241,22 +241,19 @@ class Unanswered(NodesInMemory):
             raise NodeUnavailable("unknown: no answer")
 
 
-def nemesis_of(nodes: NodesInMemory, rows: list[str]) -> Nemesis:
-    action = Action(t_us=0, fault=ChangeVoters(), target="metadata-leader", duration_us=1_000_000)
-    schedule = Schedule(seed=1, duration_us=2_000_000, actions=(action,))
-    return Nemesis(nodes, schedule, topic="t", record=lambda f, *_: rows.append(f))
+REMOVAL = Action(t_us=0, fault=ChangeVoters(), target="metadata-leader", duration_us=1_000_000)
 
 
 async def test_a_removal_is_taken_back_although_it_may_not_have_been_made() -> None:
-    nodes, rows = Unanswered(), list[str]()
-    await nemesis_of(nodes, rows).run()
+    nodes = Unanswered()
+    rows = [f for f, _, _ in await carry_out(nodes, REMOVAL)]
     assert nodes.performed == [("remove_voter", (2,)), ("add_voter", (2,))]
     assert rows == ["remove_voter", "skipped", "add_voter"]
 
 
 async def test_the_voters_are_healed_last_of_all() -> None:
     nodes = NodesInMemory()
-    assert await nemesis_of(nodes, []).heal()
+    assert await nemesis_of(nodes, REMOVAL).heal()
     operations = [operation for operation, _ in nodes.performed]
     assert operations[-2:] == ["start", "add_voter"]
     assert operations.count("add_voter") == 1

@@ -86,9 +86,7 @@ async def test_an_answer_is_written_once_until_it_changes(cluster: Cluster, tmp_
     assert len(cluster.asked) >= 8
 
 
-async def test_no_answer_is_written_and_a_new_client_asks_again(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_no_answer_is_written_and_asked_again(cluster: Cluster, tmp_path: Path) -> None:
     async with watched(tmp_path):
         cluster.answers = False
         await asyncio.sleep(1)

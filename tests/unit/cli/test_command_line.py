@@ -10,16 +10,10 @@ import pytest
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.cli import connect
 from quorumlog.cli.connect import resolve
-from quorumlog.cli.main import COMMANDS, main
-from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID
+from quorumlog.cli.main import COMMANDS
+from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE
 from tests.support.cli import every_help
-
-
-def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["quorumlog", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
+from tests.support.cli.in_process import CommandLine
 
 
 @pytest.mark.parametrize(
@@ -31,11 +25,7 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
         (["up", "--config", "novalue", "--dir", "{tmp}"], EXIT_USAGE, "write it as NAME=VALUE"),
         (["up", "--config", "num.partition=1"], EXIT_USAGE, "did you mean num.partitions?"),
         (["up", "--config", "node.id=7"], EXIT_USAGE, "each node has its own"),
-        (
-            ["up", "--config", "ssl.keystore.location=k"],
-            EXIT_USAGE,
-            "not supported; quorumlog has no TLS",
-        ),
+        (["up", "--config", "ssl.keystore.location=k"], EXIT_USAGE, "quorumlog has no TLS"),
         (["up", "--port", "60000", "--dir", "{tmp}"], EXIT_USAGE, "choose one from 1 to"),
         (["up", "--port", "70000", "--dir", "{tmp}"], EXIT_USAGE, "choose one from 1 to"),
         (["up", "--defaults", "slow", "--dir", "{tmp}"], EXIT_USAGE, "'fast', 'kafka'"),
@@ -52,11 +42,7 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
         (["produce", "t", "--header", "h"], EXIT_USAGE, "write it as NAME=VALUE"),
         (["consume", "t", "--format", "%x"], EXIT_USAGE, "%x is no token; use %t %p"),
         (["consume", "t", "--format", "%s", "--json"], EXIT_USAGE, "give only one of"),
-        (
-            ["consume", "t", "--from", "middle"],
-            EXIT_USAGE,
-            "it must be beginning, end, or a duration",
-        ),
+        (["consume", "t", "--from", "middle"], EXIT_USAGE, "be beginning, end, or a duration"),
         (["consume", "t", "--from", "1h"], EXIT_USAGE, "a duration of ISO 8601 such as PT1H"),
         (["verify", "{tmp}/absent"], EXIT_USAGE, "no such file"),
         (["verify", "{tmp}"], EXIT_UNKNOWN, "{tmp}"),
@@ -80,93 +66,77 @@ def test_what_is_wrong_is_one_line_and_a_status(  # noqa: PLR0917 - three of the
     said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: CommandLine,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     given = [text.replace("{tmp}", str(tmp_path)) for text in arguments]
-    assert call(*given, monkeypatch=monkeypatch) == status
-    shown = capsys.readouterr()
-    assert said.replace("{tmp}", str(tmp_path)) in shown.err
-    assert "Traceback" not in shown.err
-    assert "Value error" not in shown.err
+    shown = command(*given, status=status)
+    assert said.replace("{tmp}", str(tmp_path)) in shown
+    assert "Traceback" not in shown
+    assert "Value error" not in shown
     assert list(tmp_path.iterdir()) == []
-    if "--json" not in given:
-        assert shown.out == ""
-        return
-    assert said in json.loads(shown.out)["error"]
+    assert command.out == "" if "--json" not in given else said in json.loads(command.out)["error"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("words", "status", "said"),
     [
-        (["up", "--nodes", "0"], "--nodes"),  # before the command has seen its options
-        (["up", "--port", "60000"], "choose one from"),
-        (["down"], "holds no cluster"),
-        (["status"], "holds no cluster"),
-        (["node", "pause", "1"], "holds no cluster"),
-        (["topics", "delete", "t", "--dir", "absent"], "holds no cluster"),
-        (["nonsense"], "No such command"),
-        (["verify", "."], "history"),
+        ("up --nodes 0", EXIT_USAGE, "--nodes"),  # before the command has seen its options
+        ("up --port 60000", EXIT_USAGE, "choose one from"),
+        ("down", EXIT_FAILED, "holds no cluster"),
+        ("status", EXIT_FAILED, "holds no cluster"),
+        ("node pause 1", EXIT_FAILED, "holds no cluster"),
+        ("topics delete t --dir absent", EXIT_FAILED, "holds no cluster"),
+        ("nonsense", EXIT_USAGE, "No such command"),
+        ("verify .", EXIT_UNKNOWN, "history"),
     ],
 )
-def test_with_json_what_is_wrong_is_one_document(
-    arguments: list[str],
+def test_with_json_what_is_wrong_is_one_document(  # noqa: PLR0917 - three of them are fixtures
+    words: str,
+    status: int,
     said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: CommandLine,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert call(*arguments, "--json", monkeypatch=monkeypatch) != EXIT_VALID
-    document = json.loads(capsys.readouterr().out)
+    document = command.json(*words.split(), status=status)
     assert said in str(document.get("error") or document["unknown_because"])
 
 
 @pytest.mark.parametrize("words", [("topics", "list"), ("produce", "t"), ("consume", "t")])
 def test_addresses_that_refuse_are_named_without_a_client_that_tries_on(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, command: CommandLine
 ) -> None:
     monkeypatch.setattr(connect, "_REFUSED_MAX_S", 0.2)
     servers = ("--bootstrap", "127.0.0.1:1,127.0.0.1:2")
-    assert call(*words, *servers, monkeypatch=monkeypatch) == EXIT_FAILED
-    assert capsys.readouterr().err == (
+    assert command(*words, *servers, status=EXIT_FAILED) == (
         "quorumlog: connection refused by 127.0.0.1:1, 127.0.0.1:2: no process listens there\n"
     )
-    assert call(*words, "--bootstrap", "127.0.0.1", monkeypatch=monkeypatch) == EXIT_FAILED
-    assert "'127.0.0.1' is not host:port" in capsys.readouterr().err
+    said = command(*words, "--bootstrap", "127.0.0.1", status=EXIT_FAILED)
+    assert "'127.0.0.1' is not host:port" in said
 
 
 def test_json_behind_two_dashes_is_no_option(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: CommandLine
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = ["topics", "delete", "--dir", "absent", "--", "--json"]
-    assert call(*arguments, monkeypatch=monkeypatch) == EXIT_FAILED
-    assert capsys.readouterr().out == ""
+    command("topics", "delete", "--dir", "absent", "--", "--json", status=EXIT_FAILED)
+    assert command.out == ""
 
 
-def test_nothing_to_do_is_a_question_for_help(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch=monkeypatch) == EXIT_VALID
-    bare = capsys.readouterr()
-    assert call("-h", monkeypatch=monkeypatch) == EXIT_VALID
-    assert capsys.readouterr() == bare
-    assert bare.err == ""
-    assert "quorumlog up --detach" in bare.out
+def test_without_words_there_is_help_and_a_version(command: CommandLine) -> None:
+    bare = command()
+    assert (command("-h"), command.said) == (bare, "")
+    assert "quorumlog up --detach" in bare
+    assert command("--version").strip()
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_has_help_whose_lines_are_whole(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch=monkeypatch) == EXIT_VALID
-    (line,) = [
-        line for line in capsys.readouterr().out.splitlines() if line.startswith(f"  {name} ")
-    ]
+def test_every_command_has_help_whose_lines_are_whole(name: str, command: CommandLine) -> None:
+    (line,) = [line for line in command().splitlines() if line.startswith(f"  {name} ")]
     assert line.endswith(COMMANDS[name].summary)  # not cut
-    assert call(name, "-h", monkeypatch=monkeypatch) == EXIT_VALID
-    shown = capsys.readouterr().out
+    shown = command(name, "-h")
     assert all(f"    {example}\n" in shown for example in COMMANDS[name].examples)
     if COMMANDS[name].examples:
         assert "..." not in shown.replace("HOST:PORT,...", "").replace("FILE...", "")
@@ -182,62 +152,44 @@ def test_help_names_a_required_argument_and_a_default_without_brackets_of_their_
         assert "[[" not in shown, shown
 
 
-def test_standard_input_that_is_closed_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_closed_stdin_is_one_line(monkeypatch: pytest.MonkeyPatch, command: CommandLine) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    assert call("produce", "t", monkeypatch=monkeypatch) == EXIT_USAGE
-    assert "standard input is closed" in capsys.readouterr().err
+    assert "standard input is closed" in command("produce", "t", status=EXIT_USAGE)
 
 
-def test_a_simulation_prints_one_document(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["simulate", "--seed", "3", "--duration", "3s", "--json"]
-    assert call(*arguments, monkeypatch=monkeypatch) == EXIT_VALID
-    document = json.loads(capsys.readouterr().out)
+def test_a_simulation_prints_one_document(command: CommandLine) -> None:
+    document = command.json("simulate", "--seed", "3", "--duration", "3s")
     assert document["valid"] is True
     assert (document["seed"], document["seeds"], document["violations"]) == (3, 1, [])
     assert {"digest", "virtual_s", "cpu_s", "operations"} <= document.keys()
 
 
+BROKEN = ("--seed", "20", "--duration", "3s", "--mutant", "no_log_check_in_votes")
+
+
 def test_the_smallest_schedule_needs_no_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: CommandLine
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    broken = ["--seed", "20", "--duration", "3s", "--mutant", "no_log_check_in_votes", "--json"]
-    assert call("simulate", "--shrink", "quorum", *broken, monkeypatch=monkeypatch) == EXIT_FAILED
-    assert "--schedule shrunk-20.json" in capsys.readouterr().err
+    command("simulate", "--shrink", "quorum", *BROKEN, "--json", status=EXIT_FAILED)
+    assert "--schedule shrunk-20.json" in command.said
     assert Schedule.from_json(Path("shrunk-20.json").read_text()).seed == 20
 
 
-def test_a_broken_rule_ends_with_status_1_and_a_schedule_that_replays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_rule_is_status_1_and_has_a_schedule(tmp_path: Path, command: CommandLine) -> None:
     schedule = tmp_path / "smallest.json"
-    broken = ["simulate", "--seed", "20", "--duration", "3s", "--mutant", "no_log_check_in_votes"]
-    assert call(*broken, "--shrink", str(schedule), monkeypatch=monkeypatch) == EXIT_FAILED
-    shown = capsys.readouterr()
-    assert "seed 20: leader-completeness" in shown.out
-    assert "trace of seed 20:\n     0.000 " in shown.err
-    assert "     0.000 1: starts\n" in shown.err
-    command = "--world quorum --seed 20 --duration 3s --nodes 3 --mutant no_log_check_in_votes"
-    assert f"again: quorumlog simulate {command}\n" in shown.err
-    assert f"shrink: quorumlog simulate {command} --shrink\n" in shown.err
-    without = ["simulate", "--schedule", str(schedule)]
-    again = [*without, "--mutant", "no_log_check_in_votes"]
-    assert call(*again, monkeypatch=monkeypatch) == EXIT_FAILED
-    assert call(*without, monkeypatch=monkeypatch) == EXIT_VALID
+    said = command("simulate", *BROKEN, "--shrink", schedule, status=EXIT_FAILED)
+    assert "seed 20: leader-completeness" in command.out
+    assert "trace of seed 20:\n     0.000 " in said
+    assert "     0.000 1: starts\n" in said
+    again = "--world quorum --seed 20 --duration 3s --nodes 3 --mutant no_log_check_in_votes"
+    assert f"again: quorumlog simulate {again}\n" in said
+    assert f"shrink: quorumlog simulate {again} --shrink\n" in said
+    without = ["simulate", "--schedule", schedule]
+    command(*without, "--mutant", "no_log_check_in_votes", status=EXIT_FAILED)
+    command(*without)
     schedule.write_text("{}")
-    assert call(*without, monkeypatch=monkeypatch) == EXIT_USAGE
-    assert "has no schedule for a simulation" in capsys.readouterr().err
-
-
-def test_the_version_is_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call("--version", monkeypatch=monkeypatch) == EXIT_VALID
-    assert capsys.readouterr().out.strip()
+    assert "has no schedule for a simulation" in command(*without, status=EXIT_USAGE)
 
 
 def test_the_address_of_a_cluster_that_no_option_names_is_told(
@@ -253,15 +205,14 @@ def test_the_address_of_a_cluster_that_no_option_names_is_told(
     "error", [BrokenPipeError(errno.EPIPE, "closed"), OSError(errno.ENOSPC, "no space")]
 )
 @pytest.mark.parametrize(
-    ("command", "status"),
-    [("verify", EXIT_UNKNOWN), ("chaos", EXIT_UNKNOWN), ("status", EXIT_FAILED)],
+    ("word", "status"), [("verify", EXIT_UNKNOWN), ("chaos", EXIT_UNKNOWN), ("status", EXIT_FAILED)]
 )
 def test_output_that_cannot_be_written_is_no_verdict(
-    error: OSError, command: str, status: int, monkeypatch: pytest.MonkeyPatch
+    error: OSError, word: str, status: int, monkeypatch: pytest.MonkeyPatch, command: CommandLine
 ) -> None:
     def fail(*_: object) -> int:
         raise error
 
     monkeypatch.setattr("quorumlog.cli.main._run", fail)
     monkeypatch.setattr("quorumlog.cli.main._drop_stdout", lambda: None)
-    assert call(command, monkeypatch=monkeypatch) == status
+    command(word, status=status)

@@ -1,7 +1,5 @@
 """`quorumlog dump-log`: files of nodes, whole, torn, changed and foreign."""
 
-import json
-import sys
 import tracemalloc
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,8 +10,7 @@ import pytest
 from quorumlog.cli.dump.contents import Asked, Problem
 from quorumlog.cli.dump.files import open_contents
 from quorumlog.cli.dump.printers import PROBLEMS_MAX
-from quorumlog.cli.main import main
-from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID
+from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE
 from quorumlog.storage.core.aborted_transactions import HEAD_BYTES, AbortedTransaction, encode_index
 from quorumlog.storage.io.checkpoints import (
     PARTITION_METADATA_FILE,
@@ -22,38 +19,21 @@ from quorumlog.storage.io.checkpoints import (
 )
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec import records
-from quorumlog.wire.codec.identifiers import (
-    TopicId,
-)
+from quorumlog.wire.codec.identifiers import TopicId
 from quorumlog.wire.codec.records import Compression, Record, encode_batch
 from tests.support.cli.dumps import add_small_files, segment_of, told, told_of
+from tests.support.cli.in_process import CommandLine
 from tests.support.storage.batches import batch, fill, open_log
 
 TOPIC_ID = TopicId(bytes(range(16)))
 HEADERS = (("h", b"v"), ("none", None))
 
 
-class Command:
-    """Runs `quorumlog dump-log`."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch, self._capsys = monkeypatch, capsys
-
-    def __call__(self, *words: str | Path, status: int = EXIT_VALID) -> str:
-        self._monkeypatch.setattr(sys, "argv", ["quorumlog", "dump-log", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = self._capsys.readouterr()
-        assert int(ended.value.code or 0) == status, shown
-        return shown.out
-
-    def json(self, *words: str | Path, status: int = EXIT_VALID) -> Any:
-        return json.loads(self(*words, "--json", status=status))
-
-
 @pytest.fixture
-def dump_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
+def dump_log(command: CommandLine) -> CommandLine:
+    """Runs `quorumlog dump-log`."""
+    command.first = ["dump-log"]
+    return command
 
 
 @pytest.fixture
@@ -82,20 +62,13 @@ def producer_batch(compression: Compression = Compression.NONE) -> bytes:
     )
 
 
-def test_a_directory_is_one_document(orders: Path, dump_log: Command) -> None:
+def test_a_directory_is_one_document(orders: Path, dump_log: CommandLine) -> None:
     document = dump_log.json(orders)
     assert (document["problem_count"], document["skipped"]) == (0, [])
     files = {Path(one["file"]).name: one for one in document["files"]}
+    kinds = {"index": "offset_index", "log": "log", "timeindex": "time_index"}
     assert {name: one["kind"] for name, one in files.items()} == {
-        "00000000000000000000.index": "offset_index",
-        "00000000000000000000.log": "log",
-        "00000000000000000000.timeindex": "time_index",
-        "00000000000000000002.index": "offset_index",
-        "00000000000000000002.log": "log",
-        "00000000000000000002.timeindex": "time_index",
-        "00000000000000000004.index": "offset_index",
-        "00000000000000000004.log": "log",
-        "00000000000000000004.timeindex": "time_index",
+        **{f"{base:020d}.{end}": kind for base in (0, 2, 4) for end, kind in kinds.items()},
         "leader-epoch-checkpoint": "leader_epochs",
         "partition.metadata": "partition_metadata",
     }
@@ -114,9 +87,7 @@ def batches_size(files: dict[str, Any], name: str, count: int) -> int:
 
 
 @pytest.mark.parametrize("compression", list(Compression), ids=lambda one: one.name.lower())
-def test_a_batch_is_told_with_all_that_its_header_says(
-    compression: Compression, tmp_path: Path
-) -> None:
+def test_a_batch_is_told_with_its_whole_header(compression: Compression, tmp_path: Path) -> None:
     path = segment_of(tmp_path, producer_batch(compression))
     (found,), problems = told(path, with_values=True)
     records = found.pop("records")
@@ -152,7 +123,7 @@ def test_a_batch_is_told_with_all_that_its_header_says(
     }
 
 
-def test_lines_are_pairs_and_hold_no_control_characters(tmp_path: Path, dump_log: Command) -> None:
+def test_lines_are_pairs_without_control_characters(tmp_path: Path, dump_log: CommandLine) -> None:
     record = Record(0, 5, b"\x1b[2J", None, (("a b", b"\xff"),))
     shown = dump_log(segment_of(tmp_path, encode_batch([record])), "--values")
     title, batch_line, record_line, end = shown.splitlines()
@@ -177,24 +148,16 @@ def test_offsets_records_and_values_are_chosen(tmp_path: Path) -> None:
     assert [("records" in one, one["is_valid"]) for one in found] == [(False, True)] * 2
 
 
-def test_batches_alone_have_no_records_to_choose(tmp_path: Path, dump_log: Command) -> None:
-    for option in (("--values",), ("--max-records", "5")):
-        dump_log(segment_of(tmp_path), "--batches", *option, status=EXIT_USAGE)
-
-
 # --- what is wrong ---
 
 
-def test_a_changed_batch_is_told_and_the_next_one_too(tmp_path: Path) -> None:
+def test_a_changed_batch_is_told_and_a_torn_one_ends_the_dump(tmp_path: Path) -> None:
     first = bytearray(batch("aaa"))
     first[-2] ^= 1
     found, problems = told(segment_of(tmp_path, first, batch("bbb", base_offset=1)))
     assert [one["is_valid"] for one in found] == [False, True]
     assert [len(one["records"]) for one in found] == [0, 1]
     assert problems == [Problem(0, "the checksum of the batch at offset 0 differs")]
-
-
-def test_a_torn_batch_ends_what_is_told(tmp_path: Path) -> None:
     whole, torn = batch("aaa"), batch("bbb", base_offset=1)[:-1]
     found, problems = told(segment_of(tmp_path, whole, torn))
     assert [one["base_offset"] for one in found] == [0]
@@ -283,9 +246,7 @@ def test_every_changed_byte_of_every_file_leaves_a_dump(orders: Path) -> None:
             told_of(path, damaged, only_index_faults=True)
 
 
-def test_the_status_tells_damage_from_nothing_read(
-    orders: Path, tmp_path: Path, dump_log: Command
-) -> None:
+def test_the_status_tells_of_damage(orders: Path, tmp_path: Path, dump_log: CommandLine) -> None:
     missing = tmp_path / "missing.log"
     document = dump_log.json(missing, status=EXIT_UNKNOWN)
     assert document["files"][0]["problems"] == [
@@ -294,23 +255,28 @@ def test_the_status_tells_damage_from_nothing_read(
     good = orders / "leader-epoch-checkpoint"
     assert dump_log.json(missing, good, status=EXIT_FAILED)["problem_count"] == 1
     (tmp_path / "notes.txt").write_text("x")
-    shown = dump_log(tmp_path / "notes.txt", status=EXIT_UNKNOWN)
-    assert "the name is no file name of a log directory" in shown
+    dump_log(tmp_path / "notes.txt", status=EXIT_UNKNOWN)
+    assert "the name is no file name of a log directory" in dump_log.out
     (tmp_path / "empty").mkdir()
     assert dump_log.json(tmp_path / "empty", status=EXIT_UNKNOWN)["problem_count"] == 1
     (tmp_path / "node.log").write_text("what a node says")
     others = [str(tmp_path / name) for name in ("node.log", "notes.txt")]
     assert dump_log.json(tmp_path)["skipped"] == others
     (orders / "00000000000000000004.log").write_bytes(bytes(100))
-    assert "! byte 0: zeros where" in dump_log(orders, status=EXIT_FAILED)
+    dump_log(orders, status=EXIT_FAILED)
+    assert "! byte 0: zeros where" in dump_log.out
 
 
-def test_a_segment_without_records_is_whole(tmp_path: Path, dump_log: Command) -> None:
+def test_a_segment_without_records_is_whole_and_has_none_to_choose(
+    tmp_path: Path, dump_log: CommandLine
+) -> None:
     document = dump_log.json(segment_of(tmp_path))
     assert document["files"][0]["batches"] == []
+    for option in (("--values",), ("--max-records", "5")):
+        dump_log(segment_of(tmp_path), "--batches", *option, status=EXIT_USAGE)
 
 
-def test_only_one_batch_is_in_memory(tmp_path: Path, dump_log: Command) -> None:
+def test_only_one_batch_is_in_memory(tmp_path: Path, dump_log: CommandLine) -> None:
     one = batch("x" * 50_000)
     path = tmp_path / f"{0:020d}.log"
     with path.open("wb") as file:
@@ -328,15 +294,10 @@ def test_only_one_batch_is_in_memory(tmp_path: Path, dump_log: Command) -> None:
         tracemalloc.stop()
 
 
-def test_the_problems_of_a_document_are_counted_to_the_end(
-    tmp_path: Path, dump_log: Command
-) -> None:
+def test_problems_of_a_document_are_all_counted(tmp_path: Path, dump_log: CommandLine) -> None:
     path = segment_of(tmp_path, *[batch("x")] * (PROBLEMS_MAX + 5))
     (told_of,) = dump_log.json(path, "--batches", status=EXIT_FAILED)["files"]
-    assert (len(told_of["problems"]), told_of["problem_count"]) == (
-        PROBLEMS_MAX,
-        PROBLEMS_MAX + 4,
-    )
+    assert (len(told_of["problems"]), told_of["problem_count"]) == (PROBLEMS_MAX, PROBLEMS_MAX + 4)
 
 
 # --- indexes ---
@@ -367,7 +328,7 @@ def test_room_at_the_end_of_an_index_is_told_behind_its_entries(orders: Path) ->
     ]
 
 
-def test_an_index_without_its_log_cannot_be_compared(orders: Path, dump_log: Command) -> None:
+def test_an_index_without_its_log_cannot_be_compared(orders: Path, dump_log: CommandLine) -> None:
     (orders / "00000000000000000000.log").unlink()
     path = orders / "00000000000000000000.index"
     assert dump_log.json(path)["problem_count"] == 0
@@ -389,9 +350,6 @@ def test_a_transaction_index_is_told_up_to_what_is_wrong(orders: Path) -> None:
     assert (found, position) == ([entries[0]._asdict()], 34)
     assert what == "33 bytes; 33 bytes are not read"
     path.write_bytes(encode_index(entries, 1)[:-34])
-    assert told(path) == (
-        [entries[0]._asdict()],
-        [Problem(0, "48 bytes without their checksum")],
-    )
+    assert told(path) == ([entries[0]._asdict()], [Problem(0, "48 bytes without their checksum")])
     path.write_bytes(b"")
     assert told(path) == ([], [Problem(0, "0 bytes without their checksum")])

@@ -30,17 +30,9 @@ from quorumlog.metadata_quorum.core.effects import AppendLeaderChange, AppendVot
 from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, Topic, encode_record
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.io.checkpoints import (
-    uuid_to_text,
-)
+from quorumlog.storage.io.checkpoints import uuid_to_text
 from quorumlog.storage.io.disk import RealDisk
-from quorumlog.wire.codec.identifiers import (
-    BrokerId,
-    Epoch,
-    Offset,
-    TopicId,
-    TopicPartition,
-)
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch, restamp
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 from tests.support.cli.dumps import add_small_files, segment_of, told, told_of
@@ -261,7 +253,7 @@ def test_a_snapshot_that_was_not_finished_says_so() -> None:
     assert len(told_of(path, b"")[1]) == 2
 
 
-def test_the_transactions_of_apache_kafka_are_told() -> None:
+def test_the_transactions_and_offsets_of_apache_kafka_are_told() -> None:
     found, _ = told(KAFKA / "orders-0" / f"{0:020d}.log")
     codecs = [one["compression"] for one in found[:5]]
     assert codecs == ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -271,9 +263,6 @@ def test_the_transactions_of_apache_kafka_are_told() -> None:
         {"type": "COMMIT", "coordinator_epoch": 0},
         {"type": "ABORT", "coordinator_epoch": 0},
     ]
-
-
-def test_the_offsets_of_apache_kafka_are_told() -> None:
     found, _ = told(KAFKA / "__consumer_offsets-1" / f"{0:020d}.log")
     records = [record["decoded"] for one in found for record in one["records"]]
     offsets = {one["group"]: one["committed"] for one in records if one["type"] == "OffsetCommit"}

@@ -1,7 +1,7 @@
-"""Options of `chaos run` and `simulate nodes` arrive where the run is made, and are told again."""
+"""Options and schedules of `chaos run` and `simulate nodes`: where they arrive, what is told."""
 
 import json
-import sys
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,12 @@ from quorumlog.chaos.node_simulation.settings import NodesSettings
 from quorumlog.chaos.run.figures import OfferedLoad
 from quorumlog.chaos.run.run import Progress
 from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
+from quorumlog.chaos.schedule import Schedule
 from quorumlog.cli import chaos_commands, simulate_nodes
-from quorumlog.cli.main import main
+from quorumlog.cli.chaos_commands import _duration_s, _workload
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE
 from tests.support.chaos.hand_made_histories import History
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["quorumlog", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
+from tests.support.cli.in_process import CommandLine
 
 
 @pytest.mark.parametrize(
@@ -34,7 +29,11 @@ def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     [((), "proxy"), (("--network", "netns"), "netns"), (("--network", "proxy"), "proxy")],
 )
 def test_the_network_of_a_chaos_run_is_the_one_that_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...], expected: str
+    monkeypatch: pytest.MonkeyPatch,
+    command: CommandLine,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    expected: str,
 ) -> None:
     asked = list[RunSettings]()
 
@@ -43,21 +42,13 @@ def test_the_network_of_a_chaos_run_is_the_one_that_is_named(
         raise ValueError("not here")
 
     monkeypatch.setattr(chaos_commands, "_run_with_progress", refuse)
-    status = call(monkeypatch, "chaos", "run", "--out", str(tmp_path / "run"), *words)
-    assert status in {EXIT_UNKNOWN, EXIT_USAGE}
+    command("chaos", "run", "--out", tmp_path / "run", *words, status=EXIT_USAGE)
     assert [one.network for one in asked] == [expected]
 
 
-def test_a_network_that_there_is_not_is_a_usage_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "chaos", "run", "--network", "pigeons") == EXIT_USAGE
-    said = capsys.readouterr().err
-    assert "pigeons" in said
-    assert "netns" in said
-
-
-def simulated(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[NodesSettings]:
+def simulated(
+    monkeypatch: pytest.MonkeyPatch, command: CommandLine, *words: str
+) -> list[NodesSettings]:
     """Return what `simulate nodes` would run."""
     asked = list[NodesSettings]()
 
@@ -66,47 +57,46 @@ def simulated(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[NodesSetting
         return [RunFailed("not here") for _ in wanted]
 
     monkeypatch.setattr(simulate_nodes, "run_nodes", fail_all)
-    assert call(monkeypatch, "simulate", "nodes", "--seed", "4", *words) == EXIT_FAILED
+    command("simulate", "nodes", "--seed", "4", *words, status=EXIT_FAILED)
     return asked
 
 
 def test_power_is_lost_at_any_time_only_if_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, command: CommandLine
 ) -> None:
-    [careful] = simulated(monkeypatch)
+    [careful] = simulated(monkeypatch, command)
     assert not careful.any_power_loss
-    assert "--any-power-loss" not in "".join(capsys.readouterr())
-    [careless] = simulated(monkeypatch, "--any-power-loss", "--config", "log.flush.acks=true")
+    assert "--any-power-loss" not in command.out + command.said
+    words = ("--any-power-loss", "--config", "log.flush.acks=true")
+    [careless] = simulated(monkeypatch, command, *words)
     assert careless.any_power_loss
     assert careless.config == {"log.flush.acks": "true"}
     again = "quorumlog simulate nodes --seed 4 --duration 12s"
-    assert f"{again} --any-power-loss --config log.flush.acks=true" in "".join(capsys.readouterr())
+    text = f"{again} --any-power-loss --config log.flush.acks=true"
+    assert text in command.out + command.said
 
 
-def test_power_loss_is_an_option_of_whole_nodes_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "simulate", "quorum", "--any-power-loss") == EXIT_USAGE
-    assert "--any-power-loss" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("chaos run --network pigeons", "pigeons.*netns"),
+        ("simulate quorum --any-power-loss", "--any-power-loss"),  # of whole nodes alone
+        *(
+            (f"simulate nodes {option} {text}", f"{option} {text}: write it as NAME=VALUE")
+            for option in ("--config", "--workload-option")
+            for text in ("retention", "=5")
+        ),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error(words: str, said: str, command: CommandLine) -> None:
+    assert re.search(said, command(*words.split(), status=EXIT_USAGE), re.DOTALL)
 
 
-@pytest.mark.parametrize("option", ["--config", "--workload-option"])
-def test_a_pair_of_another_form_is_a_usage_error(
-    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for text in ("retention", "=5"):
-        assert call(monkeypatch, "simulate", "nodes", option, text) == EXIT_USAGE
-        assert f"{option} {text}: write it as NAME=VALUE" in capsys.readouterr().err
-
-
-def test_help_and_errors_of_a_chaos_run_name_the_faults_that_it_takes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "chaos", "run", "--help") == 0
-    shown = " ".join(capsys.readouterr().out.split())
+def test_help_and_errors_of_a_chaos_run_name_the_faults_that_it_takes(command: CommandLine) -> None:
+    shown = " ".join(command("chaos", "run", "--help").split())
     listed = shown.partition("Faults to inject: ")[2].partition("; or none")[0].split(", ")
-    assert call(monkeypatch, "chaos", "run", "--fault", "kil") == EXIT_USAGE
-    assert capsys.readouterr().err.partition("choose from ")[2].strip().split(", ") == listed
+    said = command("chaos", "run", "--fault", "kil", status=EXIT_USAGE)
+    assert said.partition("choose from ")[2].strip().split(", ") == listed
     possible = {name for name, kind in STEP_FAULTS.items() if takes(kind)}
     assert {*listed} == possible
     assert {"kill", "partition_one"} <= possible < {*STEP_FAULTS}
@@ -118,7 +108,7 @@ def takes(kind: type[StepFault]) -> bool:
 
 
 def test_without_a_terminal_a_run_leaves_no_bars(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: CommandLine
 ) -> None:
     def go_through_phases(_: RunSettings, progress: Progress) -> Any:
         for fraction in (0.0, 0.5, 1.0):
@@ -127,8 +117,8 @@ def test_without_a_terminal_a_run_leaves_no_bars(
         raise ValueError("not here")
 
     monkeypatch.setattr(chaos_commands, "run", go_through_phases)
-    call(monkeypatch, "chaos", "run", "--out", str(tmp_path / "run"))
-    assert capsys.readouterr().err == "quorumlog: not here\n"
+    said = command("chaos", "run", "--out", tmp_path / "run", status=EXIT_USAGE)
+    assert said == "quorumlog: not here\n"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +130,7 @@ def test_a_run_that_acknowledged_less_than_is_required_is_unknown(  # noqa: PLR0
     word: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    command: CommandLine,
 ) -> None:
     load = OfferedLoad(offered=100, acknowledged=9, silent_s=2.0)
 
@@ -162,14 +152,44 @@ def test_a_run_that_acknowledged_less_than_is_required_is_unknown(  # noqa: PLR0
     monkeypatch.setattr(chaos_commands, "_run_with_progress", run)
     words = ("--min-acknowledged", least)
     out = tmp_path / "text"
-    assert call(monkeypatch, "chaos", "run", "--out", str(out), *words) == status
-    assert f"\n{load.text()}\n" in capsys.readouterr().out
+    command("chaos", "run", "--out", out, *words, status=status)
+    assert f"\n{load.text()}\n" in command.out
     assert f"<h1>{word}</h1>" in (out / "report.html").read_text()
-    assert call(monkeypatch, "verify", str(out)) == 0  # the history itself is valid
-    capsys.readouterr()
+    command("verify", out)  # the history itself is valid
     out = tmp_path / "document"
-    assert call(monkeypatch, "chaos", "run", "--out", str(out), *words, "--json") == status
-    document = json.loads(capsys.readouterr().out)
+    document = command.json("chaos", "run", "--out", out, *words, status=status)
     assert document["load"] == {"offered": 100, "acknowledged": 9, "silent_s": 2.0}
     assert document["valid"] == json.loads((out / "verdict.json").read_text())["valid"]
     assert bool(document["unknown_because"]) == (status == EXIT_UNKNOWN)
+
+
+FILE = Schedule(
+    seed=1, duration_us=7_000_000, workload="idempotent_send", options={"burst": 3, "rate": 9.0}
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "rate", "schedule", "expected"),
+    [
+        (None, [], None, None, ("append_read", {})),
+        (None, ["producers=2"], 5.0, None, ("append_read", {"producers": "2", "rate": 5.0})),
+        (None, [], None, FILE, ("idempotent_send", {"burst": 3, "rate": 9.0})),
+        (None, ["burst=4"], None, FILE, ("idempotent_send", {"burst": "4", "rate": 9.0})),
+        ("append_read", [], None, FILE, ("append_read", {})),
+        (None, [], None, Schedule(seed=1, duration_us=0), ("append_read", {})),
+    ],
+)
+def test_the_workload_is_the_schedules_unless_another_is_named(
+    name: str | None,
+    given: list[str],
+    rate: float | None,
+    schedule: Schedule | None,
+    expected: tuple[str, dict[str, object]],
+) -> None:
+    assert _workload(name, given, rate, schedule) == expected
+
+
+def test_the_duration_is_the_schedules_unless_one_is_given() -> None:
+    assert _duration_s(None, None) == 60.0
+    assert _duration_s(None, FILE) == 7.0
+    assert _duration_s("30s", FILE) == 30.0

@@ -1,58 +1,43 @@
-"""`quorumlog quorum` and `quorumlog elect` against fake brokers: what is asked, shown, refused."""
+"""`quorumlog quorum`, `elect` and `log-dirs` against fake brokers: asked, shown, refused."""
 
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE
 from quorumlog.client import ErrorCode
-from quorumlog.wire.codec.messages import describe_quorum as quorum_
-from quorumlog.wire.codec.messages import elect_leaders as elect_
-from quorumlog.wire.codec.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
-from quorumlog.wire.codec.messages.remove_raft_voter import (
-    RemoveRaftVoterRequest,
-    RemoveRaftVoterResponse,
-)
+from quorumlog.wire.codec.messages.add_raft_voter import AddRaftVoterRequest
+from quorumlog.wire.codec.messages.remove_raft_voter import RemoveRaftVoterRequest
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
-from tests.support.client.fake_admin import only_cluster
-from tests.unit.cli.test_admin_commands import Shell
-from tests.unit.client.test_client_sync import in_a_thread
+from tests.support.cli.in_process import Shell
 
 
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
-    with in_a_thread(only_cluster()) as brokers:
-        brokers.fill(9)
-        yield Shell(brokers, monkeypatch, capsys)
+def replica(replica_id: int, end: int, caught_up_ms: int, directory: bytes = b"") -> dict[str, Any]:
+    return {
+        "replica_id": replica_id,
+        "replica_directory_id": directory or bytes(15) + bytes([replica_id]),
+        "log_end_offset": end,
+        "last_fetch_timestamp": caught_up_ms,
+        "last_caught_up_timestamp": caught_up_ms,
+    }
 
 
-def replica(replica_id: int, end: int, caught_up_ms: int) -> quorum_.ReplicaState:
-    return quorum_.ReplicaState(
-        replica_id=replica_id,
-        replica_directory_id=bytes(15) + bytes([replica_id]),
-        log_end_offset=end,
-        last_fetch_timestamp=caught_up_ms,
-        last_caught_up_timestamp=caught_up_ms,
-    )
-
-
-def node(node_id: int, host: str) -> quorum_.Node:
-    listener = quorum_.Listener(name="CONTROLLER", host=host, port=9000 + node_id)
-    return quorum_.Node(node_id=node_id, listeners=[listener])
+def node(node_id: int, host: str) -> dict[str, Any]:
+    listener = {"name": "CONTROLLER", "host": host, "port": 9000 + node_id}
+    return {"node_id": node_id, "listeners": [listener]}
 
 
 def offer_quorum(shell: Shell) -> None:
-    one = quorum_.ResponsePartitionData(
-        leader_id=2,
-        leader_epoch=7,
-        high_watermark=40,
-        current_voters=[replica(1, 35, 4_000), replica(2, 42, 5_000), replica(3, -1, -1)],
-        observers=[replica(0, 42, 4_990)],
-    )
-    topic = quorum_.ResponseTopicData(topic_name=METADATA_TOPIC, partitions=[one])
-    nodes = [node(0, "zero"), node(3, "::1"), quorum_.Node(node_id=4)]
-    answer = quorum_.DescribeQuorumResponse(topics=[topic], nodes=nodes)
-    shell.cluster.offer(quorum_.DescribeQuorumRequest, answer)
+    one = {
+        "leader_id": 2,
+        "leader_epoch": 7,
+        "high_watermark": 40,
+        "current_voters": [replica(1, 35, 4_000), replica(2, 42, 5_000), replica(3, -1, -1)],
+        "observers": [replica(0, 42, 4_990)],
+    }
+    topic = {"topic_name": METADATA_TOPIC, "partitions": [one]}
+    nodes = [node(0, "zero"), node(3, "::1"), {"node_id": 4}]
+    shell.offer("DescribeQuorum", {"topics": [topic], "nodes": nodes})
 
 
 def test_the_quorum_is_shown_with_the_lag_of_each_node(shell: Shell) -> None:
@@ -65,12 +50,7 @@ def test_the_quorum_is_shown_with_the_lag_of_each_node(shell: Shell) -> None:
         "   3  voter           -    -       -",
         "   0  observer       42    0      10",
     ]
-
-
-def test_the_document_of_the_quorum_has_kafkas_names(shell: Shell) -> None:
-    offer_quorum(shell)
-    described = shell.json("quorum", "describe")
-    assert isinstance(described, dict)
+    described = shell.json("quorum", "describe")  # with Kafka's names
     voters = described.pop("voters")
     assert described.pop("observers") == [
         {
@@ -95,46 +75,40 @@ def test_the_document_of_the_quorum_has_kafkas_names(shell: Shell) -> None:
 
 # --- voters ---
 
-ZERO, ONE = "AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAQ"
-GIVEN = "AAECAwQFBgcICQoLDA0ODw"
+ONE, GIVEN = "AAAAAAAAAAAAAAAAAAAAAQ", "AAECAwQFBgcICQoLDA0ODw"
 Asked = AddRaftVoterRequest | RemoveRaftVoterRequest
 
 
 def offer_changes(shell: Shell, code: ErrorCode = ErrorCode.NONE, message: str = "") -> None:
     offer_quorum(shell)
-    error = {"error_code": code, "error_message": message or None}
-    shell.cluster.offer(AddRaftVoterRequest, AddRaftVoterResponse(**error))  # type: ignore[arg-type]
-    shell.cluster.offer(RemoveRaftVoterRequest, RemoveRaftVoterResponse(**error))  # type: ignore[arg-type]
+    for api in ("AddRaftVoter", "RemoveRaftVoter"):
+        shell.offer(api, {"error_code": code, "error_message": message or None})
 
 
 def asked(shell: Shell) -> list[Asked]:
     return [one for one in shell.cluster.requests() if isinstance(one, Asked)]
 
 
-def test_a_voter_is_added_with_the_directory_and_the_address_that_are_given(shell: Shell) -> None:
+def test_a_voter_is_added_as_given_or_as_the_leader_knows_the_observer(shell: Shell) -> None:
     offer_changes(shell)
-    said = shell("quorum", "add-voter", "--node", "5", "--directory", GIVEN, "--address", "[::5]:7")
-    assert said.splitlines() == ["node 5 is a voter"]
+    words = ("quorum", "add-voter", "--node", "5", "--directory", GIVEN, "--address", "[::5]:7")
+    assert shell(*words) == "node 5 is a voter\n"
     [request] = asked(shell)
     assert isinstance(request, AddRaftVoterRequest)
     assert (request.voter_id, request.voter_directory_id) == (5, bytes(range(16)))
     [listener] = request.listeners
     assert (listener.name, listener.host, listener.port) == ("CONTROLLER", "::5", 7)
-
-
-def test_a_voter_is_added_as_the_leader_knows_the_observer(shell: Shell) -> None:
     offer_changes(shell)
     document = shell.json("quorum", "add-voter", "--node", "0", "--directory", GIVEN)
-    assert document == {
-        "node": 0, "directory_id": GIVEN, "address": "zero:9000", "voter": True,
-    }  # fmt: skip
+    told = {"node": 0, "directory_id": GIVEN, "address": "zero:9000", "voter": True}
+    assert document == told
 
 
 def test_an_observer_that_the_leader_does_not_know_is_not_added(shell: Shell) -> None:
     offer_changes(shell)
-    for node_id, option in (("0", "--directory"), ("7", "--directory")):
+    for node_id in ("0", "7"):
         failed = shell("quorum", "add-voter", "--node", node_id, status=EXIT_FAILED)
-        assert option in failed
+        assert "--directory" in failed
     options = ("--node", "7", "--directory", GIVEN)
     assert "--address" in shell("quorum", "add-voter", *options, status=EXIT_FAILED)
     assert asked(shell) == []
@@ -144,21 +118,15 @@ def test_a_voter_is_not_added_again_but_replaced(shell: Shell) -> None:
     offer_changes(shell)
     failed = shell("quorum", "add-voter", "--node", "1", status=EXIT_FAILED)
     assert f"node 1 is a voter already, with directory {ONE}" in failed
-    one = quorum_.ResponsePartitionData(
-        current_voters=[replica(1, 35, 4_000)], observers=[replica(1, 35, 4_000)]
-    )
-    one.observers[0].replica_directory_id = bytes(range(16))
-    topic = quorum_.ResponseTopicData(topic_name=METADATA_TOPIC, partitions=[one])
-    shell.cluster.offer(
-        quorum_.DescribeQuorumRequest, quorum_.DescribeQuorumResponse(topics=[topic])
-    )
+    observer = replica(1, 35, 4_000, bytes(range(16)))
+    one = {"current_voters": [replica(1, 35, 4_000)], "observers": [observer]}
+    topic = {"topic_name": METADATA_TOPIC, "partitions": [one]}
+    shell.offer("DescribeQuorum", {"topics": [topic]})
     failed = shell("quorum", "add-voter", "--node", "1", status=EXIT_FAILED)
-    assert (
-        "runs with another directory: run quorumlog quorum remove-voter --node 1, then add it"
-    ) in failed
-    assert "node 9 is no voter" in shell(
-        "quorum", "remove-voter", "--node", "9", status=EXIT_FAILED
-    )
+    text = "runs with another directory: run quorumlog quorum remove-voter --node 1, then add it"
+    assert text in failed
+    failed = shell("quorum", "remove-voter", "--node", "9", status=EXIT_FAILED)
+    assert "node 9 is no voter" in failed
     assert asked(shell) == []
 
 
@@ -171,37 +139,38 @@ def test_a_voter_is_removed_as_the_leader_knows_it(shell: Shell) -> None:
     assert (request.voter_id, request.voter_directory_id) == (1, bytes(15) + b"\1")
 
 
-def test_a_refused_change_is_told_and_not_repeated(shell: Shell) -> None:
+def test_a_refused_change_is_not_repeated_and_a_wrong_directory_refused(shell: Shell) -> None:
     offer_changes(shell, ErrorCode.REQUEST_TIMED_OUT, "node 3 has not caught up")
     failed = shell("quorum", "remove-voter", "--node", "3", status=EXIT_FAILED)
     assert "node 3 has not caught up" in failed
     assert len(asked(shell)) == 1
-
-
-def test_what_is_no_directory_id_is_refused(shell: Shell) -> None:
     offer_changes(shell)
     options = ("--node", "3", "--directory", "x")
     assert "not a directory.id" in shell("quorum", "remove-voter", *options, status=EXIT_USAGE)
 
 
+# --- elections ---
+
+
 def offer_election(shell: Shell, *codes: ErrorCode) -> None:
     results = [
-        elect_.PartitionResult(partition_id=index, error_code=code, error_message=code.name.lower())
+        {"partition_id": index, "error_code": code, "error_message": code.name.lower()}
         for index, code in enumerate(codes)
     ]
-    topic = elect_.ReplicaElectionResult(topic="t", partition_result=results)
-    answer = elect_.ElectLeadersResponse(replica_election_results=[topic])
-    shell.cluster.offer(elect_.ElectLeadersRequest, answer)
+    topic = {"topic": "t", "partition_result": results}
+    shell.offer("ElectLeaders", {"replica_election_results": [topic]})
 
 
 def test_a_leader_that_need_not_change_is_no_failure(shell: Shell) -> None:
     offer_election(shell, ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
-    assert shell("elect", "--preferred").splitlines() == [
-        "t-0  has a new leader",
-        "t-1  keeps its leader",
-    ]
+    shown = shell("elect", "--preferred").splitlines()
+    assert shown == ["t-0  has a new leader", "t-1  keeps its leader"]
     (request,) = shell.cluster.requests()
     assert (request.election_type, request.topic_partitions) == (0, None)
+    offer_election(shell, ErrorCode.NONE)
+    one = {"topic": "t", "partition": 0, "elected": True, "error": None, "message": None}
+    elected = shell.json("elect", "--preferred", "--topic", "t")
+    assert elected == {"election": "preferred", "partitions": [one]}
 
 
 def test_a_refused_election_says_why_and_ends_with_status_1(shell: Shell) -> None:
@@ -213,16 +182,6 @@ def test_a_refused_election_says_why_and_ends_with_status_1(shell: Shell) -> Non
     assert (request.election_type, wanted.topic, wanted.partitions) == (1, "t", [0])
 
 
-def test_the_elections_are_one_document(shell: Shell) -> None:
-    offer_election(shell, ErrorCode.NONE)
-    assert shell.json("elect", "--preferred", "--topic", "t") == {
-        "election": "preferred",
-        "partitions": [
-            {"topic": "t", "partition": 0, "elected": True, "error": None, "message": None}
-        ],
-    }
-
-
 @pytest.mark.parametrize(
     "words",
     [(), ("--preferred", "--unclean"), ("--preferred", "--partition", "1")],
@@ -230,3 +189,64 @@ def test_the_elections_are_one_document(shell: Shell) -> None:
 )
 def test_an_election_is_said_exactly(shell: Shell, words: tuple[str, ...]) -> None:
     assert "quorumlog: " in shell("elect", *words, status=EXIT_USAGE)
+
+
+# --- log directories ---
+
+
+def offer_directories(shell: Shell, *places: tuple[str, bool, int]) -> None:
+    """Answer with the directories /a and /b; `places`: (path, is a copy, lag) of t-0."""
+    results = []
+    for path in ("/a", "/b"):
+        logs = [
+            {"partition_size": 9, "offset_lag": lag, "is_future_key": is_future}
+            for where, is_future, lag in places
+            if where == path
+        ]
+        topics = [{"name": "t", "partitions": [log]} for log in logs]
+        results.append({"log_dir": path, "topics": topics})
+    shell.offer("DescribeLogDirs", {"results": results})
+
+
+def offer_move(shell: Shell, code: ErrorCode = ErrorCode.NONE) -> None:
+    topic = {"topic_name": "t", "partitions": [{"error_code": code}]}
+    shell.offer("AlterReplicaLogDirs", {"results": [topic]})
+
+
+MOVE = ("log-dirs", "move", "--topic", "t", "--partition", "0", "--broker", "1", "--to", "/b")
+
+
+def test_a_replica_is_sent_to_another_directory_without_waiting(shell: Shell) -> None:
+    offer_directories(shell, ("/a", False, 0))
+    offer_move(shell)
+    told = {"topic": "t", "broker": 1, "log_dir": "/b", "completed": False, "partitions": [0]}
+    assert shell.json(*MOVE, "--detach") == told
+    (wanted,) = shell.cluster.requests()[-1].dirs
+    assert (wanted.path, wanted.topics[0].name, wanted.topics[0].partitions) == ("/b", "t", [0])
+
+
+def test_a_move_ends_when_the_replica_is_there_and_fails_if_it_is_elsewhere(shell: Shell) -> None:
+    offer_directories(shell, ("/b", False, 0))
+    offer_move(shell)
+    assert shell(*MOVE) == "   0  now in /b\n"
+    offer_directories(shell, ("/a", False, 0))
+    assert "t-0 stopped moving to /b: see the broker's log" in shell(*MOVE, status=EXIT_FAILED)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REPLICA_NOT_AVAILABLE])
+def test_a_refusal_is_told_at_once(shell: Shell, code: ErrorCode) -> None:
+    offer_directories(shell, ("/a", False, 0))
+    offer_move(shell, code)
+    assert code.name in shell(*MOVE, "--detach", status=EXIT_FAILED)
+
+
+def test_directories_are_shown_with_what_moves_and_named_if_one_is_unknown(shell: Shell) -> None:
+    offer_directories(shell, ("/a", False, 0), ("/b", True, 5))
+    assert shell("log-dirs", "describe", "--broker", "1").splitlines() == [
+        "BROKER  LOG DIR  TOPIC  PARTITION  BYTES  LAG  STATE",
+        "     1  /a       t              0      9    0  current",
+        "     1  /b       t              0      9    5  moving",
+    ]
+    offer_directories(shell)
+    told = shell(*MOVE[:-1], "/c", status=EXIT_FAILED)
+    assert "broker 1 has no log directory /c: /a, /b" in told

@@ -1,5 +1,8 @@
-"""What `status` says of a cluster, by its processes and by the answers of its nodes."""
+"""What commands say of a cluster: its status, its partitions, nodes that do not stop."""
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,8 +10,8 @@ from typer import Exit
 
 from quorumlog.cli import cluster_commands
 from quorumlog.cli.output import EXIT_FAILED, EXIT_NO_QUORUM
-from quorumlog.cli.status_lines import status_lines
-from quorumlog.cluster import LocalCluster, cluster_status
+from quorumlog.cli.status_lines import partition_line, status_lines
+from quorumlog.cluster import LocalCluster, cluster_status, local_cluster, running_clusters
 from quorumlog.cluster.cluster_status import NodeState
 
 RUNNING, PAUSED, KILLED = NodeState.RUNNING, NodeState.PAUSED, NodeState.KILLED
@@ -87,14 +90,13 @@ def test_a_cluster_without_a_majority_has_no_controller_and_dead_leaders() -> No
     ]
 
 
-def test_a_dead_leader_is_marked_while_a_majority_elects_the_next() -> None:
+def test_dead_leaders_and_controllers_are_marked_and_a_stop_is_no_alarm() -> None:
     shown = lines(RUNNING, KILLED, RUNNING, active=3)
     assert shown[0] == "cluster c active controller node 3"
     assert "0 leader 2 (dead) epoch 4 isr [2, 3] replicas [1, 2, 3]" in shown
-
-
-def test_a_dead_controller_is_not_active() -> None:
     assert lines(RUNNING, KILLED, RUNNING, active=2)[0] == "cluster c active controller none"
+    assert lines(*[NodeState.STOPPED] * 3)[0] == "cluster c active controller none"
+    assert lines(KILLED, PAUSED, KILLED)[0] == "NO QUORUM: 0 of 3 voters answer"
 
 
 def test_a_node_with_another_directory_than_the_voters_name_is_no_voter_yet() -> None:
@@ -125,11 +127,6 @@ def test_internal_topics_are_shown_if_asked_for() -> None:
     shown = lines(RUNNING, RUNNING, RUNNING, active=1, internal=True)
     assert "topic __consumer_offsets" in shown
     assert not any("--internal" in line for line in shown)
-
-
-def test_a_cluster_that_was_stopped_is_no_alarm() -> None:
-    assert lines(*[NodeState.STOPPED] * 3)[0] == "cluster c active controller none"
-    assert lines(KILLED, PAUSED, KILLED)[0] == "NO QUORUM: 0 of 3 voters answer"
 
 
 def test_the_view_is_that_of_the_node_that_has_seen_most() -> None:
@@ -165,3 +162,66 @@ def opened(status: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
             return status
 
     monkeypatch.setattr(LocalCluster, "open", lambda *_: Opened())
+
+
+@pytest.mark.parametrize(
+    ("leader", "elr", "last_known", "expected"),
+    [
+        (3, [], [], ""),
+        (3, [4], [2], "  may lack records: [2]"),
+        (3, None, None, ""),
+        (-1, [4, 2], [], "  waits for one of brokers [4, 2]"),
+        (-1, [], [3, 4], "  may lack records: [3, 4]  waits for all of brokers [3, 4]"),
+        (-1, None, None, ""),
+    ],
+)
+def test_a_partition_without_a_leader_names_the_brokers_that_it_waits_for(
+    leader: int, elr: list[int] | None, last_known: list[int] | None, expected: str
+) -> None:
+    partition = {
+        "leader": leader,
+        "leader_epoch": 7,
+        "isr": [],
+        "replicas": [2, 3, 4],
+        "elr": elr,
+        "last_known_elr": last_known,
+    }
+    start = f"   1  leader {leader}  epoch 7  isr []  replicas [2, 3, 4]"
+    assert partition_line(1, partition) == start + expected
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
+    """Start one node that ignores SIGTERM."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("FAKE_NODES", "1:deaf")
+    module = "tests.support.cluster.fake_node"
+    cluster = LocalCluster(tmp_path / "c", nodes=1, node_module=module)
+    cluster.start()
+    monkeypatch.setattr(local_cluster, "STOP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(running_clusters, "STOP_TIMEOUT_S", 0.2)
+    yield cluster
+    cluster.stop()
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_killed_node_is_not_said_to_be_stopped(
+    cluster: LocalCluster, everything: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster_commands.down(cluster.directory, everything)
+    told = capsys.readouterr()
+    of = f"0 nodes of {cluster.directory}" if everything else "0 of 1 nodes"
+    assert told.out == f"stopped {of}, killed 1\n"
+    said = "node 1 made no progress for 0.2 s, and was killed: its logs will be checked"
+    assert said in told.err
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_the_document_tells_stopped_and_killed_nodes_apart(
+    cluster: LocalCluster, everything: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster_commands.down(cluster.directory, everything, json=True)
+    document = json.loads(capsys.readouterr().out)
+    if everything:
+        (document,) = document["clusters"]
+    assert (document["stopped"], document["killed"]) == ([], [1])

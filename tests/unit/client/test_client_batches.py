@@ -1,6 +1,8 @@
-"""Scripted schedules that random search would need long to find; see also the property tests."""
+"""Batches and their errors, in schedules that random search would need long to find."""
 
 from collections.abc import Sequence
+
+import pytest
 
 from quorumlog.client.core.accumulator import (
     EPOCH_MAX,
@@ -9,8 +11,9 @@ from quorumlog.client.core.accumulator import (
     BatchAnswer,
     Requests,
 )
-from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity
+from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity, checked_record_size
 from quorumlog.client.core.metadata_cache import Leader
+from quorumlog.client.errors import DEFINITE, KafkaError, answered, known
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -109,12 +112,17 @@ def test_batches_are_retried_one_after_the_other_in_order() -> None:
     assert numbers(batches) == [(0, 1), (0, 2), (0, 3)]
 
 
-def test_a_new_leader_is_not_kept_waiting() -> None:
+def test_a_new_leader_is_not_kept_waiting_and_a_missing_one_is_looked_for() -> None:
     producer, (batch,) = started(1)
     producer.answer(batch, E.NOT_LEADER_OR_FOLLOWER)
     assert producer.drain() == []
     producer.route = Leader(2, 1)
     assert producer.drain() == [batch]
+    producer, (batch,) = started(1)
+    producer.lose(batch)
+    producer.route = None
+    assert producer.drain() == []
+    assert producer.looked_for == [P]
 
 
 def test_the_first_batch_for_a_topic_that_was_created_again_travels_alone() -> None:
@@ -131,14 +139,6 @@ def test_the_first_batch_for_a_topic_that_was_created_again_travels_alone() -> N
     producer.answer(second)
     assert producer.drain() == [third]
     assert numbers([first, second, third]) == [(0, 1), (0, 2), (0, 3)]
-
-
-def test_without_a_leader_somebody_must_look_for_it() -> None:
-    producer, (batch,) = started(1)
-    producer.lose(batch)
-    producer.route = None
-    assert producer.drain() == []
-    assert producer.looked_for == [P]
 
 
 def test_a_gap_seen_by_a_later_batch_waits_for_its_turn() -> None:
@@ -191,20 +191,17 @@ def test_a_fenced_producer_fails_what_it_sent_and_goes_on_as_another() -> None:
     assert unsent.identity == ProducerIdentity(2, 0)
 
 
-def test_a_duplicate_is_a_success_without_an_offset() -> None:
-    producer, (batch,) = started(1)
-    result = BatchAnswer(E.DUPLICATE_SEQUENCE_NUMBER, -1)
-    assert producer.accumulator.handle_answer(0, batch, result, 0.5)
-    assert (batch.error, batch.base_offset) == (None, -1)
-
-
-def test_numbers_wrap_to_zero() -> None:
+def test_numbers_wrap_to_zero_and_a_duplicate_has_no_offset() -> None:
     producer, _ = started(0)
     queue = producer.accumulator.queue(P)
     queue.sequence = ProducerIdentity(1, 0), 2**31 - 1
     batches = producer.send(2)
     assert producer.drain() == batches
     assert numbers(batches) == [(0, 2**31 - 1), (0, 0)]
+    producer, (batch,) = started(1)
+    result = BatchAnswer(E.DUPLICATE_SEQUENCE_NUMBER, -1)
+    assert producer.accumulator.handle_answer(0, batch, result, 0.5)
+    assert (batch.error, batch.base_offset) == (None, -1)
 
 
 def test_linger_a_full_batch_and_a_flush() -> None:
@@ -320,3 +317,121 @@ def test_what_runs_out_of_time_says_what_was_tried() -> None:
         told, ("ended with UNKNOWN_TOPIC_OR_PARTITION", "no answer came", "never sent"), strict=True
     ):
         assert news in message
+
+
+LOST_UNSENT, LOST_SENT, TIMED_OUT = "lost, not written", "lost, written", "delivery timeout"
+
+
+class Anywhere:
+    def leader(self, topic_partition: TopicPartition) -> Leader:
+        return Leader(1, 1)
+
+    def has_room(self, broker_id: int) -> bool:
+        return True
+
+
+def fate(*attempts: ErrorCode | str) -> KafkaError:
+    """The error of one record whose attempts ended like this."""
+    settings = ProducerSettings(bootstrap_servers="x:1", linger_ms=0, delivery_timeout_ms=30_000)
+    accumulator = Accumulator(settings)
+    accumulator.identify(ProducerIdentity(1, 0))
+    now_ms = 0.0
+    queue = accumulator.queue(TopicPartition("t", 0))
+    size = checked_record_size(None, b"v", ())
+    batch, _ = accumulator.append(now_ms, queue, (0, None, b"v", ()), size)
+    for number, attempt in enumerate(attempts, start=1):
+        if number == len(attempts) and attempt != TIMED_OUT:
+            now_ms = 30_000
+        else:
+            now_ms += 5_000  # beyond any backoff
+        if attempt == TIMED_OUT:
+            accumulator.expire(30_000)
+            break
+        assert accumulator.drain(now_ms, Anywhere()).by_broker == {1: [batch]}
+        end(accumulator, batch, now_ms, attempt)
+    assert batch.error is not None
+    return batch.error
+
+
+def end(accumulator: Accumulator, batch: Batch, now_ms: float, attempt: ErrorCode | str) -> None:
+    if isinstance(attempt, ErrorCode):
+        accumulator.handle_answer(now_ms, batch, BatchAnswer(attempt), 0.5)
+    else:
+        written = attempt == LOST_SENT
+        accumulator.handle_lost(
+            now_ms, batch, written=written, message=attempt, random_fraction=0.5
+        )
+
+
+@pytest.mark.parametrize(
+    ("attempts", "definite"),
+    [
+        ((E.MESSAGE_TOO_LARGE,), True),
+        ((E.INVALID_TIMESTAMP,), True),
+        ((E.NOT_ENOUGH_REPLICAS,), True),
+        ((E.NOT_ENOUGH_REPLICAS, E.NOT_ENOUGH_REPLICAS), True),
+        ((LOST_UNSENT,), True),
+        ((LOST_UNSENT, E.MESSAGE_TOO_LARGE), True),
+        ((TIMED_OUT,), True),  # it never left
+        ((E.NOT_ENOUGH_REPLICAS, TIMED_OUT), True),  # it waited for its next attempt
+        ((E.NOT_ENOUGH_REPLICAS_AFTER_APPEND,), False),
+        ((E.NOT_LEADER_OR_FOLLOWER,), False),  # KAFKA-13574
+        ((E.REQUEST_TIMED_OUT,), False),
+        ((E.UNKNOWN_SERVER_ERROR,), False),
+        ((E.UNKNOWN_TOPIC_OR_PARTITION,), False),
+        ((E.KAFKA_STORAGE_ERROR,), False),
+        ((LOST_SENT,), False),
+        ((LOST_SENT, TIMED_OUT), False),
+        ((LOST_SENT, E.MESSAGE_TOO_LARGE), False),
+        ((E.NOT_LEADER_OR_FOLLOWER, E.NOT_ENOUGH_REPLICAS), False),
+        ((LOST_SENT, E.OUT_OF_ORDER_SEQUENCE_NUMBER), False),  # the known trap
+        ((E.NOT_ENOUGH_REPLICAS, LOST_SENT, E.INVALID_PRODUCER_EPOCH), False),
+    ],
+)
+def test_an_error_is_as_definite_as_attempts(
+    attempts: tuple[ErrorCode | str, ...], definite: bool
+) -> None:
+    assert fate(*attempts).definite is definite
+
+
+def test_a_timeout_while_an_answer_is_under_way_is_indefinite() -> None:
+    settings = ProducerSettings(bootstrap_servers="x:1", linger_ms=0, delivery_timeout_ms=30_000)
+    accumulator = Accumulator(settings)
+    accumulator.identify(ProducerIdentity(1, 0))
+    queue = accumulator.queue(TopicPartition("t", 0))
+    batch, _ = accumulator.append(0, queue, (0, None, b"v", ()), 30)
+    accumulator.drain(0, Anywhere())
+    assert accumulator.expire(29_999) == []
+    assert accumulator.expire(30_000) == [batch]
+    assert batch.error is not None
+    assert (batch.error.code, batch.error.definite) == (E.REQUEST_TIMED_OUT, False)
+    assert not accumulator.handle_answer(30_001, batch, BatchAnswer(), 0.5)  # too late to matter
+    accumulator.check_invariants()
+
+
+def test_what_an_error_says_of_itself() -> None:
+    fenced = KafkaError(E.PRODUCER_FENCED, "by another", definite=True)
+    assert str(fenced) == "PRODUCER_FENCED: by another"
+    assert (fenced.retriable, fenced.abortable, fenced.fatal) == (False, False, True)
+    assert KafkaError(E.NOT_ENOUGH_REPLICAS, definite=True).retriable
+    assert KafkaError(E.TRANSACTION_ABORTABLE, definite=True).abortable
+    assert answered(E.TOPIC_ALREADY_EXISTS).definite
+    assert not answered(E.TOPIC_ALREADY_EXISTS, earlier_definite=False).definite
+    assert known(9_999) == E.UNKNOWN_SERVER_ERROR
+    assert not answered(9_999).definite
+
+
+def test_nothing_that_may_follow_an_append_counts_as_definite() -> None:
+    after_append = {
+        E.NONE,
+        E.KAFKA_STORAGE_ERROR,
+        E.NETWORK_EXCEPTION,
+        E.NOT_CONTROLLER,
+        E.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        E.NOT_LEADER_OR_FOLLOWER,
+        E.REQUEST_TIMED_OUT,
+        E.UNKNOWN_SERVER_ERROR,
+        E.UNKNOWN_TOPIC_ID,
+        E.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert not DEFINITE & after_append

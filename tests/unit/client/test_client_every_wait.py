@@ -28,41 +28,15 @@ from quorumlog.client.records import GroupMetadata
 from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 from quorumlog.wire.codec.message import Response
 from quorumlog.wire.codec.messages import APIS
-from quorumlog.wire.codec.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
-from quorumlog.wire.codec.messages.describe_groups import (
-    DescribedGroup,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-)
-from quorumlog.wire.codec.messages.describe_quorum import (
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-)
-from quorumlog.wire.codec.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from quorumlog.wire.codec.messages.init_producer_id import InitProducerIdResponse
-from quorumlog.wire.codec.messages.join_group import JoinGroupResponse
-from quorumlog.wire.codec.messages.offset_fetch import OffsetFetchResponse
-from quorumlog.wire.codec.messages.txn_offset_commit import (
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
-from quorumlog.wire.codec.schemas import request_class, response_class
-from tests.support.client.fake_admin import AdminCluster, only_cluster
-from tests.support.client.fake_cluster import (
-    SILENCE,
-    SPOKEN,
-    FakeCluster,
-    T,
-    fake_cluster,
-)
+from quorumlog.wire.codec.schemas import response_class
+from tests.support.client.fake_admin import KEYS, AdminCluster, built, only_cluster
+from tests.support.client.fake_cluster import SILENCE, SPOKEN, FakeCluster, T, fake_cluster
 from tests.support.client.fake_group import VERSIONS
-from tests.unit.client.test_client_sync import in_a_thread
-from tests.unit.client.test_client_transaction_io import Coordinating, producer_of
+from tests.support.client.fake_transactions import Coordinating, producer_of
+from tests.support.client.opened import consuming, in_a_thread, producing
 
 LOGGER = "quorumlog.client.io.lookout"
-KEYS = {api.name: key for key, api in APIS.items()}
 Said = Callable[[str], Awaitable[None]]
 Call = Callable[[Admin], Awaitable[object]]
 DIRECTORY_ID = bytes(range(16))
@@ -193,11 +167,10 @@ async def offering() -> AsyncIterator[AdminCluster]:
     """Yield two brokers that offer all APIs of administrators and members."""
     async with asyncio.timeout(20), only_cluster() as cluster:
         for name in {*ADMIN, *MEMBER}:
-            key = KEYS[name]
-            if key not in SPOKEN.keys() | VERSIONS.keys():
-                cluster.offer(request_class(key), response_class(key)())
-        dead = DescribedGroup(group_id="g", group_state="Dead")
-        cluster.offer(DescribeGroupsRequest, DescribeGroupsResponse(groups=[dead]))
+            if KEYS[name] not in SPOKEN.keys() | VERSIONS.keys():
+                cluster.offer(name, {})
+        dead = {"group_id": "g", "group_state": "Dead"}
+        cluster.offer("DescribeGroups", {"groups": [dead]})
         yield cluster
 
 
@@ -231,6 +204,11 @@ async def test_a_request_of_a_member_that_waits_is_said(
             cluster.fault = lambda _, __: None
 
 
+def answer_of(api: str, **fields: Any) -> Response:
+    answer: Response = built(response_class(KEYS[api]), fields)
+    return answer
+
+
 class Coordinators(Coordinating):
     """Takes the offsets of a group, too."""
 
@@ -243,15 +221,13 @@ class Coordinators(Coordinating):
                 return answer
             case "FindCoordinator":
                 host, port = self.addresses[1]
-                key = request.coordinator_keys[0]
-                found = Coordinator(key=key, node_id=1, host=host, port=port)
-                return FindCoordinatorResponse(coordinators=[found])
+                found = {"key": request.coordinator_keys[0], "node_id": 1, "host": host}
+                return answer_of("FindCoordinator", coordinators=[{**found, "port": port}])
             case "AddOffsetsToTxn":
-                return AddOffsetsToTxnResponse()
+                return answer_of("AddOffsetsToTxn")
             case "TxnOffsetCommit":
-                one = TxnOffsetCommitResponsePartition(partition_index=0)
-                topic = TxnOffsetCommitResponseTopic(name="t", partitions=[one])
-                return TxnOffsetCommitResponse(topics=[topic])
+                topic = {"name": "t", "partitions": [{"partition_index": 0}]}
+                return answer_of("TxnOffsetCommit", topics=[topic])
             case _:
                 return super().handle(broker, api, request, fault)
 
@@ -271,9 +247,7 @@ async def one_transaction(producer: Producer) -> None:
         *((api, 2) for api in TRANSACTION if not api.startswith("Add")),
     ],
 )
-async def test_a_request_of_a_transaction_that_waits_is_said(
-    api: str, level: int, said: Said
-) -> None:
+async def test_a_waiting_request_of_a_transaction_is_said(api: str, level: int, said: Said) -> None:
     cluster = Coordinators()
     cluster.level = level
     await cluster.start(1)
@@ -288,14 +262,8 @@ async def test_a_request_of_a_transaction_that_waits_is_said(
 
 
 @pytest.mark.parametrize("options", [{}, {"enable_idempotence": False}, {"acks": 1}], ids=str)
-async def test_a_leader_that_takes_records_and_does_not_answer_is_said(
-    options: Any, said: Said
-) -> None:
-    async with (
-        asyncio.timeout(20),
-        fake_cluster() as cluster,
-        Producer(cluster.bootstrap, linger_ms=0, **options) as producer,
-    ):
+async def test_a_leader_that_answers_no_produce_request_is_said(options: Any, said: Said) -> None:
+    async with producing(**options) as (cluster, producer):
         cluster.fault = silent("Produce")
         await producer.send("t", b"")
         await said(DATA["Produce"])
@@ -304,11 +272,7 @@ async def test_a_leader_that_takes_records_and_does_not_answer_is_said(
 
 async def test_a_leader_that_is_read_and_does_not_answer_is_said(said: Said) -> None:
     options: Any = {"fetch_max_wait_ms": 10, "auto_offset_reset": "earliest"}
-    async with (
-        asyncio.timeout(20),
-        fake_cluster() as cluster,
-        Consumer(cluster.bootstrap, **options) as consumer,
-    ):
+    async with consuming(**options) as (cluster, consumer):
         consumer.assign([T])
         await consumer.position(T)
         cluster.fault = silent("Fetch")
@@ -316,11 +280,7 @@ async def test_a_leader_that_is_read_and_does_not_answer_is_said(said: Said) -> 
 
 
 async def test_a_leader_that_takes_connections_and_answers_none_is_said(said: Said) -> None:
-    async with (
-        asyncio.timeout(20),
-        fake_cluster() as cluster,
-        Producer(cluster.bootstrap, linger_ms=0, enable_idempotence=False) as producer,
-    ):
+    async with producing(enable_idempotence=False) as (cluster, producer):
         cluster.fault = silent("ApiVersions")
         await producer.send("t", b"")
         await said("t-0: its leader, broker 1, cannot be reached: 127.0.0.1")
@@ -342,9 +302,8 @@ LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 async def test_an_error_that_is_answered_again_and_again_is_said(said: Said) -> None:
-    timed_out = DescribeQuorumResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
     async with offering() as cluster, Admin(cluster.bootstrap) as admin:
-        cluster.offer(DescribeQuorumRequest, timed_out)
+        cluster.offer("DescribeQuorum", {"error_code": ErrorCode.REQUEST_TIMED_OUT})
         call = asyncio.ensure_future(admin.describe_quorum())
         await said("DescribeQuorum: REQUEST_TIMED_OUT")
         call.cancel()
@@ -355,11 +314,9 @@ def refuse(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, **answers: Any
         monkeypatch.setattr(cluster, name, lambda *_, it=answer: it)
 
 
-async def test_a_group_that_cannot_be_joined_is_said(
-    said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_group_without_joins_is_said(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     async with offering() as cluster, Consumer(cluster.bootstrap, group_id="g") as consumer:
-        refuse(cluster, monkeypatch, join=JoinGroupResponse(error_code=LOADING))
+        refuse(cluster, monkeypatch, join=answer_of("JoinGroup", error_code=LOADING))
         consumer.subscribe(["t"])
         reader = asyncio.ensure_future(polling(consumer))
         await said("group g: JoinGroup: COORDINATOR_LOAD_IN_PROGRESS")
@@ -372,8 +329,8 @@ async def test_offsets_that_a_coordinator_refuses_are_said(
     api: str, is_found: bool, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with offering() as cluster, Admin(cluster.bootstrap) as admin:
-        lost = FindCoordinatorResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        loading = OffsetFetchResponse(error_code=LOADING)
+        lost = answer_of("FindCoordinator", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        loading = answer_of("OffsetFetch", error_code=LOADING)
         refuse(cluster, monkeypatch, **({"offsets": loading} if is_found else {"find": lost}))
         cluster.refusals = [LOADING] * 10_000
         call = asyncio.ensure_future(ADMIN[api](admin))
@@ -381,15 +338,9 @@ async def test_offsets_that_a_coordinator_refuses_are_said(
         call.cancel()
 
 
-async def test_a_producer_without_an_id_is_said(
-    said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        asyncio.timeout(20),
-        fake_cluster() as cluster,
-        Producer(cluster.bootstrap, linger_ms=0) as producer,
-    ):
-        handle, refused = cluster.handle, InitProducerIdResponse(error_code=LOADING)
+async def test_a_producer_without_id_is_said(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with producing() as (cluster, producer):
+        handle, refused = cluster.handle, answer_of("InitProducerId", error_code=LOADING)
         monkeypatch.setattr(
             cluster,
             "handle",
@@ -425,7 +376,7 @@ async def test_a_blocking_client_says_what_it_waits_for(kind: str, said: Said) -
 
     apis = {"producer": "InitProducerId", "consumer": "ListOffsets", "admin": "DescribeQuorum"}
     with in_a_thread(only_cluster()) as cluster:
-        cluster.offer(DescribeQuorumRequest, DescribeQuorumResponse())
+        cluster.offer("DescribeQuorum", {})
         cluster.fault = silent(apis[kind])
         await asyncio.to_thread(call, cluster.bootstrap)
         async with asyncio.timeout(20):

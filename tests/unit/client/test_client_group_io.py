@@ -1,15 +1,109 @@
-"""A group's member over sockets: what `poll` returns and what is committed meanwhile."""
+"""Clients and groups over sockets: no broker found, `poll` while members change, commits."""
 
 import asyncio
+import socket
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from quorumlog.client import Consumer, KafkaError, RebalanceListener, TopicPartition
-from quorumlog.client.settings import ConsumerOptions
+from quorumlog.client import Admin, Consumer, KafkaError, RebalanceListener, TopicPartition
+from quorumlog.client.io.metadata_source import MetadataSource
+from quorumlog.client.io.unreachable import why_unreachable
+from quorumlog.client.settings import AdminSettings, ConsumerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.support.client.fake_cluster import T
-from tests.support.client.fake_group import HEARTBEAT, group_cluster
+from quorumlog.wire.codec.messages.metadata import MetadataRequest
+from quorumlog.wire.io.connection import ConnectionLost
+from tests.support.client.fake_cluster import T, fake_cluster
+from tests.support.client.fake_group import HEARTBEAT, GroupCluster, group_cluster
+from tests.support.client.opened import in_group
+from tests.support.client.refusals import refused
 from tests.support.waiting import loop_turns, until
+
+TLS_ALERT = bytes.fromhex("15030300020246")
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def answering(data: bytes | None, ended: asyncio.Event) -> Answer:
+    """Send `data` and close; None: keep silent until the client hangs up."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(64)
+        if data is None:
+            await reader.read()
+        else:
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        ended.set()
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the peer speaks HTTP"),
+        (TLS_ALERT, "the peer speaks TLS"),
+        (b"\x7f\xff\xff\xffnonsense", "not Kafka's protocol: a frame of 2147483647 bytes"),
+        (b"", "without a response (no Kafka broker, requires TLS, or is stopping"),
+        (None, "no answer in time"),
+    ],
+)
+async def test_what_is_no_broker_is_told_by_its_answer(data: bytes | None, cause: str) -> None:
+    ended = asyncio.Event()
+    server = await asyncio.start_server(answering(data, ended), "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()[:2]
+        settings = AdminSettings(bootstrap_servers=f"{host}:{port}")
+        source = MetadataSource(settings, lambda: [])
+        assert await source.ask(MetadataRequest(topics=[])) is None
+        await ended.wait()
+    assert source.why_silent().startswith(f"{host}:{port}: ")
+    assert cause in source.why_silent()
+
+
+async def test_a_start_that_fails_names_the_setting_the_address_and_the_cause() -> None:
+    async def scenario(address: str) -> str:
+        admin = Admin(address, socket_connection_setup_timeout_ms=2_000)
+        with pytest.raises(KafkaError) as caught:
+            await admin.start()
+        assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE
+        assert caught.value.definite
+        return caught.value.message
+
+    with socket.socket() as taken:  # bound, and not listening: refused
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        message = await scenario(address)
+    assert message == (
+        "no broker of bootstrap_servers answered within socket_connection_setup_timeout_ms=2000:"
+        f" {address}: connection refused: no process listens there"
+    )
+
+
+def test_addresses_that_refuse_and_an_unknown_host_are_told() -> None:
+    lost = ConnectionLost("h:1")
+    text = "[Errno 111] Connect call failed ('::1'), [Errno 111] Connect call failed ('127.0.0.1')"
+    lost.__cause__ = OSError(f"Multiple exceptions: {text}")
+    assert why_unreachable(lost).startswith("connection refused")
+    lost.__cause__ = OSError(f"Multiple exceptions: {text}, [Errno 101] Network is unreachable")
+    assert "Network is unreachable" in why_unreachable(lost)
+    lost = ConnectionLost("nowhere.invalid:9092")
+    lost.__cause__ = socket.gaierror(-2, "Name or service not known")
+    assert why_unreachable(lost) == "unknown host name"
+
+
+async def test_a_broker_that_died_since_is_named_with_its_cause() -> None:
+    async with asyncio.timeout(20), fake_cluster() as cluster, Admin(cluster.bootstrap) as admin:
+        await cluster.kill(1, 2)
+        said = ""
+        while "connection refused: no process listens there" not in said:
+            with pytest.raises(KafkaError) as caught:
+                await admin.request(MetadataRequest(topics=[]))
+            said = caught.value.message
+        assert said.startswith("no broker can be reached: 127.0.0.1:")
+
 
 OPTIONS: ConsumerOptions = {
     "group_id": "g",
@@ -18,7 +112,7 @@ OPTIONS: ConsumerOptions = {
     "fetch_max_wait_ms": 10,
     "auto_commit_interval_ms": 60_000,
 }
-
+ONE_BY_ONE: ConsumerOptions = {**OPTIONS, "max_poll_records": 1}
 
 Partitions = frozenset[TopicPartition]
 
@@ -61,98 +155,85 @@ async def in_poll(consumer: Consumer, event: asyncio.Event) -> None:
         assert await consumer.poll(10) == {}
 
 
+async def heartbeats(cluster: GroupCluster, count: int) -> None:
+    before = cluster.asked.count((1, HEARTBEAT))
+    await until(lambda: cluster.asked.count((1, HEARTBEAT)) >= before + count)
+
+
 async def test_poll_returns_nothing_of_partitions_that_are_being_revoked() -> None:
-    async with asyncio.timeout(30), group_cluster() as cluster:
-        gate = Gate()
-        options: ConsumerOptions = {**OPTIONS, "max_poll_records": 3}
-        async with Consumer(cluster.bootstrap, **options) as consumer:
-            cluster.fill(9)
-            consumer.subscribe(["t"], gate)
-            assert await values(consumer, 3) == [b"0", b"1", b"2"]
-            gate.entered.clear()
-            gate.open.clear()
-            cluster.beat = ErrorCode.REBALANCE_IN_PROGRESS
-            before = cluster.asked.count((1, HEARTBEAT))
-            while cluster.asked.count((1, HEARTBEAT)) < before + 2:
-                await asyncio.sleep(0.001)
-            await in_poll(consumer, gate.entered)  # six records are at hand all the time
-            for _ in range(5):
-                assert await consumer.poll(5) == {}
-            assert cluster.committed == 3
-            gate.open.set()
-            assert await values(consumer, 3) == [b"3", b"4", b"5"]
-            assert gate.told == ["assigned", "revoked", "assigned"]
+    gate = Gate()
+    async with in_group(9, OPTIONS, max_poll_records=3) as (cluster, consumer):
+        consumer.subscribe(["t"], gate)
+        assert await values(consumer, 3) == [b"0", b"1", b"2"]
+        gate.entered.clear()
+        gate.open.clear()
+        cluster.beat = ErrorCode.REBALANCE_IN_PROGRESS
+        await heartbeats(cluster, 2)
+        await in_poll(consumer, gate.entered)  # six records are at hand all the time
+        for _ in range(5):
+            assert await consumer.poll(5) == {}
+        assert cluster.committed == 3
+        gate.open.set()
+        assert await values(consumer, 3) == [b"3", b"4", b"5"]
+        assert gate.told == ["assigned", "revoked", "assigned"]
 
 
 async def test_heartbeats_go_on_while_a_listener_takes_its_time() -> None:
-    async with asyncio.timeout(30), group_cluster() as cluster:
-        gate = Gate()
-        async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
-            cluster.fill(2)
-            gate.open.clear()
-            consumer.subscribe(["t"], gate)
-            await in_poll(consumer, gate.entered)  # in on_partitions_assigned
-            before = cluster.asked.count((1, HEARTBEAT))
-            while cluster.asked.count((1, HEARTBEAT)) < before + 3:
-                assert await consumer.poll(5) == {}
-            gate.entered.clear()
-            gate.open.set()
-            await values(consumer, 2)
-            gate.open.clear()
-            cluster.beat = ErrorCode.REBALANCE_IN_PROGRESS
-            await in_poll(consumer, gate.entered)  # in on_partitions_revoked
-            before = cluster.asked.count((1, HEARTBEAT))
-            while cluster.asked.count((1, HEARTBEAT)) < before + 3:
-                await asyncio.sleep(0.001)
-            gate.open.set()
+    gate = Gate()
+    async with in_group(2, **OPTIONS) as (cluster, consumer):
+        gate.open.clear()
+        consumer.subscribe(["t"], gate)
+        await in_poll(consumer, gate.entered)  # in on_partitions_assigned
+        before = cluster.asked.count((1, HEARTBEAT))
+        while cluster.asked.count((1, HEARTBEAT)) < before + 3:
+            assert await consumer.poll(5) == {}
+        gate.entered.clear()
+        gate.open.set()
+        await values(consumer, 2)
+        gate.open.clear()
+        cluster.beat = ErrorCode.REBALANCE_IN_PROGRESS
+        await in_poll(consumer, gate.entered)  # in on_partitions_revoked
+        await heartbeats(cluster, 3)
+        gate.open.set()
 
 
 async def test_nothing_is_returned_before_the_listener_has_seen_its_partitions() -> None:
-    async with asyncio.timeout(30), group_cluster() as cluster:
+    class Seeks(RebalanceListener):
+        async def on_partitions_assigned(self, partitions: Partitions) -> None:
+            await loop_turns()
+            consumer.seek(T, 5)
 
-        class Seeks(RebalanceListener):
-            async def on_partitions_assigned(self, partitions: Partitions) -> None:
-                await loop_turns()
-                consumer.seek(T, 5)
-
-        async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
-            cluster.fill(9)
-            consumer.subscribe(["t"], Seeks())
-            assert await values(consumer, 4) == [b"5", b"6", b"7", b"8"]
+    async with in_group(9, **OPTIONS) as (_, consumer):
+        consumer.subscribe(["t"], Seeks())
+        assert await values(consumer, 4) == [b"5", b"6", b"7", b"8"]
 
 
 async def test_a_fenced_member_gives_up_its_partitions_and_every_poll_says_so() -> None:
-    async with asyncio.timeout(30), group_cluster() as cluster:
-        gate = Gate()
-        options: ConsumerOptions = {**OPTIONS, "group_instance_id": "i", "max_poll_records": 1}
-        async with Consumer(cluster.bootstrap, **options) as consumer:
-            cluster.fill(9)
-            consumer.subscribe(["t"], gate)
-            await values(consumer, 1)
-            cluster.beat = ErrorCode.FENCED_INSTANCE_ID
-            while "lost" not in gate.told:
-                await asyncio.sleep(0.001)
-            assert consumer.assignment() == frozenset()
-            for _ in range(2):
-                with pytest.raises(KafkaError, match="FENCED_INSTANCE_ID: group g") as fenced:
-                    await consumer.poll(1_000)
-                assert fenced.value.fatal
-            with pytest.raises(KafkaError, match="not a member of group g now"):
-                await consumer.commit({T: 1})
-        assert cluster.commits == []
+    gate = Gate()
+    async with in_group(9, ONE_BY_ONE, group_instance_id="i") as (cluster, consumer):
+        consumer.subscribe(["t"], gate)
+        await values(consumer, 1)
+        cluster.beat = ErrorCode.FENCED_INSTANCE_ID
+        while "lost" not in gate.told:
+            await asyncio.sleep(0.001)
+        assert consumer.assignment() == frozenset()
+        for _ in range(2):
+            with pytest.raises(KafkaError, match="FENCED_INSTANCE_ID: group g") as fenced:
+                await consumer.poll(1_000)
+            assert fenced.value.fatal
+        with pytest.raises(KafkaError, match="not a member of group g now"):
+            await consumer.commit({T: 1})
+    assert cluster.commits == []
 
 
 async def test_an_error_that_may_pass_is_told_and_the_next_poll_tries_again() -> None:
-    async with asyncio.timeout(30), group_cluster() as cluster:
-        options: ConsumerOptions = {**OPTIONS, "max_poll_records": 1}
-        async with Consumer(cluster.bootstrap, **options) as consumer:
-            cluster.fill(9)
-            consumer.subscribe(["t"])
-            await values(consumer, 1)
-            cluster.beat = ErrorCode.GROUP_AUTHORIZATION_FAILED
-            with pytest.raises(KafkaError, match="GROUP_AUTHORIZATION_FAILED"):
-                await values(consumer, 9)
-            assert await values(consumer, 1)
+    async with in_group(9, **ONE_BY_ONE) as (cluster, consumer):
+        consumer.subscribe(["t"])
+        await values(consumer, 1)
+        cluster.beat = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        with pytest.raises(KafkaError, match="GROUP_AUTHORIZATION_FAILED"):
+            await values(consumer, 9)
+        assert await values(consumer, 1)
 
 
 async def test_iteration_commits_what_was_yielded_and_goes_on_where_it_was() -> None:
@@ -200,66 +281,47 @@ async def test_the_listener_hears_of_the_end() -> None:
 
 
 async def test_an_older_commit_never_comes_after_a_newer_one() -> None:
-    async with asyncio.timeout(30), group_cluster() as cluster:
-        options: ConsumerOptions = {
-            **OPTIONS,
-            "auto_commit_interval_ms": 300,
-            "max_poll_records": 1,
-            "retry_backoff_ms": 5,
-        }
-        async with Consumer(cluster.bootstrap, **options) as consumer:
-            cluster.fill(9)
-            consumer.subscribe(["t"])
-            await values(consumer, 1)
-            cluster.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
-            while cluster.refusals:  # one begins in the background, and would be tried again
-                await consumer.poll(10)
-            await consumer.commit({T: 7})
-            before = cluster.asked.count((1, HEARTBEAT))
-            await until(lambda: cluster.asked.count((1, HEARTBEAT)) > before + 5)  # every 10 ms
-            assert cluster.commits == [7]
+    options: ConsumerOptions = {"auto_commit_interval_ms": 300, "retry_backoff_ms": 5}
+    async with in_group(9, ONE_BY_ONE, **options) as (cluster, consumer):
+        consumer.subscribe(["t"])
+        await values(consumer, 1)
+        cluster.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+        while cluster.refusals:  # one begins in the background, and would be tried again
+            await consumer.poll(10)
+        await consumer.commit({T: 7})
+        await heartbeats(cluster, 6)  # every 10 ms
+        assert cluster.commits == [7]
 
 
 async def test_a_commit_of_an_older_epoch_is_tried_again_only_for_what_the_member_has() -> None:
     """Its answer was on its way when a heartbeat brought the next epoch (KIP-848)."""
-    options: ConsumerOptions = {**OPTIONS, "retry_backoff_ms": 5}
-    async with asyncio.timeout(30), group_cluster() as cluster:
-        cluster.fill(9)
-        async with Consumer(cluster.bootstrap, **options) as consumer:
-            consumer.subscribe(["t"])
-            await values(consumer, 1)
-            cluster.refusals = [ErrorCode.STALE_MEMBER_EPOCH] * 2
-            await consumer.commit({T: 7})
-            assert cluster.commits == [7]
-            cluster.refusals = [ErrorCode.STALE_MEMBER_EPOCH] * 2
-            with pytest.raises(KafkaError, match="STALE_MEMBER_EPOCH") as stale:
-                await consumer.commit({TopicPartition("t", 1): 7})
-            assert stale.value.definite
-            assert cluster.commits == [7]
-            cluster.refusals = []
+    async with in_group(9, OPTIONS, retry_backoff_ms=5) as (cluster, consumer):
+        consumer.subscribe(["t"])
+        await values(consumer, 1)
+        cluster.refusals = [ErrorCode.STALE_MEMBER_EPOCH] * 2
+        await consumer.commit({T: 7})
+        assert cluster.commits == [7]
+        cluster.refusals = [ErrorCode.STALE_MEMBER_EPOCH] * 2
+        with refused("STALE_MEMBER_EPOCH", definite=True):
+            await consumer.commit({TopicPartition("t", 1): 7})
+        assert cluster.commits == [7]
+        cluster.refusals = []
 
 
-async def test_a_consumer_of_a_dead_cluster_closes_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_consumer_of_a_dead_cluster_closes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quorumlog.client.group_client.COMMIT_AT_REVOCATION_MS", 100)
 
-    async with asyncio.timeout(30), group_cluster() as cluster:
-        async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
-            cluster.fill(9)
-            consumer.subscribe(["t"])
-            await values(consumer, 9)
-            await cluster.kill(1)
-        with pytest.raises(RuntimeError, match="not running"):
-            await consumer.poll()
+    async with in_group(**OPTIONS) as (cluster, consumer):
+        cluster.fill(9)
+        consumer.subscribe(["t"])
+        await values(consumer, 9)
+        await cluster.kill(1)
+    with pytest.raises(RuntimeError, match="not running"):
+        await consumer.poll()
 
 
 async def test_one_task_polls_at_a_time() -> None:
-    async with (
-        asyncio.timeout(30),
-        group_cluster() as cluster,
-        Consumer(cluster.bootstrap, **OPTIONS) as consumer,
-    ):
+    async with in_group(**OPTIONS) as (_, consumer):
         consumer.assign([T])
         waiting = asyncio.create_task(consumer.poll(60_000))
         await asyncio.sleep(0)

@@ -95,7 +95,7 @@ def test_records_come_once_in_order_and_in_pieces() -> None:
     assert position.buffered_bytes == 0
 
 
-def test_what_compaction_removed_is_passed_over() -> None:
+def test_compacted_and_old_batches_are_passed_over() -> None:
     positions, position = reading()
     kept = [Record(4, 0, None, b"4"), Record(7, 0, None, b"7")]
     fetched(positions, 0, PartitionData(records=encode_batch(kept, base_offset=2)))
@@ -103,9 +103,14 @@ def test_what_compaction_removed_is_passed_over() -> None:
     assert position.offset == 5
     assert offsets(positions.take(9)) == [7]
     assert position.offset == 8
+    positions, position = reading(offset=9)
+    fetched(positions, 9, PartitionData(records=batch(0, 5)))
+    assert positions.fetchable(0) == []
+    assert positions.take_error() is None
+    assert position.fetch_offset == 9
 
 
-def test_a_seek_overtakes_what_is_under_way() -> None:
+def test_a_seek_overtakes_what_is_under_way_and_a_reset() -> None:
     positions, position = reading()
     fetched(positions, 0, PartitionData(records=batch(0, 5)))
     positions.seek(T, 2)
@@ -115,6 +120,13 @@ def test_a_seek_overtakes_what_is_under_way() -> None:
     fetched(positions, 2, PartitionData(records=batch(0, 5)))
     assert offsets(positions.take(9)) == [2, 3, 4, 5]
     assert position.offset == 6
+    positions, position = reading("by_duration:PT1H", offset=50)
+    fetched(positions, 50, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    first = position.reset
+    positions.seek_by_time(T, LATEST_TIMESTAMP)
+    assert position.reset is not first  # its answer is dropped
+    positions.handle_offset(position, 90, 3)
+    assert (position.offset, position.state) == (90, PositionState.FETCHING)
 
 
 def test_the_buffer_is_bounded() -> None:
@@ -171,9 +183,7 @@ def test_out_of_range_is_reset_by_policy(reset: OffsetReset, timestamp: int) -> 
 
 
 @pytest.mark.parametrize(("by_time", "offset"), [((7, 2), 7), ((-1, -1), 90)])
-def test_a_reset_by_duration_asks_for_the_end_and_then_by_time(
-    by_time: tuple[int, int], offset: int
-) -> None:
+def test_a_reset_by_duration_asks_for_end_and_time(by_time: tuple[int, int], offset: int) -> None:
     """Without a record that is young enough, reading begins at the end (KIP-1106)."""
     positions, position = reading("by_duration:PT1H", offset=50)
     fetched(positions, 50, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
@@ -184,16 +194,6 @@ def test_a_reset_by_duration_asks_for_the_end_and_then_by_time(
     assert position.reset.asked_timestamp(60_000) == 0  # -1 and -2 mean other places
     positions.handle_offset(position, *by_time)
     assert (position.offset, position.state) == (offset, PositionState.FETCHING)
-
-
-def test_a_seek_overtakes_a_reset_by_duration() -> None:
-    positions, position = reading("by_duration:PT1H", offset=50)
-    fetched(positions, 50, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
-    first = position.reset
-    positions.seek_by_time(T, LATEST_TIMESTAMP)
-    assert position.reset is not first  # its answer is dropped
-    positions.handle_offset(position, 90, 3)
-    assert (position.offset, position.state) == (90, PositionState.FETCHING)
 
 
 def test_without_a_policy_out_of_range_is_an_error_until_the_user_seeks() -> None:
@@ -215,7 +215,7 @@ def test_a_reset_waits_until_what_was_fetched_is_read() -> None:
     assert positions.waiting(0, PositionState.RESETTING) == [position]
 
 
-def test_a_truncated_log_takes_the_reader_back() -> None:
+def test_a_truncated_log_takes_back_only_who_has_read_further() -> None:
     """KIP-320: the leader says where its log and what we read part."""
     positions, position = reading(offset=9)
     parted = PartitionData(diverging_epoch=EpochEndOffset(epoch=1, end_offset=6))
@@ -224,9 +224,6 @@ def test_a_truncated_log_takes_the_reader_back() -> None:
     positions, position = reading("none", offset=9)
     fetched(positions, 9, parted)
     assert "truncated to 6" in str(told(positions))
-
-
-def test_a_truncation_of_what_was_only_prefetched_is_no_matter() -> None:
     positions, position = reading("none", offset=0)
     fetched(positions, 0, PartitionData(records=batch(0, 5)))
     positions.take(2)
@@ -303,7 +300,7 @@ def test_a_broker_that_lags_behind_costs_no_place() -> None:
     assert (position.topic_id, position.offset, position.epoch) == (NEW, 7, 1)
 
 
-def test_a_partition_without_a_place_enters_the_topic_that_there_is() -> None:
+def test_only_a_partition_without_a_place_enters_another_topic() -> None:
     positions, _ = reading()
     positions.assign([])
     positions.assign([T])
@@ -313,9 +310,6 @@ def test_a_partition_without_a_place_enters_the_topic_that_there_is() -> None:
     positions.handle_committed(position, None)
     assert positions.maybe_enter(position, OLD)
     assert moves(positions) == []
-
-
-def test_an_assigned_topic_is_left_by_another_assignment_alone() -> None:
     positions, _ = reading()
     positions.assign([])
     positions.assign([T], {"t": OLD})
@@ -333,9 +327,12 @@ def test_errors_that_pass_are_retried_and_others_told() -> None:
     assert positions.fetchable(positions.wake_at_ms(0)) == [position]
     assert fetched(positions, 0, PartitionData(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     assert told(positions).code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    positions, _ = reading()
+    with pytest.raises(KeyError, match="u-1 is not assigned to this consumer"):
+        positions.seek(TopicPartition("u", 1), 0)
 
 
-def test_only_what_earlier_polls_returned_counts_as_consumed() -> None:
+def test_only_what_earlier_calls_returned_counts_as_consumed() -> None:
     positions, position = reading()
     fetched(positions, 0, PartitionData(records=batch(0, 5, epoch=3)))
     positions.mark_consumed()
@@ -343,6 +340,15 @@ def test_only_what_earlier_polls_returned_counts_as_consumed() -> None:
     assert position.consumed == OffsetAndMetadata(0)
     positions.mark_consumed()
     assert position.consumed == OffsetAndMetadata(4, 3)
+    positions, position = reading()
+    fetched(positions, 0, PartitionData(records=batch(0, 2, epoch=4)))
+    for offset in range(3):
+        record = positions.take_next()
+        assert record is not None
+        assert record.offset == offset
+        assert position.consumed == OffsetAndMetadata(offset, 4 if offset else -1)
+    assert positions.take_next() is None
+    assert position.consumed == OffsetAndMetadata(3, 4)
 
 
 def test_a_committed_offset_is_where_reading_starts() -> None:
@@ -375,32 +381,6 @@ def test_bytes_that_are_no_batches_are_told_and_asked_for_again_after_a_pause() 
         assert told(positions).code == code
         assert positions.take_error() is None  # not once for each attempt
         assert position.offset == 0
-
-
-def test_old_batches_are_not_asked_for_without_pause() -> None:
-    positions, position = reading(offset=9)
-    fetched(positions, 9, PartitionData(records=batch(0, 5)))
-    assert positions.fetchable(0) == []
-    assert positions.take_error() is None
-    assert position.fetch_offset == 9
-
-
-def test_one_at_a_time_counts_as_processed_when_the_next_is_asked_for() -> None:
-    positions, position = reading()
-    fetched(positions, 0, PartitionData(records=batch(0, 2, epoch=4)))
-    for offset in range(3):
-        record = positions.take_next()
-        assert record is not None
-        assert record.offset == offset
-        assert position.consumed == OffsetAndMetadata(offset, 4 if offset else -1)
-    assert positions.take_next() is None
-    assert position.consumed == OffsetAndMetadata(3, 4)
-
-
-def test_what_is_not_assigned_is_named() -> None:
-    positions, _ = reading()
-    with pytest.raises(KeyError, match="u-1 is not assigned to this consumer"):
-        positions.seek(TopicPartition("u", 1), 0)
 
 
 def test_a_preferred_replica_is_read_until_it_fails_or_the_time_is_over() -> None:

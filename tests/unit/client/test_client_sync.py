@@ -1,12 +1,12 @@
-"""The clients without an event loop: interrupted, shared by threads, called where they must not."""
+"""Clients without an event loop: interrupted, shared, dropped, left open, taken along by a fork."""
 
-import asyncio
 import gc
 import inspect
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from typing import Any, get_type_hints
 
 import pytest
@@ -17,8 +17,9 @@ from quorumlog.client.producer import SendOptions
 from quorumlog.client.settings import ConsumerOptions
 from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 from quorumlog.client.sync.admin import SyncTransactionAdmin
-from tests.support.client.fake_cluster import FakeCluster, fake_cluster
-from tests.support.client.fake_group import GroupCluster, group_cluster
+from tests.support.client.fake_cluster import PRODUCE, SILENCE, FakeCluster, T, fake_cluster
+from tests.support.client.fake_group import GroupCluster
+from tests.support.client.opened import in_a_thread
 
 OPTIONS: ConsumerOptions = {
     "group_id": "g",
@@ -26,35 +27,6 @@ OPTIONS: ConsumerOptions = {
     "heartbeat_interval_ms": 10,
     "max_poll_records": 3,
 }
-
-
-@contextmanager
-def in_a_thread(opened: Any) -> Iterator[Any]:
-    """Run a fake cluster on an event loop in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        cluster = asyncio.run_coroutine_threadsafe(opened.__aenter__(), loop).result(30)
-        yield cluster
-        asyncio.run_coroutine_threadsafe(opened.__aexit__(None, None, None), loop).result(30)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-@pytest.fixture
-def group() -> Iterator[GroupCluster]:
-    with in_a_thread(group_cluster()) as cluster:
-        cluster.fill(9)
-        yield cluster
-
-
-@pytest.fixture
-def brokers() -> Iterator[FakeCluster]:
-    with in_a_thread(fake_cluster()) as cluster:
-        yield cluster
 
 
 def threads() -> list[str]:
@@ -188,9 +160,7 @@ def test_a_blocking_call_in_a_listener_is_an_error_and_no_deadlock(group: GroupC
     assert threads() == []
 
 
-async def test_threads_share_a_producer_and_a_running_loop_does_no_harm(
-    brokers: FakeCluster,
-) -> None:
+async def test_threads_share_a_producer_and_a_loop_does_no_harm(brokers: FakeCluster) -> None:
     async def blocking() -> int:
         with SyncProducer(brokers.bootstrap, linger_ms=0) as other:
             return other.send("t", b"loop").result(10).offset
@@ -239,16 +209,92 @@ def test_a_blocking_client_has_every_method_of_the_other(client: type, blocking:
             assert not inspect.iscoroutinefunction(same), name
 
 
-def test_parts_of_a_blocking_client_are_those_of_the_other() -> None:
+def test_a_blocking_client_has_the_parts_and_options_of_the_other() -> None:
     for name, part in inspect.getmembers(Admin, lambda member: isinstance(member, property)):
         if not name.startswith("_"):
             assert isinstance(getattr(SyncAdmin, name), property), part
-
-
-def test_the_options_of_send_are_its_keyword_arguments() -> None:
     keywords = {
         name: parameter.annotation
         for name, parameter in inspect.signature(Producer.send).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
     assert keywords == get_type_hints(SendOptions)
+
+
+LEFT_OPEN = """
+import sys
+from quorumlog.client import TopicPartition
+from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
+producer = SyncProducer(
+    sys.argv[1], linger_ms=0, request_timeout_ms=300, delivery_timeout_ms=int(sys.argv[2])
+)
+admin = SyncAdmin(sys.argv[1])
+consumer = SyncConsumer(sys.argv[1])
+consumer.assign([TopicPartition("t", 0)])
+for number in range(3):
+    producer.send("t", b"%d" % number)
+if sys.argv[3] == "raise":
+    raise ZeroDivisionError
+"""
+FORKED = """
+import os, sys
+from quorumlog.client.sync import SyncProducer
+producer = SyncProducer(sys.argv[1])
+SyncProducer(sys.argv[1], linger_ms=60_000).send("t", b"dropped")  # closed in the background
+child = os.fork()
+if not child:
+    try:
+        producer.send("t", b"child")
+    except RuntimeError as error:
+        print(error, flush=True)
+    producer.close()
+    with SyncProducer(sys.argv[1]) as own:
+        own.send("t", b"own").result(10)
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+producer.send("t", b"parent")
+producer.close()
+"""
+
+
+def run(program: str, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "default::ResourceWarning", "-c", program, *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == status, ended
+    return ended
+
+
+@pytest.mark.parametrize(("how", "status"), [("end", 0), ("raise", 1)])
+def test_an_unclosed_producer_sends_at_exit(brokers: FakeCluster, how: str, status: int) -> None:
+    ended = run(LEFT_OPEN, brokers.bootstrap, "20000", how, status=status)
+    assert brokers.values() == [b"0", b"1", b"2"]
+    for kind in ("SyncProducer", "SyncConsumer", "SyncAdmin"):
+        assert f"ResourceWarning: unclosed {kind}: use `with`, or close()" in ended.stderr
+
+
+def test_a_program_ends_although_no_broker_answers(brokers: FakeCluster) -> None:
+    brokers.fault = lambda _, api: SILENCE if api == PRODUCE else None
+    run(LEFT_OPEN, brokers.bootstrap, "400", "end")
+
+
+def test_a_forked_child_is_told_and_may_open_its_own(brokers: FakeCluster) -> None:
+    ended = run(FORKED, brokers.bootstrap)
+    assert ended.stdout == "this client was opened before a fork: open one in this process\n"
+    assert sorted(brokers.values()) == [b"dropped", b"own", b"parent"]
+
+
+def test_a_dropped_client_is_closed_in_the_background(brokers: FakeCluster) -> None:
+    def forget() -> None:
+        SyncProducer(brokers.bootstrap, linger_ms=60_000).send("t", b"kept")
+
+    with pytest.warns(ResourceWarning, match="unclosed SyncProducer"):
+        forget()
+    with SyncConsumer(brokers.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([T])
+        while not (records := consumer.poll(1_000)):
+            pass
+        assert [record.value for record in records[T]] == [b"kept"]
+    with pytest.warns(ResourceWarning, match="unclosed SyncAdmin"):
+        SyncAdmin(brokers.bootstrap)
+    while "quorumlog-client" in {thread.name for thread in threading.enumerate()}:
+        time.sleep(0.001)

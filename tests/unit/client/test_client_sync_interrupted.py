@@ -22,10 +22,11 @@ from typing import Any
 import pytest
 
 from quorumlog.client.sync import SyncConsumer, SyncProducer, loop_thread
-from tests.support.client.fake_cluster import FakeCluster, T, fake_cluster
-from tests.support.client.fake_group import GroupCluster, group_cluster
-from tests.unit.client.test_client_sync import OPTIONS, in_a_thread, threads
-from tests.unit.client.test_client_transaction_io import Coordinating, coordinating
+from tests.support.client.fake_cluster import FakeCluster, T
+from tests.support.client.fake_group import GroupCluster
+from tests.support.client.fake_transactions import Coordinating, coordinating
+from tests.support.client.opened import in_a_thread
+from tests.unit.client.test_client_sync import OPTIONS, threads
 
 TRACED = (
     str(Path(loop_thread.__file__).parent),
@@ -99,19 +100,6 @@ def everywhere(call: Callable[[], Any], then: Callable[[], Any]) -> int:
             return number
         then()
     raise AssertionError
-
-
-@pytest.fixture
-def group() -> Iterator[GroupCluster]:
-    with in_a_thread(group_cluster()) as cluster:
-        cluster.fill(9)
-        yield cluster
-
-
-@pytest.fixture
-def brokers() -> Iterator[FakeCluster]:
-    with in_a_thread(fake_cluster()) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -86,6 +86,11 @@ class Story:
         assert outcome.is_done
         return self.transactions.claim(outcome)
 
+    def failed(self, outcome: Outcome) -> KafkaError:
+        error = self.ended(outcome)
+        assert error is not None
+        return error
+
     def begun(self, *, with_record: bool = True) -> "Story":
         """A producer in its first transaction, which the coordinator has."""
         outcome = self.transactions.initialize()
@@ -205,8 +210,7 @@ def test_a_fenced_commit_is_definite_if_no_attempt_may_stand(is_first: bool) -> 
     if not is_first:
         story.lose_next()
     story.refuse_next(ErrorCode.INVALID_PRODUCER_EPOCH)
-    error = story.ended(outcome)
-    assert error is not None
+    error = story.failed(outcome)
     assert (error.code, error.fatal, error.abortable) == (ErrorCode.PRODUCER_FENCED, True, False)
     assert error.definite is is_first
     assert story.next() is None  # for ever
@@ -218,8 +222,7 @@ def test_a_failed_batch_ends_the_transaction_and_its_epoch() -> None:
     too_large = KafkaError(ErrorCode.MESSAGE_TOO_LARGE, "t-0", definite=True)
     told = story.transactions.handle_failed_batch(too_large, was_sent=True)
     assert (told.abortable, told.fatal, told.retriable) == (True, False, False)
-    error = story.ended(commit)
-    assert error is not None
+    error = story.failed(commit)
     assert (error.code, error.definite) == (ErrorCode.MESSAGE_TOO_LARGE, True)
     with pytest.raises(TransactionError, match="MESSAGE_TOO_LARGE"):
         story.transactions.ticket()
@@ -231,7 +234,7 @@ def test_a_failed_batch_ends_the_transaction_and_its_epoch() -> None:
     assert story.ended(abort) is None
 
 
-def test_without_a_new_epoch_a_gap_in_the_numbers_is_fatal() -> None:
+def test_an_abort_that_leaves_a_gap_or_is_refused_is_fatal() -> None:
     story = Story(Abilities(recovers=False)).begun()
     expired = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "t-0", definite=False)
     story.transactions.handle_failed_batch(expired, was_sent=True)
@@ -239,6 +242,11 @@ def test_without_a_new_epoch_a_gap_in_the_numbers_is_fatal() -> None:
     story.answer_next()
     assert story.ended(abort) is None  # it is aborted
     assert story.transactions.state is TransactionState.FATAL_ERROR
+    story = Story(IMPLICIT).begun()
+    abort = story.transactions.abort()
+    story.refuse_next(ErrorCode.INVALID_TXN_STATE)
+    error = story.failed(abort)
+    assert error.fatal
 
 
 @pytest.mark.parametrize("abilities", [EXPLICIT, IMPLICIT])
@@ -253,8 +261,7 @@ def test_an_unknown_producer_id_ends_the_producer(
     if is_lost:
         story.lose_next()
     story.refuse_next(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    error = story.ended(outcome)
-    assert error is not None
+    error = story.failed(outcome)
     assert (error.abortable, error.fatal, error.definite) == (False, True, not is_lost)
     assert "transactional.id.expiration.ms" in error.message
     assert "make a new one" in error.message
@@ -262,15 +269,6 @@ def test_an_unknown_producer_id_ends_the_producer(
         with pytest.raises(TransactionError, match="INVALID_PRODUCER_ID_MAPPING"):
             call(story.transactions)
     assert story.next() is None  # for ever
-
-
-def test_an_abort_with_kip_890_is_never_taken_for_done() -> None:
-    story = Story(IMPLICIT).begun()
-    abort = story.transactions.abort()
-    story.refuse_next(ErrorCode.INVALID_TXN_STATE)
-    error = story.ended(abort)
-    assert error is not None
-    assert error.fatal
 
 
 PASSING = [
@@ -309,8 +307,7 @@ def test_what_an_error_of_offsets_ends(code: ErrorCode) -> None:
     story = Story(IMPLICIT).begun(with_record=False)
     outcome = story.transactions.send_offsets({T: OffsetAndMetadata(5)}, GROUP)
     story.answer_next(Answer(partitions={T: code}))
-    error = story.ended(outcome)
-    assert error is not None
+    error = story.failed(outcome)
     assert (error.abortable, error.fatal) == (code in ABORTABLE, code in FATAL)
     assert error.definite  # they will not be committed
 
@@ -372,7 +369,6 @@ def test_close_tells_what_a_commit_under_way_may_have_done() -> None:
             story.dispatched()
         closed = KafkaError(ErrorCode.NETWORK_EXCEPTION, "closed", definite=True)
         story.attempts.close(closed)
-        error = story.ended(outcome)
-        assert error is not None
+        error = story.failed(outcome)
         assert error.definite is not is_asked
         assert story.next() is None

@@ -5,7 +5,10 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -14,12 +17,6 @@ from quorumlog.cluster import LocalCluster, registry
 linux_only = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="waits for processes that are not its children"
 )
-
-
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 def pids(cluster: LocalCluster) -> list[int | None]:
@@ -44,17 +41,28 @@ print(cluster.directory, *[cluster.pid(node.id) for node in cluster.nodes], flus
 """
 
 
-def run_and_end(
+@contextmanager
+def starting(
     then: str, *, directory: str = "", detached: bool = False, paused: bool = False
-) -> tuple[Path, list[int]]:
-    """Start two nodes in another process that then ends so; return the directory and the nodes."""
+) -> Iterator[IO[str]]:
+    """Start two nodes in another process, which then does so; yield its output."""
     code = STARTED.format(directory=directory, detached=detached, paused=paused, then=then)
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        path, *nodes = process.stdout.readline().split()
+        yield process.stdout
         process.wait(30)
+
+
+def nodes_in(output: IO[str]) -> tuple[Path, list[int]]:
+    """The directory of the cluster and the processes of its nodes."""
+    path, *nodes = output.readline().split()
     return Path(path), [int(node) for node in nodes]
+
+
+def run_and_end(then: str, **how: Any) -> tuple[Path, list[int]]:
+    with starting(then, **how) as output:
+        return nodes_in(output)
 
 
 def wait_until_gone(nodes: list[int]) -> None:
@@ -109,14 +117,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @linux_only
 def test_a_forked_child_does_not_keep_the_nodes(tmp_path: Path) -> None:
-    code = STARTED.format(directory=str(tmp_path / "c"), detached=False, paused=False, then=FORKS)
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        _, *nodes = process.stdout.readline().split()
-        child = int(process.stdout.readline())
+    with starting(FORKS, directory=str(tmp_path / "c")) as output:
+        _, nodes = nodes_in(output)
+        child = int(output.readline())
         try:
-            wait_until_gone([int(node) for node in nodes])
+            wait_until_gone(nodes)
         finally:
             os.kill(child, signal.SIGKILL)
 

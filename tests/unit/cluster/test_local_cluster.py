@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,31 +29,23 @@ from quorumlog.node.progress import note_end, progress_file
 Make = Callable[..., LocalCluster]
 
 
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    """Make clusters of nodes that do nothing, in one directory; none outlives the test."""
-    made: list[LocalCluster] = []
-
-    def make(directory: Path | None = tmp_path / "c", **options: Any) -> LocalCluster:
-        cluster = LocalCluster(directory, node_module="tests.support.cluster.fake_node", **options)
-        made.append(cluster)
-        return cluster
-
-    yield make
-    for cluster in made:
-        cluster.stop()
-
-
 def recorded(cluster: LocalCluster) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((cluster.directory / "cluster.json").read_text())
     return document
+
+
+def stopped(cluster: LocalCluster) -> LocalCluster:
+    """A cluster that was started and stopped."""
+    cluster.start()
+    cluster.stop()
+    return cluster
+
+
+@contextmanager
+def listening() -> Iterator[int]:
+    """A port that is in use."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield taken.getsockname()[1]
 
 
 def pids(cluster: LocalCluster) -> list[int | None]:
@@ -60,9 +53,7 @@ def pids(cluster: LocalCluster) -> list[int | None]:
 
 
 def test_the_voters_of_a_new_cluster_are_marked_and_a_wiped_one_is_not(make: Make) -> None:
-    cluster = make(nodes=3)
-    cluster.start()
-    cluster.stop()
+    cluster = stopped(make(nodes=3))
     marks = [layout.data_directory(cluster.directory, node) / "new-cluster" for node in (1, 2, 3)]
     assert all(mark.exists() for mark in marks)
     shutil.rmtree(marks[1].parent)
@@ -80,24 +71,14 @@ def test_a_first_start_that_fails_binds_nothing(
     assert pids(failed) == [None, None, None]
     assert registry.running() == []
     assert recorded(failed)["was_ready"] is False
+    opened = LocalCluster.open(failed.directory)  # it can be looked at, and started as it is
+    assert (opened.spec, pids(opened)) == (failed.spec, [None, None, None])
     monkeypatch.delenv("FAKE_NODES")
     again = make(nodes=2)  # another shape, other ports, another cluster
     again.start()
     assert recorded(again)["was_ready"] is True
     assert recorded(again)["cluster_id"] != failed.spec.cluster_id
     assert not layout.node_directory(again.directory, 3).exists()
-
-
-def test_a_failed_cluster_can_be_looked_at_and_started_as_it_is(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAKE_NODES", "1:fails")
-    failed = make(nodes=1)
-    with pytest.raises(NodeFailed):
-        failed.start()
-    opened = LocalCluster.open(failed.directory)
-    assert opened.spec == failed.spec
-    assert pids(opened) == [None]
 
 
 def test_a_cluster_that_was_used_is_never_planned_anew(
@@ -120,15 +101,11 @@ def test_a_cluster_that_was_used_is_never_planned_anew(
         layout.clear(first.directory, first.spec)
 
 
-def test_a_port_of_another_cluster_is_told_with_the_way_to_stop_it(
-    make: Make, tmp_path: Path
-) -> None:
-    if not Path("/proc/net/tcp").exists():
-        pytest.skip("the system does not show who listens")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+@pytest.mark.skipif(
+    not Path("/proc/net/tcp").exists(), reason="the system does not show who listens"
+)
+def test_a_port_of_another_cluster_is_told_with_the_way_to_stop_it(make: Make) -> None:
+    with listening() as port:
         registry.add(
             registry.Entry(
                 directory="/elsewhere",
@@ -150,10 +127,7 @@ def test_a_port_of_another_cluster_is_told_with_the_way_to_stop_it(
 
 
 def test_a_port_in_use_is_told_with_its_process_before_anything_is_written(make: Make) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with listening() as port:
         first = port - layout.CONTROL_PORT_STEP if port > 20_000 else port
         cluster = make(nodes=1, port=first)
         with pytest.raises(ClusterError, match=rf"127.0.0.1:{port} \(node 1, .*\): in use") as told:
@@ -185,9 +159,7 @@ def test_settings_that_make_no_sense_leave_no_trace(make: Make, config: dict[str
 def test_settings_are_recorded_once_the_nodes_are_ready_with_them(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = make(nodes=1, config={"num.partitions": "3"})
-    cluster.start()
-    cluster.stop()
+    cluster = stopped(make(nodes=1, config={"num.partitions": "3"}))
     before = recorded(cluster)
     with pytest.raises(InvalidArgument):
         make(config={"log.rol.ms": "5"}).start()
@@ -207,33 +179,21 @@ def test_settings_are_recorded_once_the_nodes_are_ready_with_them(
 def test_an_empty_value_takes_a_setting_back(make: Make) -> None:
     cluster = make(nodes=1, config={"num.partitions": "3", "broker.session.timeout.ms": ""})
     assert "broker.session.timeout.ms" not in cluster.spec.config  # of the fast defaults
-    cluster.start()
-    cluster.stop()
-    make(config={"num.partitions": ""}).start()
+    stopped(cluster)
+    stopped(make(config={"num.partitions": ""}))
     assert "num.partitions" not in recorded(cluster)["config"]
     assert "\nnum.partitions=" not in layout.properties_file(cluster.directory, 1).read_text()
-
-
-def test_a_recorded_name_that_is_unknown_can_be_taken_back(make: Make) -> None:
-    cluster = make(nodes=1)
-    cluster.start()
-    cluster.stop()
+    file = cluster.directory / "cluster.json"
+    before = file.stat()
+    stopped(make())
+    assert file.stat().st_ino == before.st_ino  # a start that changes nothing writes nothing
     document = recorded(cluster)
     document["config"]["log.rol.ms"] = "5"
-    (cluster.directory / "cluster.json").write_text(json.dumps(document))
+    file.write_text(json.dumps(document))
     with pytest.raises(InvalidArgument, match="did you mean"):
         make().start()
-    make(config={"log.rol.ms": ""}).start()
+    make(config={"log.rol.ms": ""}).start()  # a recorded name that is unknown
     assert "log.rol.ms" not in recorded(cluster)["config"]
-
-
-def test_a_start_that_changes_nothing_writes_nothing(make: Make) -> None:
-    cluster = make(nodes=1)
-    cluster.start()
-    cluster.stop()
-    before = (cluster.directory / "cluster.json").stat()
-    make().start()
-    assert (cluster.directory / "cluster.json").stat().st_ino == before.st_ino
 
 
 def test_a_directory_that_cannot_be_written_is_told_with_the_option(
@@ -304,19 +264,16 @@ def test_a_node_that_is_not_waited_for_costs_no_descriptor(make: Make) -> None:
     assert len(list(Path("/dev/fd").iterdir())) == before
 
 
-def test_a_temporary_directory_is_made_at_the_start_and_goes_at_the_end(make: Make) -> None:
+def test_a_temporary_directory_is_made_at_the_start_and_goes_at_the_end(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = make(None, nodes=1)
     assert not cluster.directory.exists()
     with cluster:
         assert cluster.directory.exists()
     assert not cluster.directory.exists()
-
-
-def test_a_start_that_fails_leaves_no_temporary_directory(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("FAKE_NODES", "1:fails")
-    cluster = make(None, nodes=1)
-    with pytest.raises(NodeFailed), cluster:
+    failing = make(None, nodes=1)
+    with pytest.raises(NodeFailed), failing:
         pass
-    assert not cluster.directory.exists()
+    assert not failing.directory.exists()

@@ -1,10 +1,13 @@
-"""Nodes of this user are found again, by the process id and the time of its start."""
+"""Nodes of this user are found again by process id and start; free ports, and their listeners."""
 
 import json
 import logging
 import os
+import random
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,16 +15,10 @@ from typing import Any
 
 import pytest
 
-from quorumlog.cluster import process_identity, registry, running_clusters
+from quorumlog.cluster import ports, process_identity, registry, running_clusters
 from quorumlog.cluster.registry import Entry
 
 Start = Callable[..., Entry]
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return tmp_path / "state/quorumlog/nodes"
 
 
 @pytest.fixture
@@ -64,34 +61,23 @@ def test_a_process_is_its_id_and_its_start() -> None:
     assert process_identity.is_running(os.getpid(), own)
     assert not process_identity.is_running(os.getpid(), f"{own}0")
     assert not process_identity.is_running(2**22 + 1, own)
-
-
-def test_a_process_that_has_ended_is_gone_before_its_parent_waits() -> None:
     process = subprocess.Popen(["true"])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is a zombie
-    assert process_identity.started(process.pid) is None
+    assert process_identity.started(process.pid) is None  # gone before its parent waits
     process.wait()
 
 
-def test_running_nodes_are_found_and_ended_ones_forgotten(start: Start, home: Path) -> None:
+def test_running_nodes_are_found_and_ended_ones_forgotten(start: Start, state: Path) -> None:
     first, second = start(1), start(2)
     assert registry.running() == [first, second]
     end(first)
     assert registry.running() == [second]
-    assert len(list(home.iterdir())) == 1
-
-
-def test_a_process_with_an_id_used_again_is_not_the_node(start: Start) -> None:
-    entry = start(started="when another process had this id")
-    assert registry.running() == []
-    assert process_identity.started(entry.pid) is not None  # and was not touched
-
-
-def test_a_node_that_starts_again_is_written_down_once(start: Start, home: Path) -> None:
-    start(1)
-    again = start(1)
+    again = start(2)  # one that starts again is written down once
     assert registry.running() == [again]
-    assert len(list(home.iterdir())) == 1
+    assert len(list(state.iterdir())) == 1
+    entry = start(3, started="when another process had this id")
+    assert registry.running() == [again]
+    assert process_identity.started(entry.pid) is not None  # and was not touched
 
 
 def test_a_temporary_directory_goes_when_nobody_owns_it(start: Start, tmp_path: Path) -> None:
@@ -118,14 +104,14 @@ def test_a_directory_of_another_name_is_never_removed(start: Start, tmp_path: Pa
 
 
 def test_a_damaged_file_is_removed_and_said(
-    start: Start, home: Path, caplog: pytest.LogCaptureFixture
+    start: Start, state: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = asdict(start())
     for number, damaged in enumerate([[], {"pid": 1}, {**whole, "pid": "1"}, {**whole, "x": 1}]):
-        (home / f"c-{number}.json").write_text(json.dumps(damaged))
-    (home / "d-1.json").write_text("{")
+        (state / f"c-{number}.json").write_text(json.dumps(damaged))
+    (state / "d-1.json").write_text("{")
     assert [asdict(entry) for entry in registry.running()] == [whole]
-    assert len(list(home.iterdir())) == 1
+    assert len(list(state.iterdir())) == 1
     assert caplog.text.count("is damaged") == 5
 
 
@@ -144,16 +130,13 @@ def test_without_a_home_there_is_no_registry(monkeypatch: pytest.MonkeyPatch) ->
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
+    monkeypatch.setenv("XDG_STATE_HOME", "here")  # one that is relative is ignored
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert registry.home() == Path("/home/somebody/.local/state/quorumlog/nodes")
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setattr(Path, "home", no_home)
     assert registry.home() is None
     assert registry.running() == []
-
-
-def test_a_relative_state_directory_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", "here")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert registry.home() == Path("/home/somebody/.local/state/quorumlog/nodes")
 
 
 def test_every_cluster_is_stopped_paused_nodes_too(start: Start, tmp_path: Path) -> None:
@@ -178,3 +161,77 @@ def test_a_node_that_does_not_stop_is_killed_and_told(
     assert running_clusters.stop(running_clusters.running()) == [entry]
     os.waitpid(entry.pid, 0)
     assert running_clusters.running() == []
+
+
+# --- free ports, and which process listens on one that is taken ---
+
+
+def test_the_process_that_listens_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        obstacle = ports.obstacle("127.0.0.1", port)
+    assert obstacle is not None
+    assert obstacle.reason.startswith("in use")
+    if sys.platform == "linux":
+        assert obstacle.reason.startswith(f"in use by process {os.getpid()} (")
+        assert obstacle.pid == os.getpid()
+    assert ports.obstacle("127.0.0.1", port) is None  # it is closed
+    assert "assign" in str(ports.obstacle("192.0.2.1", 9092))  # of another machine
+
+
+def test_a_listener_of_another_user_stays_unnamed(tmp_path: Path) -> None:
+    assert ports.listener(9092, proc=tmp_path) is None  # without /proc
+    row = "0: 0100007F:2384 00000000:0000 0A 0:0 00:0 0 0 0 777 1"
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/tcp").write_text(f"header\n{row}\n")
+    assert ports.listener(9092, proc=tmp_path) is None
+    held = tmp_path / "123"
+    (held / "fd").mkdir(parents=True)
+    (held / "fd/4").symlink_to("socket:[777]")
+    (held / "comm").write_text("java\n")
+    assert ports.listener(9092, proc=tmp_path) == (123, "java")
+    assert ports.listener(9093, proc=tmp_path) is None
+
+
+def test_free_ports_are_all_different() -> None:
+    assert len({*ports.free_ports("127.0.0.1", 10)}) == 10
+    with pytest.raises(Exception, match="has no 501 free ports"):
+        ports.free_ports("127.0.0.1", 501)
+
+
+ANOTHER_PROCESS = """
+import sys
+from quorumlog.cluster import ports
+ports.FREE_PORTS = range(int(sys.argv[1]), int(sys.argv[1]) + 100)
+print(*ports.free_ports("127.0.0.1", 49))
+"""
+
+
+def test_two_processes_never_choose_the_same_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    first_port = random.SystemRandom().randrange(10_000, 14_900, 100)
+    monkeypatch.setattr(ports, "FREE_PORTS", range(first_port, first_port + 100))
+    monkeypatch.setattr(ports, "_blocks", blocks := ports._Blocks())
+    ours = {*ports.free_ports("127.0.0.1", 20)}
+    command = [sys.executable, "-c", ANOTHER_PROCESS, str(first_port)]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        theirs = {*map(int, told.split())}
+        assert len(theirs) == 49
+        assert {port // 50 for port in ours}.isdisjoint(port // 50 for port in theirs)
+        assert len({*ports.free_ports("127.0.0.1", 29)} | ours) == 49
+        assert {*ports.free_ports("127.0.0.1", 49)} == theirs, "the other process has ended"
+    finally:
+        blocks.let_go()
+
+
+def test_ports_of_stopped_clusters_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_BLOCKS_MAX", 1)
+    monkeypatch.setattr(ports, "_blocks", blocks := ports._Blocks())
+    try:
+        first = {*ports.free_ports("127.0.0.1", 40)}
+        again = {*ports.free_ports("127.0.0.1", 40)}
+        assert len(first | again) < 80
+        with socket.create_server(("127.0.0.1", min(first))):
+            assert min(first) not in ports.free_ports("127.0.0.1", 40)
+    finally:
+        blocks.let_go()

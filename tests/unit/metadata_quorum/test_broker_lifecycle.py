@@ -1,9 +1,10 @@
 """A broker registers, is unfenced, registers again when forgotten, and leaves in order."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,20 +18,14 @@ from quorumlog.metadata_quorum.controller_client import (
     HeartbeatReply,
     RegistrationReply,
 )
-from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
+from tests.support.metadata_quorum.brokers import broker_image, broker_registration
 from tests.support.waiting import until
 
-REGISTRATION = BrokerRegistration(
-    broker_id=BrokerId(1),
-    incarnation_id="a",
-    host="h",
-    port=1,
-    control_address="h:2",
-    directory_id="d",
-)
+REGISTRATION = broker_registration()
 
 
 class FakeController:
@@ -67,16 +62,8 @@ class FakeController:
         return HeartbeatReply(error_code=ErrorCode.NONE, should_shut_down=heartbeat.want_shut_down)
 
     def image(self, *, fenced: bool) -> ClusterImage:
-        broker = BrokerImage(
-            broker_id=BrokerId(1),
-            broker_epoch=self.epoch,
-            incarnation_id="a",
-            host="h",
-            port=1,
-            control_address="h:2",
-            fenced=fenced,
-            log_dirs=self.registered[-1].log_dirs if self.knows_directories else (),
-        )
+        log_dirs = self.registered[-1].log_dirs if self.knows_directories else ()
+        broker = broker_image(epoch=self.epoch, fenced=fenced, log_dirs=log_dirs)
         return ClusterImage(
             end_offset=Offset(self.epoch + 1),
             controller_id=self.controller_id,
@@ -89,135 +76,97 @@ class FakeController:
         self.lifecycle.publish(delta, self.image(fenced=fenced))
 
 
-def set_event() -> asyncio.Event:
-    event = asyncio.Event()
-    event.set()
-    return event
+FOR_LONG = LifecycleSettings(broker_heartbeat_interval_ms=60_000)
 
 
 @asynccontextmanager
 async def registering(
-    settings: LifecycleSettings | None = None,
+    settings: LifecycleSettings = FOR_LONG,
+    *,
+    may_lead: asyncio.Event | None = None,
+    registered: Callable[[int], None] | None = None,
+    **directories: Any,
 ) -> AsyncIterator[tuple[FakeController, BrokerLifecycle, list[int]]]:
     """A started lifecycle, its controller, and the broker epochs that it has been granted."""
     controller, epochs = FakeController(), list[int]()
-    lifecycle = BrokerLifecycle(
+    if may_lead is None:
+        may_lead = asyncio.Event()
+        may_lead.set()
+    controller.lifecycle = lifecycle = BrokerLifecycle(
         registration=REGISTRATION,
         registrar=controller,
-        settings=settings or LifecycleSettings(broker_heartbeat_interval_ms=60_000),
-        registered=epochs.append,
-        may_lead=set_event(),
+        settings=settings,
+        registered=registered or epochs.append,
+        may_lead=may_lead,
+        **directories,
     )
-    controller.lifecycle = lifecycle
     lifecycle.start()
     async with asyncio.timeout(10):
         yield controller, lifecycle, epochs
+        await lifecycle.stop(timeout_ms=1000)
+
+
+async def some_turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 async def test_it_registers_and_is_let_in_without_waiting_for_an_interval() -> None:
     async with registering() as (controller, lifecycle, epochs):
         await lifecycle.unfenced.wait()
         assert epochs == [5] == [heartbeat.metadata_offset for heartbeat in controller.heartbeats]
-        await lifecycle.stop(timeout_ms=1000)
+        await lifecycle.stop(timeout_ms=60_000)  # waits for leave to stop
+        assert controller.heartbeats[-1].want_shut_down
 
 
 async def test_it_registers_again_until_somebody_takes_it() -> None:
     async with registering() as (controller, lifecycle, epochs):
-        controller.refusals = [
-            ErrorCode.NETWORK_EXCEPTION,
-            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-        ]
+        controller.refusals = [ErrorCode.NETWORK_EXCEPTION, ErrorCode.DUPLICATE_BROKER_REGISTRATION]
         await lifecycle.unfenced.wait()
         assert (controller.refusals, epochs) == ([], [5])
-        await lifecycle.stop(timeout_ms=1000)
 
 
 async def test_it_gives_up_when_the_time_to_register_is_over() -> None:
-    async with registering(
-        replace(LifecycleSettings(), initial_broker_registration_timeout_ms=20)
-    ) as (controller, lifecycle, _epochs):
+    short = LifecycleSettings(initial_broker_registration_timeout_ms=20)
+    async with registering(short) as (controller, lifecycle, _epochs):
         controller.refusals = [ErrorCode.DUPLICATE_BROKER_REGISTRATION] * 100
         with pytest.raises(RegistrationFailed, match="DUPLICATE"):
             await lifecycle.failure
-        await lifecycle.stop(timeout_ms=1000)
 
 
 async def test_a_broker_that_was_registered_waits_for_its_controllers_for_ever() -> None:
     """As in Kafka: only the first registration has a time limit."""
-    limit_ms = 20
-    async with registering(
-        LifecycleSettings(
-            broker_heartbeat_interval_ms=60_000, initial_broker_registration_timeout_ms=limit_ms
-        )
-    ) as (controller, lifecycle, epochs):
+    limited = replace(FOR_LONG, initial_broker_registration_timeout_ms=20)
+    async with registering(limited) as (controller, lifecycle, epochs):
         await lifecycle.unfenced.wait()
         controller.refusals = [ErrorCode.NETWORK_EXCEPTION] * 3  # 50 ms and more, with their pauses
         controller.unknown = True
-        controller.show(fenced=True)
+        controller.show(fenced=True)  # taken for dead: it says at once that it is not
+        assert not lifecycle.unfenced.is_set()
         await lifecycle.unfenced.wait()
         assert epochs == [5, 6]
         assert not lifecycle.failure.done()
-        await lifecycle.stop(timeout_ms=1000)
 
 
 async def test_an_error_of_those_who_are_told_of_the_registration_is_its_failure() -> None:
     def registered(_epoch: int) -> None:
         raise StorageError("the disk is full")
 
-    controller = FakeController()
-    controller.lifecycle = lifecycle = BrokerLifecycle(
-        registration=REGISTRATION,
-        registrar=controller,
-        settings=LifecycleSettings(),
-        registered=registered,
-        may_lead=set_event(),
-    )
-    lifecycle.start()
-    async with asyncio.timeout(10):
+    async with registering(registered=registered) as (_, lifecycle, _):
         with pytest.raises(StorageError, match="the disk is full"):
             await lifecycle.failure
-        await lifecycle.stop(timeout_ms=1000)
-
-
-async def test_one_that_is_not_known_any_more_registers_again() -> None:
-    async with registering() as (controller, lifecycle, epochs):
-        await lifecycle.unfenced.wait()
-        controller.unknown = True
-        controller.show(fenced=True)  # taken for dead: it says at once that it is not
-        assert not lifecycle.unfenced.is_set()
-        await lifecycle.unfenced.wait()
-        assert epochs == [5, 6]
-        await lifecycle.stop(timeout_ms=1000)
-
-
-async def test_stopping_waits_for_leave_to_stop() -> None:
-    async with registering() as (controller, lifecycle, _epochs):
-        await lifecycle.unfenced.wait()
-        await lifecycle.stop(timeout_ms=60_000)
-        assert controller.heartbeats[-1].want_shut_down
 
 
 async def test_it_asks_to_stay_fenced_until_it_may_lead_and_then_says_so_at_once() -> None:
-    controller, may_lead = FakeController(), asyncio.Event()
-    controller.lifecycle = lifecycle = BrokerLifecycle(
-        registration=REGISTRATION,
-        registrar=controller,
-        settings=LifecycleSettings(broker_heartbeat_interval_ms=60_000),
-        registered=lambda epoch: None,
-        may_lead=may_lead,
-    )
-    lifecycle.start()
-    async with asyncio.timeout(10):
-        while not controller.heartbeats:
-            await asyncio.sleep(0)
-        for _ in range(10):
-            await asyncio.sleep(0)
+    may_lead = asyncio.Event()
+    async with registering(may_lead=may_lead) as (controller, lifecycle, _):
+        await until(lambda: bool(controller.heartbeats))
+        await some_turns()
         assert not lifecycle.unfenced.is_set()
         assert [heartbeat.want_fence for heartbeat in controller.heartbeats] == [True]
         may_lead.set()
         await lifecycle.unfenced.wait()
         assert [heartbeat.want_fence for heartbeat in controller.heartbeats] == [True, False]
-        await lifecycle.stop(timeout_ms=1000)
 
 
 async def test_a_new_controller_hears_of_it_at_once() -> None:
@@ -227,81 +176,46 @@ async def test_a_new_controller_hears_of_it_at_once() -> None:
         before = len(controller.heartbeats)
         controller.controller_id = BrokerId(3)
         lifecycle.publish(ClusterDelta(), controller.image(fenced=False))
-        while len(controller.heartbeats) == before:
-            await asyncio.sleep(0)
+        await until(lambda: len(controller.heartbeats) > before)
         lifecycle.publish(ClusterDelta(), controller.image(fenced=False))
-        for _turn in range(10):
-            await asyncio.sleep(0)
+        await some_turns()
         assert len(controller.heartbeats) == before + 1
-        await lifecycle.stop(timeout_ms=1000)
-
-
-@asynccontextmanager
-async def with_two_directories(
-    *, knows_directories: bool = True
-) -> AsyncIterator[tuple[FakeController, list[DirectoryReport], asyncio.Event]]:
-    """The last of the reports is what the broker says; the event is set when one has failed."""
-    controller, reports = FakeController(), [DirectoryReport(online=("d", "e"))]
-    controller.knows_directories = knows_directories
-    failed = asyncio.Event()
-    lifecycle = BrokerLifecycle(
-        registration=REGISTRATION,
-        registrar=controller,
-        settings=LifecycleSettings(broker_heartbeat_interval_ms=60_000),
-        registered=lambda _: None,
-        may_lead=set_event(),
-        directories=lambda: reports[-1],
-        directory_failed=failed,
-    )
-    controller.lifecycle = lifecycle
-    lifecycle.start()
-    async with asyncio.timeout(10):
-        yield controller, reports, failed
-    await lifecycle.stop(timeout_ms=0)
 
 
 async def test_a_directory_that_fails_is_named_at_once() -> None:
-    async with with_two_directories() as (controller, reports, failed):
-        while not controller.heartbeats:
-            await asyncio.sleep(0)
+    reports, failed = [DirectoryReport(online=("d", "e"))], asyncio.Event()
+    given: dict[str, Any] = {"directories": lambda: reports[-1], "directory_failed": failed}
+    async with registering(**given) as (controller, _, _):
+        await until(lambda: bool(controller.heartbeats))
         assert controller.registered[-1].log_dirs == ("d", "e")
         sent = len(controller.heartbeats)
         reports.append(DirectoryReport(online=("d",), offline=("e",), has_offline=True))
         failed.set()
-        while len(controller.heartbeats) == sent:
-            await asyncio.sleep(0)
+        await until(lambda: len(controller.heartbeats) > sent)
         assert controller.heartbeats[-1].offline_log_dirs == ("e",)
         controller.unknown = True  # it registers again, with what is left
         failed.set()
-        while len(controller.registered) == 1:
-            await asyncio.sleep(0)
+        await until(lambda: len(controller.registered) > 1)
         again = controller.registered[-1]
         assert (again.log_dirs, again.has_offline_dirs) == (("d",), True)
 
 
 async def test_a_controller_that_knows_no_directories_ends_the_broker() -> None:
-    async with with_two_directories(knows_directories=False) as (controller, _, _):
-        assert controller.lifecycle is not None
+    two = DirectoryReport(online=("d", "e"))
+    async with registering(directories=lambda: two) as (controller, lifecycle, _):
+        controller.knows_directories = False
         with pytest.raises(RegistrationFailed, match="supports only one log directory a broker"):
-            await controller.lifecycle.failure
+            await lifecycle.failure
 
 
 async def test_a_broker_tells_that_it_opens_its_logs_until_its_last_directory_fails() -> None:
     """While it does, the controller may leave it in its places."""
-    controller, failed = FakeController(), asyncio.Event()
-    controller.lifecycle = BrokerLifecycle(
-        registration=REGISTRATION,
-        registrar=controller,
-        settings=LifecycleSettings(broker_heartbeat_interval_ms=60_000),
-        registered=lambda _: None,
-        may_lead=asyncio.Event(),
-        directories=lambda: DirectoryReport(has_failed=len(controller.heartbeats) > 0),
-        directory_failed=failed,
-    )
-    controller.lifecycle.start()
-    await until(lambda: len(controller.heartbeats) == 1)
-    failed.set()
-    await until(lambda: len(controller.heartbeats) == 2)
-    asked = [(one.want_fence, one.is_opening, one.has_failed) for one in controller.heartbeats]
-    assert asked == [(True, True, False), (True, False, True)]
-    await controller.lifecycle.stop(timeout_ms=0)
+    reports, failed = [DirectoryReport()], asyncio.Event()
+    given: dict[str, Any] = {"directories": lambda: reports[-1], "directory_failed": failed}
+    async with registering(may_lead=asyncio.Event(), **given) as (controller, _, _):
+        await until(lambda: len(controller.heartbeats) == 1)
+        reports.append(DirectoryReport(has_failed=True))
+        failed.set()
+        await until(lambda: len(controller.heartbeats) == 2)
+        asked = [(one.want_fence, one.is_opening, one.has_failed) for one in controller.heartbeats]
+        assert asked == [(True, True, False), (True, False, True)]

@@ -1,20 +1,25 @@
-"""ACLs and client quotas: what the controller stores, refuses and deletes."""
+"""ACLs, client quotas and credentials: the controller stores, refuses and deletes them."""
 
+import base64
+import hashlib
+import hmac
 from dataclasses import asdict, replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from quorumlog.metadata_quorum.cluster_changes import (
     AlterClientQuotas,
+    AlterScramCredentials,
     ClusterChange,
     CreateAcls,
     DeleteAcls,
-    Outcomes,
     QuotaAlteration,
+    ScramAlteration,
 )
 from quorumlog.metadata_quorum.controller import acls as acl_decisions
 from quorumlog.metadata_quorum.controller import quotas as quota_decisions
+from quorumlog.metadata_quorum.controller import scram
 from quorumlog.metadata_quorum.image.access import AccessReplay
 from quorumlog.metadata_quorum.image.acls import AclFilter, acl_problem, filter_problem, matching
 from quorumlog.metadata_quorum.image.records import (
@@ -22,8 +27,7 @@ from quorumlog.metadata_quorum.image.records import (
     QuotaEntity,
     RemoveAccessControlEntry,
 )
-from quorumlog.metadata_quorum.image.snapshot_records import image_of as rebuilt
-from quorumlog.metadata_quorum.image.snapshot_records import records_of
+from quorumlog.metadata_quorum.image.scram import ScramCredential, ScramMechanism, credential_of
 from quorumlog.wire.codec.identifiers import Offset
 from tests.support.metadata_quorum.controllers import Bench, image_of
 
@@ -53,22 +57,23 @@ def bench() -> Bench:
     return Bench()
 
 
-def ask(bench: Bench, change: ClusterChange) -> list[tuple[str, str | None]]:
+def ask(bench: Bench, change: ClusterChange) -> list[str]:
+    """Return the code and the message of each outcome, after a look at copies of the image."""
     before = image_of(bench.controller.cluster).access
-    outcomes = cast("Outcomes", bench.ask(change))
-    after = image_of(bench.controller.cluster)
-    assert (outcomes.end_offset >= 0) is (after.access != before)
-    assert image_of(bench.replay()).access == after.access
-    assert rebuilt(records_of(after), Offset(0)).access == after.access
-    assert bench.take_over().cluster.access.freeze() == after.access
-    return [(one.error_code.name, one.error_message) for one in outcomes.results]
+    outcomes = bench.ask(change)
+    after = image_of(bench.controller.cluster).access
+    assert (outcomes.end_offset >= 0) is (after != before)
+    assert image_of(bench.replay()).access == after
+    assert bench.restored().access == after
+    assert bench.take_over().cluster.access.freeze() == after
+    return [f"{one.error_code.name} {one.error_message or ''}".strip() for one in outcomes.results]
 
 
-def create(bench: Bench, *acls: AclBinding) -> list[tuple[str, str | None]]:
+def create(bench: Bench, *acls: AclBinding) -> list[str]:
     return ask(bench, CreateAcls(acls=acls))
 
 
-def alter(bench: Bench, entity: Any, **values: float | None) -> tuple[str, str | None]:
+def alter(bench: Bench, entity: Any, **values: float | None) -> str:
     one = QuotaAlteration(entity=entity, values=values)
     [outcome] = ask(bench, AlterClientQuotas(alterations=(one,)))
     return outcome
@@ -79,9 +84,9 @@ def test_an_acl_is_stored_once_and_is_told_to_the_operator(bench: Bench) -> None
     request = CreateAcls(acls=(ACL, other, ACL))
     decision = bench.controller.decide(request, now_ms=0, base_offset=Offset(0))
     assert decision.remark == "stored and described, but not enforced: ACLs"
-    assert create(bench, ACL, other, ACL) == [("NONE", None)] * 3
+    assert create(bench, ACL, other, ACL) == ["NONE"] * 3
     assert bench.controller.cluster.access.acls == {ACL, other}
-    assert create(bench, ACL) == [("NONE", None)]
+    assert create(bench, ACL) == ["NONE"]
     assert len(bench.log) == 3  # the first one is the level that has ACLs
 
 
@@ -105,9 +110,9 @@ def test_what_no_acl_can_be_is_refused_alone(
     bench: Bench, wrong: dict[str, Any], message: str
 ) -> None:
     refused, done = create(bench, replace(ACL, **wrong), ACL)
-    assert refused[0] == "INVALID_REQUEST"
-    assert message in str(refused[1])
-    assert done == ("NONE", None)
+    assert refused.startswith("INVALID_REQUEST ")
+    assert message in refused
+    assert done == "NONE"
     assert bench.controller.cluster.access.acls == {ACL}
 
 
@@ -151,11 +156,8 @@ def test_a_filter_means_these(
     assert filter_problem(one) is None
     assert matching(EVERY, one) == sorted(found)
     create(bench, *EVERY)
-    outcomes = cast("Outcomes", bench.ask(DeleteAcls(filters=(one, ALL))))
-    assert [outcome.acls for outcome in outcomes.results] == [
-        tuple(sorted(found)),
-        tuple(sorted(EVERY)),
-    ]
+    first, second = bench.ask(DeleteAcls(filters=(one, ALL))).results
+    assert (first.acls, second.acls) == (tuple(sorted(found)), tuple(sorted(EVERY)))
     assert bench.controller.cluster.access.acls == set()
     assert sum(isinstance(record, RemoveAccessControlEntry) for record in bench.log) == len(EVERY)
 
@@ -166,10 +168,9 @@ def test_a_filter_of_unknown_codes_is_refused_and_one_that_means_nothing_is_not(
     create(bench, ACL)
     for name in ("resource_type", "pattern_type", "operation", "permission_type"):
         unknown: dict[str, Any] = {name: 0}
-        wrong = replace(ALL, **unknown)
-        [outcome] = ask(bench, DeleteAcls(filters=(wrong,)))
-        assert outcome[0] == "INVALID_REQUEST"
-    assert ask(bench, DeleteAcls(filters=(replace(ALL, host="none"),))) == [("NONE", None)]
+        [outcome] = ask(bench, DeleteAcls(filters=(replace(ALL, **unknown),)))
+        assert outcome.startswith("INVALID_REQUEST")
+    assert ask(bench, DeleteAcls(filters=(replace(ALL, host="none"),))) == ["NONE"]
     assert bench.controller.cluster.access.acls == {ACL}
 
 
@@ -181,31 +182,31 @@ def test_many_wide_filters_are_refused_whole_and_exact_ones_are_not(
     create(bench, ACL, PREFIX)
     wide = replace(ALL, host="none")
     outcomes = ask(bench, DeleteAcls(filters=(wide, ALL)))
-    assert [code for code, _ in outcomes] == ["POLICY_VIOLATION"] * 2
+    assert [one.split()[0] for one in outcomes] == ["POLICY_VIOLATION"] * 2
     assert bench.controller.cluster.access.acls == {ACL, PREFIX}
     exact = AclFilter(**asdict(ACL))
     other = replace(exact, host="none")
-    assert ask(bench, DeleteAcls(filters=(exact, other, other))) == [("NONE", None)] * 3
+    assert ask(bench, DeleteAcls(filters=(exact, other, other))) == ["NONE"] * 3
     assert bench.controller.cluster.access.acls == {PREFIX}
-    assert ask(bench, DeleteAcls(filters=(ALL,))) == [("NONE", None)]
+    assert ask(bench, DeleteAcls(filters=(ALL,))) == ["NONE"]
     assert bench.controller.cluster.access.acls == set()
 
 
-def test_a_request_changes_so_many_quotas(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota_decisions, "RECORDS_PER_REQUEST_MAX", 1)
-    outcome = alter(bench, ANN, producer_byte_rate=5.0, consumer_byte_rate=5.0)
-    assert outcome[0] == "POLICY_VIOLATION"
-    assert alter(bench, ANN, producer_byte_rate=5.0) == ("NONE", None)
-
-
-def test_a_cluster_has_room_for_so_many(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_and_a_request_have_room_for_so_many(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(acl_decisions, "ACLS_MAX", 2)
     monkeypatch.setattr(quota_decisions, "ENTITIES_MAX", 1)
-    outcomes = create(bench, ACL, PREFIX, ACL, EACH)
-    assert [code for code, _ in outcomes] == ["NONE", "NONE", "NONE", "POLICY_VIOLATION"]
-    assert alter(bench, ANN, request_percentage=5.5) == ("NONE", None)
-    assert alter(bench, (("ip", None),), connection_creation_rate=5.0)[0] == "POLICY_VIOLATION"
-    assert alter(bench, ANN, producer_byte_rate=5.0) == ("NONE", None)
+    *done, refused = create(bench, ACL, PREFIX, ACL, EACH)
+    assert done == ["NONE"] * 3
+    assert refused.startswith("POLICY_VIOLATION")
+    assert alter(bench, ANN, request_percentage=5.5) == "NONE"
+    entity = (("ip", None),)
+    assert alter(bench, entity, connection_creation_rate=5.0).startswith("POLICY_VIOLATION")
+    monkeypatch.setattr(quota_decisions, "RECORDS_PER_REQUEST_MAX", 1)
+    two = alter(bench, ANN, producer_byte_rate=5.0, consumer_byte_rate=5.0)
+    assert two.startswith("POLICY_VIOLATION")
+    assert alter(bench, ANN, producer_byte_rate=5.0) == "NONE"
 
 
 def test_quotas_are_set_replaced_and_removed(bench: Bench) -> None:
@@ -214,9 +215,8 @@ def test_quotas_are_set_replaced_and_removed(bench: Bench) -> None:
     alter(bench, (("client-id", None), ("user", "ann")), consumer_byte_rate=7.0)
     entity = (("client-id", None), ("user", "ann"))
     assert quotas == {entity: {"producer_byte_rate": 5.0, "consumer_byte_rate": 7.0}}
-    written = len(bench.log)
-    alter(bench, entity, producer_byte_rate=5.0, request_percentage=None)
-    assert len(bench.log) == written  # it is so already
+    with bench.unwritten():  # it is so already
+        alter(bench, entity, producer_byte_rate=5.0, request_percentage=None)
     alter(bench, entity, producer_byte_rate=None, consumer_byte_rate=8.0)
     assert quotas == {entity: {"consumer_byte_rate": 8.0}}
     alter(bench, entity, consumer_byte_rate=None)
@@ -245,23 +245,20 @@ def test_quotas_are_set_replaced_and_removed(bench: Bench) -> None:
 def test_what_no_quota_can_be_is_refused(
     bench: Bench, entity: Any, values: dict[str, float | None], message: str
 ) -> None:
-    code, said = alter(bench, entity, **values)
-    assert code == "INVALID_REQUEST"
-    assert message in str(said)
+    refused = alter(bench, entity, **values)
+    assert refused.startswith("INVALID_REQUEST ")
+    assert message in refused
     assert bench.log == []
 
 
 def test_an_entity_twice_is_refused_and_a_dry_run_writes_nothing(bench: Bench) -> None:
     twice = QuotaAlteration(entity=ANN, values={"request_percentage": 5.0})
-    bob = QuotaAlteration(entity=(("user", "bob"),), values={"request_percentage": 5.0})
-    request = AlterClientQuotas(alterations=(twice, bob, twice))
-    outcomes = ask(bench, request)
-    assert [code for code, _ in outcomes] == ["INVALID_REQUEST", "NONE", "INVALID_REQUEST"]
+    bob = replace(twice, entity=(("user", "bob"),))
+    first, second, third = ask(bench, AlterClientQuotas(alterations=(twice, bob, twice)))
+    assert (first, second) == (third, "NONE")
+    assert first.startswith("INVALID_REQUEST")
     assert [*bench.controller.cluster.access.quotas] == [(("user", "bob"),)]
-    other = QuotaAlteration(entity=ANN, values={"request_percentage": 5.0})
-    assert ask(bench, AlterClientQuotas(alterations=(other,), validate_only=True)) == [
-        ("NONE", None)
-    ]
+    assert ask(bench, AlterClientQuotas(alterations=(twice,), validate_only=True)) == ["NONE"]
     assert ANN not in bench.controller.cluster.access.quotas
 
 
@@ -273,7 +270,7 @@ def test_a_frozen_image_does_not_change_behind_its_reader(
         image = image_of(bench.controller.cluster).access
         create(bench, PREFIX)
         is_new = image_of(bench.controller.cluster).access != image
-        ask_quietly = cast("Outcomes", bench.ask(DeleteAcls(filters=(ALL,))))
+        ask_quietly = bench.ask(DeleteAcls(filters=(ALL,)))
         assert ask_quietly.results
         return is_new and image.acls == {ACL}
 
@@ -289,3 +286,89 @@ def test_a_frozen_image_does_not_change_behind_its_reader(
     bench = Bench()
     with pytest.raises(AssertionError):
         is_frozen()
+
+
+# --- credentials of SCRAM ---
+
+
+def credential(iterations: int = 4096, password: bytes = b"p") -> ScramCredential:
+    return credential_of(1, iterations=iterations, salt=b"salt", salted_password=password)
+
+
+def change(
+    user: str, value: ScramCredential | None, mechanism: int = ScramMechanism.SHA_256
+) -> ScramAlteration:
+    return ScramAlteration(user=user, mechanism=mechanism, credential=value)
+
+
+def alter_users(bench: Bench, *alterations: ScramAlteration) -> list[str]:
+    return ask(bench, AlterScramCredentials(alterations=alterations))
+
+
+def test_the_keys_are_those_of_rfc_7677() -> None:
+    """Its example: user "user", password "pencil"."""
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    salted = hashlib.pbkdf2_hmac("sha256", b"pencil", salt, 4096)
+    kept = credential_of(1, iterations=4096, salt=salt, salted_password=salted)
+    message = (
+        b"n=user,r=rOprNGfwEbeRWgbNEkqO,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096,"
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    )
+    signature = hmac.digest(kept.server_key, message, "sha256")
+    assert base64.b64encode(signature) == b"6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    proof = base64.b64decode("dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
+    mask = hmac.digest(kept.stored_key, message, "sha256")
+    client_key = bytes(a ^ b for a, b in zip(proof, mask, strict=True))
+    assert hashlib.sha256(client_key).digest() == kept.stored_key
+
+
+def test_credentials_are_set_replaced_and_taken_away(bench: Bench) -> None:
+    kept = bench.controller.cluster.access.credentials
+    other = credential(password=b"q")
+    assert repr(other) == "ScramCredential(iterations=4096)"  # nothing secret
+    assert alter_users(bench, change("ann", credential()), change("ann", other, 2)) == [
+        "NONE",
+        "NONE",
+    ]
+    assert kept == {("ann", 1): credential(), ("ann", 2): other}
+    assert alter_users(bench, change("ann", other)) == ["NONE"]
+    assert alter_users(bench, change("ann", None, 2), change("bob", other)) == ["NONE", "NONE"]
+    assert kept == {("ann", 1): other, ("bob", 1): other}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "answer"),
+    [
+        (change("", credential()), "UNACCEPTABLE_CREDENTIAL Username must not be empty"),
+        (change("ann", credential(), 0), "UNSUPPORTED_SASL_MECHANISM Unknown SCRAM mechanism"),
+        (change("ann", credential(4095)), "UNACCEPTABLE_CREDENTIAL Too few iterations"),
+        (change("ann", credential(16385)), "UNACCEPTABLE_CREDENTIAL Too many iterations"),
+        (
+            change("ann", None),
+            "RESOURCE_NOT_FOUND Attempt to delete a user credential that does not exist",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_beside_what_can(
+    bench: Bench, wrong: ScramAlteration, answer: str
+) -> None:
+    assert alter_users(bench, wrong, change("bob", credential(16384))) == [answer, "NONE"]
+    assert [*bench.controller.cluster.access.credentials] == [("bob", 1)]
+
+
+def test_a_user_of_whom_one_alteration_is_refused_stays_as_it_is(bench: Bench) -> None:
+    twice = change("ann", credential())
+    assert alter_users(bench, twice, twice)[0].startswith("DUPLICATE_RESOURCE")
+    few = change("ann", credential(1), 2)
+    assert alter_users(bench, twice, few) == ["UNACCEPTABLE_CREDENTIAL Too few iterations"] * 2
+    assert bench.controller.cluster.access.credentials == {}
+
+
+def test_a_cluster_has_room_for_so_many_credentials(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scram, "CREDENTIALS_MAX", 1)
+    answers = alter_users(bench, change("ann", credential()), change("bob", credential()))
+    assert answers == ["NONE", "POLICY_VIOLATION A cluster holds at most 1 credentials"]
+    assert alter_users(bench, change("ann", credential(5000))) == ["NONE"]

@@ -18,32 +18,36 @@ from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     NewPartitions,
     NewTopic,
+    NewVoter,
     ProducerIdBlock,
     Reassignment,
     RequestTooLarge,
+    VoterChangeResult,
+)
+from quorumlog.metadata_quorum.core.messages import (
+    AddVoterRequest,
+    RemoveVoterRequest,
+    UpgradeKRaftVersionRequest,
+    VoterChangeResponse,
 )
 from quorumlog.metadata_quorum.driver.seams import ControllerDeposed, NotController
-from quorumlog.metadata_quorum.io.leader_client import (
-    Askable,
-    LeaderClient,
-    LeaderWatch,
-)
+from quorumlog.metadata_quorum.io.leader_client import Askable, LeaderClient, LeaderWatch
 from quorumlog.metadata_quorum.io.rpc import REQUEST_BYTES_MAX
 from quorumlog.metadata_quorum.io.rpc_client import RpcClient, RpcFailed
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, TopicId
+from tests.support.metadata_quorum.voters import directory_id
 
 ID = TopicId(b"i" * 16)
+
+
+Answer = Callable[[BrokerId, int], Awaitable[object]]
 
 
 class Leaders:
     """Two other nodes that may lead; `asked` is what came, `answer` how they answer."""
 
-    def __init__(
-        self,
-        answer: Callable[[BrokerId, int], Awaitable[object]],
-        request_timeout_ms: int = 30_000,
-    ) -> None:
+    def __init__(self, answer: Answer, request_timeout_ms: int = 30_000) -> None:
         self.asked: list[tuple[BrokerId, type[Askable], int]] = []
         self.watch = LeaderWatch()
         self.watch.set(BrokerId(2))
@@ -58,6 +62,18 @@ class Leaders:
             attempt_timeout_ms=2_000,
         )
 
+    @property
+    def leaders(self) -> list[BrokerId]:
+        """The nodes that were asked."""
+        return [leader_id for leader_id, _, _ in self.asked]
+
+    async def asking(self, question: Awaitable[object]) -> "asyncio.Future[object]":
+        """Ask, and return when the question has come."""
+        asked = asyncio.ensure_future(question)
+        while not self.asked:
+            await asyncio.sleep(0)
+        return asked
+
     async def ask_local(self, request: Askable, request_id: str) -> object:
         raise self.local
 
@@ -68,6 +84,19 @@ class Leaders:
         return await self._answer(leader_id, len(self.asked))
 
 
+async def silent_is_node_2(leader_id: BrokerId, attempt: int) -> object:
+    if leader_id == 2:
+        await asyncio.Event().wait()
+    return TopicResults(results=())
+
+
+def failing(error: Exception) -> Answer:
+    async def answer(leader_id: BrokerId, attempt: int) -> object:
+        raise error
+
+    return answer
+
+
 async def test_a_users_request_is_not_repeated_to_a_leader_that_is_busy_with_it() -> None:
     answers = asyncio.Event()
 
@@ -76,59 +105,34 @@ async def test_a_users_request_is_not_repeated_to_a_leader_that_is_busy_with_it(
         return TopicResults(results=())
 
     leaders = Leaders(answer)
-    deletion = asyncio.create_task(leaders.client.delete_topics([ID]))
-    while not leaders.asked:
-        await asyncio.sleep(0)
+    deletion = await leaders.asking(leaders.client.delete_topics([ID]))
     answers.set()
     assert await deletion == []
     assert leaders.asked == [(2, DeleteTopics, 30_000)]  # all the time there is
 
 
-async def silent_then_deposed(leaders: Leaders, asking: Awaitable[object]) -> object:
-    """Ask node 2, which gives no answer before node 3 leads."""
-    asked = asyncio.ensure_future(asking)
-    while not leaders.asked:
-        await asyncio.sleep(0)
-    leaders.watch.set(NO_LEADER)
-    leaders.watch.set(BrokerId(3))
-    return await asked
-
-
-async def silent_is_node_2(leader_id: BrokerId, attempt: int) -> object:
-    if leader_id == 2:
-        await asyncio.Event().wait()
-    return TopicResults(results=())
-
-
-async def test_a_users_question_goes_to_the_next_leader_when_the_silent_one_leads_no_more() -> None:
-    leaders = Leaders(silent_is_node_2)
-    assert await silent_then_deposed(leaders, leaders.client.find_topics(["t"])) == []
-    assert [leader_id for leader_id, _, _ in leaders.asked] == [2, 3]
-
-
-async def test_a_caller_that_gives_up_as_the_leader_changes_has_given_up() -> None:
-    leaders = Leaders(silent_is_node_2)
-    asked = asyncio.ensure_future(leaders.client.find_topics(["t"]))
-    while not leaders.asked:
-        await asyncio.sleep(0)
-    leaders.watch.set(BrokerId(3))
-    asked.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asked
-    assert [leader_id for leader_id, _, _ in leaders.asked] == [2]
-
-
 @pytest.mark.parametrize("turns", range(4))
-async def test_a_leader_that_changes_twice_counts_as_changed(turns: int) -> None:
+async def test_a_users_question_goes_to_the_next_leader_when_the_silent_one_leads_no_more(
+    turns: int,
+) -> None:
     leaders = Leaders(silent_is_node_2)
-    asked = asyncio.ensure_future(leaders.client.find_topics(["t"]))
-    while not leaders.asked:
-        await asyncio.sleep(0)
+    asked = await leaders.asking(leaders.client.find_topics(["t"]))
     leaders.watch.set(NO_LEADER)
     for _ in range(turns):
         await asyncio.sleep(0)
     leaders.watch.set(BrokerId(3))
     assert await asked == []
+    assert leaders.leaders == [2, 3]
+
+
+async def test_a_caller_that_gives_up_as_the_leader_changes_has_given_up() -> None:
+    leaders = Leaders(silent_is_node_2)
+    asked = await leaders.asking(leaders.client.find_topics(["t"]))
+    leaders.watch.set(BrokerId(3))
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert leaders.leaders == [2]
 
 
 CHANGES: dict[str, Callable[[LeaderClient], Awaitable[object]]] = {
@@ -148,26 +152,21 @@ CHANGES: dict[str, Callable[[LeaderClient], Awaitable[object]]] = {
 async def test_a_change_that_the_deposed_leader_may_have_made_is_not_sent_to_the_next(
     change: Callable[[LeaderClient], Awaitable[object]],
 ) -> None:
-    """The next leader would refuse it because it was made, or make it a second time."""
+    """The next leader would refuse it because it was made, or make it a second time.
+
+    A node that leads again after a restart has forgotten its answers.
+    """
     leaders = Leaders(silent_is_node_2)
+    asked = await leaders.asking(change(leaders.client))
+    leaders.watch.set(NO_LEADER)
+    leaders.watch.set(BrokerId(3))
     with pytest.raises(ControllerUnavailable, match="silent until it lost the leadership"):
-        await silent_then_deposed(leaders, change(leaders.client))
-    assert [leader_id for leader_id, _, _ in leaders.asked] == [2]
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-async def test_a_change_whose_answer_was_lost_is_not_sent_again(
-    change: Callable[[LeaderClient], Awaitable[object]],
-) -> None:
-    """A node that leads again after a restart has forgotten its answers."""
-
-    async def answer(leader_id: BrokerId, attempt: int) -> object:
-        raise RpcFailed("connection reset")
-
-    leaders = Leaders(answer)
+        await asked
+    assert leaders.leaders == [2]
+    lost = Leaders(failing(RpcFailed("connection reset")))
     with pytest.raises(ControllerUnavailable, match="connection reset"):
-        await change(leaders.client)
-    assert len(leaders.asked) == 1
+        await change(lost.client)
+    assert lost.leaders == [2]
 
 
 async def test_a_change_that_this_node_may_have_made_is_not_sent_to_the_next_leader() -> None:
@@ -187,7 +186,7 @@ async def test_a_change_that_this_node_did_not_make_goes_to_the_next_leader() ->
     await asyncio.sleep(0)
     leaders.watch.set(BrokerId(3))
     assert await deletion == []
-    assert [leader_id for leader_id, _, _ in leaders.asked] == [3]
+    assert leaders.leaders == [3]
 
 
 async def test_a_connection_that_is_refused_is_tried_again_at_once() -> None:
@@ -216,10 +215,7 @@ async def test_a_brokers_own_request_is_repeated_when_the_leader_is_silent() -> 
 
 
 async def test_without_a_leader_no_node_is_asked() -> None:
-    async def answer(leader_id: BrokerId, attempt: int) -> object:
-        raise NotImplementedError
-
-    leaders = Leaders(answer, request_timeout_ms=0)
+    leaders = Leaders(failing(NotImplementedError()), request_timeout_ms=0)
     leaders.watch.set(NO_LEADER)
     with pytest.raises(ControllerUnavailable, match="no active controller answered"):
         await leaders.client.delete_topics([ID])
@@ -227,10 +223,7 @@ async def test_without_a_leader_no_node_is_asked() -> None:
 
 
 async def test_what_names_too_much_is_not_sent() -> None:
-    async def answer(leader_id: BrokerId, attempt: int) -> object:
-        raise NotImplementedError
-
-    leaders, many = Leaders(answer), 10_001
+    leaders, many = Leaders(failing(NotImplementedError())), 10_001
     client = leaders.client
     changes = (ConfigChange(name="flush.ms", value="1"),) * many
     for sent in (
@@ -258,3 +251,92 @@ async def test_what_takes_too_many_bytes_is_not_tried_again() -> None:
         await leaders.client.find_topics(["x"])
     assert len(leaders.asked) == 1
     await rpc.close()
+
+
+# --- changes of the voters (KIP-853) ---
+
+
+FOUR = NewVoter(voter_id=BrokerId(4), directory_id=directory_id("4"), address="host4:4")
+OF_VOTERS: dict[type, Callable[[LeaderClient], Awaitable[VoterChangeResult]]] = {
+    AddVoterRequest: lambda client: client.add_voter(FOUR),
+    RemoveVoterRequest: lambda client: client.remove_voter(BrokerId(4), directory_id("4")),
+    UpgradeKRaftVersionRequest: lambda client: client.upgrade_kraft_version(1),
+}
+
+
+def response(code: ErrorCode, message: str = "") -> VoterChangeResponse:
+    return VoterChangeResponse(
+        error_code=code, error_message=message, leader_id=BrokerId(3), leader_epoch=Epoch(2)
+    )
+
+
+@pytest.mark.parametrize("kind", OF_VOTERS)
+async def test_the_leaders_answer_is_the_result(kind: type) -> None:
+    codes = [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT]
+
+    async def answer(leader_id: BrokerId, attempt: int) -> object:
+        return response(codes[attempt - 1], "late" if attempt > 1 else "")
+
+    leaders = Leaders(answer)
+    assert await OF_VOTERS[kind](leaders.client) == VoterChangeResult(error_code=ErrorCode.NONE)
+    assert await OF_VOTERS[kind](leaders.client) == VoterChangeResult(
+        error_code=ErrorCode.REQUEST_TIMED_OUT, error_message="late"
+    )
+    assert leaders.asked == [(2, kind, 4_000)] * 2
+
+
+@pytest.mark.parametrize("kind", OF_VOTERS)
+@pytest.mark.parametrize(
+    "refusal",
+    [response(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not here"), RpcFailed("refused", definite=True)],
+)
+async def test_a_change_that_was_certainly_not_made_is_asked_of_the_next_leader(
+    kind: type, refusal: object
+) -> None:
+    async def answer(leader_id: BrokerId, attempt: int) -> object:
+        if leader_id == 3:
+            return response(ErrorCode.NONE)
+        leaders.watch.set(BrokerId(3))
+        if isinstance(refusal, Exception):
+            raise refusal
+        return refusal
+
+    leaders = Leaders(answer)
+    assert (await OF_VOTERS[kind](leaders.client)).error_code is ErrorCode.NONE
+    assert leaders.leaders == [2, 3]
+
+
+@pytest.mark.parametrize("kind", OF_VOTERS)
+async def test_a_change_that_may_have_been_made_is_not_asked_for_again(kind: type) -> None:
+    leaders = Leaders(failing(RpcFailed("no answer")))
+    with pytest.raises(ControllerUnavailable, match="no answer"):
+        await OF_VOTERS[kind](leaders.client)
+    leaders.watch.set(BrokerId(1))
+    leaders.local = ControllerDeposed("the leader of the quorum stops")
+    with pytest.raises(ControllerUnavailable, match="stops"):
+        await OF_VOTERS[kind](leaders.client)
+    assert len(leaders.asked) == 1
+
+
+async def test_a_leader_that_removes_itself_answers_although_it_leads_no_more() -> None:
+    answers = asyncio.Event()
+
+    async def answer(leader_id: BrokerId, attempt: int) -> object:
+        await answers.wait()
+        return response(ErrorCode.NONE)
+
+    leaders = Leaders(answer)
+    removal = leaders.client.remove_voter(BrokerId(2), directory_id("2"))
+    removing = await leaders.asking(removal)
+    leaders.watch.set(BrokerId(3))
+    answers.set()
+    assert await removing == VoterChangeResult(error_code=ErrorCode.NONE)
+    assert len(leaders.asked) == 1
+
+
+async def test_without_a_leader_the_change_waits_for_one() -> None:
+    leaders = Leaders(failing(NotImplementedError()), request_timeout_ms=50)
+    leaders.watch.set(BrokerId(1))
+    leaders.local = NotController("this node does not lead")
+    with pytest.raises(ControllerUnavailable, match="does not lead"):
+        await leaders.client.upgrade_kraft_version(1)

@@ -1,51 +1,48 @@
-"""AlterConfigs and IncrementalAlterConfigs: what the controller writes, and what it refuses."""
-
-from typing import cast
+"""AlterConfigs and IncrementalAlterConfigs: the writes and the refusals of the controller."""
 
 import pytest
 
-from quorumlog.metadata_quorum.config_changes import (
-    ConfigChange,
-    ConfigChanges,
-    ConfigOperation,
-    ConfigResult,
-)
+from quorumlog.broker.partitions.log.log_directory import log_settings
+from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigOperation
 from quorumlog.metadata_quorum.controller.broker_configs import (
     UNKNOWN_NAME_LENGTH_MAX,
     UNKNOWN_NAMES_MAX,
     UNKNOWN_VALUE_LENGTH_MAX,
 )
-from quorumlog.metadata_quorum.controller.configs import config_error
-from quorumlog.metadata_quorum.controller.requests import (
-    AlterConfigs,
-    AlterPartitions,
-    ConfigResults,
-    IsrResults,
-)
-from quorumlog.metadata_quorum.controller_client import IsrProposal
+from quorumlog.metadata_quorum.controller.configs import config_error, kept_value
+from quorumlog.metadata_quorum.controller.requests import AlterConfigs
+from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.metadata_quorum.image.records import Config, PartitionChange
 from quorumlog.settings.topics import TOPIC_SETTINGS, TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch, PartitionIndex
-from tests.support.metadata_quorum.controllers import Bench, ids, image_of, topic
+from tests.support.metadata_quorum.controllers import Bench, deletion, ids, image_of, setting, topic
 
 MIN_ISR = "min.insync.replicas"
+
+
 APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
+UNCLEAN = "unclean.leader.election.enable"
 
 
 @pytest.fixture
 def bench() -> Bench:
-    bench = Bench()
-    bench.start(1, 2, 3)
-    return bench
+    return Bench().start(1, 2, 3)
 
 
-def setting(name: str, value: str) -> ConfigChange:
-    return ConfigChange(name=name, value=value)
+def appended(name: str, value: str, operation: ConfigOperation = APPEND) -> ConfigChange:
+    return ConfigChange(name=name, value=value, operation=operation)
 
 
-def deletion(name: str) -> ConfigChange:
-    return ConfigChange(name=name, operation=ConfigOperation.DELETE)
+def of_broker(name: str, *changes: ConfigChange) -> ConfigChanges:
+    return ConfigChanges(name=name, changes=changes, is_broker=True)
+
+
+def leaderless(bench: Bench, **configs: str) -> None:
+    """Create topic t; broker 1, alone in sync, is dead; broker 2 lives, and lacks records."""
+    bench.create(topic("t", 1, 2, **configs))
+    bench.die(2)
+    bench.revive(2)
+    bench.die(1)
 
 
 def test_settings_are_set_and_deleted_beside_those_that_stay(bench: Bench) -> None:
@@ -54,12 +51,8 @@ def test_settings_are_set_and_deleted_beside_those_that_stay(bench: Bench) -> No
     expected = {"flush.ms": "7", "segment.bytes": "2000000"}
     assert (result.error_code, result.configs) == (ErrorCode.NONE, expected)
     assert bench.controller.cluster.configs("t") == expected
-
-
-def test_what_replaces_all_leaves_nothing_of_the_old(bench: Bench) -> None:
-    bench.create(topic(retention_ms="5", flush_ms="7"))
-    result = bench.alter("t", setting("flush.ms", "8"), replaces_all=True)
-    assert result.configs == {"flush.ms": "8"} == bench.controller.cluster.configs("t")
+    whole = bench.alter("t", setting("flush.ms", "8"), replaces_all=True)
+    assert whole.configs == {"flush.ms": "8"} == bench.controller.cluster.configs("t")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +69,7 @@ def test_lists_are_appended_to_and_subtracted_from(
     bench: Bench, before: str | None, operation: ConfigOperation, items: str, after: str
 ) -> None:
     bench.create(topic() if before is None else topic(cleanup_policy=before))
-    change = ConfigChange(name="cleanup.policy", value=items, operation=operation)
+    change = appended("cleanup.policy", items, operation)
     assert bench.alter("t", change).error_code is ErrorCode.NONE
     assert bench.controller.cluster.configs("t") == {"cleanup.policy": after}
 
@@ -90,60 +83,47 @@ def test_a_list_that_is_emptied_is_unset_if_it_is_empty_by_default(bench: Bench)
         (SUBTRACT, "0:2", {}),
         (SUBTRACT, "0:2", {}),
     ):
-        change = ConfigChange(name=name, value=items, operation=operation)
-        assert bench.alter("t", change).error_code is ErrorCode.NONE
+        assert bench.alter("t", appended(name, items, operation)).error_code is ErrorCode.NONE
         assert bench.controller.cluster.configs("t") == after
 
 
 @pytest.mark.parametrize(
     ("changes", "error_code", "message"),
     [
-        ((setting("retenton.ms", "1"),), "INVALID_CONFIG", "did you mean retention.ms"),
-        ((setting("retention.ms", "x"),), "INVALID_CONFIG", "Not a number"),
-        ((ConfigChange(name="flush.ms"),), "INVALID_REQUEST", "Null value not supported"),
+        ([setting("retenton.ms", "1")], "INVALID_CONFIG", "did you mean retention.ms"),
+        ([setting("retention.ms", "x")], "INVALID_CONFIG", "Not a number"),
+        ([setting("flush.ms", None)], "INVALID_REQUEST", "Null value not supported"),
         (
-            (setting("flush.ms", "1"), deletion("flush.ms")),
+            [setting("flush.ms", "1"), deletion("flush.ms")],
             "INVALID_REQUEST",
             "duplicate config keys",
         ),
         (
-            (ConfigChange(name="flush.ms", value="1", operation=APPEND),),
+            [appended("flush.ms", "1")],
             "INVALID_CONFIG",
             "Can't APPEND to key flush.ms because its type is not LIST",
         ),
-        (
-            (ConfigChange(name="unheard.of", value="1", operation=SUBTRACT),),
-            "INVALID_CONFIG",
-            "Can't SUBTRACT",
-        ),
-        (
-            (ConfigChange(name="cleanup.policy", value="shred", operation=APPEND),),
-            "INVALID_CONFIG",
-            "compact, delete",
-        ),
+        ([appended("unheard.of", "1", SUBTRACT)], "INVALID_CONFIG", "Can't SUBTRACT"),
+        ([appended("cleanup.policy", "shred")], "INVALID_CONFIG", "compact, delete"),
     ],
 )
 def test_a_bad_change_is_refused_with_all_that_goes_with_it(
-    bench: Bench, changes: tuple[ConfigChange, ...], error_code: str, message: str
+    bench: Bench, changes: list[ConfigChange], error_code: str, message: str
 ) -> None:
     bench.create(topic(retention_ms="5"))
-    written = len(bench.log)
-    result = bench.alter("t", setting("segment.ms", "9"), *changes)
+    with bench.unwritten():
+        result = bench.alter("t", setting("segment.ms", "9"), *changes)
     assert result.error_code is ErrorCode[error_code]
     assert message in (result.error_message or "")
-    assert len(bench.log) == written
 
 
 def test_topics_have_their_own_outcomes(bench: Bench) -> None:
     for name in ("t", "u"):
         bench.create(topic(name))
-    asked = [
-        ConfigChanges(name=name, changes=(setting("flush.ms", "1"),))
-        for name in ("t", "u", "none", "u")
-    ]
-    response = bench.ask(AlterConfigs(topics=tuple(asked)))
-    assert isinstance(response, ConfigResults)
-    assert [(result.name, result.error_code.name) for result in response.results] == [
+    change = setting("flush.ms", "1")
+    asked = tuple(ConfigChanges(name=name, changes=(change,)) for name in ("t", "u", "none", "u"))
+    results = bench.ask(AlterConfigs(topics=asked)).results
+    assert [(result.name, result.error_code.name) for result in results] == [
         ("t", "NONE"),
         ("u", "INVALID_REQUEST"),
         ("none", "UNKNOWN_TOPIC_OR_PARTITION"),
@@ -154,18 +134,13 @@ def test_topics_have_their_own_outcomes(bench: Bench) -> None:
 
 def test_what_is_only_validated_or_is_so_already_writes_nothing(bench: Bench) -> None:
     bench.create(topic(retention_ms="5"))
-    written = len(bench.log)
-    validated = bench.alter("t", setting("retention.ms", "6"), validate_only=True)
+    with bench.unwritten():
+        validated = bench.alter("t", setting("retention.ms", "6"), validate_only=True)
+        same = bench.alter("t", setting("retention.ms", "5"), deletion("segment.ms"))
+        many = bench.alter("t", *(setting(f"x{number}", "1") for number in range(10_000)))
     assert validated.configs == {"retention.ms": "6"}
-    same = bench.alter("t", setting("retention.ms", "5"), deletion("segment.ms"))
     assert same.error_code is ErrorCode.NONE
-    assert len(bench.log) == written
-
-
-def test_a_request_that_names_too_much_is_refused_whole(bench: Bench) -> None:
-    many = tuple(setting(f"x{i}", "1") for i in range(10_000))
-    result = bench.alter("t", *many)
-    assert result.error_code is ErrorCode.POLICY_VIOLATION
+    assert many.error_code is ErrorCode.POLICY_VIOLATION  # a request names 10 000 things
 
 
 def test_a_hint_is_looked_for_among_few_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,114 +181,77 @@ def test_a_change_of_min_isr_leaves_those_alone_who_wait_for_one_of_them(bench: 
     assert (before.isr, before.elr) == ((), (1, 2, 3))
 
 
-def test_an_isr_that_was_proposed_before_min_isr_rose_is_not_granted_after_it(
-    bench: Bench,
-) -> None:
+def test_an_isr_that_was_proposed_before_min_isr_rose_is_not_granted_after_it(bench: Bench) -> None:
     """Its leader goes by the old number until it has replayed the new one.
 
     It would commit alone what the controller takes for not committed, and keeps the others
     eligible: they would lead without those records.
     """
     bench.create(topic(min_insync_replicas="1"))
-    before = bench.partition()
+    proposal = bench.proposal(1)
     bench.alter("t", setting(MIN_ISR, "2"))
-    leader = bench.controller.cluster.brokers[before.leader_id]
-    topic_id = bench.controller.cluster.topic_id("t")
-    assert topic_id is not None
-
-    def propose_alone(partition_epoch: int) -> ErrorCode:
-        proposal = IsrProposal(
-            topic_id=topic_id,
-            partition=PartitionIndex(0),
-            leader_epoch=before.leader_epoch,
-            partition_epoch=Epoch(partition_epoch),
-            new_isr=((leader.broker_id, leader.broker_epoch),),
-        )
-        request = AlterPartitions(
-            broker_id=leader.broker_id, broker_epoch=leader.broker_epoch, proposals=(proposal,)
-        )
-        response = bench.ask(request)
-        assert isinstance(response, IsrResults)
-        return response.results[0].error_code
-
-    assert propose_alone(before.partition_epoch) is ErrorCode.INVALID_UPDATE_VERSION
+    assert bench.propose(proposal).results[0].error_code is ErrorCode.INVALID_UPDATE_VERSION
     assert bench.partition().isr == ids(1, 2, 3)
-    assert propose_alone(bench.partition().partition_epoch) is ErrorCode.NONE
+    assert bench.propose(bench.proposal(1)).results[0].error_code is ErrorCode.NONE
     assert (bench.partition().isr, bench.partition().elr) == ((1,), (2, 3))
 
 
 # --- brokers ---
 
 
-def alter_brokers(bench: Bench, *asked: tuple[str, ConfigChange]) -> list[ConfigResult]:
-    wanted = tuple(
-        ConfigChanges(name=name, changes=(change,), is_broker=True) for name, change in asked
-    )
-    return [*cast("ConfigResults", bench.ask(AlterConfigs(topics=wanted))).results]
-
-
 def test_a_broker_and_a_topic_of_one_name_are_two_resources(bench: Bench) -> None:
     bench.create(topic("1"))
-    response = bench.ask(
-        AlterConfigs(
-            topics=(
-                ConfigChanges(
-                    name="1", changes=(setting("log.retention.ms", "05"),), is_broker=True
-                ),
-                ConfigChanges(name="1", changes=(setting("retention.ms", "6"),)),
-                ConfigChanges(name="", changes=(setting("log.retention.ms", "7"),), is_broker=True),
-            )
+    request = AlterConfigs(
+        topics=(
+            of_broker("1", setting("log.retention.ms", "05")),
+            ConfigChanges(name="1", changes=(setting("retention.ms", "6"),)),
+            of_broker("", setting("log.retention.ms", "7")),
         )
     )
-    results = cast("ConfigResults", response).results
-    assert [one.configs for one in results] == [
+    for_all = {"log.retention.ms": "7", "min.insync.replicas": "1"}
+    assert [one.configs for one in bench.ask(request).results] == [
         {"log.retention.ms": "5"},
         {"retention.ms": "6"},
-        {"log.retention.ms": "7", "min.insync.replicas": "1"},
+        for_all,
     ]
     image = image_of(bench.replay())
-    assert image.broker_configs == {
-        "1": {"log.retention.ms": "5"},
-        "": {"log.retention.ms": "7", "min.insync.replicas": "1"},
-    }
+    assert image.broker_configs == {"1": {"log.retention.ms": "5"}, "": for_all}
     assert image.topics["1"].configs == {"retention.ms": "6"}
-    back = ConfigChange(name="log.retention.ms", operation=ConfigOperation.DELETE)
-    alter_brokers(bench, ("1", back))
+    bench.alter("1", deletion("log.retention.ms"), is_broker=True)
     assert {*image_of(bench.replay()).broker_configs} == {""}
 
 
 def test_settings_that_hold_from_the_start_are_refused(bench: Bench) -> None:
-    refused = alter_brokers(
-        bench,
-        ("1", setting("listeners", "x")),
-        ("2", setting("log.retention.ms", "x")),
-        ("3", setting("unclean.leader.election.enable", "true")),
-        ("4", ConfigChange(name="log.cleanup.policy", value="compact", operation=APPEND)),
-    )
-    assert [one.error_code.name for one in refused] == [
-        "INVALID_REQUEST",
-        "INVALID_REQUEST",
-        "INVALID_REQUEST",
-        "NONE",
-    ]
-    assert refused[0].error_message == "Cannot update these configs dynamically: Set(listeners)"
-    assert refused[3].configs == {"log.cleanup.policy": "delete,compact"}
+    at_the_start, wrong, for_all_only, good = bench.ask(
+        AlterConfigs(
+            topics=(
+                of_broker("1", setting("listeners", "x")),
+                of_broker("2", setting("log.retention.ms", "x")),
+                of_broker("3", setting(UNCLEAN, "true")),
+                of_broker("4", appended("log.cleanup.policy", "compact")),
+            )
+        )
+    ).results
+    for refused in (at_the_start, wrong, for_all_only):
+        assert refused.error_code is ErrorCode.INVALID_REQUEST
+    message = "Cannot update these configs dynamically: Set(listeners)"
+    assert (at_the_start.error_message, good.error_code) == (message, ErrorCode.NONE)
+    assert good.configs == {"log.cleanup.policy": "delete,compact"}
 
 
 def test_unknown_names_of_brokers_are_kept_as_they_are(bench: Bench) -> None:
     """Kafka keeps them for plug-ins; ten times as many as a broker has are kept at once."""
     names = [f"plug.in.{i}" for i in range(UNKNOWN_NAMES_MAX)]
-    changes = tuple(setting(name, " X ") for name in names)
-    whole = ConfigChanges(name="1", changes=changes, is_broker=True)
-    [result] = cast("ConfigResults", bench.ask(AlterConfigs(topics=(whole,)))).results
+    result = bench.alter("1", *(setting(name, " X ") for name in names), is_broker=True)
     assert (result.error_code, result.configs) == (ErrorCode.NONE, dict.fromkeys(names, " X "))
     assert image_of(bench.replay()).broker_configs["1"] == dict.fromkeys(names, " X ")
-    delete = ConfigChange(name=names[0], operation=ConfigOperation.DELETE)
-    codes = [
-        alter_brokers(bench, ("1", change))[0].error_code.name
-        for change in (setting("a", "1"), delete, setting("a", "1"), setting("log.roll.ms", "5"))
-    ]
-    assert codes == ["POLICY_VIOLATION", "NONE", "NONE", "NONE"]
+    for change, code in (
+        (setting("a", "1"), "POLICY_VIOLATION"),
+        (deletion(names[0]), "NONE"),
+        (setting("a", "1"), "NONE"),
+        (setting("log.roll.ms", "5"), "NONE"),
+    ):
+        assert bench.alter("1", change, is_broker=True).error_code.name == code
 
 
 @pytest.mark.parametrize(
@@ -329,58 +267,112 @@ def test_an_unknown_name_of_a_broker_has_a_limited_length(
     bench: Bench, change: ConfigChange
 ) -> None:
     before = image_of(bench.replay()).broker_configs
-    [result] = alter_brokers(bench, ("", change))
+    result = bench.alter("", change, is_broker=True)
     assert result.error_code is ErrorCode.INVALID_REQUEST
     assert "at most 4096" in (result.error_message or "")
     assert image_of(bench.replay()).broker_configs == before
 
 
 def test_unclean_elections_may_be_allowed_for_all_topics_at_once(bench: Bench) -> None:
-    for name, allowed in (("t", None), ("strict", "false")):
-        bench.create(
-            topic(name, 1, 2, **({"unclean_leader_election_enable": allowed} if allowed else {}))
-        )
-    bench.die(2)
-    bench.revive(2)
-    bench.die(1)
-    alter_brokers(bench, ("", setting("unclean.leader.election.enable", "true")))
+    bench.create(topic("strict", 1, 2, unclean_leader_election_enable="false"))
+    leaderless(bench)
+    bench.alter("", setting(UNCLEAN, "true"), is_broker=True)
     assert (bench.partition().leader_id, bench.partition("strict").leader_id) == (2, -1)
     bench.die(2)
     bench.revive(1)
     assert bench.partition().leader_id == 1  # it is in force from now on
-
-
-@pytest.fixture
-def leaderless(bench: Bench) -> Bench:
-    """Broker 1, alone in sync, is dead; broker 2 lives, and lacks records."""
-    bench.create(topic("t", 1, 2, unclean_leader_election_enable="false"))
-    bench.die(2)
-    bench.revive(2)
     bench.die(1)
-    return bench
-
-
-def allowed_for_all(value: str = "true") -> ConfigChanges:
-    change = setting("unclean.leader.election.enable", value)
-    return ConfigChanges(name="", is_broker=True, changes=(change,))
-
-
-def test_a_topic_that_says_no_in_the_request_that_allows_all_elects_nothing() -> None:
-    bench = Bench()
-    bench.start(1, 2)
-    bench.create(topic("t", 1, 2))
-    bench.die(2)
     bench.revive(2)
-    bench.die(1)
-    no = ConfigChanges(name="t", changes=(setting("unclean.leader.election.enable", "false"),))
-    bench.ask(AlterConfigs(topics=(no, allowed_for_all())))
-    assert bench.partition().leader_id == -1
-    assert bench.partition().elr == (1,)
+    assert bench.partition("strict").leader_id == -1
+    bench.alter("strict", deletion(UNCLEAN))  # it goes by what holds for all again
+    assert bench.partition("strict").leader_id == 2
 
 
-def test_a_topic_that_says_no_no_longer_goes_by_what_holds_for_all(leaderless: Bench) -> None:
-    leaderless.ask(AlterConfigs(topics=(allowed_for_all(),)))
-    assert leaderless.partition().leader_id == -1
-    name = "unclean.leader.election.enable"
-    leaderless.alter("t", ConfigChange(name=name, operation=ConfigOperation.DELETE))
-    assert leaderless.partition().leader_id == 2
+def test_a_topic_that_says_no_in_the_request_that_allows_all_elects_nothing(bench: Bench) -> None:
+    leaderless(bench)
+    no = ConfigChanges(name="t", changes=(setting(UNCLEAN, "false"),))
+    bench.ask(AlterConfigs(topics=(no, of_broker("", setting(UNCLEAN, "true")))))
+    assert (bench.partition().leader_id, bench.partition().elr) == (-1, (1,))
+
+
+# --- the values that a topic's configuration takes and keeps, as Apache Kafka 4.3 does ---
+
+
+THROTTLED = "leader.replication.throttled.replicas"
+RATIO = "min.cleanable.dirty.ratio"
+TAKEN = [
+    ("segment.bytes", "1048576", "1048576"),
+    ("segment.bytes", " +1048576\t", "1048576"),
+    ("retention.ms", "-1", "-1"),
+    ("retention.ms", "\N{ARABIC-INDIC DIGIT SEVEN}", "7"),  # Java reads digits of any script
+    ("retention.bytes", "007", "7"),
+    ("preallocate", "TRUE", "true"),
+    ("unclean.leader.election.enable", " False ", "false"),
+    ("remote.storage.enable", "FALSE", "false"),
+    ("cleanup.policy", "", ""),
+    ("cleanup.policy", "  ", ""),
+    ("cleanup.policy", " compact , delete ", "compact,delete"),
+    ("compression.type", "zstd ", "zstd"),
+    (RATIO, " 1e-1", "1e-1"),
+    (RATIO, "0" * 5000, "0" * 5000),
+    (THROTTLED, "0:1,1:2", "0:1,1:2"),
+    (THROTTLED, " 0:1 , 1:2", "0:1,1:2"),
+    (THROTTLED, "*", "*"),
+    ("follower.replication.throttled.replicas", "0:" + "9" * 5000, "0:" + "9" * 5000),
+]
+REFUSED = [
+    ("segment.bytes", "1048575", "at least 1048576"),
+    ("segment.bytes", "14", "at least 1048576"),
+    ("segment.bytes", "2147483648", "at most"),
+    ("retention.ms", "1_0", "Not a number"),
+    ("retention.ms", "1 0", "Not a number"),
+    ("retention.ms", "\N{NO-BREAK SPACE}5", "Not a number"),  # Java's trim leaves it
+    ("retention.ms", "5.0", "Not a number"),
+    ("retention.ms", "", "Not a number"),
+    ("retention.ms", "9" * 5000, "Not a number"),
+    ("min.cleanable.dirty.ratio", "1_0e-1", "Not a number"),
+    ("min.cleanable.dirty.ratio", "nan", "Not a number"),
+    ("min.cleanable.dirty.ratio", "inf", "Not a number"),
+    ("min.cleanable.dirty.ratio", "1.1", "between 0 and 1"),
+    ("preallocate", "yes", "true or false"),
+    ("preallocate", "", "true or false"),
+    ("remote.storage.enable", "true", "Tiered storage is not supported"),
+    ("remote.storage.enable", "TRUE", "Tiered storage is not supported"),
+    ("remote.storage.enable", "maybe", "true or false"),
+    ("cleanup.policy", "compact,", "compact, delete"),
+    ("cleanup.policy", "Compact", "compact, delete"),
+    ("compression.type", "ZSTD", "one of"),
+    ("leader.replication.throttled.replicas", "9" * 5000, "made of partition:broker"),
+    ("follower.replication.throttled.replicas", "0:1,*", "made of partition:broker"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "kept"), TAKEN)
+def test_a_value_is_taken_and_kept_as_it_was_understood(name: str, value: str, kept: str) -> None:
+    assert config_error(name, value) is None
+    assert kept_value(name, value) == kept
+    assert config_error(name, kept) is None
+    log_settings(TopicConfig({name: kept}, {}))  # a broker can read it
+
+
+@pytest.mark.parametrize(("name", "value", "problem"), REFUSED)
+def test_a_value_is_refused(name: str, value: str, problem: str) -> None:
+    assert problem in (config_error(name, value) or "")
+
+
+@pytest.mark.parametrize("name", sorted(TOPIC_SETTINGS))
+def test_no_text_does_any_harm(name: str) -> None:
+    for text in ("", "0", "-0", "\0", "x" * 32_767, "1" * 5000, "\N{PILE OF POO}", "true", "²"):
+        if config_error(name, text) is None:
+            kept = kept_value(name, text)
+            assert (config_error(name, kept), kept_value(name, kept)) == (None, kept)
+
+
+def test_creation_and_alteration_keep_the_same(bench: Bench) -> None:
+    given = {"preallocate": "TRUE", "segment.bytes": " 2000000"}
+    kept = {"preallocate": "true", "segment.bytes": "2000000"}
+    bench.create(NewTopic(name="t", configs=given))
+    assert bench.controller.cluster.configs("t") == kept
+    with bench.unwritten():
+        bench.alter("t", *(setting(name, value) for name, value in given.items()))
+    assert bench.controller.cluster.configs("t") == kept

@@ -1,9 +1,11 @@
-"""Reassignment: how partitions move to other replicas, and what is refused (KIP-455)."""
+"""Reassignment (KIP-455): how partitions move to other replicas; brokers that are unregistered."""
 
 import pytest
 
+from quorumlog.metadata_quorum.cluster_changes import UnregisterBroker
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.partition_changes import Assignment, PartitionChanges
+from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.metadata_quorum.image.records import Partition, decode_record, encode_record
@@ -15,8 +17,7 @@ from tests.support.metadata_quorum.controllers import Bench, ids, image_of, topi
 @pytest.fixture
 def bench() -> Bench:
     """Brokers 1 to 5; t-0 is on 1, 2, 3."""
-    bench = Bench()
-    bench.start(1, 2, 3, 4, 5)
+    bench = Bench().start(1, 2, 3, 4, 5)
     bench.create(topic())
     return bench
 
@@ -68,11 +69,11 @@ def test_fewer_replicas_or_another_order_are_there_at_once(bench: Bench) -> None
 
 
 def test_the_same_replicas_again_change_nothing(bench: Bench) -> None:
-    before, written = bench.partition(), len(bench.log)
-    [result] = bench.reassign(("t", 0, (1, 2, 3)))
-    assert result.error_code is ErrorCode.NONE
+    before = bench.partition()
+    with bench.unwritten():
+        [result] = bench.reassign(("t", 0, (1, 2, 3)))
+    assert (result.error_code, bench.partition()) == (ErrorCode.NONE, before)
     assert result.partition_epoch == before.partition_epoch
-    assert (bench.partition(), len(bench.log)) == (before, written)
 
 
 def test_a_cancelled_one_leaves_the_replicas_as_they_were(bench: Bench) -> None:
@@ -85,9 +86,7 @@ def test_a_cancelled_one_leaves_the_replicas_as_they_were(bench: Bench) -> None:
     assert {*after.replicas} == {*after.isr} == {1, 2, 3}
     assert not after.is_reassigned
     assert after.leader_epoch == 1  # 4 counts no more
-
-
-def test_a_new_replica_that_leads_goes_when_it_is_cancelled(bench: Bench) -> None:
+    # A new replica that leads goes, too.
     bench.reassign(("t", 0, (4, 5, 1)))
     bench.join_isr(4)
     bench.die(1)
@@ -137,16 +136,15 @@ def test_a_changed_one_starts_from_the_first_replicas(bench: Bench) -> None:
 
 def test_several_are_decided_each_on_its_own(bench: Bench) -> None:
     bench.create(NewTopic(name="u", assignments={0: ids(1), 1: ids(2)}))
-    asked: list[tuple[str, int, tuple[int, ...] | None]] = [
+    results = bench.reassign(
         ("t", 0, (4, 5)),
         ("u", 0, None),
         ("u", 1, (1, 9)),
         ("u", 2, (1,)),
         ("none", 0, (1,)),
         ("none", 0, (1,)),
-    ]
-    outcomes = [result.error_code.name for result in bench.reassign(*asked)]
-    assert outcomes == [
+    )
+    assert [result.error_code.name for result in results] == [
         "NONE",
         "NO_REASSIGNMENT_IN_PROGRESS",
         "INVALID_REPLICA_ASSIGNMENT",
@@ -157,6 +155,9 @@ def test_several_are_decided_each_on_its_own(bench: Bench) -> None:
     for wrong in ((), (1, 1)):
         [refused] = bench.reassign(("u", 0, wrong))
         assert refused.error_code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    too_many = bench.reassign(*[("t", 0, (4,))] * 10_001)
+    assert {result.error_code for result in too_many} == {ErrorCode.POLICY_VIOLATION}
+    assert bench.partition().adding_replicas == ids(4, 5)
 
 
 def test_another_number_of_replicas_may_be_forbidden(bench: Bench) -> None:
@@ -168,12 +169,6 @@ def test_another_number_of_replicas_may_be_forbidden(bench: Bench) -> None:
     assert again.error_code is ErrorCode.NONE
 
 
-def test_too_many_are_refused_whole(bench: Bench) -> None:
-    results = bench.reassign(*[("t", 0, (4,))] * 10_001)
-    assert {result.error_code for result in results} == {ErrorCode.POLICY_VIOLATION}
-    assert not bench.partition().is_reassigned
-
-
 def test_a_new_controller_goes_on_with_it(bench: Bench) -> None:
     bench.reassign(("t", 0, (4,)))
     bench.controller = bench.take_over()
@@ -183,14 +178,16 @@ def test_a_new_controller_goes_on_with_it(bench: Bench) -> None:
 
 
 def test_a_record_without_these_fields_is_read_as_no_reassignment() -> None:
-    record = Partition(
-        topic_id=TopicId(b"t" * 16),
-        partition_id=PartitionIndex(0),
-        replicas=ids(1),
-        isr=ids(1),
-        leader=BrokerId(1),
+    one = ids(1)
+    written = encode_record(
+        Partition(
+            topic_id=TopicId(b"t" * 16),
+            partition_id=PartitionIndex(0),
+            replicas=one,
+            isr=one,
+            leader=one[0],
+        )
     )
-    written = encode_record(record)
     found = decode_record(written)
     assert isinstance(found, Partition)
     assert (found.adding_replicas, found.removing_replicas) == ((), ())
@@ -214,3 +211,90 @@ def test_the_rules_can_be_replaced_by_broken_ones(bench: Bench) -> None:
     bench.reassign(("t", 0, (4, 5)))
     bench.join_isr(4, answers=ErrorCode.NEW_LEADER_ELECTED)
     assert bench.partition().replicas == ids(4, 5)
+
+
+# --- UnregisterBroker: which brokers the controller forgets, and the partitions after that ---
+
+
+@pytest.fixture
+def three() -> Bench:
+    return Bench().start(1, 2, 3)
+
+
+def unregister(bench: Bench, broker_id: int) -> tuple[str, str]:
+    outcomes = bench.ask(UnregisterBroker(broker_id=BrokerId(broker_id)))
+    [outcome] = outcomes.results
+    written = outcome.error_code is ErrorCode.NONE
+    assert outcomes.end_offset == (len(bench.log) if written else -1)
+    return outcome.error_code.name, outcome.error_message or ""
+
+
+def test_a_dead_broker_is_forgotten_and_is_in_no_elr(three: Bench) -> None:
+    three.create(topic("t", 3, 1, 2, min_insync_replicas="3"))
+    three.die(3)
+    assert three.partition().elr == (3,)
+    assert unregister(three, 3) == ("NONE", "")
+    assert sorted(three.controller.cluster.brokers) == [1, 2]
+    partition = three.partition()
+    assert (partition.replicas, partition.isr, partition.elr) == ((3, 1, 2), (1, 2), ())
+    assert image_of(three.replay()) == image_of(three.controller.cluster)
+    assert unregister(three, 3) == (
+        "BROKER_ID_NOT_REGISTERED",
+        "Broker ID 3 is not currently registered",
+    )
+
+
+def test_a_forgotten_broker_may_register_again_as_a_new_one(three: Bench) -> None:
+    three.create(topic("t", 3, 1))
+    three.die(3)
+    unregister(three, 3)
+    assert three.heartbeat(3, broker_epoch=4).error_code is ErrorCode.BROKER_ID_NOT_REGISTERED
+    three.start(3)
+    assert three.partition().isr == (1,)
+    three.join_isr(3)
+    assert three.partition().isr == (3, 1)
+    assert three.controller.check_invariants() == []
+
+
+def test_a_broker_in_service_is_not_unregistered(three: Bench) -> None:
+    message = "Broker 2 is in service: stop it before it is unregistered"
+    assert unregister(three, 2) == ("INVALID_REQUEST", message)
+    assert 2 in three.controller.cluster.brokers
+
+
+def test_a_broker_that_alone_holds_records_is_not_unregistered_before_they_are_given_up(
+    three: Bench,
+) -> None:
+    for number in range(12):
+        three.create(topic(f"t{number:02}", 3))
+    three.die(3)
+    code, message = unregister(three, 3)
+    assert code == "INVALID_REQUEST"
+    assert "Only broker 3 is known to have all records of t00-0, t01-0" in message
+    assert "t09-0 and 2 more: start it again" in message
+    assert three.partition("t00").elr == (3,)
+
+
+def test_an_unclean_election_gives_up_what_a_dead_broker_held(three: Bench) -> None:
+    three.create(topic("t", 3, 1))
+    three.die(1)
+    three.die(3)
+    three.start(1)
+    assert unregister(three, 3)[0] == "INVALID_REQUEST"
+    [result] = three.elect(("t", 0), unclean=True)
+    assert result.error_code is ErrorCode.NONE
+    assert unregister(three, 3)[0] == "NONE"
+    assert three.partition().leader_id == 1
+
+
+def test_a_broker_that_is_removed_without_a_look_at_its_records_is_found(
+    three: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug: the controller does not look whether the broker alone holds a partition."""
+    monkeypatch.setattr(PartitionDecisions, "held_alone_by", lambda *_: [])
+    three.create(topic("t", 3))
+    three.die(3)
+    assert unregister(three, 3)[0] == "NONE"
+    three.start(3)
+    assert three.partition().replicas == ids(3)
+    assert three.partition().leader_id == -1  # although its records are all there

@@ -19,7 +19,6 @@ from quorumlog.metadata_quorum.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.metadata_quorum.driver.seams import Stopped
@@ -30,15 +29,16 @@ from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.drivers import call, driver_on
-from tests.support.metadata_quorum.quorums import fetch_response, vote_request, vote_response
-from tests.unit.metadata_quorum.test_metadata_io import leader_change
+from tests.support.metadata_quorum.quorums import (
+    fetch_response,
+    leader_change,
+    quorum_of,
+    vote_request,
+    vote_response,
+)
+from tests.support.storage.crashes import WRITES, PowerLost
 
-WRITES = ("append", "truncate", "fsync", "fsync_dir", "rename", "unlink")
 SETTINGS = QuorumSettings(controller_quorum_election_timeout_ms=2)
-
-
-class PowerLost(Exception):
-    """Not an OSError, so that no code of the product catches it."""
 
 
 class Voters:
@@ -105,11 +105,6 @@ def epoch_six() -> bytes:
     return log.read(Offset(0), Offset(2))
 
 
-def quorum_of_three() -> Quorum:
-    voters = tuple(map(BrokerId, (1, 2, 3)))
-    return Quorum(node_id=voters[0], voters=voters, settings=SETTINGS, random_fraction=lambda: 0.0)
-
-
 async def live(driver: Driver, peers: Voters) -> None:
     """Tell the story."""
     await peers.until(lambda: driver.leader_id == 1)
@@ -140,7 +135,7 @@ async def until_the_power_fails(
             failure.set_result(error)
 
     peers = Peers(voters, str, failed)
-    driver, *_ = driver_on(disk, quorum_of_three(), peers, failed=failed)
+    driver, *_ = driver_on(disk, quorum_of(settings=SETTINGS), peers, failed=failed)
     disk.on_operation = count
     driver.start(Election())
     story = asyncio.create_task(live(driver, voters))

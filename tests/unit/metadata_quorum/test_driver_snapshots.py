@@ -1,8 +1,8 @@
-"""Voters that write snapshots while they work, and start from them; power loss at every write."""
+"""Voters that write snapshots while they work, start from them, and send them to others."""
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,26 +11,30 @@ import pytest
 
 from quorumlog.chaos.simulation.kernel import sim_disk
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.metadata_quorum.controller.requests import CreateTopics, DeleteTopics
-from quorumlog.metadata_quorum.controller_client import (
-    BrokerHeartbeat,
-    BrokerRegistration,
-    NewTopic,
-)
 from quorumlog.metadata_quorum.core.messages import SnapshotId
-from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE, KRAFT_VERSION_MAX
-from quorumlog.metadata_quorum.image.model import ClusterImage
-from quorumlog.metadata_quorum.image.records import ProducerIds, encode_record
+from quorumlog.metadata_quorum.driver import committed_image
+from quorumlog.metadata_quorum.image.difference import difference
+from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage
+from quorumlog.metadata_quorum.image.records import NoOp, ProducerIds, encode_record
 from quorumlog.metadata_quorum.image.snapshot_records import records_of
 from quorumlog.metadata_quorum.log import snapshot_files
+from quorumlog.metadata_quorum.log.log_end import FILE_NAME
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.log.restoring import restored_image
 from quorumlog.metadata_quorum.log.snapshot_files import SnapshotFiles
 from quorumlog.metadata_quorum.settings import ControllerSettings
-from quorumlog.storage.errors import StorageError
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.storage.errors import DamagedLog, StorageError
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.support.metadata_quorum.drivers import Network, Voter, until
+from tests.support.metadata_quorum.drivers import (
+    Network,
+    Seen,
+    Voter,
+    caught_up,
+    content,
+    until,
+    work,
+)
+from tests.support.storage.crashes import fail_on, lose_power_at
 
 OFTEN = ControllerSettings(
     metadata_log_max_record_bytes_between_snapshots=300, broker_session_timeout_ms=10**9
@@ -38,60 +42,19 @@ OFTEN = ControllerSettings(
 WITH_AGE = ControllerSettings(
     metadata_log_max_snapshot_interval_ms=2_000, broker_session_timeout_ms=10**9
 )
-WRITES = ("append", "truncate", "fsync", "fsync_dir", "rename", "unlink")
-
-
-async def work(network: Network, *, rounds: int = 6) -> None:
-    """Create a topic in each round, and delete that of the round before."""
-    registered = await network.ask(
-        BrokerRegistration(
-            broker_id=BrokerId(1),
-            incarnation_id="x",
-            host="h",
-            port=1,
-            control_address="h:2",
-            directory_id="d",
-            boot_id="b",
-            features={KRAFT_FEATURE: (0, KRAFT_VERSION_MAX)},
-        )
-    )
-    heartbeat = BrokerHeartbeat(
-        broker_id=BrokerId(1), broker_epoch=registered.broker_epoch, metadata_offset=2**62
-    )
-    assert not (await network.ask(heartbeat)).is_fenced
-    for number in range(rounds):
-        topic = NewTopic(name=f"t{number}", partitions=2, replication_factor=1)
-        results = await network.ask(CreateTopics(topics=(topic,)))
-        assert results.results[0].error_code in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
-        leader = await network.leader()
-        old = leader.committed.image.topics.get(f"t{number - 1}")
-        if old is not None:
-            await network.ask(DeleteTopics(topic_ids=(old.topic_id,)))
-
-
-def content(image: ClusterImage) -> tuple[object, ...]:
-    return image.end_offset, image.brokers, image.topics, image.topic_names, image.next_producer_id
 
 
 @pytest.mark.jumping_time
 async def test_voters_start_from_their_snapshots_and_see_what_the_others_see() -> None:
     async with Network(3, controller_settings=OFTEN) as network:
         await work(network)
-        leader = (await network.leader()).node_id
-        victim = leader % 3 + 1
+        victim = (await network.follower()).node_id
         disk = await network.kill(victim)
         await work(network, rounds=2)
         voter = network.boot(victim, disk)
-        restored = restored_image(voter.log)
-        assert restored is not None
-        voters = [*network.voters.values()]
-        end_offset = (await network.leader()).committed.image.end_offset
-        await until(lambda: voter.committed.image.end_offset >= end_offset)
-        await until(lambda: len({v.committed.image.end_offset for v in voters}) == 1)
-        images = [v.committed.image for v in voters]
-        assert content(images[0]) == content(images[1]) == content(images[2])
-        for one in voters:
-            assert not one.failure.done()
+        assert restored_image(voter.log) is not None
+        await caught_up(network)
+        for one in network.voters.values():
             for snapshot_id in one.log.snapshots.ids():
                 assert snapshot_id.end_offset <= one.log.flushed_offset
                 assert snapshot_id.end_offset <= one.quorum.high_watermark
@@ -109,11 +72,11 @@ async def test_a_snapshot_comes_with_time_too() -> None:
         assert snapshot_id.end_offset == voter.quorum.high_watermark
 
 
-async def deposed(network: Network, leader: int, follower: Voter) -> None:
+async def deposed(network: Network, follower: Voter) -> None:
     """Kill the leader; the outcome of the follower's next election write waits."""
     follower.threads.hold("save")
     before = follower.threads.held
-    await network.kill(leader)
+    await network.kill((await network.leader()).node_id)
     await until(lambda: follower.threads.held > before)
 
 
@@ -122,9 +85,8 @@ async def test_a_snapshot_that_is_due_by_its_age_waits_for_the_write_under_way()
     settings = replace(WITH_AGE, metadata_log_max_snapshot_interval_ms=60_000)
     async with Network(3, controller_settings=settings) as network:
         await work(network)
-        leader = (await network.leader()).node_id
-        follower = network.voters[leader % 3 + 1]
-        await deposed(network, leader, follower)
+        follower = await network.follower()
+        await deposed(network, follower)
         await asyncio.sleep(100)  # the age comes
         assert follower.log.snapshots.ids() == []
         follower.threads.release("save")
@@ -135,13 +97,12 @@ async def test_a_snapshot_that_is_due_by_its_age_waits_for_the_write_under_way()
 @pytest.mark.jumping_time
 async def test_a_snapshot_after_another_waits_for_the_write_under_way() -> None:
     async with Network(3, controller_settings=OFTEN) as network:
-        leader = (await network.leader()).node_id
-        follower = network.voters[leader % 3 + 1]
+        follower = await network.follower()
         follower.threads.hold("_tried")
         await work(network)
         await until(lambda: follower.threads.held > 0)
         [first] = follower.log.snapshots.ids()
-        await deposed(network, leader, follower)
+        await deposed(network, follower)
         follower.threads.release("_tried")  # another one is due since long
         assert follower.log.snapshots.ids() == [first]
         follower.threads.release("save")
@@ -163,10 +124,7 @@ async def test_an_observer_flushes_for_its_snapshots_and_cuts_its_log() -> None:
         disk.crash(random.Random(1))
         again = network.boot(7, disk)
         assert again.log.end_offset >= newest.end_offset
-        end_offset = network.voters[1].committed.image.end_offset
-        await until(lambda: again.committed.image.end_offset >= end_offset)
-        assert content(again.committed.image) == content(network.voters[1].committed.image)
-        assert not again.failure.done()
+        await caught_up(network)
 
 
 @pytest.mark.jumping_time
@@ -176,12 +134,7 @@ async def test_an_observer_whose_flush_has_failed_ends_with_its_next_append(
     async with Network(1, controller_settings=OFTEN) as network:
         disk = SimDisk()
         observer = network.boot(7, disk)
-
-        def refuse(operation: str, path: str) -> None:
-            if operation == "fsync" and path.endswith(".log"):
-                raise OSError(5, "Input/output error")
-
-        disk.on_operation = refuse
+        disk.on_operation = fail_on("fsync", ".log")
         await work(network)
         await until(observer.failure.done)
         assert isinstance(observer.failure.result(), StorageError)
@@ -226,61 +179,43 @@ async def test_a_full_disk_costs_a_snapshot_and_not_the_node(
         await work(network)
         assert "No space left" in caplog.text
         assert voter.log.snapshots.ids() == []
-        names = voter.disk.listdir(f"/data/{DIRECTORY}")
-        assert not [name for name in names if name.endswith(".part")]
+        assert not drafts(voter.disk)
         monkeypatch.setattr(snapshot_files, "_fill", fill)
         await work(network)
         assert voter.log.snapshots.ids() != []
         assert not voter.failure.done()
 
 
-class PowerLost(Exception):
-    """Not an OSError, so that no code of the product catches it."""
+def log_of(next_ids: Sequence[int], *, disk: SimDisk) -> MetadataLog:
+    """Open a log with a durable record of epoch 1 for each of these producer ids."""
+    log = MetadataLog.open(disk, "/data")
+    for number in next_ids:
+        record = ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=number)
+        log.append([encode_record(record)], Epoch(1), wall_ms=0)
+    log.flush()
+    return log
 
 
-def lose_power_at(disk: SimDisk, write: int, act: Callable[[], object]) -> bool:
-    """Do `act`; the power goes at the n-th write. False: it has ended before."""
-    left = write
-
-    def count(operation: str, path: str) -> None:
-        nonlocal left
-        left -= operation in WRITES
-        if left < 0:
-            raise PowerLost(f"{operation} {path}")
-
-    disk.on_operation = count
-    try:
-        act()
-    except PowerLost:
-        return True
-    finally:
-        disk.on_operation = None
-    return False
-
-
-def image_with(next_producer_id: int) -> ClusterImage:
-    return ClusterImage(next_producer_id=next_producer_id)
+def drafts(disk: SimDisk) -> list[str]:
+    return [name for name in disk.listdir(f"/data/{DIRECTORY}") if name.endswith(".part")]
 
 
 def after_power_loss(write: int) -> tuple[bool, ClusterImage | None]:
     """Lose power at the n-th write of a snapshot; return whether it came to that, and the start."""
     disk = SimDisk()
-    log = MetadataLog.open(disk, "/data")
-    for number in range(1, 6):
-        record = ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=number)
-        log.append([*map(encode_record, [record])], Epoch(1), wall_ms=0)
-    log.flush()
+    log = log_of(range(1, 6), disk=disk)
 
     def snapshot(number: int) -> None:
+        image = ClusterImage(next_producer_id=number)
         snapshot_id = SnapshotId(Offset(number), Epoch(1))
-        log.snapshots.write(snapshot_id, records_of(image_with(number)), last_time_ms=0)
+        log.snapshots.write(snapshot_id, records_of(image), last_time_ms=0)
 
     snapshot(1)
     snapshot(2)
     has_failed = lose_power_at(disk, write, partial(snapshot, 4))
     disk.crash(random.Random(write))
     restored = restored_image(MetadataLog.open(disk, "/data"))
-    assert not [name for name in disk.listdir(f"/data/{DIRECTORY}") if name.endswith(".part")]
+    assert not drafts(disk)
     return has_failed, restored
 
 
@@ -312,3 +247,232 @@ def test_a_snapshot_without_an_fsync_is_found(lazy: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(SnapshotFiles, "write", in_a_hurry)
     assert not survives_power_loss()
+
+
+# --- voters that are far behind get the leader's snapshot; the log start moves on ---
+
+
+SMALL = ControllerSettings(
+    metadata_log_max_record_bytes_between_snapshots=300,
+    metadata_log_segment_bytes=400,
+    metadata_max_retention_bytes=500,
+    broker_session_timeout_ms=10**9,
+)
+
+
+class Applied(Seen):
+    """A publisher that keeps topics by deltas alone, as brokers do."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+
+    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
+        self.topics -= delta.deleted_topics.keys()
+        self.topics |= {p.topic for p in delta.partitions if p.topic in image.topics}
+
+
+async def fallen_behind(network: Network) -> tuple[int, SimDisk]:
+    """Let a voter miss so much that the others have deleted it; return it, and its disk."""
+    await work(network, rounds=2)
+    victim = (await network.follower()).node_id
+    disk = await network.kill(victim)
+    end_offset = max(voter.log.end_offset for voter in network.voters.values())
+    await work(network, rounds=8)
+    await until(lambda: all(v.log.start_offset > end_offset for v in network.voters.values()))
+    return victim, disk
+
+
+@pytest.mark.jumping_time
+@pytest.mark.parametrize("keeps_disk", [True, False])
+async def test_a_voter_far_behind_gets_a_snapshot(
+    keeps_disk: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MetadataLog, "chunk_bytes_max", 100)
+    async with Network(3, controller_settings=SMALL) as network:
+        victim, disk = await fallen_behind(network)
+        voter = network.boot(victim, disk if keeps_disk else None)
+        applied = Applied()
+        voter.committed.add_publisher(applied)
+        await caught_up(network)
+        await until(lambda: not voter.elections.load().is_new)  # it votes, even on a new disk
+        assert voter.log.start_offset > 0
+        assert applied.topics == {*voter.committed.image.topics}
+        disk = await network.kill(victim)  # a log that starts with a snapshot starts again
+        await work(network, rounds=1)
+        voter = network.boot(victim, disk)
+        assert voter.log.start is not None
+        await caught_up(network)
+
+
+@pytest.mark.jumping_time
+async def test_a_chunk_that_is_damaged_on_its_way_is_fetched_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Network(3, controller_settings=SMALL) as network:
+        victim, disk = await fallen_behind(network)
+        damaged = 2
+        read = SnapshotFiles.read_bytes
+
+        def damage(*args: Any) -> Any:
+            nonlocal damaged
+            found = read(*args)
+            if found is not None and found[1] and args[3] > 10_000 and damaged:
+                damaged -= 1
+                return found[0], bytes([*found[1][:-9], found[1][-9] ^ 1, *found[1][-8:]])
+            return found
+
+        monkeypatch.setattr(SnapshotFiles, "read_bytes", damage)
+        network.boot(victim, disk)
+        await caught_up(network)
+        assert damaged == 0
+        assert "is fetched anew" in caplog.text
+
+
+@pytest.mark.jumping_time
+@pytest.mark.parametrize("forgets", [False, True])
+async def test_a_running_node_that_was_cut_off_learns_of_deletions(
+    forgets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgetful(before: ClusterImage, after: ClusterImage) -> ClusterDelta:
+        return replace(difference(before, after), deleted_topics={})
+
+    def unsent(*_: Any, done: Callable[[None], None], **__: Any) -> None:
+        asyncio.get_running_loop().call_soon(done, None)
+
+    if forgets:
+        monkeypatch.setattr(committed_image, "difference", forgetful)
+    async with Network(3, controller_settings=SMALL) as network:
+        await work(network, rounds=2)
+        voter = await network.follower()
+        applied = Applied()
+        voter.committed.add_publisher(applied)
+        await until(lambda: applied.topics == {"t1"})
+        with monkeypatch.context() as cut:
+            cut.setattr(voter.peers, "send", unsent)
+            end_offset = voter.log.end_offset
+            await work(network, rounds=8)
+            others = [one for one in network.voters.values() if one is not voter]
+            await until(lambda: all(one.log.start_offset > end_offset for one in others))
+        await caught_up(network)
+        assert voter.log.start_offset > end_offset
+        assert {*voter.committed.image.topics} == {"t7"}
+        assert applied.topics == ({"t1", "t7"} if forgets else {"t7"})
+
+
+@pytest.mark.jumping_time
+async def test_a_log_that_may_be_large_or_has_one_snapshot_stays_whole() -> None:
+    settings = replace(SMALL, metadata_max_retention_bytes=-1)
+    async with Network(1, controller_settings=settings) as network:
+        await work(network, rounds=8)
+        assert len(network.voters[1].log.snapshots.ids()) > 1
+        assert network.voters[1].log.start_offset == 0
+
+
+def behind_a_snapshot(disk: SimDisk) -> MetadataLog:
+    """Open a log of three records of epoch 1, durable, one of them committed."""
+    log = log_of((1, 2, 3), disk=disk)
+    log.checkpoint(Offset(1))
+    return log
+
+
+@pytest.mark.parametrize("end_offset", [2, 7])  # the log has another record there, or none
+def test_power_loss_in_an_installation_leaves_the_log_or_the_snapshot(end_offset: int) -> None:
+    snapshot_id = SnapshotId(Offset(end_offset), Epoch(2))
+    source = MetadataLog.open(SimDisk(), "/data")
+    image = ClusterImage(next_producer_id=77)
+    source.snapshots.write(snapshot_id, records_of(image), last_time_ms=5)
+    found = source.snapshots.read_bytes(snapshot_id, 0, 10_000)
+    assert found is not None
+    ends = set()
+    for write in range(100):
+        disk = SimDisk()
+        log = behind_a_snapshot(disk)
+        log.snapshots.append_fetched(snapshot_id, 0, found[1])
+        has_failed = lose_power_at(disk, write, partial(log.install_fetched, snapshot_id))
+        disk.crash(random.Random(write))
+        again = MetadataLog.open(disk, "/data")
+        restored = restored_image(again)
+        if again.start is None:
+            assert (again.start_offset, again.end_offset, restored) == (0, 3, None)
+        else:
+            assert again.start == snapshot_id
+            assert again.start_offset == again.end_offset == again.flushed_offset == end_offset
+            assert restored is not None
+            assert restored.next_producer_id == 77
+        ends.add(again.start)
+        again.close()
+        assert MetadataLog.open(disk, "/data").end_offset == again.end_offset
+        if not has_failed:
+            break
+    assert write > 6
+    assert ends == {None, snapshot_id}
+
+
+def test_a_log_is_not_replaced_by_a_snapshot_where_its_checkpoint_says_it_was_longer() -> None:
+    disk = SimDisk()
+    log = behind_a_snapshot(disk)
+    for end_offset in (1, 3):
+        snapshot_id = SnapshotId(Offset(end_offset), Epoch(1))
+        log.checkpoint(Offset(end_offset))
+        log.snapshots.write(snapshot_id, records_of(ClusterImage()), last_time_ms=0)
+    [segment] = [n for n in disk.listdir(f"/data/{DIRECTORY}") if n.endswith(".log")]
+    file = disk.open(f"/data/{DIRECTORY}/{segment}")
+    file.truncate(10)
+    file.fsync()
+    with pytest.raises(DamagedLog, match="damaged"):
+        MetadataLog.open(disk, "/data")
+    disk.unlink(f"/data/{DIRECTORY}/{FILE_NAME}")  # the operator gives up what was behind
+    assert MetadataLog.open(disk, "/data").start == SnapshotId(Offset(3), Epoch(1))
+
+
+def test_a_log_start_within_a_segment_is_forgotten_with_the_process_and_nothing_else() -> None:
+    disk = SimDisk()
+    log = MetadataLog.open(disk, "/data")
+    for epoch in (1, 2, 3, 4):
+        log.append([encode_record(NoOp())], Epoch(epoch), wall_ms=0)
+    log.flush()
+    whole = log.epoch_starts()
+    start = SnapshotId(Offset(2), Epoch(2))
+    log.snapshots.write(start, records_of(ClusterImage(next_producer_id=2)), last_time_ms=0)
+    log.move_start(start)
+    assert log.epoch_starts() == whole[2:]
+    assert log.epoch_before(Offset(2)) == 2
+    log.flush()
+    log.close()
+    again = MetadataLog.open(disk, "/data")
+    assert (again.start, again.start_offset, again.epoch_starts()) == (None, 0, whole)
+
+
+@pytest.mark.jumping_time
+async def test_a_voter_starts_although_its_newest_snapshot_is_damaged() -> None:
+    async with Network(1, controller_settings=SMALL) as network:
+        await work(network, rounds=8)
+        before = network.voters[1].committed.image
+        assert network.voters[1].log.start_offset > 0
+        disk = await network.kill(1)
+        newest, older = MetadataLog.open(disk, "/data").snapshots.ids()
+        file = disk.open(f"/data/{DIRECTORY}/{newest.file_name}")
+        file.truncate(50)
+        file.fsync()
+        voter = network.boot(1, disk)
+        assert voter.log.start == older
+        await until(lambda: voter.committed.image.end_offset > before.end_offset)
+        assert content(voter.committed.image)[1:] == content(before)[1:]
+
+
+def test_a_snapshot_stays_while_a_follower_fetches_it() -> None:
+    files = MetadataLog.open(SimDisk(), "/data").snapshots
+
+    def write(end_offset: int) -> list[int]:
+        snapshot_id = SnapshotId(Offset(end_offset), Epoch(1))
+        files.write(snapshot_id, records_of(ClusterImage()), last_time_ms=0)
+        return [one.end_offset for one in files.ids()]
+
+    first = SnapshotId(Offset(1), Epoch(1))
+    assert [write(1), write(2)] == [[1], [2, 1]]
+    assert files.read_bytes(first, 0, 10) is not None
+    assert write(3) == [3, 2, 1]
+    assert files.read_bytes(first, 10, 10) is not None
+    assert write(4) == [4, 3, 1]
+    assert write(5) == [5, 4]
+    assert files.read_bytes(first, 20, 10) is None

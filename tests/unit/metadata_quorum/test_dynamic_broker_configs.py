@@ -3,150 +3,105 @@
 Source: DynamicBrokerConfig.ALL_DYNAMIC_CONFIGS, which KIP-226 began.
 """
 
-from typing import cast
-
 import pytest
 
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigOperation
-from quorumlog.metadata_quorum.controller.requests import AlterConfigs, ConfigResults
 from quorumlog.settings.kafka_names import ALTERED_WITHOUT_EFFECT
 from quorumlog.settings.servers import DYNAMIC
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.support.metadata_quorum.controllers import Bench
+from tests.support.metadata_quorum.controllers import Bench, deletion, setting
 
-WITH_EFFECT = {
-    "follower.replication.throttled.rate": "5",
-    "leader.replication.throttled.rate": "5",
-    "log.cleaner.backoff.ms": "5",
-    "log.cleaner.delete.retention.ms": "5",
-    "log.cleaner.io.max.bytes.per.second": "5.5",
-    "log.cleaner.max.compaction.lag.ms": "5",
-    "log.cleaner.min.cleanable.ratio": "0.1",
-    "log.cleaner.min.compaction.lag.ms": "5",
-    "log.cleanup.policy": "compact",
-    "log.flush.interval.messages": "5",
-    "log.flush.interval.ms": "5",
-    "log.index.interval.bytes": "5",
-    "log.index.size.max.bytes": "50",
-    "log.message.timestamp.after.max.ms": "5",
-    "log.message.timestamp.before.max.ms": "5",
-    "log.message.timestamp.type": "LogAppendTime",
-    "log.retention.bytes": "5",
-    "log.retention.ms": "5",
-    "log.roll.ms": "5",
-    "log.segment.bytes": "1048576",
-    "max.connections": "5",
-    "message.max.bytes": "5",
-    "producer.id.expiration.ms": "5",
-    "replica.alter.log.dirs.io.max.bytes.per.second": "5",
-}
-WITHOUT_EFFECT = {
-    "background.threads": "5",
-    "compression.gzip.level": "5",
-    "compression.lz4.level": "5",
+OTHERS = {  # the settings that 5 would not suit
     "compression.type": "zstd",
-    "compression.zstd.level": "5",
     "config.providers": "file",
     "follower.fetch.last.tiered.offset.enable": "true",
-    "group.consumer.assignment.interval.ms": "5",
     "group.consumer.assignor.offload.enable": "false",
     "group.coordinator.cached.buffer.max.bytes": "600000",
-    "group.share.assignment.interval.ms": "5",
     "group.share.assignor.offload.enable": "false",
-    "group.streams.assignment.interval.ms": "5",
     "group.streams.assignor.offload.enable": "false",
-    "log.cleaner.dedupe.buffer.size": "5",
     "log.cleaner.io.buffer.load.factor": "0.5",
-    "log.cleaner.io.buffer.size": "5",
+    "log.cleaner.io.max.bytes.per.second": "5.5",
+    "log.cleaner.min.cleanable.ratio": "0.1",
     "log.cleaner.threads": "2",
+    "log.cleanup.policy": "compact",
+    "log.index.size.max.bytes": "50",
     "log.local.retention.bytes": "-2",
     "log.local.retention.ms": "-2",
+    "log.message.timestamp.type": "LogAppendTime",
     "log.preallocate": "true",
-    "log.roll.jitter.ms": "5",
-    "log.segment.delete.delay.ms": "5",
-    "max.connection.creation.rate": "5",
-    "max.connections.per.ip": "5",
+    "log.segment.bytes": "1048576",
     "max.connections.per.ip.overrides": "127.0.0.1:5",
     "metric.reporters": "org.example.Reporter",
     "num.io.threads": "16",
-    "num.network.threads": "5",
     "num.recovery.threads.per.data.dir": "4",
     "num.replica.fetchers": "2",
-    "remote.fetch.max.wait.ms": "5",
-    "remote.list.offsets.request.timeout.ms": "5",
-    "remote.log.index.file.cache.total.size.bytes": "5",
-    "remote.log.manager.copier.thread.pool.size": "5",
-    "remote.log.manager.copy.max.bytes.per.second": "5",
-    "remote.log.manager.expiration.thread.pool.size": "5",
-    "remote.log.manager.fetch.max.bytes.per.second": "5",
-    "remote.log.manager.follower.thread.pool.size": "5",
-    "remote.log.reader.threads": "5",
     "share.coordinator.cached.buffer.max.bytes": "600000",
 }
+
+
+def values_of(names: str) -> dict[str, str]:
+    return {name: OTHERS.get(name, "5") for name in names.split()}
+
+
+WITH_EFFECT = values_of("""
+    follower.replication.throttled.rate leader.replication.throttled.rate log.cleaner.backoff.ms
+    log.cleaner.delete.retention.ms log.cleaner.io.max.bytes.per.second
+    log.cleaner.max.compaction.lag.ms log.cleaner.min.cleanable.ratio
+    log.cleaner.min.compaction.lag.ms log.cleanup.policy log.flush.interval.messages
+    log.flush.interval.ms log.index.interval.bytes log.index.size.max.bytes
+    log.message.timestamp.after.max.ms log.message.timestamp.before.max.ms
+    log.message.timestamp.type log.retention.bytes log.retention.ms log.roll.ms log.segment.bytes
+    max.connections message.max.bytes producer.id.expiration.ms
+    replica.alter.log.dirs.io.max.bytes.per.second
+""")
+WITHOUT_EFFECT = values_of("""
+    background.threads compression.gzip.level compression.lz4.level compression.type
+    compression.zstd.level config.providers follower.fetch.last.tiered.offset.enable
+    group.consumer.assignment.interval.ms group.consumer.assignor.offload.enable
+    group.coordinator.cached.buffer.max.bytes group.share.assignment.interval.ms
+    group.share.assignor.offload.enable group.streams.assignment.interval.ms
+    group.streams.assignor.offload.enable log.cleaner.dedupe.buffer.size
+    log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.threads
+    log.local.retention.bytes log.local.retention.ms log.preallocate log.roll.jitter.ms
+    log.segment.delete.delay.ms max.connection.creation.rate max.connections.per.ip
+    max.connections.per.ip.overrides metric.reporters num.io.threads num.network.threads
+    num.recovery.threads.per.data.dir num.replica.fetchers remote.fetch.max.wait.ms
+    remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes
+    remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
+    remote.log.manager.expiration.thread.pool.size remote.log.manager.fetch.max.bytes.per.second
+    remote.log.manager.follower.thread.pool.size remote.log.reader.threads
+    share.coordinator.cached.buffer.max.bytes
+""")
 CLUSTER_NUMBER = "min.insync.replicas"
 FOR_ALL_ONLY = {
     "unclean.leader.election.enable": ("true", ErrorCode.INVALID_REQUEST),
     CLUSTER_NUMBER: ("2", ErrorCode.INVALID_CONFIG),
 }
-PROTECTION = [
-    "listener.security.protocol.map",
-    "principal.builder.class",
-    "sasl.enabled.mechanisms",
-    "sasl.jaas.config",
-    "sasl.kerberos.kinit.cmd",
-    "sasl.kerberos.min.time.before.relogin",
-    "sasl.kerberos.principal.to.local.rules",
-    "sasl.kerberos.service.name",
-    "sasl.kerberos.ticket.renew.jitter",
-    "sasl.kerberos.ticket.renew.window.factor",
-    "sasl.login.refresh.buffer.seconds",
-    "sasl.login.refresh.min.period.seconds",
-    "sasl.login.refresh.window.factor",
-    "sasl.login.refresh.window.jitter",
-    "sasl.mechanism.inter.broker.protocol",
-    "ssl.cipher.suites",
-    "ssl.client.auth",
-    "ssl.enabled.protocols",
-    "ssl.endpoint.identification.algorithm",
-    "ssl.engine.factory.class",
-    "ssl.key.password",
-    "ssl.keymanager.algorithm",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
-    "ssl.keystore.location",
-    "ssl.keystore.password",
-    "ssl.keystore.type",
-    "ssl.protocol",
-    "ssl.provider",
-    "ssl.secure.random.implementation",
-    "ssl.trustmanager.algorithm",
-    "ssl.truststore.certificates",
-    "ssl.truststore.location",
-    "ssl.truststore.password",
-    "ssl.truststore.type",
-    "listener.name.internal.ssl.keystore.location",
-    "authorizer.class.name",
-    "super.users",
-]
-AT_THE_START = [
-    "listeners",
-    "node.id",
-    "log.dirs",
-    "log.retention.hours",
-    "log.roll.hours",
-    "queued.max.request.bytes",
-    "socket.send.buffer.bytes",
-    "group.consumer.regex.refresh.interval.ms",
-]
+PROTECTION = """
+    listener.security.protocol.map principal.builder.class sasl.enabled.mechanisms sasl.jaas.config
+    sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
+    sasl.kerberos.principal.to.local.rules sasl.kerberos.service.name
+    sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor
+    sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds
+    sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
+    sasl.mechanism.inter.broker.protocol ssl.cipher.suites ssl.client.auth ssl.enabled.protocols
+    ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.key.password
+    ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location
+    ssl.keystore.password ssl.keystore.type ssl.protocol ssl.provider
+    ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
+    ssl.truststore.location ssl.truststore.password ssl.truststore.type
+    listener.name.internal.ssl.keystore.location authorizer.class.name super.users
+"""
+AT_THE_START = """
+    listeners node.id log.dirs log.retention.hours log.roll.hours queued.max.request.bytes
+    socket.send.buffer.bytes group.consumer.regex.refresh.interval.ms
+"""
 
 BROKERS = pytest.mark.parametrize("broker", ["1", ""], ids=["one broker", "all brokers"])
 
 
 @pytest.fixture
 def bench() -> Bench:
-    bench = Bench()
-    bench.start(1)
-    return bench
+    return Bench().start(1)
 
 
 def alter(
@@ -156,10 +111,8 @@ def alter(
 
     Without the number that the cluster has from its beginning (KIP-966).
     """
-    operation = ConfigOperation.SET if value is not None else ConfigOperation.DELETE
-    change = ConfigChange(name=name, value=value, operation=operation)
-    wanted = ConfigChanges(name=broker, changes=(change,), is_broker=True)
-    [result] = cast("ConfigResults", bench.ask(AlterConfigs(topics=(wanted,)))).results
+    change = deletion(name) if value is None else setting(name, value)
+    result = bench.alter(broker, change, is_broker=True)
     configs = {one: text for one, text in result.configs.items() if one != CLUSTER_NUMBER}
     return result.error_code, result.error_message or "", configs
 
@@ -187,7 +140,7 @@ def test_it_is_altered_for_all_brokers_only(bench: Bench, name: str) -> None:
 
 
 @BROKERS
-@pytest.mark.parametrize("name", PROTECTION)
+@pytest.mark.parametrize("name", PROTECTION.split())
 def test_a_setting_that_would_protect_is_refused_as_at_the_start(
     bench: Bench, broker: str, name: str
 ) -> None:
@@ -198,7 +151,7 @@ def test_a_setting_that_would_protect_is_refused_as_at_the_start(
 
 
 @BROKERS
-@pytest.mark.parametrize("name", AT_THE_START)
+@pytest.mark.parametrize("name", AT_THE_START.split())
 def test_a_setting_that_is_read_at_the_start_is_refused(
     bench: Bench, broker: str, name: str
 ) -> None:

@@ -1,46 +1,68 @@
-"""Rules of elections that the papers leave to the implementation, and those of rare moments."""
+"""Rules of elections that the papers leave to the implementation: votes, epochs, roles."""
 
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from itertools import product
+from typing import Any, get_args
 
 import pytest
 
+from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.log_outline import LogOutline
+from quorumlog.metadata_quorum.core.membership import Membership
 from quorumlog.metadata_quorum.core.messages import (
-    BeginQuorumEpochRequest,
+    EPOCH_MAX,
+    EPOCH_STEP_MAX,
+    NOBODY,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochResponse,
+    Request,
+    Response,
     VoteRequest,
-    VoteResponse,
 )
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import (
+    Ballot,
     Candidate,
     Follower,
+    Leader,
+    ParkedFetch,
     Prospective,
     Resigned,
+    Role,
     Unattached,
 )
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
+from quorumlog.storage.core.leader_epochs import EpochEntry, LeaderEpochs
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.quorums import (
     answered,
     asked,
+    begin,
+    end,
+    fail,
+    fetch_request,
+    fetch_response,
     only,
+    quorum_of,
+    reply,
+    role_of,
     sent,
     started,
+    tick,
     vote_request,
     vote_response,
 )
 
-
-def reply(node: Quorum, request: VoteRequest, now_ms: int = 1) -> VoteResponse:
-    response = only(effects.SendResponse, node.step(now_ms, asked(request))).response
-    assert isinstance(response, VoteResponse)
-    return response
+OLD_LOG: dict[str, Any] = {"log_end_offset": 4, "epoch_starts": ((1, 0),)}
 
 
 def prospective(now_ms: int = 1000, **started_with: Any) -> Quorum:
     node = started(**started_with)
-    node.step(now_ms, events.Ticked())
-    assert isinstance(node.role, Prospective)
+    tick(node, now_ms)
+    role_of(node, Prospective)
     return node
 
 
@@ -55,17 +77,6 @@ def test_an_observer_has_no_vote() -> None:
     assert node.leader_epoch == 4
 
 
-def test_a_leader_refuses_every_pre_vote_of_its_epoch() -> None:
-    node = started(voters=(1, 2))
-    orders = node.step(1000, events.Ticked())
-    for epoch in (0, 1):
-        (vote,) = sent(orders, VoteRequest)
-        orders = node.step(1000, answered(vote, vote_response(epoch, granted=True)))
-    assert node.is_leader
-    assert not reply(node, vote_request(epoch=1, log=(1, 9), pre=True), 1001).vote_granted
-    assert node.is_leader
-
-
 def test_one_that_stands_though_it_knows_the_leader_votes_for_nobody() -> None:
     node = prospective(2000, leader_epoch=4, leader_id=3)
     assert not reply(node, vote_request(epoch=4, log=(3, 9)), 2001).vote_granted
@@ -73,21 +84,14 @@ def test_one_that_stands_though_it_knows_the_leader_votes_for_nobody() -> None:
 
 
 @pytest.mark.parametrize("stands", [False, True])
-def test_a_vote_starts_the_election_timeout_anew(stands: bool) -> None:
+def test_a_vote_starts_the_election_timeout_anew_and_is_the_only_one(stands: bool) -> None:
     node = prospective(leader_epoch=4) if stands else started(leader_epoch=4)
     now_ms = 1700 if stands else 700
-    response = reply(node, vote_request(epoch=4, log=(3, 9)), now_ms)
-    assert response.vote_granted
-    assert isinstance(node.role, Unattached | Prospective)
-    assert node.role.election_deadline_ms == now_ms + 1000
-
-
-def test_one_that_stands_gives_one_vote_too() -> None:
-    node = prospective(leader_epoch=4)
-    orders = node.step(1001, asked(vote_request(2, epoch=4, log=(3, 9))))
+    orders = node.step(now_ms, asked(vote_request(2, epoch=4, log=(3, 9))))
     assert only(effects.PersistElection, orders).voted_id == 2
-    assert isinstance(node.role, Prospective)
-    assert not reply(node, vote_request(3, epoch=4, log=(3, 9)), 1002).vote_granted
+    role: Any = role_of(node, Prospective if stands else Unattached)
+    assert role.election_deadline_ms == now_ms + 1000
+    assert not reply(node, vote_request(3, epoch=4, log=(3, 9)), now_ms + 2).vote_granted
 
 
 @pytest.mark.parametrize(
@@ -97,23 +101,19 @@ def test_one_that_stands_gives_one_vote_too() -> None:
         ({"voted_id": 1}, Candidate, 1000),
         ({"leader_id": 1}, Resigned, 1000),
         ({"leader_id": 3}, Follower, 1600),  # a timer of its own: a new one
+        ({}, Prospective, 2000),
     ],
 )
 def test_a_mere_newer_epoch_does_not_restart_the_election_timeout(
     on_disk: dict[str, Any], role: type, left_ms: int
 ) -> None:
-    node = started(leader_epoch=4, log_end_offset=4, epoch_starts=((1, 0),), **on_disk)
+    node = started(leader_epoch=4, **OLD_LOG, **on_disk)
+    if role is Prospective:
+        tick(node, 1000)
     assert isinstance(node.role, role)
-    assert not reply(node, vote_request(epoch=6, log=(1, 0)), 600).vote_granted
-    assert isinstance(node.role, Unattached)
-    assert node.role.election_deadline_ms == left_ms
-
-
-def test_one_that_stands_keeps_its_timeout_over_a_newer_epoch_too() -> None:
-    node = prospective(leader_epoch=4, log_end_offset=4, epoch_starts=((1, 0),))
-    assert not reply(node, vote_request(epoch=6, log=(1, 0)), 1600).vote_granted
-    assert isinstance(node.role, Unattached)
-    assert node.role.election_deadline_ms == 2000
+    now_ms = 1600 if role is Prospective else 600
+    assert not reply(node, vote_request(epoch=6, log=(1, 0)), now_ms).vote_granted
+    assert role_of(node, Unattached).election_deadline_ms == left_ms
 
 
 # --- asking ---
@@ -121,8 +121,8 @@ def test_one_that_stands_keeps_its_timeout_over_a_newer_epoch_too() -> None:
 
 def test_who_is_asked_again_is_not_yet_counted() -> None:
     """A refusal that is asked about again must not end the round before it is answered."""
-    node = started(leader_epoch=4, log_end_offset=4, epoch_starts=((1, 0),))
-    votes = sent(node.step(1000, events.Ticked()), VoteRequest)
+    node = started(leader_epoch=4, **OLD_LOG)
+    votes = sent(tick(node, 1000), VoteRequest)
     node.step(1001, answered(votes[0], vote_response(4, granted=False)))
     orders = node.step(1002, asked(vote_request(2, epoch=4, log=(1, 3), pre=True)))
     assert len(sent(orders, VoteRequest)) == 1
@@ -131,8 +131,8 @@ def test_who_is_asked_again_is_not_yet_counted() -> None:
 
 
 def test_two_that_refuse_each_other_do_not_ask_for_ever() -> None:
-    node = started(leader_epoch=4, log_end_offset=4, epoch_starts=((1, 0),))
-    vote, _ = sent(node.step(1000, events.Ticked()), VoteRequest)
+    node = started(leader_epoch=4, **OLD_LOG)
+    vote, _ = sent(tick(node, 1000), VoteRequest)
     asked_again = []
     for _ in range(3):
         node.step(1001, answered(vote, vote_response(4, granted=False)))
@@ -144,13 +144,9 @@ def test_two_that_refuse_each_other_do_not_ask_for_ever() -> None:
 
 def test_a_granted_vote_with_an_error_does_not_count() -> None:
     node = started(leader_epoch=4)
-    votes = sent(node.step(1000, events.Ticked()), VoteRequest)
-    response = VoteResponse(
-        error_code=ErrorCode.INVALID_REQUEST,
-        leader_id=BrokerId(-1),
-        leader_epoch=Epoch(4),
-        vote_granted=True,
-    )
+    votes = sent(tick(node, 1000), VoteRequest)
+    granted = vote_response(4, granted=True)
+    response = replace(granted, error_code=ErrorCode.INVALID_REQUEST)
     node.step(1001, answered(votes[0], response))
     assert isinstance(node.role, Prospective)
 
@@ -161,12 +157,233 @@ def test_a_notice_does_not_put_off_the_fetch_timeout() -> None:
     assert node.next_deadline_ms() == 2000  # not 2030
 
 
-def test_no_epoch_is_beyond_what_a_batch_can_hold() -> None:
-    node, epoch = started(leader_epoch=4), 1 << 31
-    assert reply(node, vote_request(epoch=epoch)).error_code is ErrorCode.INVALID_REQUEST
-    begin = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(epoch))
-    response = only(effects.SendResponse, node.step(1, asked(begin))).response
-    assert response.error_code is ErrorCode.INVALID_REQUEST
-    vote = sent(node.step(1000, events.Ticked()), VoteRequest)[0]
-    node.step(1001, answered(vote, vote_response(epoch, granted=False)))
-    assert node.leader_epoch == 4
+# --- epochs run out, and a peer may send anything: how far a node believes it ---
+
+
+OURS = 4
+NEAR, FAR = OURS + EPOCH_STEP_MAX, OURS + EPOCH_STEP_MAX + 1
+
+
+def requests_of(epoch: int) -> list[Request]:
+    return [
+        vote_request(epoch=epoch),
+        vote_request(epoch=epoch, pre=True),
+        begin(3, epoch),
+        end(3, epoch),
+    ]
+
+
+def responses_of(epoch: int) -> list[Response]:
+    led: dict[str, Any] = {"leader_id": BrokerId(3), "leader_epoch": Epoch(epoch)}
+    return [
+        vote_response(epoch, granted=False, leader=3),
+        fetch_response(epoch, leader=3),
+        BeginQuorumEpochResponse(error_code=ErrorCode.NONE, **led),
+        EndQuorumEpochResponse(error_code=ErrorCode.NONE, **led),
+    ]
+
+
+@pytest.mark.parametrize("epoch", [FAR, EPOCH_MAX, EPOCH_MAX + 1])
+@pytest.mark.parametrize("kind", range(4))
+def test_a_request_from_an_epoch_out_of_reach_is_refused(kind: int, epoch: int) -> None:
+    node = started(leader_epoch=OURS)
+    orders = node.step(1, asked(requests_of(epoch)[kind]))
+    answer = only(effects.SendResponse, orders).response
+    assert (answer.error_code, answer.leader_epoch) == (ErrorCode.INVALID_REQUEST, OURS)
+    assert node.leader_epoch == OURS
+    assert not [order for order in orders if isinstance(order, effects.PersistElection)]
+
+
+@pytest.mark.parametrize("kind", [0, 2, 3])
+def test_one_within_reach_is_believed(kind: int) -> None:
+    node = started(leader_epoch=OURS)
+    node.step(1, asked(requests_of(NEAR)[kind]))
+    assert node.leader_epoch == NEAR
+
+
+@pytest.mark.parametrize(("epoch", "after"), [(FAR, OURS), (NEAR, NEAR)])
+@pytest.mark.parametrize("kind", range(4))
+def test_a_response_is_believed_as_far_as_a_request(kind: int, epoch: int, after: int) -> None:
+    node = started(leader_epoch=OURS)
+    requests = [one for one in tick(node, 400) if isinstance(one, effects.SendRequest)]
+    request_id = requests[0].request_id if requests else 1
+    response = responses_of(epoch)[kind]
+    received = events.ResponseReceived(request_id=request_id, source=BrokerId(3), response=response)
+    node.step(401, received)
+    assert node.leader_epoch == after
+
+
+def test_a_fetch_of_any_epoch_leaves_ours_alone() -> None:
+    node = started(leader_epoch=OURS)
+    orders = node.step(1, asked(fetch_request(epoch=EPOCH_MAX, offset=0, last_epoch=0)))
+    answer = only(effects.AnswerFetch, orders).response
+    assert answer.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert node.leader_epoch == OURS
+
+
+def test_nobody_stands_when_there_is_no_newer_epoch() -> None:
+    node = started(leader_epoch=EPOCH_MAX)
+    tick(node, 10_000)
+    assert isinstance(node.role, Unattached)
+    one_before = started(leader_epoch=EPOCH_MAX - 1, voters=(1,))
+    assert (one_before.leader_epoch, one_before.is_leader) == (EPOCH_MAX, True)
+    observer = started(9, leader_epoch=EPOCH_MAX, voted_id=9)  # it was a voter
+    assert (observer.leader_epoch, observer._state.voted_id) == (EPOCH_MAX, -1)
+
+
+def test_a_candidate_of_the_last_epoch_does_not_stand_again() -> None:
+    node = started(leader_epoch=EPOCH_MAX, voted_id=1)
+    assert isinstance(node.role, Candidate)
+    for now_ms in (1000, 5000, 20_000):
+        for ask in sent(tick(node, now_ms), VoteRequest):
+            node.step(now_ms, answered(ask, vote_response(EPOCH_MAX, granted=True)))
+        assert node.leader_epoch == EPOCH_MAX
+        assert not node.is_leader
+        deadline_ms = node.next_deadline_ms()
+        assert deadline_ms is None or deadline_ms > now_ms
+
+
+def test_one_that_resigned_in_the_last_epoch_stays_so_and_is_not_busy() -> None:
+    node = started(leader_epoch=EPOCH_MAX, leader_id=1)
+    for request_id in (1, 2):
+        fail(node, request_id, 1)
+    tick(node, 5000)
+    assert isinstance(node.role, Resigned)
+    assert node.leader_epoch == EPOCH_MAX
+    deadline_ms = node.next_deadline_ms()
+    assert deadline_ms is None or deadline_ms > 5000
+
+
+# --- every pair of roles, within an epoch and to a newer one; written a second time, on purpose ---
+
+
+VOTERS = tuple(map(BrokerId, (1, 2, 3)))
+OBSERVING = Membership(BrokerId(1), None, VoterSet.of_ids(VOTERS[1:]), LogOutline())
+ROLES: dict[type[Role], Role] = {
+    Unattached: Unattached(election_deadline_ms=1),
+    Prospective: Prospective(election_deadline_ms=1, ballot=Ballot(granted=set())),
+    Candidate: Candidate(election_deadline_ms=1, ballot=Ballot(granted=set())),
+    Follower: Follower(fetch_deadline_ms=1),
+    Leader: Leader(
+        epoch_start_offset=Offset(0),
+        granting_voters=(),
+        followers={},
+        begin_epoch_deadline_ms=1,
+        check_quorum_deadline_ms=1,
+    ),
+    Resigned: Resigned(election_deadline_ms=1, preferred_candidates=(), end_epoch_due_ms={}),
+}
+LEGAL_WITHIN = {
+    (Unattached, Unattached), (Unattached, Prospective), (Unattached, Follower),
+    (Prospective, Unattached), (Prospective, Follower),
+    (Candidate, Prospective), (Candidate, Follower), (Candidate, Leader),
+    (Follower, Prospective),
+    (Leader, Resigned),
+}  # fmt: skip
+LEGAL_TO_NEWER = {(Prospective, Candidate), *product(ROLES, (Unattached, Follower))}
+OBSERVERS = {
+    (source, target) for source in (Unattached, Follower) for target in (Unattached, Follower)
+}
+
+
+def quorum(node_id: int = 1) -> Quorum:
+    made = quorum_of(node_id)
+    made._state.leader_epoch = Epoch(4)
+    return made
+
+
+def legal(is_legal: bool) -> AbstractContextManager[object]:
+    return nullcontext() if is_legal else pytest.raises(InvariantViolation, match="legal change")
+
+
+@pytest.mark.parametrize("is_newer", [False, True], ids=["within", "to_newer"])
+@pytest.mark.parametrize(("source", "target"), list(product(ROLES, repeat=2)))
+def test_every_pair_of_roles(source: type[Role], target: type[Role], is_newer: bool) -> None:
+    node = quorum()._state
+    node.role = ROLES[source]
+    is_legal = (source, target) in (LEGAL_TO_NEWER if is_newer else LEGAL_WITHIN)
+    with legal(is_legal):
+        node.become(ROLES[target], leader_epoch=Epoch(4 + is_newer))
+    assert node.role is ROLES[target if is_legal else source]
+    assert node.leader_epoch == 4 + (is_legal and is_newer)
+    if source in {Unattached, Follower}:
+        observer = quorum(node_id=9)._state
+        observer.role = ROLES[source]
+        with legal((source, target) in OBSERVERS):
+            observer.become(ROLES[target], leader_epoch=Epoch(5))
+
+
+def test_an_epoch_never_falls() -> None:
+    assert {*get_args(Role)} == {*ROLES}  # all roles are here
+    with pytest.raises(InvariantViolation, match="an epoch never falls"):
+        quorum()._state.become(ROLES[Unattached], leader_epoch=Epoch(3))
+
+
+EARLIER = (4, 0, NOBODY, NOBODY)  # epoch, high watermark, leader and vote before the step
+RECORD = LeaderEpochs((EpochEntry(Epoch(4), Offset(0)),))
+
+
+@pytest.mark.parametrize(
+    ("number", "role", "state", "before"),
+    [
+        (1, Unattached, {}, (5, 0, NOBODY, NOBODY)),
+        (1, Unattached, {}, (4, 1, NOBODY, NOBODY)),
+        (2, Unattached, {"high_watermark": 1}, EARLIER),
+        (2, Unattached, {"flushed_offset": 1}, EARLIER),
+        (4, Unattached, {"leader_id": 2}, EARLIER),
+        (4, Prospective, {"leader_id": 1}, EARLIER),
+        (4, Candidate, {}, EARLIER),
+        (4, Candidate, {"voted_id": 1, "leader_id": 2}, EARLIER),
+        (4, Follower, {}, EARLIER),
+        (4, Follower, {"leader_id": 1}, EARLIER),
+        (4, Leader, {"leader_id": 2}, EARLIER),
+        (4, Resigned, {"leader_id": 2}, EARLIER),
+        (5, Follower, {"leader_id": 2}, (4, 0, 3, NOBODY)),
+        (5, Unattached, {"voted_id": 2}, (4, 0, NOBODY, 3)),
+        (6, Leader, {"leader_id": 1}, EARLIER),
+        (9, Unattached, {"leader_epoch": 3, "epochs": RECORD, "end_offset": 1,
+                         "flushed_offset": 1}, (3, 0, NOBODY, NOBODY)),
+        (10, Follower, {"leader_id": 2, "fetch_id": 7, "end_offset": 1}, EARLIER),
+        (10, Prospective, {"end_offset": 1}, EARLIER),
+        (11, Unattached, {"voted_id": 9, "members": OBSERVING}, EARLIER),
+        (11, Prospective, {"members": OBSERVING}, EARLIER),
+    ],
+)  # fmt: skip
+def test_each_invariant_speaks(
+    number: int, role: type[Role], state: dict[str, Any], before: tuple[int, int, int, int]
+) -> None:
+    node = quorum()
+    node._state.role = replace(ROLES[role])
+    for name, value in state.items():
+        owners = node._state, node._state.log, node._state.role
+        setattr(next(owner for owner in owners if hasattr(owner, name)), name, value)
+    with pytest.raises(InvariantViolation, match=rf"^{number}: "):
+        node.check_invariants(before)
+
+
+@pytest.mark.parametrize(
+    ("number", "state"),
+    [
+        (7, {"high_watermark": Offset(1), "epoch_start_offset": Offset(1)}),
+        (8, {"parked": {1: ParkedFetch(replica_id=BrokerId(2), fetch_offset=Offset(3),
+                                       high_watermark=Offset(0), deadline_ms=1)}}),
+    ],
+)  # fmt: skip
+def test_each_invariant_of_a_leader_speaks(number: int, state: dict[str, Any]) -> None:
+    node = quorum()
+    node._state.leader_id, node._state.log.epochs = BrokerId(1), RECORD
+    node._state.log.end_offset = node._state.log.flushed_offset = Offset(2)
+    node._state.role = replace(ROLES[Leader], **state)
+    with pytest.raises(InvariantViolation, match=rf"^{number}: "):
+        node.check_invariants((4, 0, 1, NOBODY))
+
+
+def test_a_newer_epoch_forgets_leader_and_vote_and_the_same_one_keeps_them() -> None:
+    node = quorum()._state
+    node.become(ROLES[Unattached], voted_id=BrokerId(2))
+    node.become(ROLES[Follower], leader_id=BrokerId(3))
+    assert (node.leader_id, node.voted_id) == (3, 2)
+    node.become(ROLES[Prospective])
+    assert (node.leader_id, node.voted_id) == (3, 2)
+    node.become(ROLES[Unattached], leader_epoch=Epoch(5))
+    assert (node.leader_id, node.voted_id) == (NOBODY, NOBODY)

@@ -7,16 +7,16 @@ from typing import Any
 
 import cbor2
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp import ClientSession, web
 
 from quorumlog.metadata_quorum.controller.requests import FindTopics, TopicResults
 from quorumlog.metadata_quorum.controller_client import TopicResult
 from quorumlog.metadata_quorum.io.request_batches import BATCH_MAX, MESSAGES_MAX, RequestBatches
-from quorumlog.metadata_quorum.io.rpc import BATCH_REQUESTS_MAX, Reply, RpcServer
-from quorumlog.metadata_quorum.io.rpc_client import RpcClient, RpcFailed, RpcMalformed, RpcTooLarge
+from quorumlog.metadata_quorum.io.rpc import BATCH_REQUESTS_MAX, Reply
+from quorumlog.metadata_quorum.io.rpc_client import RpcFailed, RpcMalformed, RpcTooLarge
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, TopicId
+from quorumlog.wire.codec.identifiers import TopicId
+from tests.unit.metadata_quorum.test_quorum_rpc import app_of, client, node_of, serving
 
 NODE = "node:1"
 
@@ -58,10 +58,13 @@ class Caller:
 
 
 @asynccontextmanager
-async def batches(caller: Caller) -> AsyncIterator[RequestBatches]:
-    errors: list[BaseException] = []
+async def batches(*, holds: bool = False) -> AsyncIterator[tuple[Caller, RequestBatches]]:
+    """`holds`: no message is answered before a test opens the gate."""
+    caller, errors = Caller(), list[BaseException]()
+    if holds:
+        caller.gate.clear()
     made = RequestBatches(caller, errors.append)
-    yield made
+    yield caller, made
     await made.close()
     assert not errors
 
@@ -77,8 +80,7 @@ async def until_sent(caller: Caller, messages: int) -> None:
 
 
 async def test_requests_of_one_turn_are_one_message_and_each_gets_its_answer() -> None:
-    caller = Caller()
-    async with batches(caller) as made:
+    async with batches() as (caller, made):
         tasks = [ask(made, f"r{at}", at) for at in range(3)]
         answers = [await task for task in tasks]
     assert caller.messages == [["r0", "r1", "r2"]]
@@ -86,8 +88,7 @@ async def test_requests_of_one_turn_are_one_message_and_each_gets_its_answer() -
 
 
 async def test_requests_of_other_kinds_nodes_or_limits_are_other_messages() -> None:
-    caller = Caller()
-    async with batches(caller) as made:
+    async with batches() as (caller, made):
         await asyncio.gather(
             ask(made, "text"),
             ask(made, 5),
@@ -98,8 +99,7 @@ async def test_requests_of_other_kinds_nodes_or_limits_are_other_messages() -> N
 
 
 async def test_one_that_is_refused_fails_alone() -> None:
-    caller = Caller()
-    async with batches(caller) as made:
+    async with batches() as (_, made):
         tasks = [ask(made, "good", 1), ask(made, "bad"), ask(made, "good", 2)]
         good, bad, also_good = await asyncio.gather(*tasks, return_exceptions=True)
     assert (good, also_good) == (f"{NODE} good #1", f"{NODE} good #2")
@@ -108,9 +108,8 @@ async def test_one_that_is_refused_fails_alone() -> None:
 
 @pytest.mark.parametrize("failure", [RpcMalformed("status 400"), RpcTooLarge("too many bytes")])
 async def test_what_is_not_taken_together_is_sent_one_by_one(failure: RpcFailed) -> None:
-    caller = Caller()
-    caller.failure = failure
-    async with batches(caller) as made:
+    async with batches() as (caller, made):
+        caller.failure = failure
         tasks = [ask(made, "a", 1), ask(made, "b", 2)]
         answers = [await task for task in tasks]
     assert answers == [f"{NODE} a #1", f"{NODE} b #2"]
@@ -118,9 +117,8 @@ async def test_what_is_not_taken_together_is_sent_one_by_one(failure: RpcFailed)
 
 
 async def test_a_message_without_an_answer_fails_for_all_and_is_not_sent_again() -> None:
-    caller = Caller()
-    caller.failure = RpcFailed("timed out", definite=False)
-    async with batches(caller) as made:
+    async with batches() as (caller, made):
+        caller.failure = RpcFailed("timed out", definite=False)
         tasks = [ask(made, "a"), ask(made, "b")]
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert outcomes == [caller.failure, caller.failure]
@@ -128,9 +126,7 @@ async def test_a_message_without_an_answer_fails_for_all_and_is_not_sent_again()
 
 
 async def test_requests_gather_while_enough_messages_are_under_way() -> None:
-    caller = Caller()
-    caller.gate.clear()
-    async with batches(caller) as made:
+    async with batches(holds=True) as (caller, made):
         tasks = []
         for at in range(MESSAGES_MAX):
             tasks.append(ask(made, "early", at))
@@ -145,9 +141,7 @@ async def test_requests_gather_while_enough_messages_are_under_way() -> None:
 
 
 async def test_a_caller_that_gives_up_takes_no_answer_from_another() -> None:
-    caller = Caller()
-    caller.gate.clear()
-    async with batches(caller) as made:
+    async with batches(holds=True) as (caller, made):
         impatient, patient = ask(made, "impatient", 1), ask(made, "patient", 2)
         await until_sent(caller, 1)
         impatient.cancel()
@@ -159,9 +153,7 @@ async def test_a_caller_that_gives_up_takes_no_answer_from_another() -> None:
 
 
 async def test_a_message_that_nothing_waits_for_is_given_up() -> None:
-    caller = Caller()
-    caller.gate.clear()
-    async with batches(caller) as made:
+    async with batches(holds=True) as (caller, made):
         tasks = [ask(made, "a"), ask(made, "b")]
         await until_sent(caller, 1)
         for task in tasks:
@@ -172,66 +164,44 @@ async def test_a_message_that_nothing_waits_for_is_given_up() -> None:
 
 
 async def test_after_the_end_no_caller_waits_and_nothing_is_sent() -> None:
-    caller = Caller()
-    caller.gate.clear()
-    made = RequestBatches(caller, lambda error: None)
-    sent = [ask(made, "sent", at) for at in range(MESSAGES_MAX)]
-    await until_sent(caller, 1)
-    waiting = ask(made, "waiting")
-    await asyncio.sleep(0)
-    await made.close()
-    outcomes = await asyncio.gather(*sent, waiting, return_exceptions=True)
-    assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
-    assert caller.messages == [["sent"] * MESSAGES_MAX]
+    async with batches(holds=True) as (caller, made):
+        sent = [ask(made, "sent", at) for at in range(MESSAGES_MAX)]
+        await until_sent(caller, 1)
+        waiting = ask(made, "waiting")
+        await asyncio.sleep(0)
+        await made.close()
+        outcomes = await asyncio.gather(*sent, waiting, return_exceptions=True)
+        assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
+        assert caller.messages == [["sent"] * MESSAGES_MAX]
 
 
-# --- over HTTP ---
+# --- many requests in one message ---
 
 ASKED = [(FindTopics(names=(name,)), name) for name in ("a", "b", "c")]
 
 
-@asynccontextmanager
-async def asking(app: web.Application) -> AsyncIterator[tuple[RpcClient, str]]:
-    server = TestServer(app)
-    await server.start_server()
-    client = RpcClient(cluster_id="c", node_id=BrokerId(2), shared_secret=None)
-    try:
-        yield client, f"127.0.0.1:{server.port}"
-    finally:
-        await client.close()
-        await server.close()
-
-
-def serving() -> web.Application:
-    """A node that finds every topic but `b`, and `a` after `c`."""
+async def test_a_batch_comes_back_in_order_whatever_is_done_first() -> None:
     found_c = asyncio.Event()
 
     async def handle(request: FindTopics, request_id: str | None) -> Reply:
-        if request.names == ("a",):
+        """Find every topic but `b`, and `a` after `c`."""
+        [name] = request.names
+        if name == "a":
             await found_c.wait()
-        if request.names == ("c",):
+        if name == "c":
             found_c.set()
-        if request.names == ("b",):
+        if name == "b":
             return Reply(error_code=ErrorCode.NOT_CONTROLLER)
-        result = TopicResult(
-            name=f"{request.names[0]} {request_id}",
-            error_code=ErrorCode.NONE,
-            topic_id=TopicId(bytes(16)),
+        found = TopicResult(
+            name=f"{name} {request_id}", error_code=ErrorCode.NONE, topic_id=TopicId(bytes(16))
         )
-        return Reply.of(TopicResults(results=(result,)))
+        return Reply.of(TopicResults(results=(found,)))
 
-    app = web.Application()
-    RpcServer(cluster_id="c", shared_secret=None, handle=handle).add_routes(app)
-    return app
-
-
-async def test_a_batch_comes_back_in_order_whatever_is_done_first() -> None:
-    async with asking(serving()) as (client, address):
-        a, b, c = await client.call_many(address, ASKED, timeout_ms=30_000)
+    async with serving(node_of(handle)) as port, client(port) as (ours, address):
+        a, b, c = await ours.call_many(address, ASKED, timeout_ms=30_000)
     assert (a.results[0].name, c.results[0].name) == ("a a", "c c")
     assert isinstance(b, RpcFailed)
-    assert b.error_code is ErrorCode.NOT_CONTROLLER
-    assert b.definite
+    assert (b.error_code, b.definite) == (ErrorCode.NOT_CONTROLLER, True)
 
 
 async def test_a_node_that_takes_no_batches_says_that_it_did_nothing() -> None:
@@ -240,11 +210,9 @@ async def test_a_node_that_takes_no_batches_says_that_it_did_nothing() -> None:
             raise web.HTTPBadRequest(text="malformed request: expected a map, got NoneType\n")
         raise AssertionError("it was sent one by one")
 
-    app = web.Application()
-    app.router.add_post("/rpc/{name}", older)
-    async with asking(app) as (client, address):
+    async with serving(app_of(older)) as port, client(port) as (ours, address):
         with pytest.raises(RpcMalformed):
-            await client.call_many(address, ASKED, timeout_ms=30_000)
+            await ours.call_many(address, ASKED, timeout_ms=30_000)
 
 
 async def test_too_few_answers_to_a_batch_are_no_answer() -> None:
@@ -252,11 +220,9 @@ async def test_too_few_answers_to_a_batch_are_no_answer() -> None:
         reply = {"error_code": 0, "leader_id": -1, "body": {"replies": []}}
         return web.Response(body=cbor2.dumps(reply))
 
-    app = web.Application()
-    app.router.add_post("/rpc/{name}", short)
-    async with asking(app) as (client, address):
+    async with serving(app_of(short)) as port, client(port) as (ours, address):
         with pytest.raises(RpcFailed, match="0 answers"):
-            await client.call_many(address, ASKED, timeout_ms=30_000)
+            await ours.call_many(address, ASKED, timeout_ms=30_000)
 
 
 @pytest.mark.parametrize(
@@ -274,11 +240,9 @@ async def test_a_batch_that_is_refused_is_carried_out_in_no_part(batch: list[obj
         handled.append(request)
         return Reply.of(TopicResults(results=()))
 
-    app = web.Application()
-    RpcServer(cluster_id="c", shared_secret=None, handle=handle).add_routes(app)
     envelope = {"cluster_id": "c", "protocol_version": 1, "sender_id": 2, "batch": batch}
-    async with asking(app) as (client, address):
-        url = f"http://{address}/rpc/FindTopics"
-        async with client.session.post(url, data=cbor2.dumps(envelope)) as answer:
+    async with serving(node_of(handle)) as port, ClientSession() as session:
+        url = f"http://127.0.0.1:{port}/rpc/FindTopics"
+        async with session.post(url, data=cbor2.dumps(envelope)) as answer:
             assert answer.status == 400
     assert handled == []

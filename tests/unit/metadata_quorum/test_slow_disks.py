@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.messages import FetchRequest, VoteRequest, VoteResponse
+from quorumlog.metadata_quorum.core.messages import FetchRequest, VoteRequest
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import (
     Candidate,
@@ -19,16 +19,22 @@ from quorumlog.metadata_quorum.core.roles import (
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.core.timeouts import WRITE_MS_MAX, Timeouts
 from quorumlog.metadata_quorum.driver.driver import QUIET_MS, Stalls
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from quorumlog.wire.codec.identifiers import BrokerId, Offset
 from tests.support.metadata_quorum.drivers import Network
 from tests.support.metadata_quorum.quorums import (
     answered,
     asked,
+    fail,
     fetch_request,
     fetch_response,
     only,
+    records,
+    reply,
+    requested,
+    role_of,
     sent,
     started,
+    tick,
     vote_request,
     vote_response,
 )
@@ -45,7 +51,7 @@ LOCAL = QuorumSettings(
 def candidate(*, voter_write_ms: int = 0) -> tuple[Quorum, list[effects.Effect]]:
     """Voter 1 at 1000 ms: it has the pre-vote of voter 2, and orders the write of its own vote."""
     node = started()
-    first, _ = sent(node.step(1000, events.Ticked()), VoteRequest)
+    first, _ = sent(tick(node, 1000), VoteRequest)
     pre_vote = vote_response(0, granted=True, write_ms=voter_write_ms)
     ordered = node.step(1000, answered(first, pre_vote))
     assert isinstance(node.role, Candidate)
@@ -66,10 +72,10 @@ def test_the_deadline_of_a_candidate_runs_from_the_end_of_its_own_write() -> Non
     assert only(effects.PersistElection, ordered).voted_id == 1
     assert node.next_deadline_ms() == 2000
     node.step(6000, events.WriteEnded(took_ms=5000))
-    node.step(6900, events.Ticked())
+    tick(node, 6900)
     assert isinstance(node.role, Candidate)
     assert node.next_deadline_ms() == 7000
-    node.step(7000, events.Ticked())
+    tick(node, 7000)
     assert isinstance(node.role, Prospective)
 
 
@@ -80,7 +86,7 @@ def test_a_candidate_waits_for_the_write_of_a_slow_voter() -> None:
 
 def test_a_voter_that_gave_no_pre_vote_makes_a_candidate_wait_no_longer() -> None:
     node = started()
-    first, second = sent(node.step(1000, events.Ticked()), VoteRequest)
+    first, second = sent(tick(node, 1000), VoteRequest)
     node.step(1000, answered(second, vote_response(0, granted=False, write_ms=900)))
     node.step(1000, answered(first, vote_response(0, granted=True)))
     assert isinstance(node.role, Candidate)
@@ -89,50 +95,36 @@ def test_a_voter_that_gave_no_pre_vote_makes_a_candidate_wait_no_longer() -> Non
 
 def test_a_leader_waits_for_the_fetches_of_slow_voters() -> None:
     node = leader(voter_write_ms=600)
-    role = node.role
-    assert isinstance(role, Leader)
-    assert role.check_quorum_deadline_ms == 1000 + 15 * 600
+    assert role_of(node, Leader).check_quorum_deadline_ms == 1000 + 15 * 600
     node = leader()
-    fetch = fetch_request(2, epoch=1, offset=0, last_epoch=0, write_ms=700)
-    node.step(1100, asked(fetch))
-    role = node.role
-    assert isinstance(role, Leader)
-    assert role.check_quorum_deadline_ms == 1100 + 15 * 700
+    node.step(1100, asked(fetch_request(2, epoch=1, offset=0, last_epoch=0, write_ms=700)))
+    assert role_of(node, Leader).check_quorum_deadline_ms == 1100 + 15 * 700
 
 
 def test_a_voter_and_a_follower_say_how_slow_their_disks_are() -> None:
     node = started()
     for _ in range(2):
         node.step(0, events.WriteEnded(took_ms=70))
-    voted = only(effects.SendResponse, node.step(140, asked(vote_request(epoch=1)))).response
-    assert isinstance(voted, VoteResponse)
+    voted = reply(node, vote_request(epoch=1), 140)
     assert (voted.vote_granted, voted.write_ms) == (True, 70)
-    role = node.role
-    assert isinstance(role, Unattached)
-    assert role.fetch_id is not None
-    node.step(140, events.RequestFailed(request_id=role.fetch_id))
-    (fetch,) = sent(node.step(340, events.Ticked()), FetchRequest)
-    assert isinstance(fetch.request, FetchRequest)
-    assert fetch.request.write_ms == 70
+    fail(node, role_of(node, Unattached).fetch_id, 140)
+    assert requested(tick(node, 340), FetchRequest).write_ms == 70
 
 
 def test_the_fetch_deadline_of_a_follower_stands_still_while_its_log_is_flushed() -> None:
     node = started(leader_epoch=1, leader_id=2)
-    role = node.role
-    assert isinstance(role, Follower)
-    assert role.fetch_id is not None
-    records = events.FetchedRecords(
-        base_offset=Offset(0), end_offset=Offset(3), epoch_starts=((Epoch(1), Offset(0)),)
-    )
-    response = fetch_response(1)
+    fetch_id = role_of(node, Follower).fetch_id
+    assert fetch_id is not None
     received = events.ResponseReceived(
-        request_id=role.fetch_id, source=BrokerId(2), response=response, records=records
+        request_id=fetch_id,
+        source=BrokerId(2),
+        response=fetch_response(1),
+        records=records(0, 3, (1, 0)),
     )
     only(effects.FlushLog, node.step(100, received))
     flushed = events.LogFlushed(flushed_offset=Offset(3), took_ms=8000)
     assert sent(node.step(8100, flushed), FetchRequest)
-    assert isinstance(node.role, Follower)
-    assert node.role.fetch_deadline_ms == 100 + 8000 + 2000
+    assert role_of(node, Follower).fetch_deadline_ms == 100 + 8000 + 2000
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Snapshots of the metadata on a disk: when they are written, and what a node starts from."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, fields, replace
 from typing import Final
 
@@ -42,40 +42,27 @@ from quorumlog.storage.errors import DamagedLog
 from quorumlog.storage.io.disk import read_file, write_file_durably
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, Offset, TopicId
 from quorumlog.wire.codec.records import Record, encode_batch
+from tests.support.metadata_quorum.brokers import broker_image, broker_record
 
 HERE: Final = f"/data/{DIRECTORY}"
 EPOCH: Final = Epoch(3)
 
 
-def registration(broker_id: int, epoch: int) -> RegisterBroker:
-    return RegisterBroker(
-        broker_id=BrokerId(broker_id),
-        incarnation_id="x",
-        host="h",
-        port=1,
-        control_address="h:2",
-        broker_epoch=epoch,
-    )
-
-
 RECORDS: Final[Sequence[MetadataRecord]] = (
-    registration(1, 0),
+    broker_record(1, 0),
     Topic(name="a", topic_id=TopicId(b"a" * 16)),
     Topic(name="b", topic_id=TopicId(b"b" * 16)),
-    registration(2, 3),
+    broker_record(2, 3),
     RemoveTopic(topic_id=TopicId(b"a" * 16)),
     ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=1000),
 )
 
 
-class Published:
+class Published(list[tuple[ClusterDelta, ClusterImage]]):
     """An ImagePublisher that keeps what it was given."""
 
-    def __init__(self) -> None:
-        self.all: list[tuple[ClusterDelta, ClusterImage]] = []
-
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
-        self.all.append((delta, image))
+        self.append((delta, image))
 
 
 @pytest.fixture
@@ -125,13 +112,13 @@ def test_a_start_publishes_snapshot_and_rest_as_one_change_once_all_is_committed
     committed.add_publisher(published)
     committed.lead_by(BrokerId(2), Epoch(5))
     committed.advance(Offset(3))  # a new leader may know less than the snapshot holds
-    assert [image.topics for _, image in published.all] == [{}]
+    assert [image.topics for _, image in published] == [{}]
     committed.advance(Offset(6))
     assert committed.image.topics == whole.topics
     assert (committed.image.epoch, committed.image.controller_id) == (5, 2)
     assert committed.image.next_producer_id == 1000
-    [delta, image] = published.all[-1]
-    assert len(published.all) == 2
+    [delta, image] = published[-1]
+    assert len(published) == 2
     assert image is committed.image
     assert delta.brokers == {1, 2}
     assert delta.deleted_topics == {}  # it was never published
@@ -187,9 +174,7 @@ def test_a_control_batch_of_another_shape_is_a_damaged_snapshot(
     log: MetadataLog, caplog: pytest.LogCaptureFixture, keys: list[bytes], message: str
 ) -> None:
     snapshot_id = SnapshotId(Offset(4), EPOCH)
-    control = [
-        Record(offset=index, timestamp_ms=0, key=key, value=b"") for index, key in enumerate(keys)
-    ]
+    control = [Record(index, 0, key, b"") for index, key in enumerate(keys)]
     content = encode_batch(control, leader_epoch=EPOCH, is_control=True)
     log.snapshots.append_fetched(snapshot_id, 0, content)
     with pytest.raises(CorruptSnapshot, match=message):
@@ -214,16 +199,21 @@ def test_a_log_without_its_start_needs_a_snapshot(
 
 
 @pytest.mark.parametrize(
-    ("snapshot_id", "message"),
+    ("snapshot_id", "records", "message"),
     [
-        (SnapshotId(Offset(9), EPOCH), "but the log holds"),
-        (SnapshotId(Offset(4), Epoch(2)), "of another log"),
+        (SnapshotId(Offset(9), EPOCH), RECORDS[:1], "but the log holds"),
+        (SnapshotId(Offset(4), Epoch(2)), RECORDS[:1], "of another log"),
+        (SnapshotId(Offset(5), EPOCH), [RECORDS[1]] * 2, "its records do not fit"),
     ],
 )
-def test_a_snapshot_that_does_not_fit_the_log_is_not_used(
-    log: MetadataLog, caplog: pytest.LogCaptureFixture, snapshot_id: SnapshotId, message: str
+def test_a_snapshot_that_does_not_fit_the_log_or_in_itself_is_not_used(
+    log: MetadataLog,
+    caplog: pytest.LogCaptureFixture,
+    snapshot_id: SnapshotId,
+    records: Sequence[MetadataRecord],
+    message: str,
 ) -> None:
-    log.snapshots.write(snapshot_id, RECORDS[:1], last_time_ms=0)
+    log.snapshots.write(snapshot_id, records, last_time_ms=0)
     assert restored_image(log) is None
     assert message in caplog.text
 
@@ -232,14 +222,6 @@ def test_a_snapshot_under_another_name_is_not_used(disk: SimDisk, log: MetadataL
     path = write(log, 4)
     disk.rename(path, f"{HERE}/{SnapshotId(Offset(5), EPOCH).file_name}")
     assert restored_image(log) is None
-
-
-def test_records_that_do_not_fit_each_other_are_a_damaged_snapshot(
-    log: MetadataLog, caplog: pytest.LogCaptureFixture
-) -> None:
-    log.snapshots.write(SnapshotId(Offset(5), EPOCH), [RECORDS[1], RECORDS[1]], last_time_ms=0)
-    assert restored_image(log) is None
-    assert "its records do not fit" in caplog.text
 
 
 def test_the_two_newest_are_kept_and_drafts_are_removed(disk: SimDisk, log: MetadataLog) -> None:
@@ -252,45 +234,37 @@ def test_the_two_newest_are_kept_and_drafts_are_removed(disk: SimDisk, log: Meta
 
 
 def test_a_stop_gives_the_snapshot_up(disk: SimDisk, log: MetadataLog) -> None:
-    def no() -> bool:
-        return False
-
-    goes_on: Callable[[], bool] = no
     snapshot_id = SnapshotId(Offset(4), EPOCH)
-    records = [*RECORDS]
-    assert not log.snapshots.write(snapshot_id, records, last_time_ms=0, goes_on=goes_on)
+    assert not log.snapshots.write(snapshot_id, RECORDS, last_time_ms=0, goes_on=lambda: False)
     assert not [name for name in disk.listdir(HERE) if "checkpoint." in name]
     assert log.snapshots.ids() == []
 
 
 def full_access() -> AccessImage:
-    acls = [
-        AclBinding(
-            resource_type=2,
-            resource_name=name,
-            pattern_type=3,
-            principal="User:ann",
-            host="*",
-            operation=3,
-            permission_type=3,
-        )
-        for name in ("t", "u")
-    ]
+    acl = AclBinding(
+        resource_type=2,
+        resource_name="t",
+        pattern_type=3,
+        principal="User:ann",
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
     quotas: dict[QuotaEntity, dict[str, float]] = {
         (("client-id", None), ("user", "ann")): {"producer_byte_rate": 5.0}
     }
     credential = credential_of(1, iterations=4096, salt=b"s", salted_password=b"p")
-    return AccessImage(acls=frozenset(acls), quotas=quotas, credentials={("ann", 1): credential})
+    return AccessImage(
+        acls=frozenset({acl, replace(acl, resource_name="u")}),
+        quotas=quotas,
+        credentials={("ann", 1): credential},
+    )
 
 
 def full_broker() -> BrokerImage:
-    return BrokerImage(
-        broker_id=BrokerId(4),
-        broker_epoch=12,
-        incarnation_id="i",
-        host="h",
-        port=1,
-        control_address="h:2",
+    return broker_image(
+        4,
+        12,
         rack="r",
         directory_id="d",
         boot_id="b",

@@ -1,5 +1,6 @@
 """Changes of the voters, as a leader makes them (KIP-853)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,21 +15,23 @@ from quorumlog.metadata_quorum.core.messages import (
     UpgradeKRaftVersionRequest,
     VoterChangeRequest,
     VoterChangeResponse,
-    VoteRequest,
 )
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader, Resigned, Unattached
-from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.core.voter_sets import Voter, VoterSet
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.quorums import (
-    answered,
     asked,
+    begin,
+    elect,
     fetch_request,
+    flush,
     only,
+    quorum_of,
+    role_of,
     sent,
-    vote_response,
+    tick,
 )
 from tests.support.metadata_quorum.voters import directory_id, voter, voter_set
 
@@ -39,14 +42,7 @@ CONFIGURED = VoterSet(
 
 def node(*numbers: int, **given: Any) -> Quorum:
     """Node 1 with a log of one record; these are the voters in it, or kraft.version is 0."""
-    quorum = Quorum(
-        node_id=BrokerId(1),
-        voters=CONFIGURED,
-        settings=QuorumSettings(),
-        random_fraction=lambda: 0.0,
-        directory_id=directory_id("1"),
-        **given,
-    )
+    quorum = quorum_of(1, CONFIGURED, directory_id=directory_id("1"), **given)
     started = events.Started(
         leader_epoch=Epoch(1),
         log_end_offset=Offset(1),
@@ -60,28 +56,20 @@ def node(*numbers: int, **given: Any) -> Quorum:
 
 def elected(*numbers: int, **given: Any) -> Quorum:
     """The same node as the leader of epoch 2; its log is durable, and nothing is committed yet."""
-    quorum = node(*numbers, **given)
-    orders = quorum.step(1000, events.Ticked())
-    while requests := sent(orders, VoteRequest):  # for pre-votes, then for votes
-        for one in requests:
-            assert isinstance(one.request, VoteRequest)
-            granted = vote_response(one.request.replica_epoch, granted=True)
-            orders = quorum.step(1000, answered(one, granted))
-            if sent(orders, VoteRequest):
-                break
-    assert isinstance(quorum.role, Leader)
+    quorum = elect(node(*numbers, **given))
     flush(quorum)
     return quorum
 
 
-def flush(quorum: Quorum) -> list[Effect]:
-    return quorum.step(1000, events.LogFlushed(flushed_offset=quorum.log_end_offset))
-
-
 def fetch(
-    quorum: Quorum, replica: int, *, offset: int | None = None, directory: str | None = None,
-    now_ms: int = 1000, is_new: bool = False,
-) -> list[Effect]:  # fmt: skip
+    quorum: Quorum,
+    replica: int,
+    *,
+    offset: int | None = None,
+    directory: str | None = None,
+    now_ms: int = 1000,
+    is_new: bool = False,
+) -> list[Effect]:
     """A fetch of a replica that holds all, or all below an offset."""
     end = quorum.log_end_offset if offset is None else offset
     request = fetch_request(
@@ -113,6 +101,11 @@ def answer(orders: list[Effect]) -> VoterChangeResponse:
     answers = [one.response for one in orders if isinstance(one, effects.SendResponse)]
     [response] = [one for one in answers if isinstance(one, VoterChangeResponse)]
     return response
+
+
+def check_delayed(response: VoterChangeResponse, reason: str) -> None:
+    assert response.error_code is ErrorCode.REQUEST_TIMED_OUT
+    assert reason in response.error_message
 
 
 def code(orders: list[Effect]) -> ErrorCode:
@@ -148,28 +141,21 @@ def test_the_upgrade_writes_the_configured_voters_with_their_directories() -> No
     assert code(change(quorum, UPGRADE)) is ErrorCode.NONE  # it is 1 already
 
 
-def test_the_upgrade_waits_for_the_directory_of_each_voter() -> None:
+def test_an_upgrade_waits_for_the_directory_of_each_voter() -> None:
     quorum = elected()
     fetch(quorum, 2)
-    response = answer(change(quorum, UPGRADE))
-    assert response.error_code is ErrorCode.REQUEST_TIMED_OUT
-    assert "voter 3" in response.error_message
+    check_delayed(answer(change(quorum, UPGRADE)), "voter 3")  # one by request is asked for again
     assert quorum.kraft_version == 0
-
-
-def test_a_decided_upgrade_is_made_once_each_voter_has_named_its_directory() -> None:
-    quorum = elected()
-    fetch(quorum, 2)
-    assert quorum.step(1000, events.UpgradeDecided()) == []
+    assert quorum.step(1000, events.UpgradeDecided()) == []  # one that is decided is made later
     end_offset = quorum.log_end_offset
-    quorum.step(1001, events.Ticked())
+    tick(quorum, 1001)
     fetch(quorum, 2, now_ms=1002)
     assert (quorum.kraft_version, quorum.log_end_offset) == (0, end_offset)
     append = only(effects.AppendVoters, fetch(quorum, 3, now_ms=1003))
     assert (append.voters, append.sets_kraft_version) == (voter_set(1, 2, 3), True)
     assert quorum.kraft_version == 1
     quorum.step(1004, events.UpgradeDecided())
-    quorum.step(1005, events.Ticked())
+    tick(quorum, 1005)
     assert quorum.log_end_offset == end_offset + 2
 
 
@@ -188,7 +174,7 @@ def test_a_decided_upgrade_is_that_of_the_leader_alone() -> None:
     assert quorum.step(1, events.UpgradeDecided()) == []
     quorum = elected()
     quorum.step(1000, events.UpgradeDecided())
-    quorum.step(1001, asked(BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(7))))
+    quorum.step(1001, asked(begin(2, 7)))
     quorum.step(1002, events.UpgradeDecided())
     assert (quorum.is_leader, quorum.kraft_version) == (False, 0)
 
@@ -206,30 +192,24 @@ def test_the_version_neither_falls_nor_rises_above_the_highest(
 
 def test_a_node_that_does_not_lead_names_the_leader() -> None:
     quorum = node(1, 2, 3)
-    begin = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(5))
-    quorum.step(1, asked(begin))
+    quorum.step(1, asked(begin(2, 5)))
     response = answer(change(quorum, add(4)))
     assert response.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (response.leader_id, response.leader_address) == (2, "host2:2")
 
 
-@pytest.mark.parametrize("request_", [add(4), remove(3)])
-def test_at_version_0_the_voters_are_configured(request_: VoterChangeRequest) -> None:
-    assert code(change(leader(), request_)) is ErrorCode.UNSUPPORTED_VERSION
+def test_at_version_0_the_voters_are_configured_and_the_last_one_stays() -> None:
+    for request in (add(4), remove(3)):
+        assert code(change(leader(), request)) is ErrorCode.UNSUPPORTED_VERSION
+    assert code(change(leader(1), remove(1))) is ErrorCode.INVALID_REQUEST
 
 
-def test_no_change_before_a_record_of_the_own_epoch_is_committed() -> None:
-    response = answer(change(elected(1, 2, 3), remove(3)))
-    assert response.error_code is ErrorCode.REQUEST_TIMED_OUT
-    assert "a record of its epoch" in response.error_message
-
-
-def test_one_change_at_a_time() -> None:
+def test_one_change_at_a_time_once_a_record_of_the_own_epoch_is_committed() -> None:
+    check_delayed(answer(change(elected(1, 2, 3), remove(3))), "a record of its epoch")
     quorum = leader(1, 2, 3)
     change(quorum, remove(3))
-    response = answer(quorum.step(1000, asked(remove(2), 10)))
-    assert response.error_code is ErrorCode.REQUEST_TIMED_OUT
-    assert "the previous voter change" in response.error_message
+    second = answer(quorum.step(1000, asked(remove(2), 10)))
+    check_delayed(second, "the previous voter change")
 
 
 # --- adding ---
@@ -247,6 +227,13 @@ def test_a_voter_that_has_caught_up_is_added_and_the_new_majority_commits() -> N
     assert quorum.high_watermark == quorum.log_end_offset
 
 
+FOUR = voter(4)
+
+
+def added(**changes: str) -> AddVoterRequest:
+    return AddVoterRequest(voter=replace(FOUR, **changes))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
@@ -254,18 +241,14 @@ def test_a_voter_that_has_caught_up_is_added_and_the_new_majority_commits() -> N
         (add(2, "another"), ErrorCode.DUPLICATE_VOTER),
         (add(5), ErrorCode.REQUEST_TIMED_OUT),  # it does not fetch
         (add(4, "another"), ErrorCode.REQUEST_TIMED_OUT),  # it fetches with its own directory
-        (AddVoterRequest(voter=Voter(voter_id=BrokerId(4), directory_id=directory_id("4"))),
-         ErrorCode.INVALID_REQUEST),
-        (AddVoterRequest(voter=Voter(voter_id=BrokerId(4), directory_id="x", address="host:1")),
-         ErrorCode.INVALID_REQUEST),
-        (AddVoterRequest(voter=Voter(voter_id=BrokerId(4), directory_id="A" * 22,
-                                     address="host:1")), ErrorCode.INVALID_REQUEST),
-        (AddVoterRequest(voter=Voter(voter_id=BrokerId(4), directory_id=directory_id("4"),
-                                     address="host:99999")), ErrorCode.INVALID_REQUEST),
+        (added(address=""), ErrorCode.INVALID_REQUEST),
+        (added(directory_id="x"), ErrorCode.INVALID_REQUEST),
+        (added(directory_id="A" * 22), ErrorCode.INVALID_REQUEST),
+        (added(address="host:99999"), ErrorCode.INVALID_REQUEST),
         (remove(4), ErrorCode.VOTER_NOT_FOUND),
         (remove(2, "another"), ErrorCode.VOTER_NOT_FOUND),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_changed(request_: VoterChangeRequest, expected: ErrorCode) -> None:
     quorum = leader(1, 2)
     fetch(quorum, 4)
@@ -300,9 +283,9 @@ def test_a_leader_that_was_alone_waits_for_the_fetches_of_the_voter_that_it_adds
     fetch(quorum, 2, now_ms=60_000)
     change(quorum, add(2), now_ms=60_000)
     within_ms = quorum.settings.controller_quorum_fetch_timeout_ms * 3 // 2
-    quorum.step(60_000 + within_ms - 1, events.Ticked())
+    tick(quorum, 60_000 + within_ms - 1)
     assert isinstance(quorum.role, Leader)
-    quorum.step(60_000 + within_ms, events.Ticked())
+    tick(quorum, 60_000 + within_ms)
     assert isinstance(quorum.role, Resigned)
 
 
@@ -313,24 +296,18 @@ def test_an_answer_may_be_asked_for_before_the_commit() -> None:
     assert quorum.high_watermark < quorum.log_end_offset
 
 
-def test_a_change_that_waits_too_long_may_still_be_made() -> None:
+def test_a_change_that_waits_too_long_or_whose_leader_is_deposed_may_still_be_made() -> None:
     quorum = leader(1, 2, 3)
     change(quorum, remove(3))
     flush(quorum)
     assert quorum.next_deadline_ms() is not None
     fetch(quorum, 3, now_ms=2999)
-    response = answer(quorum.step(3000, events.Ticked()))
-    assert response.error_code is ErrorCode.REQUEST_TIMED_OUT
-    assert "may still be made" in response.error_message
+    check_delayed(answer(tick(quorum, 3000)), "may still be made")
     fetch(quorum, 2, now_ms=3000)
     assert quorum.high_watermark == quorum.log_end_offset
-
-
-def test_a_leader_that_is_deposed_does_not_know_what_comes_of_the_change() -> None:
     quorum = leader(1, 2, 3)
     change(quorum, remove(3))
-    begin = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(7))
-    response = answer(quorum.step(1001, asked(begin, 99)))
+    response = answer(quorum.step(1001, asked(begin(2, 7), 99)))
     assert (response.error_code, response.leader_id) == (ErrorCode.REQUEST_TIMED_OUT, 2)
 
 
@@ -341,8 +318,8 @@ def test_the_fetches_of_another_directory_do_not_count() -> None:
     quorum = elected(1, 2, 3)
     fetch(quorum, 2, directory="wiped")
     assert quorum.high_watermark == 0
-    assert isinstance(quorum.role, Leader)
-    assert quorum.role.observers[BrokerId(2)].directory_id == directory_id("wiped")
+    observer = role_of(quorum, Leader).observers[BrokerId(2)]
+    assert observer.directory_id == directory_id("wiped")
     fetch(quorum, 2)
     assert quorum.high_watermark == quorum.log_end_offset
 
@@ -361,47 +338,49 @@ def test_a_voter_is_replaced_by_removing_and_adding_it() -> None:
 # --- removing ---
 
 
-def test_the_last_voter_stays() -> None:
-    assert code(change(leader(1), remove(1))) is ErrorCode.INVALID_REQUEST
-
-
 def test_the_fetch_of_a_voter_that_is_removed_then_does_not_hold_the_quorum() -> None:
     quorum = leader(1, 2, 3, 4, 5)
-    assert isinstance(quorum.role, Leader)
-    deadline_ms = quorum.role.check_quorum_deadline_ms
+    role = role_of(quorum, Leader)
+    deadline_ms = role.check_quorum_deadline_ms
     fetch(quorum, 5)
     change(quorum, remove(5))
     fetch(quorum, 2, now_ms=2000)
-    assert quorum.role.check_quorum_deadline_ms == deadline_ms
+    assert role.check_quorum_deadline_ms == deadline_ms
     fetch(quorum, 3, now_ms=2000)
-    assert quorum.role.check_quorum_deadline_ms > deadline_ms
+    assert role.check_quorum_deadline_ms > deadline_ms
 
 
-def test_a_leader_that_removes_itself_does_not_count_itself_and_resigns_at_the_commit() -> None:
+@pytest.fixture
+def leaving() -> Quorum:
+    """A leader that has removed itself."""
     quorum = leader(1, 2, 3)
     change(quorum, remove(1))
     flush(quorum)
-    assert not quorum.is_voter
-    assert quorum.is_leader
-    fetch(quorum, 2)  # it is 1 of the 2 that are left
-    assert quorum.is_leader
-    orders = fetch(quorum, 3)
-    assert quorum.high_watermark == quorum.log_end_offset
+    return quorum
+
+
+def test_a_leader_that_removes_itself_does_not_count_itself_and_resigns_at_the_commit(
+    leaving: Quorum,
+) -> None:
+    assert not leaving.is_voter
+    assert leaving.is_leader
+    fetch(leaving, 2)  # it is 1 of the 2 that are left
+    assert leaving.is_leader
+    orders = fetch(leaving, 3)
+    assert leaving.high_watermark == leaving.log_end_offset
     assert code(orders) is ErrorCode.NONE
-    assert isinstance(quorum.role, Resigned)
-    quorum.step(60_000, events.Ticked())
-    assert isinstance(quorum.role, Unattached)
-    quorum.step(120_000, events.Ticked())
-    assert isinstance(quorum.role, Unattached)  # it does not stand any more
+    assert isinstance(leaving.role, Resigned)
+    for now_ms in (60_000, 120_000):  # it does not stand any more
+        tick(leaving, now_ms)
+        assert isinstance(leaving.role, Unattached)
 
 
-def test_a_leader_that_removed_itself_needs_the_fetches_of_a_majority_of_the_others() -> None:
-    quorum = leader(1, 2, 3)
-    change(quorum, remove(1))
-    flush(quorum)
-    fetch(quorum, 2, now_ms=3000)
-    quorum.step(4000, events.Ticked())
-    assert isinstance(quorum.role, Resigned)  # 1 of 2 is no majority
+def test_a_leader_that_removed_itself_needs_the_fetches_of_a_majority_of_the_others(
+    leaving: Quorum,
+) -> None:
+    fetch(leaving, 2, now_ms=3000)
+    tick(leaving, 4000)
+    assert isinstance(leaving.role, Resigned)  # 1 of 2 is no majority
 
 
 # --- addresses ---
@@ -416,17 +395,15 @@ def test_a_leader_at_another_address_says_so_when_its_epoch_begins() -> None:
 
 def test_a_voter_tells_its_address() -> None:
     quorum = leader(1, 2, 3)
-    moved = Voter(voter_id=BrokerId(2), directory_id=directory_id("2"), address="moved:2")
-
-    def update(told: Voter, epoch: int) -> ErrorCode:
-        return code(
-            change(quorum, UpdateVoterRequest(voter=told, current_leader_epoch=Epoch(epoch)))
-        )
-
-    assert update(moved, 1) is ErrorCode.FENCED_LEADER_EPOCH
-    assert update(moved, 3) is ErrorCode.UNKNOWN_LEADER_EPOCH
-    assert update(voter(2), 2) is ErrorCode.NONE
-    assert quorum.voter_set == voter_set(1, 2, 3)
-    assert update(voter(4), 2) is ErrorCode.VOTER_NOT_FOUND
-    assert update(moved, 2) is ErrorCode.NONE
-    assert quorum.voter_set.get(BrokerId(2)) == moved
+    moved = replace(voter(2), address="moved:2")
+    for told, epoch, expected, address in (
+        (moved, 1, ErrorCode.FENCED_LEADER_EPOCH, "host2:2"),
+        (moved, 3, ErrorCode.UNKNOWN_LEADER_EPOCH, "host2:2"),
+        (voter(2), 2, ErrorCode.NONE, "host2:2"),
+        (voter(4), 2, ErrorCode.VOTER_NOT_FOUND, "host2:2"),
+        (moved, 2, ErrorCode.NONE, "moved:2"),
+    ):
+        request = UpdateVoterRequest(voter=told, current_leader_epoch=Epoch(epoch))
+        assert code(change(quorum, request)) is expected
+        in_force = voter_set(1, 2, 3).with_voter(replace(voter(2), address=address))
+        assert quorum.voter_set == in_force

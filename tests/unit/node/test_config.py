@@ -1,11 +1,21 @@
-"""A node's configuration: its sources, its names, and what is refused."""
+"""A node's configuration: its sources, its names, its secret, and the refusals."""
 
+import logging
+import re
 from pathlib import Path
 
 import pytest
 
 from quorumlog.node import config
 from quorumlog.node.config import ConfigError
+from quorumlog.node.errors import StartFailed
+from quorumlog.node.node import read_secret
+from quorumlog.settings.kafka_names import (
+    ALTERED_WITHOUT_EFFECT,
+    GROUPS,
+    WITHOUT_EFFECT,
+    is_protection,
+)
 
 COMPLETE = {
     "node.id": "1",
@@ -57,13 +67,19 @@ def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> Non
         ({"replica.lag.time.max": "1"}, "did you mean replica.lag.time.max.ms?"),
         ({"log.segment.ms": "1"}, "unknown setting log.segment.ms"),
         ({"log.segment.index.bytes": "12"}, "unknown setting log.segment.index.bytes"),
-        ({"log.roll.ms": "0"}, "log.roll.ms=0: Value must be at least 1"),
-        ({"num.partition": "3"}, "did you mean num.partitions?"),
-        ({"num.partitions": "many"}, "num.partitions=many: Not a number"),
+        ({"log.roll.ms": "0"}, ": Value must be at least 1"),
+        ({"log.roll.hours": "0"}, ": Value must be at least 1"),
+        ({"log.roll.hours": "1h"}, ": Not a number"),
+        ({"num.io.threads": "x"}, ": Not a number"),
+        ({"num.io.thread": "1"}, "unknown setting num.io.thread; did you mean num.io.threads?"),
+        ({"log.rol.ms": "1"}, "unknown setting log.rol.ms; did you mean log.roll.ms?"),
         (
-            {"auto.create.topics.enable": "yes"},
-            "auto.create.topics.enable=yes: Expected value to be either true or false",
+            {"transaction.state.log.replication": "1"},
+            "did you mean transaction.state.log.replication.factor?",
         ),
+        ({"num.partition": "3"}, "did you mean num.partitions?"),
+        ({"num.partitions": "many"}, ": Not a number"),
+        ({"auto.create.topics.enable": "yes"}, ": Expected value to be either true or false"),
         ({"node.id": ""}, "node.id is not set"),
         ({"node.id": "3"}, "node.id=3 is not in controller.quorum.voters"),
         ({"process.roles": "boss"}, "use broker, controller or both"),
@@ -87,17 +103,14 @@ def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> Non
             {"controller.quorum.voters": "-1@a:1"},
             "controller.quorum.voters=-1: Value must be at least",
         ),
-        ({"node.id": "-1"}, "node.id=-1: Value must be at least 0"),
+        ({"node.id": "-1"}, ": Value must be at least 0"),
         ({"node.id": "2147483648"}, "Value must be at most 2147483647"),
-        (
-            {"offsets.topic.segment.bytes": "1048575"},
-            "offsets.topic.segment.bytes=1048575: Value must be at least 1048576",
-        ),
-        ({"num.partitions": "0"}, "num.partitions=0: Value must be at least 1"),
-        ({"num.partitions": "1_000"}, "num.partitions=1_000: Not a number"),
+        ({"offsets.topic.segment.bytes": "1048575"}, ": Value must be at least 1048576"),
+        ({"num.partitions": "0"}, ": Value must be at least 1"),
+        ({"num.partitions": "1_000"}, ": Not a number"),
         ({"num.partitions": "1" * 5000}, "1: Not a number"),
         ({"num.partitions": "2147483648"}, "Value must be at most 2147483647"),
-        ({"min.insync.replicas": "0"}, "min.insync.replicas=0: Value must be at least 1"),
+        ({"min.insync.replicas": "0"}, ": Value must be at least 1"),
         ({"broker.session.timeout.ms": "10s"}, "=10s: Not a number"),
         ({"broker.session.timeout.ms": "-1"}, "Value must be at least 1"),
         ({"replica.fetch.wait.max.ms": "-1"}, "Value must be at least 0"),
@@ -113,11 +126,7 @@ def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> Non
         ({"listeners": "PLAINTEXT://a:\u00b2"}, "write it as host:port"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "set advertised.listeners"),
         (
-            {
-                "control.listener": "0.0.0.0:19092",
-                "node.id": "3",
-                "process.roles": "broker",
-            },
+            {"control.listener": "0.0.0.0:19092", "node.id": "3", "process.roles": "broker"},
             "control.listener=0.0.0.0:19092: other nodes cannot connect to that",
         ),
         ({"cluster.id": "a b"}, "cluster.id='a b'"),
@@ -126,29 +135,35 @@ def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> Non
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(changes: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    if message.startswith(":"):
+        [(name, value)] = changes.items()
+        message = f"{name}={value}{message}"
+    with pytest.raises(ConfigError, match=re.escape(message)):
         config.build({**COMPLETE, **changes})
-    assert message in str(refused.value)
 
 
-def test_a_properties_file_is_read_with_its_comments(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"node.id=1\nnonsense\n", "line 2: not name=value"),
+        (b"node.id=1\nlog.dirs=/a\nnode.id = 2\n", r"line 3: node\.id is set twice"),
+        (b"node.id=\xff\n", "not UTF-8 text"),
+        (b"log.dirs=/a\0b\n", "a zero byte"),
+        (None, "No such file"),
+    ],
+)
+def test_a_properties_file_is_read_with_its_comments_or_refused(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
     path = tmp_path / "node.properties"
     path.write_text("# a comment\n\nnode.id = 1\nlog.dirs=/a=b\n")
     assert config.read_properties(path) == {"node.id": "1", "log.dirs": "/a=b"}
-    path.write_text("node.id=1\nnonsense\n")
-    with pytest.raises(ConfigError, match="line 2: not name=value"):
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
         config.read_properties(path)
-    path.write_text("node.id=1\nlog.dirs=/a\nnode.id = 2\n")
-    with pytest.raises(ConfigError, match=r"line 3: node\.id is set twice"):
-        config.read_properties(path)
-    path.write_bytes(b"node.id=\xff\n")
-    with pytest.raises(ConfigError, match="not UTF-8 text"):
-        config.read_properties(path)
-    path.write_bytes(b"log.dirs=/a\0b\n")
-    with pytest.raises(ConfigError, match="a zero byte"):
-        config.read_properties(path)
-    with pytest.raises(ConfigError, match="No such file"):
-        config.read_properties(tmp_path / "absent")
 
 
 def test_a_voter_that_listens_everywhere_is_found_where_the_voters_say() -> None:
@@ -172,3 +187,99 @@ def test_every_fast_default_is_a_setting_that_exists() -> None:
 
     config.check_names(FAST_DEFAULTS)
     config.build({**COMPLETE, **FAST_DEFAULTS})
+
+
+# --- a configuration that was written for Apache Kafka ---
+
+
+COMPOSE = """
+    auto.create.topics.enable=true controller.listener.names=CONTROLLER
+    group.initial.rebalance.delay.ms=0 inter.broker.listener.name=PLAINTEXT
+    listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+    log.retention.hours=168 log.roll.hours=24 num.io.threads=8 num.network.threads=3
+    num.partitions=3 offsets.topic.replication.factor=1
+    share.coordinator.state.topic.replication.factor=1 socket.send.buffer.bytes=102400
+    transaction.state.log.min.isr=1 transaction.state.log.replication.factor=1
+"""  # what the environment of a container usually sets, without the identity of the node
+
+
+def test_a_containers_environment_starts_a_node() -> None:
+    compose = dict(setting.split("=") for setting in COMPOSE.split())
+    built = config.build({**COMPLETE, **compose})
+    assert built.broker.num_partitions == 3
+    assert built.log.segment_ms == 24 * 3_600_000
+    assert built.broker.log_retention_ms == 168 * 3_600_000
+    ignored = config.without_effect({**COMPLETE, **compose})
+    assert "listener.security.protocol.map" in ignored
+    assert not {*ignored} & {*COMPLETE, "num.partitions", "log.roll.hours", "log.retention.hours"}
+
+
+def test_milliseconds_win_over_hours() -> None:
+    built = config.build({**COMPLETE, "log.roll.hours": "24", "log.roll.ms": "5000"})
+    assert built.log.segment_ms == 5000
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ssl.keystore.location", "/keys"),
+        ("sasl.enabled.mechanisms", "SCRAM-SHA-512"),
+        ("listener.name.client.ssl.keystore.location", "/keys"),
+        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+        ("super.users", "User:admin"),
+        ("security.inter.broker.protocol", "SASL_SSL"),
+        ("listener.security.protocol.map", "CONTROLLER:PLAINTEXT,CLIENT:SSL"),
+    ],
+)
+def test_what_would_protect_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config.build({**COMPLETE, name: value})
+    assert str(refused.value).startswith(f"{name}: not supported")
+
+
+def test_a_value_that_can_be_altered_is_kept_for_its_description() -> None:
+    built = config.build({**COMPLETE, "num.io.threads": "16"})
+    assert built.static.texts["num.io.threads"] == "16"
+
+
+def test_every_name_is_in_one_table_only() -> None:
+    assert {*ALTERED_WITHOUT_EFFECT} <= {*WITHOUT_EFFECT}
+    assert sum(len(names.split()) for names in GROUPS.values()) == len(WITHOUT_EFFECT)
+    assert sorted(WITHOUT_EFFECT.keys() & {*config.known_names()}) == []
+    assert not any(is_protection(name) for name in [*WITHOUT_EFFECT, *config.known_names()])
+
+
+# --- the shared secret is read from a file, and not shown ---
+
+
+def test_without_a_file_there_is_no_secret() -> None:
+    assert read_secret(None) is None
+
+
+def test_a_secret_is_what_the_file_holds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "secret"
+    path.write_text("0123456789abcdef\n")
+    path.chmod(0o600)
+    with caplog.at_level(logging.WARNING):
+        assert read_secret(path) == "0123456789abcdef"
+        assert not caplog.records
+        path.chmod(0o644)
+        read_secret(path)
+    assert "other users can read the secret" in caplog.text
+    assert "0123456789abcdef" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"short", b"0123456789 abcdef", b"\xff" * 20, b"a" * 1025]
+)
+def test_what_is_no_secret_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(content)
+    with pytest.raises(StartFailed, match="must hold 16 to 1024 printable") as refused:
+        read_secret(path)
+    assert not content or content.decode(errors="replace") not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StartFailed, match=r"control.shared.secret.file=.*/secret: No such file"):
+        read_secret(tmp_path / "secret")

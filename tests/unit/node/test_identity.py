@@ -1,11 +1,13 @@
-"""Whose directory it is: found once, and never guessed where there are logs."""
+"""Whose directory it is: found once, never guessed where there are logs; the former process."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.node import config
+from quorumlog.node.boot_gate import BootGate
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.identity import (
@@ -16,6 +18,8 @@ from quorumlog.node.identity import (
     read_boot_id,
 )
 from quorumlog.storage.io.disk import RealDisk
+from quorumlog.wire.codec.identifiers import BrokerId
+from tests.support.metadata_quorum.brokers import broker_image
 
 
 @pytest.fixture
@@ -133,3 +137,46 @@ def test_the_boot_id_is_the_systems_or_none(tmp_path: Path) -> None:
     (tmp_path / "id").write_text("d0d2d362\n")
     assert read_boot_id(tmp_path / "id") == "d0d2d362"
     assert read_boot_id(BOOT_ID_FILE) == read_boot_id(BOOT_ID_FILE)
+
+
+# --- decision 0013: our former process in the metadata log must not reach the broker ---
+
+
+OURS, NOBODY = BrokerId(1), ClusterDelta()
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.seen: list[tuple[ClusterDelta, ClusterImage]] = []
+
+    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
+        self.seen.append((delta, image))
+
+
+def image_of(broker_epoch: int) -> ClusterImage:
+    return ClusterImage(brokers={OURS: broker_image(epoch=broker_epoch)})
+
+
+def test_the_former_process_is_never_shown_and_ours_is_shown_whole() -> None:
+    listener = Listener()
+    gate = BootGate(OURS, [listener])
+    gate.publish(NOBODY, image_of(broker_epoch=5))  # replayed: the process that crashed
+    gate.registered(9)
+    assert listener.seen == []
+    assert not gate.opened.is_set()
+    gate.publish(NOBODY, image_of(broker_epoch=9))
+    assert gate.opened.is_set()
+    ((delta, image),) = listener.seen
+    assert delta.brokers == {OURS}  # everything, not what changed last
+    assert image.brokers[OURS].broker_epoch == 9
+    gate.publish(NOBODY, image_of(broker_epoch=9))
+    assert listener.seen[1][0] is NOBODY  # from now on, each change as it is
+
+
+def test_an_image_that_is_faster_than_the_answer_is_kept_for_it() -> None:
+    listener = Listener()
+    gate = BootGate(OURS, [listener])
+    gate.publish(NOBODY, image_of(broker_epoch=9))
+    assert listener.seen == []
+    gate.registered(9)
+    assert [image.brokers[OURS].broker_epoch for _, image in listener.seen] == [9]

@@ -9,7 +9,6 @@ from quorumlog.node.config import READERS, SETTINGS
 from quorumlog.settings.kinds import BadValue, ConfigType
 from quorumlog.settings.servers import (
     ConfigSource,
-    Level,
     ServerSetting,
     StaticConfig,
     explanation,
@@ -116,43 +115,24 @@ def test_what_is_described_of_a_node_is_what_its_parts_read() -> None:
 @pytest.mark.parametrize(
     ("given", "retention_ms", "levels"),
     [
-        ({}, "604800000", []),
-        (
-            {"log.retention.hours": "2"},
-            "7200000",
-            [("log.retention.hours", "2", STATIC), ("log.retention.hours", "168", DEFAULT)],
-        ),
-        (
-            {"log.retention.hours": "2", "log.retention.minutes": "3"},
-            "180000",
-            [
-                ("log.retention.minutes", "3", STATIC),
-                ("log.retention.hours", "2", STATIC),
-                ("log.retention.hours", "168", DEFAULT),
-            ],
-        ),
-        (
-            {"log.retention.minutes": "3", "log.retention.ms": "5"},
-            "5",
-            [
-                ("log.retention.ms", "5", STATIC),
-                ("log.retention.minutes", "3", STATIC),
-                ("log.retention.hours", "168", DEFAULT),
-            ],
-        ),
-        (
-            {"log.retention.minutes": "-1"},
-            "-1",
-            [("log.retention.minutes", "-1", STATIC), ("log.retention.hours", "168", DEFAULT)],
-        ),
+        ("", "604800000", ""),
+        ("hours=2", "7200000", "hours=2 hours=168"),
+        ("hours=2 minutes=3", "180000", "minutes=3 hours=2 hours=168"),
+        ("minutes=3 ms=5", "5", "ms=5 minutes=3 hours=168"),
+        ("minutes=-1", "-1", "minutes=-1 hours=168"),
     ],
 )
-def test_the_first_of_several_names_counts(
-    given: dict[str, str], retention_ms: str, levels: list[tuple[str, str, ConfigSource]]
-) -> None:
-    static = StaticConfig(table_of(), given)
+def test_the_first_of_several_names_counts(given: str, retention_ms: str, levels: str) -> None:
+    def settings(text: str) -> list[tuple[str, str]]:
+        pairs = (one.split("=") for one in text.split())
+        return [(f"log.retention.{unit}", value) for unit, value in pairs]
+
+    static = StaticConfig(table_of(), dict(settings(given)))
     assert static.texts["log.retention.ms"] == retention_ms
-    assert static.levels("log.retention.ms") == [Level(*level) for level in levels]
+    named = settings(levels)
+    sources = [STATIC] * (len(named) - 1) + [DEFAULT]
+    found = [(one.name, one.value, one.source) for one in static.levels("log.retention.ms")]
+    assert found == [(*one, source) for one, source in zip(named, sources, strict=False)]
 
 
 def test_a_setting_that_is_told_its_default_is_told() -> None:

@@ -1,6 +1,9 @@
-"""A compacted log keeps the newest record of each key, at its offset."""
+"""A compacted log keeps the newest record of each key, at its offset, whatever crashes."""
 
-from itertools import pairwise
+from collections.abc import Callable
+from functools import partial
+from itertools import count, pairwise
+from random import Random
 
 import pytest
 
@@ -10,12 +13,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.cleaning import CleanedSegment
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.filtering import DELETE_HORIZON_BIT
-from quorumlog.wire.codec.records import (
-    Compression,
-    Record,
-    encode_batch,
-    iterate_headers,
-)
+from quorumlog.wire.codec.records import Compression, Record, encode_batch, iterate_headers
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 from tests.support.storage.batches import open_log, read_all
 from tests.support.storage.cleaning import (
@@ -30,6 +28,7 @@ from tests.support.storage.cleaning import (
     records_of,
     rules,
 )
+from tests.support.storage.crashes import lose_power_at
 
 
 def test_the_newest_record_of_each_key_stays_at_its_offset() -> None:
@@ -70,19 +69,33 @@ def test_a_cleaned_log_has_no_holes_and_is_the_same_when_it_is_opened_again() ->
 def test_a_follower_goes_on_from_any_batch_of_a_log_that_was_cleaned(copied: int) -> None:
     """Its log may end where the leader has one empty batch for what was before and after."""
     leader, follower = log_of_writes(), open_log(SimDisk(), TINY)
-    while follower.log_end_offset < 2 * copied:
-        copy_from(leader, follower, end_offset=2 * copied)
+    copy_from(leader, follower, end_offset=2 * copied)
     clean(leader, rules())
     clean(leader, rules(first_dirty_offset=80))
-    while follower.log_end_offset < leader.log_end_offset:
-        copy_from(leader, follower, end_offset=leader.log_end_offset)
+    copy_from(leader, follower, end_offset=leader.log_end_offset)
     kept = [one for one in found(leader) if one[0] >= 2 * copied]
     assert [one for one in found(follower) if one[0] >= 2 * copied] == kept
 
 
+def horizons(log: Log) -> dict[int, int]:
+    """The batches with a delete horizon, by their base offsets."""
+    headers = (header for _, header in iterate_headers(read_all(log)))
+    return {
+        one.base_offset: one.base_timestamp
+        for one in headers
+        if one.attributes & DELETE_HORIZON_BIT
+    }
+
+
+def append_filler(log: Log, key: str = "filler") -> None:
+    for number in range(12):
+        append(log, (key, f"later {number}"))
+
+
 def copy_from(leader: Log, follower: Log, *, end_offset: int) -> None:
-    read = leader.read(follower.log_end_offset, max_bytes=300, end_offset=end_offset)
-    assert follower.append_as_follower(read.records).size > 0
+    while follower.log_end_offset < end_offset:
+        read = leader.read(follower.log_end_offset, max_bytes=300, end_offset=end_offset)
+        assert follower.append_as_follower(read.records).size > 0
 
 
 def test_nothing_from_the_end_offset_on_is_changed() -> None:
@@ -118,33 +131,24 @@ def test_what_a_pass_had_no_room_to_learn_gets_no_horizon(batch: bytes) -> None:
     append(log, ("a", "old"))
     append(log, ("b", "x"))
     log.append_as_leader(batch, leader_epoch=0, wall_ms=0)
-    for number in range(12):
-        append(log, ("filler", f"{number}"))
+    append_filler(log)
     cleaning = begin(log, rules())
     cleaning.newest.keys_max = 2
     assert complete(log, cleaning) == 2
-    headers = [header for _, header in iterate_headers(read_all(log))]
-    assert not any(header.attributes & DELETE_HORIZON_BIT for header in headers)
+    assert horizons(log) == {}
     clean(log, rules(first_dirty_offset=2))
-    headers = [header for _, header in iterate_headers(read_all(log))]
-    assert [one.base_offset for one in headers if one.attributes & DELETE_HORIZON_BIT] == [2]
+    assert [*horizons(log)] == [2]
 
 
 def test_a_tombstone_stays_until_its_horizon() -> None:
     log = open_log(None, TINY)
     append(log, ("a", "old"), ("b", "stays"))
     append(log, ("a", None))
-    for number in range(12):
-        append(log, ("filler", f"{number}"))
+    append_filler(log)
     end = clean(log, rules(wall_ms=5000))
     assert (2, b"a", None) in found(log)
     assert (0, b"a", b"old") not in found(log)
-    horizons = [
-        header.base_timestamp
-        for _, header in iterate_headers(read_all(log))
-        if header.attributes & DELETE_HORIZON_BIT
-    ]
-    assert horizons == [6000]
+    assert [*horizons(log).values()] == [6000]
     assert [one.timestamp_ms for one in records_of(log) if one.offset == 2] == [1000]
     clean(log, rules(wall_ms=5999, first_dirty_offset=end))
     assert (2, b"a", None) in found(log)
@@ -161,8 +165,7 @@ def test_the_last_batch_of_a_producer_stays_without_records() -> None:
     log = open_log(None, TINY)
     for sequence in range(4):
         append(log, ("a", f"{sequence}"), producer=9, sequence=sequence)
-    for number in range(12):
-        append(log, ("a", f"later {number}"))
+    append_filler(log, "a")
     clean(log, rules())
     assert last_sequences(log) == {9: 3}
     assert (3, b"a", b"3") not in found(log)
@@ -174,20 +177,14 @@ def test_the_last_batch_of_a_producer_stays_without_records() -> None:
 def test_a_batch_keeps_its_compression_and_its_times(compression: Compression) -> None:
     log = open_log(None, TINY)
     append(log, ("a", "1"), ("b", "2"), ("a", "3"), (None, "no key"), compression=compression)
-    for number in range(12):
-        append(log, ("filler", f"{number}"))
+    append_filler(log)
     clean(log, rules())
     _, header = next(iterate_headers(read_all(log)))
-    assert (header.compression, header.last_offset_delta, header.record_count) == (
-        compression,
-        3,
-        2,
-    )
-    records = records_of(log)[:2]
-    assert [(one.offset, one.timestamp_ms, one.value) for one in records] == [
-        (1, 1001, b"2"),
-        (2, 1002, b"3"),
-    ]
+    assert header.compression is compression
+    assert (header.last_offset_delta, header.record_count) == (3, 2)
+    first, second = records_of(log)[:2]
+    assert (first.offset, first.timestamp_ms, first.value) == (1, 1001, b"2")
+    assert (second.offset, second.timestamp_ms, second.value) == (2, 1002, b"3")
 
 
 def test_a_log_that_was_cut_meanwhile_takes_nothing_over() -> None:
@@ -284,3 +281,41 @@ def test_a_cleaner_that_drops_the_newest_value_is_noticed(monkeypatch: pytest.Mo
     monkeypatch.setattr(NewestOffsets, "is_replaced", lambda *_: True)
     complete(log, cleaning)
     assert newest_values(log) != before
+
+
+# --- a crash at any step of a pass ---
+
+
+def log_of_small_segments(disk: SimDisk) -> Log:
+    """Return a log whose next pass swaps in one segment for several: a pass has shrunk these."""
+    log = log_of_writes(disk, count=24)
+    clean(log, rules())
+    for number in range(16):
+        append(log, (f"k{number % 7}", f"w{number}"), ("other0", "y"))
+    return log
+
+
+def test_a_pass_swaps_in_one_segment_for_several_that_an_earlier_pass_has_shrunk() -> None:
+    cleaning = begin(log_of_small_segments(SimDisk()), rules())
+    assert max(len(cleaned.replaces) for cleaned in cleaning.run() if cleaned) > 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("new_log", [partial(log_of_writes, count=16), log_of_small_segments])
+def test_after_a_crash_at_any_step_the_log_has_every_newest_value(
+    new_log: Callable[[SimDisk], Log], seed: int
+) -> None:
+    for step in count(seed, 3 if seed else 1):  # seed 0: at each step
+        disk = SimDisk()
+        log = new_log(disk)
+        log.flush()
+        before, end = newest_values(log), log.log_end_offset
+        if not lose_power_at(disk, step, partial(clean, log, rules())):
+            break
+        disk.crash(Random(1000 * seed + step))
+        again = open_log(disk, TINY, recovery_point=end)
+        assert (newest_values(again), again.log_end_offset) == (before, end)
+        names = disk.listdir(again.directory)
+        assert not [name for name in names if name.endswith((".swap", ".cleaned", ".deleted"))]
+        again.close()
+    assert step > 20

@@ -1,4 +1,4 @@
-"""What both disks do alike, and what the simulated one loses."""
+"""Disks: the behaviour that both share, the losses of the simulated one, and the reserve."""
 
 import errno
 import os
@@ -10,11 +10,17 @@ import pytest
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk, SimFile
 from quorumlog.storage.errors import StorageError
-from quorumlog.storage.io.disk import CHUNKS_PER_WRITE, Disk, RealDisk, read_file
+from quorumlog.storage.io.disk import (
+    CHUNKS_PER_WRITE,
+    Disk,
+    RealDisk,
+    read_file,
+    write_file_durably,
+)
 from quorumlog.storage.io.read_handles import KNOWS_WHAT_IS_CACHED
-from tests.support.storage.batches import TINY, fill, open_log, read_all, stamped
-
-VALUES = [f"value-{index}" for index in range(20)]
+from quorumlog.storage.io.reserve import RESERVE_BYTES, RESERVE_FILE, STEP_BYTES, keep_reserve
+from tests.support.storage.batches import TINY, VALUES, fill, open_log, read_all, stamped
+from tests.support.storage.crashes import fail_on
 
 
 @pytest.fixture(params=["real", "simulated"])
@@ -139,20 +145,22 @@ def test_a_log_lives_on_either(place: tuple[Disk, str]) -> None:
     log.close()
 
 
-def sim_file() -> tuple[SimDisk, SimFile]:
+def sim_file(content: bytes = b"") -> tuple[SimDisk, SimFile]:
+    """A file with durable content, in a directory that has been synced."""
     disk = SimDisk()
     disk.mkdir("/d")
     file = disk.open("/d/file", create=True)
     disk.fsync_dir("/d")
+    if content:
+        file.append([content])
+        file.fsync()
     return disk, file
 
 
 def test_a_crash_keeps_what_was_synced_and_some_beginning_of_the_rest() -> None:
     found = set()
     for seed in range(200):
-        disk, file = sim_file()
-        file.append([b"safe"])
-        file.fsync()
+        disk, file = sim_file(b"safe")
         for letter in b"abc":
             file.append([bytes([letter]) * 2])
         disk.crash(Random(seed))
@@ -166,20 +174,14 @@ def test_a_crash_keeps_what_was_synced_and_some_beginning_of_the_rest() -> None:
 def test_names_vanish_unless_their_directory_was_synced() -> None:
     found = set()
     for seed in range(50):
-        disk, file = sim_file()
-        file.append([b"old"])
-        file.fsync()
+        disk, _ = sim_file(b"old")
         draft = disk.open("/d/draft", create=True)
         draft.append([b"new"])
         draft.fsync()
         disk.rename("/d/draft", "/d/file")
         disk.crash(Random(seed))
         found.add((tuple(disk.listdir("/d")), read_file(disk, "/d/file")))
-    assert found == {
-        (("file",), b"old"),
-        (("draft", "file"), b"old"),
-        (("file",), b"new"),
-    }
+    assert found == {(("file",), b"old"), (("draft", "file"), b"old"), (("file",), b"new")}
 
 
 def test_a_rename_may_outlive_the_content_it_was_made_for() -> None:
@@ -197,9 +199,7 @@ def test_a_rename_may_outlive_the_content_it_was_made_for() -> None:
 def test_a_directory_may_have_its_old_name_again_unless_its_parent_was_synced() -> None:
     found = set()
     for seed in range(50):
-        disk, file = sim_file()
-        file.append([b"safe"])
-        file.fsync()
+        disk, _ = sim_file(b"safe")
         disk.fsync_dir("/d")
         disk.rename("/d", "/e")
         disk.rename("/e", "/f")
@@ -225,15 +225,10 @@ def test_a_death_keeps_all_but_handles_and_locks() -> None:
         file.append([b"d"])
 
 
-def fail_fsync(operation: str, path: str) -> None:
-    if operation == "fsync":
-        raise OSError(errno.EIO, path)
-
-
 def test_pages_dropped_by_a_failed_fsync_are_not_saved_by_the_next() -> None:
     disk, file = sim_file()
     file.append([b"lost"])
-    disk.on_operation = fail_fsync
+    disk.on_operation = fail_on("fsync")
     with pytest.raises(OSError, match="/d/file"):
         file.fsync()
     disk.on_operation = None
@@ -248,14 +243,12 @@ def test_pages_dropped_by_a_failed_fsync_are_not_saved_by_the_next() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_pages_dropped_by_a_failed_fsync_may_leave_the_page_cache(seed: int) -> None:
-    disk, file = sim_file()
-    file.append([b"safe"])
-    file.fsync()
+    disk, file = sim_file(b"safe")
     disk.fsync_dir("/d")
     other = disk.open("/d/other", create=True)
     other.append([b"in memory"])
     file.append([b"lost"])
-    disk.on_operation = fail_fsync
+    disk.on_operation = fail_on("fsync")
     with pytest.raises(OSError, match=r"/d/file"):
         file.fsync()
     disk.on_operation = None
@@ -304,8 +297,7 @@ def test_a_full_disk_takes_what_fits() -> None:
 def test_the_same_seed_crashes_alike() -> None:
     def run(seed: int) -> bytes:
         disk = SimDisk()
-        log = open_log(disk)
-        fill(log, VALUES)
+        fill(open_log(disk), VALUES)
         disk.crash(Random(seed))
         return read_all(open_log(disk))
 
@@ -346,3 +338,62 @@ def test_a_file_that_nobody_has_open_is_not_opened_for_a_read_that_may_not_wait(
     assert file.pread_cached(4, 0) is None
     file.size()
     assert file.pread_cached(4, 0) == b"0123"
+
+
+# --- the reserve of a log directory: it gives way to small files, and comes back ---
+
+
+RESERVE = f"/d/{RESERVE_FILE}"
+
+
+def full_disk(*, with_reserve: bool = True) -> SimDisk:
+    disk = SimDisk()
+    disk.mkdir("/d/p-0")
+    write_file_durably(disk, "/d/small", b"old")
+    if with_reserve:
+        keep_reserve(disk, "/d")
+    disk.capacity_bytes = disk.bytes_used()
+    return disk
+
+
+@pytest.mark.parametrize("path", ["/d/small", "/d/p-0/small"])
+def test_a_small_file_finds_room_and_the_reserve_takes_back_what_is_left(path: str) -> None:
+    disk = full_disk()
+    write_file_durably(disk, path, bytes(100))
+    assert read_file(disk, path) == bytes(100)
+    assert disk.bytes_free() == 0
+    assert disk.size(RESERVE) >= RESERVE_BYTES - 100
+    disk.capacity_bytes = None
+    write_file_durably(disk, "/d/small", b"new")  # the first that finds room makes it whole
+    assert disk.size(RESERVE) == RESERVE_BYTES
+    disk.open(RESERVE).append([bytes(10)])
+    keep_reserve(disk, "/d")  # one that is too long is cut
+    assert disk.size(RESERVE) == RESERVE_BYTES
+
+
+def test_all_of_it_is_given_up_for_small_files_and_nothing_for_a_large_one() -> None:
+    disk = full_disk()
+    with pytest.raises(OSError, match="No space"):
+        write_file_durably(disk, "/d/small", bytes(STEP_BYTES + 1))
+    assert disk.size(RESERVE) == RESERVE_BYTES
+    for number in range(RESERVE_BYTES // STEP_BYTES):
+        write_file_durably(disk, f"/d/{number}", bytes(STEP_BYTES))
+    with pytest.raises(OSError, match="No space"):
+        write_file_durably(disk, "/d/last", bytes(STEP_BYTES))
+    assert disk.size(RESERVE) == 0
+
+
+def test_without_a_reserve_a_full_disk_refuses_and_keeps_the_old_file() -> None:
+    disk = full_disk(with_reserve=False)
+    with pytest.raises(OSError, match="No space"):
+        write_file_durably(disk, "/d/small", b"new")
+    assert read_file(disk, "/d/small") == b"old"
+    assert not disk.exists(RESERVE)
+
+
+def test_an_error_that_is_not_for_want_of_room_gives_up_nothing() -> None:
+    disk = full_disk()
+    disk.on_operation = fail_on("fsync")
+    with pytest.raises(OSError, match="Input/output"):
+        write_file_durably(disk, "/d/small", b"")
+    assert disk.size(RESERVE) == RESERVE_BYTES

@@ -1,7 +1,9 @@
-"""What a log promises to the partition above it."""
+"""The promises of a log to the partition above it."""
 
 import errno
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -14,22 +16,23 @@ from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 from tests.support.storage.batches import (
+    COMPACTED,
     DIRECTORY,
-    TINY,
+    VALUES,
     batch,
+    file_of,
     fill,
+    log_of,
     open_log,
     read_all,
     stamped,
     timed_batch,
 )
-
-VALUES = [f"value-{index}" for index in range(20)]
+from tests.support.storage.crashes import fail_on
 
 
 def test_a_leader_gives_offsets_and_its_epoch_and_leaves_the_given_buffer_alone() -> None:
-    log = open_log()
-    fill(log, ["z"], leader_epoch=0)
+    log = log_of(["z"], leader_epoch=0)
     given = batch("a", "b", timestamp_ms=2000)
     view = memoryview(given)
     assert log.append_as_leader(view, leader_epoch=7, wall_ms=0) == AppendInfo(
@@ -43,8 +46,7 @@ def test_a_leader_gives_offsets_and_its_epoch_and_leaves_the_given_buffer_alone(
 
 
 @pytest.mark.parametrize(
-    "records",
-    [b"", batch("a")[:-1], batch("a") + b"\0", batch("a")[:60], batch("a") + batch("b")],
+    "records", [b"", batch("a")[:-1], batch("a") + b"\0", batch("a")[:60], batch("a") + batch("b")]
 )
 def test_a_leader_appends_one_whole_batch(records: bytes) -> None:
     log = open_log()
@@ -53,26 +55,17 @@ def test_a_leader_appends_one_whole_batch(records: bytes) -> None:
     assert (log.log_end_offset, log.size) == (0, 0)
 
 
-def test_a_follower_copies_the_bytes_of_its_leader() -> None:
-    leader, follower = open_log(), open_log()
-    fill(leader, VALUES, leader_epoch=3)
+def test_a_follower_copies_the_bytes_of_its_leader_and_notes_every_epoch_where_it_starts() -> None:
+    leader, follower = log_of(VALUES[:3], leader_epoch=2), open_log()
+    fill(leader, VALUES, leader_epoch=5)
     info = follower.append_as_follower(read_all(leader))
-    assert (info.first_offset, info.last_offset) == (0, len(VALUES) - 1)
+    assert (info.first_offset, info.last_offset) == (0, len(VALUES) + 2)
     assert read_all(follower) == read_all(leader)
-    assert follower.epochs.entries == leader.epochs.entries
-
-
-def test_a_follower_notes_every_epoch_where_it_starts() -> None:
-    leader, follower = open_log(), open_log()
-    for leader_epoch in (2, 5):
-        fill(leader, VALUES[:3], leader_epoch=leader_epoch)
-    follower.append_as_follower(read_all(leader))
-    assert follower.epochs.entries == ((2, 0), (5, 3))
+    assert follower.epochs.entries == leader.epochs.entries == ((2, 0), (5, 3))
 
 
 def test_kafka_6361_no_batch_of_an_older_epoch_follows_one_of_a_newer() -> None:
-    log = open_log()
-    fill(log, ["a"], leader_epoch=4)
+    log = log_of(["a"], leader_epoch=4)
     log.epochs.assign(6, 1)  # elected, and wrote nothing
     older = batch("b", base_offset=1, leader_epoch=5)
     with pytest.raises(UnexpectedOffset):
@@ -86,23 +79,23 @@ def test_kafka_6361_no_batch_of_an_older_epoch_follows_one_of_a_newer() -> None:
 
 @pytest.mark.parametrize("base_offset", [0, 2])
 def test_a_follower_refuses_what_does_not_continue_its_log(base_offset: int) -> None:
-    log = open_log()
-    fill(log, ["a"])
+    log = log_of(["a"])
     before = read_all(log)
     with pytest.raises(UnexpectedOffset):
         log.append_as_follower(batch("b", base_offset=base_offset, leader_epoch=1))
     assert (read_all(log), log.epochs.latest_epoch) == (before, 0)
 
 
-def test_a_compacted_log_may_have_gaps() -> None:
-    log = open_log(settings=LogSettings(cleanup_policy="compact", segment_bytes=400))
-    log.append_as_follower(batch("a", base_offset=5, leader_epoch=0))
-    log.append_as_follower(batch("b", base_offset=9, leader_epoch=0))
+def test_a_compacted_log_may_have_gaps_from_the_moment_that_it_is_compacted() -> None:
+    log = open_log()
+    first, second = (batch("a", base_offset=at, leader_epoch=0) for at in (5, 9))
+    with pytest.raises(UnexpectedOffset):
+        log.append_as_follower(first)
+    log.settings = COMPACTED
+    log.append_as_follower(first)
+    log.append_as_follower(second)
     assert log.log_end_offset == 10
-    assert log.read(6, max_bytes=1, end_offset=10) == (
-        batch("b", base_offset=9, leader_epoch=0),
-        10,
-    )
+    assert log.read(6, max_bytes=1, end_offset=10) == (second, 10)
 
 
 def test_a_partial_batch_at_the_end_of_a_fetch_is_left_out() -> None:
@@ -127,8 +120,7 @@ def test_kafka_18723_a_follower_takes_no_corrupt_batch_and_none_of_a_newer_epoch
 
 
 def test_reads_return_whole_batches_within_max_bytes_and_go_on_where_they_stopped() -> None:
-    log = open_log()
-    fill(log, VALUES)
+    log = log_of()
     size = len(batch(VALUES[0]))
     assert log.read(0, max_bytes=2 * size + 1, end_offset=20) == (stamped(VALUES[:2]), 2)
     assert log.read(0, max_bytes=1, end_offset=20).next_offset == 1
@@ -156,8 +148,7 @@ def test_kafka_9807_no_read_returns_a_record_at_or_above_its_end_offset() -> Non
 
 
 def test_reads_outside_the_log_are_refused() -> None:
-    log = open_log()
-    fill(log, VALUES)
+    log = log_of()
     log.advance_log_start_offset(3)
     for offset in (2, 21):
         with pytest.raises(OffsetOutOfRange):
@@ -209,8 +200,7 @@ def test_truncation_cuts_whole_batches_and_the_log_goes_on_from_there() -> None:
 
 
 def test_kafka_10706_epochs_are_cut_even_if_the_log_ends_there_already() -> None:
-    log = open_log()
-    fill(log, VALUES[:3], leader_epoch=1)
+    log = log_of(VALUES[:3], leader_epoch=1)
     log.epochs.assign(4, 3)  # elected, and deposed before it wrote anything
     log.truncate_to(3)
     assert (log.log_end_offset, log.epochs.entries) == (3, ((1, 0),))
@@ -226,8 +216,7 @@ def test_truncation_below_the_first_segment_starts_the_log_anew() -> None:
 
 def test_a_log_that_starts_anew_forgets_its_records_and_epochs() -> None:
     disk = SimDisk()
-    log = open_log(disk)
-    fill(log, VALUES)
+    log = log_of(disk=disk)
     log.truncate_fully_and_start_at(1000)
     assert (log.log_start_offset, log.flushed_offset, log.log_end_offset) == (1000, 1000, 1000)
     assert (log.epochs.latest_epoch, read_all(log)) == (-1, b"")
@@ -260,13 +249,12 @@ def test_the_start_moves_up_and_full_segments_below_it_go() -> None:
 
 def test_segments_that_another_thread_removes_meanwhile_have_no_size() -> None:
     disk = SimDisk()
-    log = open_log(disk)
-    fill(log, VALUES)
-    whole, middle = log.size, log.segment_base_offsets[2]
+    log = log_of(disk=disk)
+    whole, middle = log.size, file_of(log.segment_base_offsets[2])
     log.flush()
     log.close()
-    lost = disk.size(f"{DIRECTORY}/{middle:020d}.log")
-    disk.unlink(f"{DIRECTORY}/{middle:020d}.log")
+    lost = disk.size(middle)
+    disk.unlink(middle)
     assert log.size == whole - lost
 
 
@@ -303,31 +291,23 @@ def test_timestamps_lead_to_the_first_record_that_has_them_or_more() -> None:
 
 
 def test_headers_are_listed_across_segments() -> None:
-    log = open_log()
-    fill(log, VALUES)
+    log = log_of()
     assert [header.base_offset for header in log.headers(7)] == list(range(7, 20))
 
 
-def test_headers_go_on_when_reads_have_closed_their_segment(tmp_path: object) -> None:
-    log = open_log(RealDisk(), LogSettings(segment_bytes=20_000), directory=f"{tmp_path}/topic-0")
-    fill(log, [f"value-{index:03}" * 30 for index in range(500)])
-    log.flush()
-    headers = log.headers(0)
-    assert next(headers).base_offset == 0
-    for offset in log.segment_base_offsets[1:]:
-        log.read(offset, max_bytes=1, end_offset=500)
-    assert [header.base_offset for header in headers] == list(range(1, 500))
-    log.close()
-
-
-def test_few_full_segments_stay_open(tmp_path: object) -> None:
+def test_few_full_segments_stay_open_and_headers_go_on_when_theirs_is_closed(
+    tmp_path: Path,
+) -> None:
     log = open_log(RealDisk(), LogSettings(segment_bytes=1), directory=f"{tmp_path}/topic-0")
     fill(log, VALUES)
     log.flush()
+    headers = log.headers(0)
+    assert next(headers).base_offset == 0
     for _ in range(2):
         assert read_all(log) == stamped(VALUES)
     opened = [segment.is_loaded for segment in log._segments]
     assert sum(opened[:10]) == 0
+    assert [header.base_offset for header in headers] == [*range(1, 20)]
     log.truncate_to(3)
     fill(log, VALUES[3:])
     assert read_all(log) == stamped(VALUES)
@@ -343,34 +323,25 @@ def test_flush_in_a_thread_claims_no_record_that_came_after_it_began() -> None:
             appended.wait(10)
 
     disk = SimDisk()
-    log = open_log(disk)
-    fill(log, VALUES[:2])
+    log = log_of(VALUES[:2], disk=disk)
     disk.on_operation = wait_in_fsync
-    flushed: list[Offset] = []
-    thread = threading.Thread(target=lambda: flushed.append(log.flush()))
-    thread.start()
-    began.wait(10)
-    fill(log, VALUES[2:])  # it rolls segments meanwhile
-    assert read_all(log) == stamped(VALUES)
-    appended.set()
-    thread.join(10)
-    assert (flushed, log.flushed_offset, log.log_end_offset) == ([2], 2, 20)
+    with ThreadPoolExecutor(1) as pool:
+        flushed = pool.submit(log.flush)
+        began.wait(10)
+        fill(log, VALUES[2:])  # it rolls segments meanwhile
+        assert read_all(log) == stamped(VALUES)
+        appended.set()
+        assert flushed.result(10) == 2
+    assert (log.flushed_offset, log.log_end_offset) == (2, 20)
     assert log.flush() == 20
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
 def test_a_read_that_fails_does_not_fail_the_log(number: int) -> None:
     disk = SimDisk()
-    log = open_log(disk)
-    fill(log, VALUES)
-    log.close()
+    log_of(disk=disk).close()
     log = open_log(disk, clean=True)
-
-    def refuse(operation: str, path: str) -> None:
-        if operation == "open":
-            raise OSError(number, path)
-
-    disk.on_operation = refuse
+    disk.on_operation = fail_on("open", code=number)
     with pytest.raises(StorageError, match="cannot read"):
         log.read(0, max_bytes=1, end_offset=20)
     disk.on_operation = None
@@ -388,7 +359,77 @@ def test_nothing_works_after_close() -> None:
 
 
 def test_an_epoch_may_be_assigned_before_anything_is_written_in_it() -> None:
-    log = open_log(settings=TINY)
+    log = open_log()
     log.epochs.assign(3, log.log_end_offset)
     fill(log, ["a"], leader_epoch=3)
     assert log.epochs.end_offset_for(Epoch(3), log.log_end_offset) == (3, 1)
+
+
+# --- settings that are replaced while the log is open ---
+
+
+def test_other_settings_count_from_the_next_append_on_and_for_the_index_of_new_segments() -> None:
+    disk = SimDisk()
+    log = open_log(disk, LogSettings())
+    fill(log, VALUES)
+    log.settings = LogSettings(segment_bytes=1, index_interval_bytes=0)
+    fill(log, ["x", "y"])
+    log.settings = LogSettings(index_interval_bytes=0)
+    fill(log, VALUES)
+    assert log.segment_base_offsets == (0, 20, 21)
+    log.flush()
+    sizes = [disk.size(file_of(offset, ".index")) for offset in (0, 20)]
+    assert sizes == [0, 0]  # 4096 bytes for an entry; one batch
+    log.close()
+    assert disk.size(file_of(21, ".index")) > 0
+
+
+# --- how often a log waits for the disk: each time may take as long as a heartbeat ---
+
+
+@pytest.fixture
+def counted() -> tuple[SimDisk, list[str]]:
+    """A disk, and the names of its operations with their paths."""
+    operations: list[str] = []
+    disk = SimDisk(on_operation=lambda operation, path: operations.append(f"{operation} {path}"))
+    return disk, operations
+
+
+Counted = tuple[SimDisk, list[str]]
+
+
+def test_a_clean_close_costs_four_fsyncs_and_none_if_nothing_was_appended(counted: Counted) -> None:
+    disk, operations = counted
+    log = open_log(disk)
+    fill(log, ["a"], leader_epoch=1)
+    log.epochs.assign(2, 1)
+    fill(log, ["b"], leader_epoch=2)
+    assert not [one for one in operations if "fsync" in one]  # the first record of an epoch
+    log.flush()  # writes the epoch, too
+    fill(log, ["c"], leader_epoch=2)
+    operations.clear()
+    log.close()
+    kinds = [one.split()[0] for one in operations if "fsync" in one]
+    assert kinds == ["fsync", "fsync", "fsync", "fsync_dir"]
+    log = open_log(disk, clean=True)
+    operations.clear()
+    log.close()
+    assert not [one for one in operations if "fsync" in one]
+
+
+def test_a_second_lookup_by_time_loads_one_segment(counted: Counted) -> None:
+    """The first one learns the largest timestamp of every segment that it passes."""
+    disk, opened = counted
+    log = open_log(disk)
+    for time_ms in range(500):
+        log.append_as_leader(timed_batch(time_ms), leader_epoch=0, wall_ms=0)
+    log.close()
+    log = open_log(disk, clean=True)
+    assert len(log.segment_base_offsets) >= 100
+    assert log.time_lookup().first_since(460) == (460, 460)
+    for time_ms in (20, 300):
+        opened.clear()
+        assert log.time_lookup().first_since(time_ms) == (time_ms, time_ms)
+        assert [one for one in opened if one.startswith("open") and "index" in one] == [
+            f"open /data/topic-0/{time_ms:020d}{suffix}" for suffix in (".index", ".timeindex")
+        ]

@@ -1,8 +1,10 @@
 """Opening what a crash, a bad disk or another program has left."""
 
 import errno
-from collections.abc import Callable
+from functools import partial
+from itertools import count
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -11,22 +13,40 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import read_file, write_file_durably
 from quorumlog.storage.io.log import Log
-from tests.support.storage.batches import DIRECTORY, TINY, batch, fill, open_log, read_all, stamped
+from tests.support.storage.batches import (
+    COMPACTED,
+    DIRECTORY,
+    TINY,
+    VALUES,
+    batch,
+    file_of,
+    fill,
+    log_of,
+    open_log,
+    read_all,
+    stamped,
+)
+from tests.support.storage.crashes import fail_on, lose_power_at
 
-VALUES = [f"value-{index}" for index in range(20)]
+
+def closed_log() -> tuple[SimDisk, tuple[int, ...]]:
+    """The disk of a log that was closed cleanly, and where its segments start."""
+    disk = SimDisk()
+    log = log_of(disk=disk)
+    log.close()
+    return disk, log.segment_base_offsets
 
 
-def closed_log(*, flips_before_close: bool = False) -> tuple[SimDisk, tuple[int, ...]]:
+def closed_log_of_epochs(*, clean: bool) -> SimDisk:
+    """A log of the epochs 1, 4 and 6, with four records each, without their checkpoint."""
     disk = SimDisk()
     log = open_log(disk)
-    fill(log, VALUES)
-    base_offsets = log.segment_base_offsets
-    log.close(clean=not flips_before_close)
-    return disk, base_offsets
-
-
-def index_path(base_offset: int, suffix: str) -> str:
-    return f"{DIRECTORY}/{base_offset:020d}{suffix}"
+    for leader_epoch in (1, 4, 6):
+        fill(log, VALUES[:4], leader_epoch=leader_epoch)
+    log.flush()
+    log.close(clean=clean)
+    disk.unlink(f"{DIRECTORY}/leader-epoch-checkpoint")
+    return disk
 
 
 def every_answer(log: Log) -> list[object]:
@@ -47,7 +67,7 @@ def test_a_corrupt_index_is_rebuilt_even_after_a_clean_shutdown(
 ) -> None:
     disk, base_offsets = closed_log()
     expected = every_answer(open_log(disk))
-    path = index_path(base_offsets[which], suffix)
+    path = file_of(base_offsets[which], suffix)
     whole = read_file(disk, path)
     content = {
         "cut": whole[:-1],
@@ -70,14 +90,14 @@ def test_every_byte_that_recovery_reads_is_noted_and_a_clean_log_is_not_read() -
     disk, base_offsets = closed_log()
     noted: list[int] = []
     open_log(disk, note_read=noted.append)
-    assert noted == [disk.size(index_path(offset, ".log")) for offset in base_offsets]
+    assert noted == [disk.size(file_of(offset, ".log")) for offset in base_offsets]
     open_log(disk, note_read=noted.append, clean=True)
     assert len(noted) == len(base_offsets)
 
 
 def test_a_log_that_was_not_closed_cleanly_after_all_is_recovered() -> None:
     disk, base_offsets = closed_log()
-    file = disk.open(index_path(base_offsets[-1], ".log"))
+    file = disk.open(file_of(base_offsets[-1], ".log"))
     file.append([b"torn"])
     assert read_all(open_log(disk, clean=True)) == stamped(VALUES)
 
@@ -85,26 +105,22 @@ def test_a_log_that_was_not_closed_cleanly_after_all_is_recovered() -> None:
 def test_segments_below_the_recovery_point_are_not_read_whole() -> None:
     disk, base_offsets = closed_log()
     read: list[str] = []
-    disk.flip_bit(index_path(base_offsets[0], ".log"), Random(3))
+    disk.flip_bit(file_of(base_offsets[0], ".log"), Random(3))
     disk.on_operation = lambda operation, path: read.append(path) if operation == "pread" else None
     log = open_log(disk, recovery_point=base_offsets[-1])
     assert log.log_end_offset == 20
-    assert read.count(index_path(base_offsets[0], ".log")) <= 3
+    assert read.count(file_of(base_offsets[0], ".log")) <= 3
 
 
 def test_a_hole_between_segments_ends_the_log() -> None:
     disk, base_offsets = closed_log()
-    disk.unlink(index_path(base_offsets[2], ".log"))
+    disk.unlink(file_of(base_offsets[2]))
     log = open_log(disk)
     assert (log.log_end_offset, log.segment_base_offsets) == (base_offsets[2], base_offsets[:2])
-    assert disk.listdir(DIRECTORY) == [
-        *(
-            f"{offset:020d}{suffix}"
-            for offset in base_offsets[:2]
-            for suffix in (".index", ".log", ".timeindex")
-        ),
-        "leader-epoch-checkpoint",
-    ]
+    suffixes = (".index", ".log", ".timeindex")
+    left = [file_of(offset, suffix) for offset in base_offsets[:2] for suffix in suffixes]
+    checkpoint = f"{DIRECTORY}/leader-epoch-checkpoint"
+    assert [f"{DIRECTORY}/{name}" for name in disk.listdir(DIRECTORY)] == [*left, checkpoint]
 
 
 def test_leftovers_are_swept_and_an_empty_swap_file_is_refused() -> None:
@@ -119,27 +135,12 @@ def test_leftovers_are_swept_and_an_empty_swap_file_is_refused() -> None:
         open_log(disk, clean=True)
 
 
-def test_recovery_notes_the_epochs_of_batches_whose_checkpoint_was_lost() -> None:
-    disk = SimDisk()
-    log = open_log(disk)
-    for leader_epoch in (1, 4, 6):
-        fill(log, VALUES[:4], leader_epoch=leader_epoch)
-    log.flush()
-    log.close(clean=False)
-    disk.unlink(f"{DIRECTORY}/leader-epoch-checkpoint")
-    assert open_log(disk).epochs.entries == ((1, 0), (4, 4), (6, 8))
-
-
-@pytest.mark.parametrize("clean", [True, False])
-def test_epochs_are_rebuilt_below_the_recovery_point_too(clean: bool) -> None:
-    disk = SimDisk()
-    log = open_log(disk)
-    for leader_epoch in (1, 4, 6):
-        fill(log, VALUES[:4], leader_epoch=leader_epoch)
-    log.flush()
-    log.close(clean=clean)
-    disk.unlink(f"{DIRECTORY}/leader-epoch-checkpoint")
-    log = open_log(disk, clean=clean, recovery_point=12)
+@pytest.mark.parametrize(("clean", "recovery_point"), [(False, 0), (False, 12), (True, 12)])
+def test_epochs_whose_checkpoint_was_lost_are_rebuilt_below_the_recovery_point_too(
+    clean: bool, recovery_point: int
+) -> None:
+    disk = closed_log_of_epochs(clean=clean)
+    log = open_log(disk, clean=clean, recovery_point=recovery_point)
     assert log.epochs.entries == ((1, 0), (4, 4), (6, 8))
 
 
@@ -150,15 +151,14 @@ def test_epochs_beyond_the_recovered_end_are_dropped() -> None:
     log.flush()
     fill(log, ["b"], leader_epoch=2)
     disk.kill()
-    disk.open(index_path(0, ".log")).truncate(len(batch("a")) + 5)
+    disk.open(file_of(0, ".log")).truncate(len(batch("a")) + 5)
     log = open_log(disk, LogSettings())
     assert (log.log_end_offset, log.epochs.entries) == (1, ((1, 0),))
 
 
 def test_a_log_that_lost_what_was_deleted_goes_on_where_it_was_to_start() -> None:
     disk = SimDisk()
-    log = open_log(disk)
-    fill(log, VALUES)
+    log = log_of(disk=disk)
     log.advance_log_start_offset(17)
     disk.kill()
     for offset in (17, 30):
@@ -180,80 +180,55 @@ def test_a_batch_larger_than_a_recovery_chunk_is_recovered() -> None:
 def test_remnants_of_an_older_epoch_do_not_follow_newer_batches() -> None:
     disk = SimDisk()
     disk.mkdir(DIRECTORY)
-    file = disk.open(index_path(0, ".log"), create=True)
+    file = disk.open(file_of(0, ".log"), create=True)
     file.append([batch("new", leader_epoch=5), batch("old", base_offset=1, leader_epoch=3)])
     assert open_log(disk).log_end_offset == 1
 
 
 def test_a_hole_left_by_recovery_never_shows_where_gaps_are_allowed() -> None:
-    settings = LogSettings(segment_bytes=400, index_interval_bytes=0, cleanup_policy="compact")
-    number, is_over = 0, False
-    while not is_over:
-        number += 1
+    for number in count():
         disk = SimDisk()
-        log = open_log(disk, settings)
-        fill(log, VALUES)
-        base_offsets = log.segment_base_offsets
+        log = log_of(VALUES, COMPACTED, disk=disk)
+        _, second, third, *_ = log.segment_base_offsets
         log.close()
-        content = bytearray(read_file(disk, index_path(base_offsets[1], ".log")))
+        content = bytearray(read_file(disk, file_of(second)))
         content[-1] ^= 1
-        write_file_durably(disk, index_path(base_offsets[1], ".log"), bytes(content))
-        left = number
-
-        def lose_power(operation: str, path: str) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-
-        disk.on_operation = lose_power
-        try:
-            open_log(disk, settings)
-            is_over = True
-        except KeyboardInterrupt:
-            disk.on_operation = None
+        write_file_durably(disk, file_of(second), bytes(content))
+        is_lost = lose_power_at(disk, number, partial(open_log, disk, COMPACTED), None)
+        if is_lost:
             disk.crash(Random(number))
-        disk.on_operation = None
         disk.kill()
-        assert read_all(open_log(disk, settings)) == stamped(VALUES[: base_offsets[2] - 1])
+        assert read_all(open_log(disk, COMPACTED)) == stamped(VALUES[: third - 1])
+        if not is_lost:
+            break
 
 
-def test_what_was_cut_stays_cut_after_power_loss_where_gaps_are_allowed() -> None:
-    settings = LogSettings(segment_bytes=400, cleanup_policy="compact")
-    for seed in range(20):
-        disk = SimDisk()
-        log = open_log(disk, settings)
-        fill(log, VALUES)
-        log.flush()
-        end = log.segment_base_offsets[2] - 1
-        log.truncate_to(end)
-        disk.crash(Random(seed))
-        assert read_all(open_log(disk, settings)) == stamped(VALUES[:end])
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_cut_or_recovered_or_started_anew_is_so_after_power_loss(seed: int) -> None:
+    disk = SimDisk()
+    log = log_of(VALUES, COMPACTED, disk=disk)
+    log.flush()
+    end = log.segment_base_offsets[2] - 1
+    log.truncate_to(end)
+    disk.crash(Random(seed))
+    assert read_all(open_log(disk, COMPACTED)) == stamped(VALUES[:end])
 
+    disk = SimDisk()
+    log = log_of(disk=disk)
+    log.truncate_fully_and_start_at(1000)
+    fill(log, ["a"], leader_epoch=1)
+    log.flush()
+    disk.crash(Random(seed))
+    log = open_log(disk)
+    assert read_all(log) == batch("a", base_offset=1000, leader_epoch=1)
+    assert log.epochs.entries == ((1, 1000),)
 
-def test_a_log_that_started_anew_is_there_after_power_loss() -> None:
-    for seed in range(20):
-        disk = SimDisk()
-        log = open_log(disk)
-        fill(log, VALUES)
-        log.truncate_fully_and_start_at(1000)
-        fill(log, ["a"], leader_epoch=1)
-        log.flush()
-        disk.crash(Random(seed))
-        log = open_log(disk)
-        assert read_all(log) == batch("a", base_offset=1000, leader_epoch=1)
-        assert log.epochs.entries == ((1, 1000),)
-
-
-def test_what_recovery_has_found_is_durable() -> None:
-    for seed in range(20):
-        disk = SimDisk()
-        log = open_log(disk)
-        fill(log, VALUES)
-        disk.kill()
-        assert open_log(disk).flushed_offset == 20
-        disk.crash(Random(seed))
-        assert read_all(open_log(disk)) == stamped(VALUES)
+    disk = SimDisk()
+    log_of(disk=disk)
+    disk.kill()
+    assert open_log(disk).flushed_offset == 20
+    disk.crash(Random(seed))
+    assert read_all(open_log(disk)) == stamped(VALUES)
 
 
 def test_an_offset_too_far_from_its_segment_ends_the_log() -> None:
@@ -264,16 +239,8 @@ def test_an_offset_too_far_from_its_segment_ends_the_log() -> None:
             disk = SimDisk()
             disk.mkdir(DIRECTORY)
             far = batch("b", base_offset=base_offset, leader_epoch=0)
-            write_file_durably(disk, index_path(0, ".log"), good + far)
+            write_file_durably(disk, file_of(0, ".log"), good + far)
             assert read_all(open_log(disk, settings, clean=clean)) == good
-
-
-def fail_on(operation: str, suffix: str, code: int) -> object:
-    def on_operation(name: str, path: str) -> None:
-        if name == operation and path.endswith(suffix):
-            raise OSError(code, "planted")
-
-    return on_operation
 
 
 def test_kafka_10533_a_failed_fsync_is_final_and_claims_nothing() -> None:
@@ -282,7 +249,7 @@ def test_kafka_10533_a_failed_fsync_is_final_and_claims_nothing() -> None:
     fill(log, ["a"])
     log.flush()
     fill(log, ["b"])
-    disk.on_operation = fail_on("fsync", ".log", errno.EIO)  # type: ignore[assignment]  # a fake
+    disk.on_operation = fail_on("fsync", ".log")
     with pytest.raises(StorageError, match="flush"):
         log.flush()
     disk.on_operation = None
@@ -298,7 +265,7 @@ def test_kafka_7866_an_append_that_cannot_be_undone_fails_the_log() -> None:
     disk = SimDisk(capacity_bytes=0)
     log = open_log(disk)
     disk.capacity_bytes = disk.bytes_used() + 100
-    disk.on_operation = fail_on("truncate", ".log", errno.EIO)  # type: ignore[assignment]  # a fake
+    disk.on_operation = fail_on("truncate", ".log")
     with pytest.raises(StorageError, match="undo"):
         log.append_as_follower(batch("a", "b", "c", "d", "e" * 100))
     assert log.failure is not None
@@ -309,9 +276,8 @@ def test_kafka_7866_an_append_that_cannot_be_undone_fails_the_log() -> None:
 
 def test_kafka_7866_an_append_that_met_an_io_error_fails_the_log() -> None:
     disk = SimDisk()
-    log = open_log(disk)
-    fill(log, ["a"])
-    disk.on_operation = fail_on("append", ".log", errno.EIO)  # type: ignore[assignment]  # a fake
+    log = log_of(["a"], disk=disk)
+    disk.on_operation = fail_on("append", ".log")
     with pytest.raises(StorageError, match="append"):
         fill(log, ["b"])
     disk.on_operation = None
@@ -325,7 +291,7 @@ def test_a_segment_that_cannot_be_started_leaves_the_log_as_it_was() -> None:
     disk = SimDisk()
     log = open_log(disk, LogSettings(segment_bytes=1))
     fill(log, ["a"])
-    disk.on_operation = fail_on("open", ".log", errno.EMFILE)  # type: ignore[assignment]  # a fake
+    disk.on_operation = fail_on("open", ".log", errno.EMFILE)
     with pytest.raises(StorageError, match="start a segment"):
         fill(log, ["b"])
     disk.on_operation = None
@@ -337,7 +303,7 @@ def test_a_segment_that_was_started_in_part_fails_the_log() -> None:
     disk = SimDisk()
     log = open_log(disk, LogSettings(segment_bytes=200))
     fill(log, ["a"])
-    disk.on_operation = fail_on("truncate", ".log", errno.EIO)  # type: ignore[assignment]  # a fake
+    disk.on_operation = fail_on("truncate", ".log")
     with pytest.raises(StorageError, match="start a segment"):
         fill(log, ["b" * 200])
     disk.on_operation = None
@@ -357,7 +323,7 @@ def test_records_do_not_count_as_flushed_while_their_epoch_cannot_be_written(
     log = open_log(disk, LogSettings())
     fill(log, ["a"], leader_epoch=1)
     suffix = "" if operation == "fsync_dir" else ".tmp"
-    disk.on_operation = fail_on(operation, suffix, errno.ENOSPC)  # type: ignore[assignment]  # a fake
+    disk.on_operation = fail_on(operation, suffix, errno.ENOSPC)
     with pytest.raises(StorageError, match="leader-epoch-checkpoint"):
         log.flush()
     assert log.flushed_offset == 0
@@ -367,31 +333,33 @@ def test_records_do_not_count_as_flushed_while_their_epoch_cannot_be_written(
     assert open_log(disk, LogSettings(), recovery_point=1).epochs.entries == ((1, 0),)
 
 
-@pytest.mark.parametrize("cut", [lambda log: log.truncate_to(1), lambda log: log.truncate_to(0)])
-def test_a_crash_after_a_truncation_brings_back_no_epoch_that_was_cut(
-    cut: Callable[[Log], None],
-) -> None:
+@pytest.mark.parametrize("end_offset", [1, 0])
+def test_a_crash_after_a_truncation_brings_back_no_epoch_that_was_cut(end_offset: int) -> None:
     """The file still names them: it is written with the next flush."""
     disk = SimDisk()
     log = open_log(disk, LogSettings())
     for leader_epoch in range(3):
         fill(log, ["a"], leader_epoch=leader_epoch)
     log.flush()
-    cut(log)
+    log.truncate_to(end_offset)
     fill(log, ["b"], leader_epoch=2)
     disk.kill()
     log = open_log(disk, LogSettings())
     assert log.epochs.end_offset_for(1, 9).end_offset == log.log_end_offset - 1
 
 
-def test_settings_that_the_formats_cannot_hold_are_refused() -> None:
-    for bad in (
-        {"segment_bytes": 1 << 31},
-        {"segment_bytes": 0},
-        {"segment_ms": 0},
-        {"segment_index_bytes": 1},
-        {"index_interval_bytes": -1},
-    ):
-        with pytest.raises(ValueError, match=next(iter(bad)).replace("_", ".")):
-            LogSettings(**bad)  # type: ignore[arg-type]  # that is the point
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("segment_bytes", 1 << 31),
+        ("segment_bytes", 0),
+        ("segment_ms", 0),
+        ("segment_index_bytes", 1),
+        ("index_interval_bytes", -1),
+    ],
+)
+def test_settings_that_the_formats_cannot_hold_are_refused(name: str, value: int) -> None:
+    wrong: dict[str, Any] = {name: value}
+    with pytest.raises(ValueError, match=name.replace("_", ".")):
+        LogSettings(**wrong)
     assert TINY.may_have_gaps is False

@@ -1,6 +1,7 @@
-"""What a test tells its history, and what the checkers make of it; no cluster is there."""
+"""What a test tells its history, what checkers make of it, records of any client, the mark."""
 
 import threading
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from quorumlog.chaos.checkers import Valid
 from quorumlog.chaos.history import read_history
 from quorumlog.client import ErrorCode, KafkaError, RecordMetadata, TopicPartition
+from quorumlog.client.records import ConsumerRecord
 from quorumlog.client.sync import SyncConsumer, SyncProducer
 from quorumlog.testing.history import History, HistoryClosed
-from quorumlog.testing.topics import FreshTopic
-from quorumlog.testing.trial import Trial
+from quorumlog.testing.marks import ChaosMark, duration_s
+from quorumlog.testing.recorded_values import RecordedValues, key_of, read_records
+from quorumlog.testing.topics import FreshTopic, topic_name
+from quorumlog.testing.trial import Trial, directory_name
 
 KEY = "orders-0"
 
@@ -138,50 +143,38 @@ def test_every_thread_is_a_client(history: History, trial: Trial) -> None:
     assert len(readers) == 2
 
 
-def test_a_reader_that_begins_in_the_middle_accuses_no_one(history: History) -> None:
-    send(history, 1, 0)
-    send(history, 2, 1)
-    poll(history, (1, 2))
-    assert history.verdict.valid == "unknown"
+READERS: dict[str, tuple[list[int | str], Valid, str]] = {
+    # what reader a does, the verdict, and an anomaly of it
+    "one that begins in the middle accuses no one": ([1], "unknown", ""),
+    "one that begins at the beginning proves a loss": (["assign", 1], False, "lost-write"),
+    "a jump is a gap unless it is told": ([0, "seek", 2, "forget", 1], "unknown", ""),
+    "a jump that is not told is found": ([0, 2], False, "poll-skip"),
+    "a poll of unknown outcome proves no loss": (["assign", 0, "unknown", 2], "unknown", ""),
+}
 
 
-def test_a_reader_that_begins_at_the_beginning_proves_a_loss(history: History) -> None:
-    send(history, 1, 0)
-    send(history, 2, 1)
-    history.assign([KEY], client="a")
-    poll(history, (1, 2))
-    assert history.verdict.valid is False
-    assert "lost-write" in history.verdict.anomalies
-
-
-def test_a_jump_is_a_gap_unless_it_is_told(history: History) -> None:
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_is_judged_by_its_polls_and_what_is_told_of_its_place(
+    history: History, name: str
+) -> None:
+    acts, valid, anomaly = READERS[name]
     for value in range(4):
         send(history, value, value)
-    poll(history, (0, 0))
-    history.seek([KEY], client="a")
-    poll(history, (2, 2))
-    history.forget_positions(client="a")
-    poll(history, (1, 1))
-    assert history.verdict.valid == "unknown"
-
-
-def test_a_jump_that_is_not_told_is_found(history: History) -> None:
-    for value in range(3):
-        send(history, value, value)
-    poll(history, (0, 0))
-    poll(history, (2, 2))
-    assert "poll-skip" in history.verdict.anomalies
-
-
-def test_a_poll_of_unknown_outcome_proves_no_loss(history: History) -> None:
-    for value in range(3):
-        send(history, value, value)
-    history.assign([KEY], client="a")
-    poll(history, (0, 0))
-    with history.poll(client="a") as operation:
-        operation.unknown("the connection was lost")
-    poll(history, (2, 2))
-    assert history.verdict.valid == "unknown"
+    for act in acts:
+        match act:
+            case "assign":
+                history.assign([KEY], client="a")
+            case "seek":
+                history.seek([KEY], client="a")
+            case "forget":
+                history.forget_positions(client="a")
+            case "unknown":
+                with history.poll(client="a") as operation:
+                    operation.unknown("the connection was lost")
+            case _:
+                poll(history, (int(act), int(act)))
+    assert history.verdict.valid == valid
+    assert not anomaly or anomaly in history.verdict.anomalies
 
 
 def test_text_is_judged_as_numbers_are(history: History) -> None:
@@ -270,3 +263,165 @@ def test_a_recorded_consumer_records_polls_and_jumps(history: History) -> None:
 def test_other_clients_are_recorded_by_hand(history: History) -> None:
     with pytest.raises(TypeError, match="object is not one of Producer, SyncProducer"):
         history.recorded(object())
+
+
+Theirs = namedtuple("Theirs", "topic partition offset value")
+
+
+class Confluent:
+    """A message of confluent-kafka: methods, no attributes."""
+
+    def __init__(self, offset: int, value: bytes) -> None:
+        self._offset, self._value = offset, value
+
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return 2
+
+    def offset(self) -> int:
+        return self._offset
+
+    def value(self) -> bytes:
+        return self._value
+
+
+def test_one_value_in_three_types_is_one_number() -> None:
+    values = RecordedValues()
+    assert {values.number(7), values.number("7"), values.number(b"7")} == {7}
+    assert values.number("seven") == values.number(b"seven") != values.number("eight")
+    assert values.number("07") != 7
+    assert values.number(b"\xff\xfe") != values.number(b"\xff\xfd")
+    assert values.number(-1) > 1 << 50
+    assert values.number(10**20) != values.number(10**20 + 1)
+
+
+@pytest.mark.parametrize("value", [1.5, True, ["a"], {"id": 7}])
+def test_other_values_are_refused(value: object) -> None:
+    with pytest.raises(TypeError, match="set history"):
+        RecordedValues().number(value)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [("orders-2", 5, b"x")],
+        ("orders-2", 5, b"x"),
+        [Confluent(5, b"x")],
+        Confluent(5, b"x"),
+        [Theirs("orders", 2, 5, b"x")],
+        {TopicPartition("orders", 2): [Theirs("orders", 2, 5, b"x")]},
+        {TopicPartition("orders", 2): [ConsumerRecord("orders", 2, 5, 0, None, b"x", (), -1)]},
+        [(TopicPartition("orders", 2), 5, b"x")],
+        Theirs("orders", 2, 5, b"x"),
+    ],
+)
+def test_records_of_every_client(records: Any) -> None:
+    assert list(read_records(records)) == [("orders-2", 5, b"x")]
+
+
+def test_records_may_be_none_or_parts_and_others_are_refused() -> None:
+    assert list(read_records(None)) == list(read_records({})) == list(read_records([])) == []
+    records = [Confluent(5, b"id=7;name=x")]
+    found = list(read_records(records, lambda raw: raw.partition(b";")[0][3:]))
+    assert found == [("orders-2", 5, b"7")]
+    with pytest.raises(TypeError, match="has no offset"):
+        list(read_records([b"x"]))
+
+
+def test_a_topic_with_one_partition_names_it_and_a_test_its_topic() -> None:
+    assert key_of(FreshTopic("orders", 1)) == "orders-0"
+    assert key_of("orders-3") == "orders-3"
+    topic = FreshTopic("orders", 3)
+    assert topic.key(2) == "orders-2"
+    with pytest.raises(ValueError, match=r"orders has 3 partitions: name one, as topic\.key\(0\)"):
+        key_of(topic)
+    with pytest.raises(TypeError, match="is no topic-partition"):
+        key_of(7)
+    assert topic_name("test_orders[kill all-3]") == "test_orders_kill_all_3"
+    assert topic_name("\u00e4") == "test"
+    assert len(topic_name("x" * 300)) == 80
+
+
+OUT = Path("out")
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [(30, 30), ("30s", 30), ("500ms", 0.5), ("2m", 120), ("1.5", 1.5)]
+)
+def test_durations(given: object, seconds: float) -> None:
+    assert duration_s(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["", "s", "30h", 0, -1, True, None, float("inf"), "nan"])
+def test_what_is_no_duration(given: object) -> None:
+    with pytest.raises(ValueError, match="write 30, '30s', '500ms' or '2m'"):
+        duration_s(given)
+
+
+def test_nodes_are_killed_unless_the_mark_says_otherwise() -> None:
+    assert ChaosMark().settings(OUT, 1).faults == ("kill",)
+    kinds = {action.fault.name for action in ChaosMark().simulation(OUT, 5).schedule.actions}
+    assert kinds == {"kill"}
+    assert ChaosMark(faults=()).settings(OUT, 1).faults == ()
+    assert ChaosMark(faults=()).simulation(OUT, 1).schedule.actions == ()
+    with pytest.raises(ValueError, match="simulated nodes have quorumlog's own"):
+        ChaosMark(driver="confluent").simulation(OUT, 1)
+
+
+def test_the_seed_may_choose_the_kinds_of_faults_in_simulation() -> None:
+    mark = ChaosMark(faults=None)
+    kinds = [
+        {action.fault.name for action in mark.simulation(OUT, seed).schedule.actions}
+        for seed in range(5)
+    ]
+    assert len({frozenset(chosen) for chosen in kinds}) > 1
+    assert mark.simulation_command(7) == (
+        *("quorumlog", "simulate", "nodes", "--seed", "7", "--duration", "10s"),
+    )
+    with pytest.raises(ValueError, match="only with simulated=True does the seed choose"):
+        mark.settings(OUT, 1)
+
+
+def test_the_command_of_a_real_run_says_all_that_differs() -> None:
+    assert " ".join(ChaosMark().command(7)) == (
+        "quorumlog chaos run --workload append_read --fault kill --duration 10s --seed 7"
+    )
+    mark = ChaosMark(
+        faults=(), driver="confluent", nodes=5, partitions=1, options={"rate": 9}, config={"a": "b"}
+    )
+    assert " ".join(mark.command(7)) == (
+        "quorumlog chaos run --workload append_read --fault none --duration 10s --seed 7 "
+        "--driver confluent --nodes 5 --partitions 1 --workload-option rate=9 --config a=b"
+    )
+
+
+def test_the_command_of_a_simulated_run_says_all_that_differs() -> None:
+    assert " ".join(ChaosMark(faults=("kill",), mutant="x").simulation_command(7)) == (
+        "quorumlog simulate nodes --seed 7 --duration 10s --faults kill --mutant x"
+    )
+    apart = ChaosMark(faults=("kill",), controllers=3, brokers=2)
+    assert apart.simulation_command(7)[-4:] == ("--controllers", "3", "--brokers", "2")
+    other = ChaosMark(faults=None, workload="list_offsets", options={"rate": 9}, partitions=1)
+    assert " ".join(other.simulation_command(7)) == (
+        "quorumlog simulate nodes --seed 7 --duration 10s --workload list_offsets --partitions 1 "
+        "--workload-option rate=9"
+    )
+
+
+def test_two_tests_have_two_directories() -> None:
+    names = [
+        "tests/a.py::test_x",
+        "tests/a.py::test_x[1-2]",
+        "tests/a.py::test_x[1/2]",
+        "tests-a.py::test_x",
+        "tests/a.py::test_x[" + "y" * 200 + "]",
+        "tests/a.py::test_x[" + "y" * 201 + "]",
+        "tests/a.py::test_x[\u00e4 b]",
+        "tests/a.py::test_x[\u00e4-b]",
+    ]
+    directories = [directory_name(name) for name in names]
+    assert len(set(directories)) == len(names)
+    assert directories[0] == "tests-a.py-test_x"
+    assert all(len(name) < 120 and "/" not in name for name in directories)

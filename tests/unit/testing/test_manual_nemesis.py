@@ -53,11 +53,7 @@ def test_a_role_is_that_of_the_topic_of_the_test(verbs: ManualNemesis) -> None:
 
 def test_without_a_topic_any_topic_counts(back_end: FakeBackEnd) -> None:
     nemesis = ManualNemesis(
-        back_end,
-        topics=lambda: ["bills", "orders"],
-        topic=None,
-        seed=1,
-        record=lambda *_: None,
+        back_end, topics=lambda: ["bills", "orders"], topic=None, seed=1, record=lambda *_: None
     )
     with nemesis:
         assert nemesis.holders("partition-leader") == (2, 3)
@@ -77,9 +73,7 @@ def test_what_is_broken_is_mended_at_the_end(back_end: FakeBackEnd, rows: Rows) 
     ]
 
 
-def test_what_is_dead_stays_dead_where_the_cluster_ends_with_the_test(
-    back_end: FakeBackEnd, rows: Rows
-) -> None:
+def test_the_dead_stay_dead_if_the_cluster_ends_too(back_end: FakeBackEnd, rows: Rows) -> None:
     with nemesis_of(back_end, rows, outlives=False) as nemesis:
         nemesis.kill(1)
         nemesis.pause(2)
@@ -99,9 +93,7 @@ def test_resume_without_a_target_resumes_all(verbs: ManualNemesis) -> None:
     assert verbs.resume().node_ids == ()
 
 
-def test_a_block_takes_its_fault_back_even_if_it_raises(
-    verbs: ManualNemesis, back_end: FakeBackEnd
-) -> None:
+def test_a_raising_block_takes_its_fault_back(verbs: ManualNemesis, back_end: FakeBackEnd) -> None:
     def fail_meanwhile() -> None:
         with verbs.paused("partition-leader") as node_ids:
             raise RuntimeError(f"{node_ids} stand still")
@@ -131,9 +123,7 @@ def test_mistakes_are_told_with_what_there_is(verbs: ManualNemesis) -> None:
         verbs.kill()
 
 
-async def test_in_a_coroutine_verbs_are_awaited(
-    verbs: ManualNemesis, back_end: FakeBackEnd
-) -> None:
+async def test_verbs_in_coroutines_are_awaited(verbs: ManualNemesis, back_end: FakeBackEnd) -> None:
     assert (await verbs.kill("partition-leader")).node_ids == (2,)
     async with verbs.paused(1) as node_ids:
         assert node_ids == (1,)
@@ -175,9 +165,7 @@ def links_of(back_end: FakeBackEnd) -> list[str]:
     return sorted(str(link) for rule in back_end.rules.values() for link in rule.links)
 
 
-def test_a_partition_leaves_the_clients_and_isolation_does_not(
-    verbs: ManualNemesis, back_end: FakeBackEnd
-) -> None:
+def test_isolation_alone_cuts_the_clients_off(verbs: ManualNemesis, back_end: FakeBackEnd) -> None:
     with verbs.partitioned("partition-leader") as node_ids:
         assert node_ids == (2,)
         assert links_of(back_end) == ["1->2", "2->1", "2->3", "3->2"]
@@ -189,7 +177,7 @@ def test_a_partition_leaves_the_clients_and_isolation_does_not(
         assert len(links_of(back_end)) == 6
 
 
-def test_a_fault_on_links_that_are_not_there_is_an_error_and_leaves_no_row(
+def test_a_fault_on_missing_links_is_an_error_without_row(
     back_end: FakeBackEnd, rows: Rows
 ) -> None:
     back_end.silent = {"2->clients", "clients->2", "1->2", "2->1", "2->3", "3->2"}

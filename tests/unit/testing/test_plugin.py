@@ -35,6 +35,12 @@ def test_kept(history):
         with history.send("orders-0", value) as op:
             op.ok(offset=value)
 """
+MARKED = """
+import pytest
+def test_other(): pass
+@pytest.mark.chaos(%s)
+def test_marked(): pass
+"""
 SWAPPED = """
 def test_swapped(history):
     for value in range(2):
@@ -47,6 +53,12 @@ def test_swapped(history):
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_inprocess(*plugin_arguments(), *arguments)
+
+
+def ran(pytester: pytest.Pytester, source: str, *arguments: str) -> pytest.RunResult:
+    """Run the tests of one file."""
+    pytester.makepyfile(source)
+    return run(pytester, *arguments)
 
 
 def test_nothing_heavy_is_imported_when_pytest_starts() -> None:
@@ -62,8 +74,7 @@ def test_nothing_heavy_is_imported_when_pytest_starts() -> None:
 
 
 def test_a_project_without_our_fixtures_runs_as_before(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_plain(): pass")
-    run(pytester, "--strict-markers").assert_outcomes(passed=1)
+    ran(pytester, "def test_plain(): pass", "--strict-markers").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize(
@@ -84,36 +95,16 @@ def test_a_project_without_our_fixtures_runs_as_before(pytester: pytest.Pytester
         ("'kill'", "'kill' has no name"),
     ],
 )
-def test_a_mistyped_mark_is_a_usage_error_before_any_test(
-    pytester: pytest.Pytester, mark: str, said: str
-) -> None:
-    pytester.makepyfile(
-        f"""
-        import pytest
-        def test_other(): pass
-        @pytest.mark.chaos({mark})
-        def test_marked(): pass
-        """
-    )
-    result = run(pytester)
+def test_a_mistyped_mark_is_a_usage_error(pytester: pytest.Pytester, mark: str, said: str) -> None:
+    result = ran(pytester, MARKED % mark)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.assert_outcomes()
     assert "test_marked: @pytest.mark.chaos: " in result.stderr.str()
     assert said in result.stderr.str()
 
 
-def test_a_duration_without_room_for_a_fault_is_an_error_of_its_test_alone(
-    pytester: pytest.Pytester,
-) -> None:
-    pytester.makepyfile(
-        """
-        import pytest
-        def test_other(): pass
-        @pytest.mark.chaos(duration="1ms", seed=1)
-        def test_marked(): pass
-        """
-    )
-    result = run(pytester)
+def test_a_duration_without_room_for_a_fault_ends_its_test(pytester: pytest.Pytester) -> None:
+    result = ran(pytester, MARKED % 'duration="1ms", seed=1')
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*test_marked: @pytest.mark.chaos: duration*no room for a fault*"])
     result.stdout.no_fnmatch_line("*another exception*")
@@ -121,26 +112,28 @@ def test_a_duration_without_room_for_a_fault_is_an_error_of_its_test_alone(
 
 
 def test_a_mistyped_mark_of_a_deselected_test_ends_nothing(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
+    ran(
+        pytester,
         """
         import pytest
         def test_other(): pass
         @pytest.mark.chaos(faults=["kil"])
         def test_marked(): pass
-        """
-    )
-    run(pytester, "-k", "other").assert_outcomes(passed=1, deselected=1)
+        """,
+        "-k",
+        "other",
+    ).assert_outcomes(passed=1, deselected=1)
 
 
 def test_a_marked_test_has_the_history_of_its_run(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
+    result = ran(
+        pytester,
         """
         import pytest
         @pytest.mark.chaos(simulated=True, duration="1s", faults=[])
         def test_both(chaos_run, history): pass
-        """
+        """,
     )
-    result = run(pytester)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["@pytest.mark.chaos has its own history: use the*"])
 
@@ -178,8 +171,7 @@ def test_a_mistake_in_a_verb_is_shown_at_the_line_of_the_test(
             "def test_it(nemesis):\n    async def work():\n"
             f"        await nemesis.{verb}\n    asyncio.run(work())\n"
         )
-    pytester.makepyfile(NEMESIS + body)
-    result = run(pytester)
+    result = ran(pytester, NEMESIS + body)
     result.assert_outcomes(failed=1)
     shown = result.stdout.str()
     assert f"> {' ' * 8 if is_coroutine else ' ' * 4}".rstrip() in shown
@@ -197,35 +189,33 @@ def test_a_mistake_in_a_verb_is_shown_at_the_line_of_the_test(
         ("kill(3)", "a verb of the nemesis that was not awaited has failed: kill: no"),
     ],
 )
-def test_a_verb_that_no_code_awaits_fails_its_test(
-    pytester: pytest.Pytester, verb: str, said: str
-) -> None:
-    pytester.makepyfile(
+def test_a_verb_that_nobody_awaits_fails(pytester: pytest.Pytester, verb: str, said: str) -> None:
+    result = ran(
+        pytester,
         NEMESIS + "def test_it(nemesis):\n    async def work():\n"
-        f"        nemesis.{verb}\n    asyncio.run(work())\n"
+        f"        nemesis.{verb}\n    asyncio.run(work())\n",
     )
-    result = run(pytester)
     result.assert_outcomes(failed=1)  # and no error at its end
     assert said in result.stdout.str()
 
 
 def test_an_awaited_verb_whose_error_is_expected_is_no_failure(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
+    ran(
+        pytester,
         NEMESIS + "def test_it(nemesis):\n    async def work():\n"
         "        with pytest.raises(Exception, match='kill: no'):\n"
-        "            await nemesis.kill(3)\n    asyncio.run(work())\n"
-    )
-    run(pytester).assert_outcomes(passed=1)
+        "            await nemesis.kill(3)\n    asyncio.run(work())\n",
+    ).assert_outcomes(passed=1)
 
 
-def test_a_failure_shows_what_the_nemesis_did_and_how_long_its_files_stay(
-    pytester: pytest.Pytester,
-) -> None:
-    pytester.makepyfile(
+def test_a_failure_shows_the_nemesis_and_how_long_files_stay(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
         NEMESIS + "def test_it(nemesis, history):\n"
-        "    nemesis.kill(1)\n    with nemesis.paused('any'): pass\n    assert False\n"
+        "    nemesis.kill(1)\n    with nemesis.paused('any'): pass\n    assert False\n",
+        "--quorumlog-seed",
+        "3",
     )
-    result = run(pytester, "--quorumlog-seed", "3")
     result.stdout.re_match_lines_random(
         [
             r"nemesis kill 1 at \d+\.\d s \(named\)",
@@ -281,17 +271,13 @@ def test_the_options_of_a_cluster_may_be_parameters(pytester: pytest.Pytester, s
 def test_a_mistyped_option_is_a_usage_error(
     pytester: pytest.Pytester, arguments: list[str], said: str
 ) -> None:
-    pytester.makepyfile("def test_plain(): pass")
-    result = run(pytester, *arguments)
+    result = ran(pytester, "def test_plain(): pass", *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert said in result.stderr.str()
 
 
-def test_a_history_that_is_not_valid_fails_a_test_that_does_not_look(
-    pytester: pytest.Pytester,
-) -> None:
-    pytester.makepyfile(SWAPPED)
-    result = run(pytester)
+def test_an_invalid_history_fails_a_test_that_does_not_look(pytester: pytest.Pytester) -> None:
+    result = ran(pytester, SWAPPED)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -305,26 +291,26 @@ def test_a_history_that_is_not_valid_fails_a_test_that_does_not_look(
 
 
 def test_what_is_not_known_is_not_valid(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
+    ran(
+        pytester,
         KEPT
         + """
     assert history.verdict.valid == "unknown"
     assert not history.verdict.valid
     assert "no poll returned a record" in repr(history.verdict)
-"""
-    )
-    run(pytester).assert_outcomes(passed=1)
+""",
+    ).assert_outcomes(passed=1)
 
 
 def test_a_test_that_looks_judges_itself(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
+    ran(
+        pytester,
         SWAPPED
         + """
     assert history.verdict.valid is False
     assert "inconsistent-offsets" in history.verdict.anomalies
-"""
-    )
-    run(pytester).assert_outcomes(passed=1)
+""",
+    ).assert_outcomes(passed=1)
 
 
 def test_the_run_of_a_failed_test_is_kept_where_it_is_wanted(pytester: pytest.Pytester) -> None:
@@ -344,8 +330,7 @@ def test_the_run_of_a_failed_test_is_kept_where_it_is_wanted(pytester: pytest.Py
 
 
 def test_junit_tells_verdict_and_store(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(SWAPPED)
-    run(pytester, "--junitxml=out.xml")
+    ran(pytester, SWAPPED, "--junitxml=out.xml")
     properties = {
         str(found.get("name")): str(found.get("value"))
         for found in ElementTree.parse(pytester.path / "out.xml").iter("property")
@@ -355,8 +340,7 @@ def test_junit_tells_verdict_and_store(pytester: pytest.Pytester) -> None:
 
 
 def test_chaos_run_needs_the_mark(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_it(chaos_run): pass")
-    result = run(pytester)
+    result = ran(pytester, "def test_it(chaos_run): pass")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*chaos_run needs @pytest.mark.chaos*"])
 

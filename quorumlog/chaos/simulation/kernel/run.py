@@ -23,14 +23,11 @@ _CALM_FSYNC_US: Final = 500
 class Environment:
     """The environment of the processes of a world: time, network, machines, trace."""
 
-    def __init__(
-        self, seed: int, node_ids: tuple[int, ...], *, others_on_network: tuple[int, ...] = ()
-    ) -> None:
-        """`others_on_network`: ids of parties with links, but without a machine that could fail."""
+    def __init__(self, seed: int, node_ids: tuple[int, ...]) -> None:
         self.seed: Final = seed
         self.timeline: Final = Timeline()
         self.trace: Final = Trace()
-        self.network: Final = Network(seed, node_ids + others_on_network)
+        self.network: Final = Network(seed, node_ids)
         self.machines: Final = {
             node_id: Machine(node_id, seed, self.timeline, self.trace) for node_id in node_ids
         }

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.chaos.faults import disks, machines
-from quorumlog.chaos.faults.admin import Reassign
 from quorumlog.chaos.faults.fault import ALL, Fault
-from quorumlog.chaos.faults.machines import PowerLossOfAll
 from quorumlog.chaos.faults.partitions import OneWayCut, Partition
 from quorumlog.chaos.faults.processes import Kill, Pause
 from quorumlog.chaos.faults.quorum import FalseNotice, Resign
@@ -22,15 +20,10 @@ from quorumlog.chaos.simulation.kernel.swarm import Hunt, draw_actions
 
 _ON_MESSAGES: Final = (Loss, Duplication, Delay, Reorder, Partition, OneWayCut)
 # The order counts: each kind of fault draws in its turn.
-BROKER_FAULTS: Final[tuple[type[Fault], ...]] = (
-    *_ON_MESSAGES, Kill, machines.PowerLoss, Pause, machines.ClockDrift, Resign, FalseNotice,
-)  # fmt: skip
-PARTITION_FAULTS: Final = (*BROKER_FAULTS, machines.PowerLossOfAll)
 QUORUM_FAULTS: Final[tuple[type[Fault], ...]] = (
     *_ON_MESSAGES, Kill, machines.PowerLoss, Pause, machines.ClockDrift, disks.SlowDisk,
     disks.FsyncError, Resign, FalseNotice, machines.InterruptedWrite, disks.DiskStall,
 )  # fmt: skip
-COMPOSED_FAULTS: Final = (*BROKER_FAULTS, Reassign)
 LOG_FAULTS: Final[tuple[type[Fault], ...]] = (
     Kill, machines.PowerLoss, Pause, disks.FsyncError, machines.InterruptedWrite,
 )  # fmt: skip
@@ -61,14 +54,12 @@ class WorldKind:
     ) -> Schedule:
         """Return the schedule of a seed; `faults`: exactly these kinds, None: a random choice.
 
-        Nodes are numbered from 1, the machines that are no nodes after them. All power is lost by
-        chance only where commits wait for the disk: else the world would keep it on.
+        Nodes are numbered from 1, the machines that are no nodes after them.
         """
         machine_count, options = self.options(seeded("options", seed), nodes)
-        all_may_lose_power = faults is not None or options.get("flush_acks") is True
         actions = draw_actions(
             seed,
-            kinds=[one for one in self.faults if one is not PowerLossOfAll or all_may_lose_power],
+            kinds=self.faults,
             chosen=faults,
             node_ids=range(1, machine_count + 1),
             duration_us=duration_us,

@@ -9,9 +9,7 @@ notes = st.tuples(st.sampled_from("abcd"), st.none() | st.integers(0, 9))
 
 
 @given(st.lists(notes), st.integers(0, 10))
-def test_groups_come_by_their_last_deadline(
-    noted: list[tuple[str, int | None]], now_ms: int
-) -> None:
+def test_groups_come_by_last_deadline(noted: list[tuple[str, int | None]], now_ms: int) -> None:
     deadlines, last = GroupDeadlines(), dict[str, int | None]()
     for group_id, deadline_ms in noted:
         deadlines.note(group_id, deadline_ms)

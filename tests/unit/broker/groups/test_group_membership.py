@@ -1,6 +1,9 @@
-"""Joining, rebalancing and leaving, told as small stories."""
+"""Joining, rebalancing, leaving, and the sessions of members, told as small stories."""
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import (
@@ -11,6 +14,7 @@ from quorumlog.broker.groups.core.requests import (
     SyncResult,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support.coordination.groups_begun import stable as stable_group
 from tests.support.groups.coordination import (
     SETTINGS,
     T0,
@@ -33,6 +37,15 @@ def synced(group: Coordination, request_id: int) -> SyncResult:
     result = group.replies[request_id]
     assert isinstance(result, SyncResult)
     return result
+
+
+def synced_with(assignment: bytes) -> SyncResult:
+    chosen: dict[str, Any] = {
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "assignment": assignment,
+    }
+    return SyncResult(error_code=ErrorCode.NONE, **chosen)
 
 
 def test_a_member_must_know_its_id_before_it_joins() -> None:
@@ -109,8 +122,7 @@ def test_an_assignment_that_cannot_be_written_starts_another_rebalance() -> None
 
 
 def test_a_rebalance_during_the_write_makes_its_outcome_old_news() -> None:
-    group = Coordination()
-    group.stable("a", "b")
+    group = stable_group("a", "b")
     group.ask(join("a"))
     group.ask(join("b"))
     late = group.ask(sync("a", 2, a=b"A2", b=b"B2"))
@@ -124,8 +136,7 @@ def test_a_rebalance_during_the_write_makes_its_outcome_old_news() -> None:
 
 
 def test_when_the_leader_dies_the_next_member_leads() -> None:
-    group = Coordination()
-    group.stable("a", "b")
+    group = stable_group("a", "b")
     for _ in range(3):
         group.tick(400)
         group.ask(beat("b", 1))
@@ -136,8 +147,7 @@ def test_when_the_leader_dies_the_next_member_leads() -> None:
 
 
 def test_who_does_not_rejoin_in_time_is_left_behind() -> None:
-    group = Coordination()
-    group.stable("a", "b")
+    group = stable_group("a", "b")
     group.ask(join(new_member_id="c"))
     a = group.ask(join("a"))
     for _ in range(4):  # b is alive, but does not join
@@ -164,8 +174,7 @@ def test_who_does_not_sync_in_time_is_left_behind() -> None:
 
 def test_a_rebalance_waits_for_those_who_were_just_told_their_member_id() -> None:
     """KIP-394: otherwise each newcomer would start a rebalance of its own."""
-    group = Coordination()
-    group.stable("a")
+    group = stable_group("a")
     group.ask(join(new_member_id="b", requires_known_member_id=True))
     leading = group.ask(join("a"))
     assert leading not in group.replies
@@ -188,15 +197,13 @@ def test_a_lost_join_answer_is_said_again() -> None:
 
 
 def test_the_leader_of_a_stable_group_forces_a_rebalance() -> None:
-    group = Coordination()
-    group.stable("a", "b")
+    group = stable_group("a", "b")
     group.ask(join("a"))
     assert group.answer(beat("b", 1)) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_a_newer_join_of_a_member_answers_the_older_one() -> None:
-    group = Coordination()
-    group.stable("a", "b")
+    group = stable_group("a", "b")
     old = group.ask(join("a"))
     new = group.ask(join("a"))
     assert joined(group, old).error_code is ErrorCode.REBALANCE_IN_PROGRESS
@@ -205,18 +212,15 @@ def test_a_newer_join_of_a_member_answers_the_older_one() -> None:
 
 
 def test_leaving_says_the_outcome_for_each_member() -> None:
-    group = Coordination()
-    group.stable("a", "b")
+    group = stable_group("a", "b")
     result = group.answer(leave("a", "nobody"))
-    assert result == LeaveResult(
-        error_code=ErrorCode.NONE, members=(ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
-    )
+    outcomes = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
+    assert result == LeaveResult(error_code=ErrorCode.NONE, members=outcomes)
     group.answer(leave("b"))
     state = group.coordinator.groups["g"]
     assert (state.state, state.generation_id) == (GroupState.EMPTY, 2)
-    assert group.answer(leave("b")) == LeaveResult(
-        error_code=ErrorCode.NONE, members=(ErrorCode.UNKNOWN_MEMBER_ID,)
-    )
+    again = LeaveResult(error_code=ErrorCode.NONE, members=outcomes[1:])
+    assert group.answer(leave("b")) == again
 
 
 def test_a_member_that_leaves_while_it_joins_is_answered() -> None:
@@ -279,8 +283,7 @@ def test_a_group_never_has_more_members_than_it_may() -> None:
 
 def test_a_loaded_group_with_more_members_than_it_may_have_rebalances() -> None:
     """KIP-389: the limit may have been lowered before the coordinator took over."""
-    group = Coordination()
-    group.stable("a", "b")
+    group = stable_group("a", "b")
     limited = Coordination(replace(SETTINGS, group_max_size=1), batches=group.batches)
     assert limited.answer(beat("a", 1)) is ErrorCode.REBALANCE_IN_PROGRESS
     first, second = limited.ask(join("b")), limited.ask(join("a"))
@@ -291,25 +294,18 @@ def test_a_loaded_group_with_more_members_than_it_may_have_rebalances() -> None:
 
 
 def test_sync_is_for_this_generation_and_protocol() -> None:
-    group = Coordination()
-    group.stable("a")
+    group = stable_group("a")
     wrong = replace(sync("a", 1), protocol_name="sticky")
     assert group.answer(wrong) == SyncResult(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     wrong = replace(sync("a", 1), protocol_type="connect")
     assert group.answer(wrong) == SyncResult(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     assert group.answer(sync("a", 2)) == SyncResult(error_code=ErrorCode.ILLEGAL_GENERATION)
     right = group.answer(replace(sync("a", 1), protocol_name="range", protocol_type="consumer"))
-    assert right == SyncResult(
-        error_code=ErrorCode.NONE,
-        protocol_type="consumer",
-        protocol_name="range",
-        assignment=b"a",
-    )
+    assert right == synced_with(b"a")
 
 
 def test_commits_during_a_rebalance_count_until_the_new_generation_begins() -> None:
-    group = Coordination()
-    group.stable("a", "b")
+    group = stable_group("a", "b")
     group.ask(join(new_member_id="c"))
     request_id = group.ask(commit(5, "a", 1))
     group.commit_writes()
@@ -321,3 +317,86 @@ def test_commits_during_a_rebalance_count_until_the_new_generation_begins() -> N
     assert refused == commit(6).refuse(ErrorCode.REBALANCE_IN_PROGRESS)
     refused = group.answer(commit(6, "a", 1))
     assert refused == commit(6).refuse(ErrorCode.ILLEGAL_GENERATION)
+
+
+def members(group: Coordination) -> list[str]:
+    return [*group.coordinator.groups["g"].members]
+
+
+@pytest.mark.parametrize("sign", [beat("b", 1), commit(1, "b", 1), sync("b", 1), join("b")])
+def test_whatever_a_member_asks_is_a_sign_of_life(sign: Request) -> None:
+    group = stable_group("a", "b")
+    group.tick(600)
+    group.answer(sign)
+    group.tick(600)
+    assert members(group) == ["b"]
+    group.tick(600)
+    assert "g" not in group.coordinator.groups or members(group) == []
+
+
+def test_a_new_session_begins_when_the_assignment_is_told() -> None:
+    group = Coordination()
+    for name in ("a", "b"):
+        group.ask(join(new_member_id=name))
+    group.tick(200)
+    waiting = group.ask(sync("b", 1))
+    group.tick(900)
+    group.answer(beat("a", 1))
+    group.tick(900)  # who waits does not beat: it is alive all the same
+    group.answer(sync("a", 1, a=b"1", b=b"2"))
+    assert waiting in group.replies
+    group.tick(900)
+    assert group.answer(beat("b", 1)) is ErrorCode.NONE
+
+
+def test_who_waited_for_an_assignment_has_a_session_to_join_again() -> None:
+    group = Coordination()
+    for name in ("a", "b"):
+        group.ask(join(new_member_id=name))
+    group.tick(200)
+    group.ask(sync("b", 1))
+    group.tick(900)
+    group.ask(join(new_member_id="c"))
+    group.tick(900)
+    assert "b" in members(group)
+
+
+def test_a_new_member_whose_client_may_be_gone_waits_five_minutes_at_most() -> None:
+    group = stable_group("a")
+    slow: dict[str, object] = {"rebalance_timeout_ms": 1_000_000, "session_timeout_ms": 1_800_000}
+    group.ask(join("a", **slow))
+    group.tick(0)
+    group.ask(sync("a", 2, a=b""))
+    group.commit_writes()
+    waiting = group.ask(join("", new_member_id="b", **slow))
+    group.tick(299_999)
+    assert waiting not in group.replies
+    group.tick(1)
+    answer = group.replies[waiting]
+    assert isinstance(answer, JoinResult)
+    assert answer.error_code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert members(group) == ["a"]
+
+
+def test_a_member_that_wants_something_else_starts_a_rebalance() -> None:
+    group = stable_group("a", "b")
+    again = group.ask(join("b"))
+    assert again in group.replies, "nothing new: the same generation is told again"
+    group.ask(join("b", protocols=(("range", b"another subscription"),)))
+    assert group.coordinator.groups["g"].state is GroupState.PREPARING_REBALANCE
+
+
+def test_a_leader_that_syncs_again_writes_nothing_more() -> None:
+    """Its client lost the connection; a second record would be another assignment than is told."""
+    group = Coordination()
+    group.ask(join(new_member_id="a"))
+    group.tick(100)
+    first = group.ask(sync("a", 1, a=b"first"))
+    second = group.ask(sync("a", 1, a=b"second"))
+    assert group.replies[first] == SyncResult(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+    assert len(group.writes) == 1
+    group.commit_writes()
+    told = group.replies[second]
+    assert isinstance(told, SyncResult)
+    assert told.assignment == b"first"
+    assert group.reloaded().answer(sync("a", 1)) == told

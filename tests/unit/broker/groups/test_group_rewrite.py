@@ -17,8 +17,10 @@ from quorumlog.broker.groups.core.rules import GROUP_RULES
 from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import Record, encode_batch
+from tests.support.coordination.groups_begun import leading
 from tests.support.groups.coordination import T0, T1
 from tests.support.groups.memory_log import WHERE, MemoryLog, World
+from tests.support.waiting import until
 
 LIMITS = RewriteLimits(records_min=30)
 
@@ -66,9 +68,7 @@ async def test_a_log_that_has_grown_long_is_rewritten_when_it_is_loaded() -> Non
     world.log.commit_all()
     successor = World(world.log)
     await successor.lead(1)
-    async with asyncio.timeout(5):
-        while successor.log.start == 0:
-            await asyncio.sleep(0)
+    await until(lambda: successor.log.start)
     assert (successor.log.start, successor.log.end) == (100, 101)
     successor.service.stop()
 
@@ -76,30 +76,18 @@ async def test_a_log_that_has_grown_long_is_rewritten_when_it_is_loaded() -> Non
 async def test_records_of_another_kind_of_group_are_not_let_go_of() -> None:
     log = MemoryLog()
     foreign = struct.pack(">hh1s", 17, 1, b"g")  # StreamsGroupMetadataKey
-    log.append(
-        WHERE,
-        encode_batch([Record(0, 1, foreign, b"")]),
-        acks=-1,
-        timeout_ms=1,
-        done=lambda _: None,
-    )
-    world = World(log)
-    await world.lead()
-    for offset in range(100):
-        await world.commit(offset)
-    assert (log.start, log.end) == (0, 101)
-    world.service.stop()
+    batch = encode_batch([Record(0, 1, foreign, b"")])
+    log.append(WHERE, batch, acks=-1, timeout_ms=1, done=lambda _: None)
+    async with leading(log=log) as world:
+        for offset in range(100):
+            await world.commit(offset)
+        assert (log.start, log.end) == (0, 101)
 
 
 def test_what_is_live_is_counted_and_told_in_records() -> None:
     state = CommittedState()
     stored = StoredGroup(
-        protocol_type="consumer",
-        generation_id=1,
-        protocol_name=None,
-        leader=None,
-        state_since_ms=5,
-        members=[],
+        protocol_type="consumer", generation_id=1, protocol_name=None, leader=None, state_since_ms=5
     )
     first = OffsetRecord(
         group_id="g", topic_partition=T0, committed=CommittedOffset(offset=1, metadata="m")

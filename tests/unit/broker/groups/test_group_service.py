@@ -1,26 +1,31 @@
-"""Loading, leadership and failed writes: the shards over a log in memory."""
+"""The shards over a log in memory: loading, leadership, failed writes, transactions."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.events import Event
-from quorumlog.broker.groups.core.requests import CommitOffsets, CommittedOffset
+from quorumlog.broker.groups.core.requests import (
+    CommitOffsets,
+    CommittedOffset,
+    CommitTransactionalOffsets,
+)
 from quorumlog.broker.partitions.core.data_path import LocalRead
 from quorumlog.invariants import InvariantViolation
-from quorumlog.metadata_quorum.image import (
-    ClusterDelta,
-    ClusterImage,
-    PartitionImage,
-    TopicImage,
-)
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
-from tests.support.groups.coordination import T0, beat, commit, join, sync
-from tests.support.groups.memory_log import WHERE, MemoryLog, World, code
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
+from tests.support.broker.replicas import image
+from tests.support.coordination.groups_begun import leading
+from tests.support.groups.coordination import T0, beat, join, sync
+from tests.support.groups.memory_log import SETTINGS, WHERE, MemoryLog, World, code
+from tests.support.groups.transactions import PRODUCER, txn_commit
+from tests.support.waiting import loop_turns
 
 
 async def test_only_the_leader_of_the_partition_answers_and_only_once_it_has_loaded() -> None:
@@ -33,51 +38,6 @@ async def test_only_the_leader_of_the_partition_answers_and_only_once_it_has_loa
     world.service.resigned(WHERE, Epoch(1))
     assert world.service.coordinator("g") is ErrorCode.NOT_COORDINATOR
     assert [*world.service.coordinators()] == []
-
-
-async def test_the_next_leader_reads_what_was_committed() -> None:
-    world = World()
-    await world.lead()
-    await world.commit(1)
-    await world.commit(2)
-    successor = World(world.log)
-    await successor.lead(1)
-    assert successor.offset() == 2
-    world.service.stop()
-    successor.service.stop()
-
-
-async def test_loading_waits_until_the_whole_log_is_committed() -> None:
-    world = World()
-    await world.lead()
-    await world.commit(1)
-    world.log.commits_at_once = False
-    late = world.service.ask(commit(2))
-    successor = World(world.log)
-    successor.service.became_leader(WHERE, Epoch(1))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert successor.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    world.log.commit_all()
-    assert code(await late) is ErrorCode.NONE
-    await successor.loaded()
-    assert successor.offset() == 2
-    world.service.stop()
-    successor.service.stop()
-
-
-async def test_a_log_that_does_not_start_at_0_is_loaded() -> None:
-    world = World()
-    await world.lead()
-    await world.commit(1)
-    await world.commit(2)
-    del world.log.batches[0]
-    world.log.start = 1
-    successor = World(world.log)
-    await successor.lead(1)
-    assert successor.offset() == 2
-    world.service.stop()
-    successor.service.stop()
 
 
 async def test_what_is_not_of_groups_is_passed_over() -> None:
@@ -105,19 +65,17 @@ async def test_a_long_log_is_loaded_with_breaks_for_others() -> None:
             rest, end = b"".join(self.batches[offset:]), Offset(len(self.batches))
             return LocalRead(ErrorCode.NONE, rest, end, log_end_offset=end)  # one record each
 
-    world = World(Long())
-    await world.lead()
-    for offset in range(1000):
-        await world.commit(offset)
-    world.service.resigned(WHERE, Epoch(1))
-    world.service.became_leader(WHERE, Epoch(2))
-    turns = 0
-    while world.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        turns += 1
-        await asyncio.sleep(0)
-    assert turns >= 10
-    assert world.offset() == 999
-    world.service.stop()
+    async with leading(log=Long()) as world:
+        for offset in range(1000):
+            await world.commit(offset)
+        world.service.resigned(WHERE, Epoch(1))
+        world.service.became_leader(WHERE, Epoch(2))
+        turns = 0
+        while world.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= 10
+        assert world.offset() == 999
 
 
 async def test_a_log_that_cannot_be_read_is_not_served(caplog: pytest.LogCaptureFixture) -> None:
@@ -128,17 +86,6 @@ async def test_a_log_that_cannot_be_read_is_not_served(caplog: pytest.LogCapture
     assert await world.commit(1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     world.service.stop()
     assert "cannot be loaded" in caplog.text
-
-
-async def test_who_waits_when_we_resign_is_told_to_look_elsewhere() -> None:
-    world = World()
-    await world.lead()
-    world.log.commits_at_once = False
-    waiting = world.service.ask(commit(1))
-    world.service.resigned(WHERE, Epoch(1))
-    assert code(await waiting) is ErrorCode.NOT_COORDINATOR
-    world.log.commit_all()  # too late: nothing happens
-    await asyncio.sleep(0)
 
 
 async def test_old_news_of_leadership_changes_nothing() -> None:
@@ -165,157 +112,227 @@ async def test_a_member_that_syncs_while_the_coordinator_loads_joins_again() -> 
     world.service.stop()
 
 
-async def test_a_higher_epoch_of_the_same_leader_keeps_the_groups() -> None:
-    world = World()
-    await world.lead()
-    before = world.service.coordinator("g")
-    world.service.became_leader(WHERE, Epoch(1))
-    assert world.service.coordinator("g") is before
-    world.service.stop()
-
-
-async def test_a_write_that_was_refused_leaves_everything_as_it_was() -> None:
-    world = World()
-    await world.lead()
-    await world.commit(1)
-    for refusal, told in {
-        ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    }.items():
-        world.log.refusal = refusal
-        assert await world.commit(2) is told
-    assert world.offset() == 1
-    world.service.stop()
-
-
-async def test_after_a_write_of_unknown_outcome_the_log_is_read_again() -> None:
-    world = World()
-    await world.lead()
-    await world.commit(1)
-    world.log.commits_at_once = False
-    unknown = world.service.ask(commit(2))
-    world.log.fail_all(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-    assert code(await unknown) is ErrorCode.NOT_COORDINATOR
-    assert world.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    world.log.commit_all()
-    await world.loaded()
-    assert world.offset() == 2
-    world.service.stop()
-
-
-async def test_writes_are_reported_in_log_order_even_if_the_second_is_refused_first() -> None:
-    world = World()
-    await world.lead()
-    world.log.commits_at_once = False
-    first = world.service.ask(commit(1))
-    world.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
-    second = world.service.ask(commit(2))
-    await asyncio.sleep(0)
-    assert not second.done()
-    world.log.commit_all()
-    assert code(await first) is ErrorCode.NONE
-    assert code(await second) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    world.service.stop()
-
-
 @pytest.mark.jumping_time
 async def test_time_passes_without_requests_and_the_wall_clock_may_jump() -> None:
-    world = World()
-    await world.lead()
-    joining = world.service.ask(join(new_member_id="a", session_timeout_ms=30))
-    assert (await joining).generation_id == 1
-    world.wall_clock_ms += 10_000_000
-    assert await world.service.ask(beat("a", 1)) is ErrorCode.NONE
-    await asyncio.sleep(0.02)
-    assert await world.service.ask(beat("a", 1)) is ErrorCode.NONE
-    await asyncio.sleep(0.04)
-    assert await world.service.ask(beat("a", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
-    world.service.stop()
+    async with leading() as world:
+        joining = world.service.ask(join(new_member_id="a", session_timeout_ms=30))
+        assert (await joining).generation_id == 1
+        world.wall_clock_ms += 10_000_000
+        assert await world.service.ask(beat("a", 1)) is ErrorCode.NONE
+        await asyncio.sleep(0.02)
+        assert await world.service.ask(beat("a", 1)) is ErrorCode.NONE
+        await asyncio.sleep(0.04)
+        assert await world.service.ask(beat("a", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_a_deleted_topics_offsets_go() -> None:
-    world = World()
-    await world.lead()
-    await world.commit(1)
-    topic_id = TopicId(bytes(15) + b"\1")
-    world.service.publish(ClusterDelta(deleted_topics={"t": topic_id}), ClusterImage())
-    await asyncio.sleep(0)
-    assert world.offset() is None
-    world.service.stop()
-
-
-async def test_a_topic_that_is_deleted_while_we_load_is_forgotten_too() -> None:
-    world = World()
-    await world.lead()
-    await world.commit(1)
-    world.service.resigned(WHERE, Epoch(1))
-    world.service.became_leader(WHERE, Epoch(2))
-    gone = ClusterDelta(deleted_topics={"t": TopicId(bytes(15) + b"\1")})
-    world.service.publish(gone, ClusterImage())
-    await world.loaded()
-    await asyncio.sleep(0)
-    assert world.offset() is None
-    world.service.stop()
+    async with leading() as world:
+        await world.commit(1)
+        topic_id = TopicId(bytes(15) + b"\1")
+        world.service.publish(ClusterDelta(deleted_topics={"t": topic_id}), ClusterImage())
+        await asyncio.sleep(0)
+        assert world.offset() is None
 
 
 async def test_the_offsets_topic_may_be_deleted_and_made_again_within_one_image() -> None:
     """Then the replicas announce the new leadership, at epoch 0, before the image is published."""
 
-    world = World()
-    await world.lead(3)
-    await world.commit(1)
-    vars(world.log).update(vars(MemoryLog()))
-    world.service.resigned(WHERE, Epoch(3))
-    world.service.became_leader(WHERE, Epoch(0))
-    gone = ClusterDelta(deleted_topics={OFFSETS_TOPIC: TopicId(bytes(15) + b"\1")})
-    world.service.publish(gone, ClusterImage())
-    await world.loaded()
-    assert world.offset() is None
-    assert await world.commit(2) is ErrorCode.NONE
-    world.service.stop()
+    async with leading(3) as world:
+        await world.commit(1)
+        vars(world.log).update(vars(MemoryLog()))
+        world.service.resigned(WHERE, Epoch(3))
+        world.service.became_leader(WHERE, Epoch(0))
+        gone = ClusterDelta(deleted_topics={OFFSETS_TOPIC: TopicId(bytes(15) + b"\1")})
+        world.service.publish(gone, ClusterImage())
+        await world.loaded()
+        assert world.offset() is None
+        assert await world.commit(2) is ErrorCode.NONE
 
 
 async def test_a_group_lives_where_the_topic_says_not_the_settings() -> None:
     world = World()
     assert world.service.partition_of("g") == WHERE, "there is one partition, say the settings"
-    part = PartitionImage(
-        leader_id=BrokerId(1),
-        leader_epoch=Epoch(0),
-        partition_epoch=Epoch(0),
-        replicas=(BrokerId(1),),
-        isr=(BrokerId(1),),
-    )
-    topic = TopicImage(
-        name=OFFSETS_TOPIC, topic_id=TopicId(bytes(15) + b"\1"), partitions=(part,) * 50
-    )
+    parts = (image(1, 0, 0, (1,), replicas=(1,)),) * 50
+    topic = TopicImage(name=OFFSETS_TOPIC, topic_id=TopicId(bytes(15) + b"\1"), partitions=parts)
     world.service.publish(ClusterDelta(), ClusterImage(topics={OFFSETS_TOPIC: topic}))
     assert world.service.partition_of("g").partition == ord("g") % 50
 
 
-async def test_a_bug_of_ours_is_reported_and_nobody_is_left_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_bug_is_reported_and_nobody_left_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_self: GroupCoordinator, _now_ms: int, _event: Event) -> None:
         raise InvariantViolation("planted")
 
-    world = World()
-    await world.lead()
-    monkeypatch.setattr(GroupCoordinator, "step", broken)
-    assert await world.commit(1) is ErrorCode.NOT_COORDINATOR
-    assert [str(violation) for violation in world.violations] == ["planted"]
-    world.service.stop()
+    async with leading() as world:
+        monkeypatch.setattr(GroupCoordinator, "step", broken)
+        assert await world.commit(1) is ErrorCode.NOT_COORDINATOR
+        assert [str(violation) for violation in world.violations] == ["planted"]
 
 
 async def test_an_epoch_is_kept_for_the_log() -> None:
     """A commit carries the leader epoch that the client saw."""
 
+    async with leading() as world:
+        offsets = {T0: CommittedOffset(offset=1, leader_epoch=7, metadata="m")}
+        await world.service.ask(CommitOffsets(group_id="g", offsets=offsets))
+        coordinator = world.service.coordinator("g")
+        assert isinstance(coordinator, GroupCoordinator)
+        committed = coordinator.fetch_offsets("g", [T0])[T0]
+        assert committed is not None
+        assert (committed.leader_epoch, committed.metadata) == (7, "m")
+
+
+COMMIT = TransactionMarker(PRODUCER, 0, 3, commits=True)
+ABORT = TransactionMarker(PRODUCER, 0, 3, commits=False)
+
+
+def unstable(world: World) -> bool:
+    coordinator = world.service.coordinator("g")
+    assert not isinstance(coordinator, ErrorCode)
+    return bool(coordinator.transactional.unstable("g"))
+
+
+async def write(world: World, request: CommitTransactionalOffsets) -> ErrorCode:
+    return code(await world.service.ask(request))
+
+
+async def test_an_offset_is_visible_when_its_marker_is_acknowledged() -> None:
+    async with leading() as world:
+        assert await write(world, txn_commit(5, adds=True)) is ErrorCode.NONE
+        assert (world.offset(), unstable(world)) == (None, True)
+        [asked] = world.verifier.asked
+        assert asked[:-1] == ("t7", PRODUCER, 0, (WHERE,), True)
+        world.log.commits_at_once = False
+        ended = world.service.end_transaction(WHERE, COMMIT)
+        await loop_turns()
+        assert (ended.done(), world.offset()) == (False, None)
+        world.log.commit_all()
+        assert await ended is ErrorCode.NONE
+        assert (world.offset(), unstable(world)) == (5, False)
+
+
+async def test_a_marker_elsewhere_or_before_the_load_is_to_be_sent_again() -> None:
+    world = World()
+    refused = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await world.service.end_transaction(WHERE, COMMIT) is refused
+    world.service.became_leader(WHERE, Epoch(0))
+    assert await world.service.end_transaction(WHERE, COMMIT) is refused
+    await world.loaded()
+    assert await world.service.end_transaction(WHERE, COMMIT) is ErrorCode.NONE
+    elsewhere = TopicPartition(OFFSETS_TOPIC, 9)
+    assert await world.service.end_transaction(elsewhere, COMMIT) is refused
+    world.service.stop()
+
+
+@pytest.mark.parametrize(
+    "refusal", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+)
+async def test_what_the_log_has_against_a_marker_is_passed_on(refusal: ErrorCode) -> None:
+    async with leading() as world:
+        await write(world, txn_commit(5))
+        world.log.refusal = refusal
+        assert await world.service.end_transaction(WHERE, COMMIT) is refusal
+        assert (world.offset(), unstable(world)) == (None, True)
+
+
+@pytest.mark.parametrize("is_in_the_log", [True, False])
+async def test_after_a_marker_of_unknown_outcome_the_log_tells(is_in_the_log: bool) -> None:
+    async with leading() as world:
+        await write(world, txn_commit(5))
+        world.log.commits_at_once = False
+        ended = world.service.end_transaction(WHERE, COMMIT)
+        if not is_in_the_log:
+            del world.log.batches[-1]
+            world.log.end -= 1
+        world.log.fail_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        assert await ended is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        world.log.commit_all()
+        await world.loaded()
+        assert (world.offset(), unstable(world)) == ((5, False) if is_in_the_log else (None, True))
+        world.log.commits_at_once = True
+        assert await world.service.end_transaction(WHERE, COMMIT) is ErrorCode.NONE
+        assert world.offset() == 5
+
+
+async def test_a_verification_that_comes_too_late_writes_nothing() -> None:
+    async with leading() as world:
+        world.verifier.says = None
+        waiting = world.service.ask(txn_commit(5))
+        assert await world.service.end_transaction(WHERE, ABORT) is ErrorCode.NONE
+        assert code(await waiting) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        written = len(world.log.batches)
+        world.verifier.asked[0].reply()
+        await loop_turns()
+        assert (len(world.log.batches), unstable(world)) == (written, False)
+
+
+async def test_a_commit_that_waits_when_we_resign_is_told_to_look_elsewhere() -> None:
+    async with leading() as world:
+        world.verifier.says = None
+        waiting = world.service.ask(txn_commit(5))
+        world.service.resigned(WHERE, Epoch(1))
+        assert code(await waiting) is ErrorCode.NOT_COORDINATOR
+        world.service.became_leader(WHERE, Epoch(2))
+        await world.loaded()
+        world.verifier.asked[0].reply()
+        await loop_turns()
+        assert world.log.batches == [], "the answer was for the coordinator before"
+
+
+async def test_the_next_leader_reads_an_open_transaction_and_its_marker() -> None:
     world = World()
     await world.lead()
-    offsets = {T0: CommittedOffset(offset=1, leader_epoch=7, metadata="m")}
-    await world.service.ask(CommitOffsets(group_id="g", offsets=offsets))
-    coordinator = world.service.coordinator("g")
-    assert isinstance(coordinator, GroupCoordinator)
-    committed = coordinator.fetch_offsets("g", [T0])[T0]
-    assert committed is not None
-    assert (committed.leader_epoch, committed.metadata) == (7, "m")
+    await world.commit(1)
+    await write(world, txn_commit(5))
+    second = World(world.log)
+    await second.lead(1)
+    assert (second.offset(), unstable(second)) == (1, True)
+    assert await second.service.end_transaction(WHERE, COMMIT) is ErrorCode.NONE
+    third = World(world.log)
+    await third.lead(2)
+    assert (third.offset(), unstable(third)) == (5, False)
+    for one in (world, second, third):
+        one.service.stop()
+
+
+async def test_a_leader_that_loads_in_the_middle_waits_for_the_marker_to_be_committed() -> None:
+    world = World()
+    await world.lead()
+    await write(world, txn_commit(5))
+    world.log.commits_at_once = False
+    ended = world.service.end_transaction(WHERE, COMMIT)
+    successor = World(world.log)
+    successor.service.became_leader(WHERE, Epoch(1))
+    await loop_turns()
+    assert successor.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    world.log.commit_all()
+    await successor.loaded()
+    assert (successor.offset(), unstable(successor)) == (5, False)
+    assert await ended is ErrorCode.NONE
+    for one in (world, successor):
+        one.service.stop()
+
+
+async def test_nobody_waits_for_an_answer_whose_client_has_gone() -> None:
+    async with leading() as world:
+        world.log.commits_at_once = False
+        ended = asyncio.ensure_future(world.service.end_transaction(WHERE, ABORT))
+        ended.cancel()
+        world.log.commit_all()
+        await loop_turns()
+        assert (
+            await world.service.end_transaction(TopicPartition("t", 0), ABORT) is not ErrorCode.NONE
+        )
+
+
+async def test_without_verification_only_producers_that_add_nothing_are_believed() -> None:
+    """`transaction.partition.verification.enable=false`, as of old brokers."""
+    world = World()
+    settings = replace(SETTINGS, transaction_partition_verification_enable=False)
+    world.service._settings = settings
+    await world.lead()
+    assert await write(world, txn_commit(5)) is ErrorCode.NONE
+    assert world.verifier.asked == []
+    await world.service.end_transaction(WHERE, COMMIT)
+    await write(world, txn_commit(6, adds=True))
+    assert len(world.verifier.asked) == 1
     world.service.stop()

@@ -1,4 +1,4 @@
-"""Consumer groups in the event loop: topics of the image, and targets that a thread makes."""
+"""Consumer groups in the event loop: topics, expressions, and targets that a thread makes."""
 
 import asyncio
 import threading
@@ -10,27 +10,23 @@ import pytest
 
 from quorumlog.broker.groups.core.consumer.assignors import ASSIGNORS, assign_uniform
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, HeartbeatResult
-from quorumlog.broker.groups.core.consumer.topics import IsMatch
-from quorumlog.broker.groups.io import group_service
-from quorumlog.broker.groups.io.topic_expressions import Re2Matcher
-from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
+from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression, IsMatch
+from quorumlog.broker.groups.io import group_service, topic_expressions
+from quorumlog.broker.groups.io.topic_expressions import Re2Matcher, topic_matcher
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
+from tests.support.broker.replicas import image as image_of
 from tests.support.groups.consumer.coordination import heartbeat, join
 from tests.support.groups.memory_log import World
+from tests.support.waiting import until
 
 ID = TopicId(b"i" * 16)
+ALONE = image_of(1, 0, 0, (1,), replicas=(1,))
 
 
 def publish(world: World, partitions: int, name: str = "t") -> None:
-    partition = PartitionImage(
-        replicas=(BrokerId(1),),
-        isr=(BrokerId(1),),
-        leader_id=BrokerId(1),
-        leader_epoch=Epoch(0),
-        partition_epoch=Epoch(0),
-    )
-    topic = TopicImage(name=name, topic_id=ID, partitions=(partition,) * partitions)
+    topic = TopicImage(name=name, topic_id=ID, partitions=(ALONE,) * partitions)
     changed = frozenset(TopicPartition(name, index) for index in range(partitions))
     image = ClusterImage(topics={name: topic}, topic_names={ID: name})
     world.service.publish(ClusterDelta(partitions=changed), image)
@@ -38,17 +34,8 @@ def publish(world: World, partitions: int, name: str = "t") -> None:
 
 def publish_names(world: World, names: Sequence[str]) -> None:
     """Show these topics, of one partition each, beside those that were shown before."""
-    partition = PartitionImage(
-        replicas=(BrokerId(1),),
-        isr=(BrokerId(1),),
-        leader_id=BrokerId(1),
-        leader_epoch=Epoch(0),
-        partition_epoch=Epoch(0),
-    )
     topics = {
-        name: TopicImage(
-            name=name, topic_id=TopicId(name.encode().rjust(16)), partitions=(partition,)
-        )
+        name: TopicImage(name=name, topic_id=TopicId(name.encode().rjust(16)), partitions=(ALONE,))
         for name in names
     }
     changed = frozenset(TopicPartition(name, 0) for name in names)
@@ -121,9 +108,7 @@ async def test_names_are_tried_by_a_thread_but_for_a_few(monkeypatch: pytest.Mon
     assert world.violations == []
 
 
-async def test_a_target_that_cannot_be_made_is_a_bug_that_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_target_that_fails_is_a_bug_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def assign(members: Any, counts: Any) -> Any:
         raise KeyError("bug")
 
@@ -132,9 +117,7 @@ async def test_a_target_that_cannot_be_made_is_a_bug_that_is_told(
     await world.lead()
     publish(world, 3000)
     asked = world.service.ask(join("m"))
-    async with asyncio.timeout(5):
-        while not world.violations:
-            await asyncio.sleep(0)
+    await until(lambda: world.violations)
     assert "KeyError" in str(world.violations[0])
     world.service.stop()
     assert (await asked).error_code is ErrorCode.NOT_COORDINATOR
@@ -148,3 +131,53 @@ async def test_a_target_that_comes_after_the_end_changes_nothing() -> None:
     world.service.stop()
     assert (await asked).error_code is ErrorCode.NOT_COORDINATOR
     assert world.violations == []
+
+
+NAMES = "|".join(f"customers-{index * 7919 % 10_000}" for index in range(300))
+
+
+@pytest.mark.parametrize(
+    ("expression", "matching", "other"),
+    [
+        ("t", "t", "tt"),
+        ("(logs|events)-([0-9]+)", "logs-17", "logs-"),
+        ("(a+)+$", "a" * 249, "a" * 248 + "b"),
+        ("(.?)" * 150, "a" * 150, "a" * 151),
+        ("(?i)ORDERS.*", "orders-eu", "other"),
+        (r"[\pL]+", "t", "t1"),
+        (NAMES, "customers-7919", "customers-"),
+    ],
+)
+def test_a_whole_name_matches(expression: str, matching: str, other: str) -> None:
+    is_match = Re2Matcher().compile(expression)
+    assert is_match(matching)
+    assert not is_match(other)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["(.?){1000}(.?){1000}(.?){1000}", "(.?)" * 3000, "(?:a?){900}(?:a?){1000}a{1000}", "x" * 2001],
+)
+def test_an_expression_that_would_hold_up_others_is_refused(expression: str) -> None:
+    with pytest.raises(InvalidRegularExpression, match="too large"):
+        Re2Matcher().compile(expression)
+
+
+@pytest.mark.parametrize(
+    "expression", ["[", "*", "(?P<x>", "(?=a)", r"(a)\1", "x{1001}", "(((a{100}){100}){100})"]
+)
+def test_what_is_no_expression_of_re2_is_refused(expression: str) -> None:
+    with pytest.raises(InvalidRegularExpression):
+        Re2Matcher().compile(expression)
+
+
+def test_without_the_library_every_expression_is_refused_with_the_extra_that_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic_matcher.cache_clear()
+    monkeypatch.setattr(topic_expressions, "re2", None)
+    try:
+        with pytest.raises(InvalidRegularExpression, match=r"google-re2: pip install '.*\[re2\]'"):
+            topic_matcher().compile("t")
+    finally:
+        topic_matcher.cache_clear()

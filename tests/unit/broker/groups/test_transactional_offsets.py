@@ -13,15 +13,9 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch, read_header, sealed
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
+from tests.support.coordination.groups_begun import committed as with_offset
 from tests.support.groups.coordination import SETTINGS, T0, T1, Coordination, commit, join, leave
-from tests.support.groups.transactions import (
-    PRODUCER,
-    end,
-    outcome,
-    txn_commit,
-    verify,
-    write,
-)
+from tests.support.groups.transactions import PRODUCER, end, outcome, txn_commit, verify, write
 
 
 def offset(group: Coordination, where: TopicPartition = T0) -> int | None:
@@ -130,14 +124,11 @@ def test_a_transaction_is_verified_before_its_first_batch_and_not_again() -> Non
     assert len(group.own) == 1, "this is another transaction"
 
 
-def test_a_newer_epoch_of_a_producer_is_verified() -> None:
+def test_a_newer_epoch_of_a_producer_and_what_follows_a_refused_batch_are_verified() -> None:
     group = Coordination()
     write(group, txn_commit(1))
     group.ask(txn_commit(2, producer_epoch=1))
     assert len(group.own) == 1
-
-
-def test_after_a_batch_that_was_refused_the_transaction_is_verified_again() -> None:
     group = Coordination()
     group.ask(txn_commit(1))
     verify(group)
@@ -170,9 +161,7 @@ def test_a_coordinator_that_takes_over_knows_which_transactions_are_open() -> No
         (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ],
 )
-def test_what_the_transaction_coordinator_refuses_is_not_written(
-    said: ErrorCode, told: ErrorCode
-) -> None:
+def test_a_commit_that_is_not_verified_is_not_written(said: ErrorCode, told: ErrorCode) -> None:
     group = Coordination()
     request_id = group.ask(txn_commit(1))
     verify(group, said)
@@ -217,10 +206,8 @@ def test_metadata_has_a_limit_and_a_commit_of_nothing_writes_nothing() -> None:
     request_id = group.ask(replace(request, offsets={T0: long, T1: CommittedOffset(offset=2)}))
     verify(group)
     group.commit_writes()
-    assert group.replies[request_id].partitions == {
-        T0: ErrorCode.OFFSET_METADATA_TOO_LARGE,
-        T1: ErrorCode.NONE,
-    }
+    codes = {T0: ErrorCode.OFFSET_METADATA_TOO_LARGE, T1: ErrorCode.NONE}
+    assert group.replies[request_id].partitions == codes
     request_id = group.ask(replace(request, offsets={T0: long}))
     assert group.writes == []
     assert outcome(group, request_id) is ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -230,8 +217,7 @@ def test_metadata_has_a_limit_and_a_commit_of_nothing_writes_nothing() -> None:
 
 
 def test_only_the_partitions_of_a_transaction_are_unstable_from_append_to_marker() -> None:
-    group = Coordination()
-    group.answer(commit(1))
+    group = with_offset(1)
     unstable = group.coordinator.transactional.unstable
     group.ask(txn_commit(5, where=T1))
     assert unstable("g") == set()

@@ -1,12 +1,13 @@
-"""AddPartitionsToTxn and AddOffsetsToTxn, by clients and by the leaders of partitions."""
+"""AddPartitionsToTxn and AddOffsetsToTxn; DescribeTransactions and ListTransactions."""
 
 import pytest
 
 from quorumlog.broker.transactions.core.held import HELD_MAX
-from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
+from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch, TransactionFilter
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+from tests.support.coordination.transactions_begun import begun, opened
 from tests.support.transactions.coordination import (
     OFFSETS,
     SETTINGS,
@@ -16,6 +17,7 @@ from tests.support.transactions.coordination import (
     add,
     add_offsets,
     commit,
+    init,
     records_of,
     verify,
 )
@@ -24,8 +26,7 @@ T2, T3 = TopicPartition("t", 2), TopicPartition("t", 3)
 
 
 def test_the_first_partition_opens_a_transaction_once_it_is_committed() -> None:
-    driven = Coordination()
-    producer = driven.begun()
+    driven, producer = begun()
     driven.now_ms += 5
     request_id = driven.ask(add(producer, T0, T1))
     assert request_id not in driven.replies
@@ -37,39 +38,27 @@ def test_the_first_partition_opens_a_transaction_once_it_is_committed() -> None:
     assert driven.transaction.metadata.start_ms == driven.now_ms
 
 
-def test_more_partitions_join_and_the_start_stays() -> None:
-    driven = Coordination()
-    producer = driven.opened(T1)
+def test_more_partitions_join_once_and_the_start_stays() -> None:
+    driven, producer = opened(T1)
     started_ms = driven.transaction.metadata.start_ms
     driven.now_ms += 100
     driven.added(producer, T0)
     assert driven.transaction.metadata.partitions == (T0, T1)
     assert driven.transaction.metadata.start_ms == started_ms
-
-
-def test_what_is_in_the_transaction_already_is_not_written_again() -> None:
-    driven = Coordination()
-    producer = driven.opened(T0, T1)
     request_id = driven.ask(add(producer, T1))
     assert driven.writes == []
     assert driven.replies[request_id].partitions == {T1: ErrorCode.NONE}
 
 
-def test_offsets_belong_to_a_transaction_by_the_partition_of_their_group() -> None:
-    driven = Coordination()
-    producer = driven.begun()
-    assert driven.answer(add_offsets(producer)) is ErrorCode.NONE
-    assert driven.transaction.metadata.partitions == (OFFSETS,)
-
-
 def test_partitions_that_could_not_be_written_are_not_in_the_transaction() -> None:
-    driven = Coordination()
-    producer = driven.begun()
+    driven, producer = begun()
     request_id = driven.ask(add(producer, T0))
     driven.fail_write()
     assert driven.replies[request_id].partitions == {T0: ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert driven.transaction.state is TransactionState.EMPTY
     driven.added(producer, T0)
+    assert driven.answer(add_offsets(producer)) is ErrorCode.NONE
+    assert driven.transaction.metadata.partitions == (OFFSETS, T0)
 
 
 def test_only_the_producer_that_is_not_fenced_may_add() -> None:
@@ -87,11 +76,8 @@ def test_only_the_producer_that_is_not_fenced_may_add() -> None:
         unknown = Coordination().error_of(request(stranger, T0))
         assert unknown is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert driven.error_of(add_offsets(older)) is ErrorCode.PRODUCER_FENCED
-
-
-def test_an_id_without_a_name_is_an_invalid_request() -> None:
-    driven = Coordination()
-    assert driven.error_of(add(driven.begun(), T0, name="")) is ErrorCode.INVALID_REQUEST
+    nameless = add(ProducerIdAndEpoch(producer_id, epoch), T0, name="")
+    assert driven.error_of(nameless) is ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(
@@ -99,22 +85,18 @@ def test_an_id_without_a_name_is_an_invalid_request() -> None:
     [(1, ErrorCode.INVALID_PRODUCER_EPOCH), (2, ErrorCode.PRODUCER_FENCED)],
 )
 def test_older_clients_know_another_word_for_fenced(version: int, error_code: ErrorCode) -> None:
-    driven = Coordination()
-    first = driven.begun()
+    driven, first = begun()
     driven.begun()
     assert driven.error_of(add(first, T0, api_version=version)) is error_code
     assert driven.error_of(add_offsets(first, api_version=version)) is error_code
 
 
 def test_while_the_last_transaction_ends_the_next_waits_for_it() -> None:
-    driven = Coordination()
-    producer = driven.opened()
+    driven, producer = opened()
     driven.ask(commit(producer))
     following = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
-    late, next_one = (
-        driven.ask(add(producer, T1, api_version=5)),
-        driven.ask(add(following, T1, api_version=5)),
-    )
+    late = driven.ask(add(producer, T1, api_version=5))
+    next_one = driven.ask(add(following, T1, api_version=5))
     driven.commit_writes()
     assert driven.error_of(verify(following, T0)) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert not {late, next_one} & driven.replies.keys()
@@ -127,8 +109,7 @@ def test_while_the_last_transaction_ends_the_next_waits_for_it() -> None:
 @pytest.mark.parametrize("version", [0, 3])
 def test_an_addition_of_an_older_client_begins_no_transaction_after_the_last(version: int) -> None:
     """Its epoch is that of both: it may be a late one of the transaction that ends."""
-    driven = Coordination()
-    producer = driven.opened(api_version=version)
+    driven, producer = opened(api_version=version)
     driven.ask(commit(producer, api_version=3))
     driven.commit_writes()
     for request in (add(producer, T1, api_version=version), add_offsets(producer)):
@@ -139,8 +120,7 @@ def test_an_addition_of_an_older_client_begins_no_transaction_after_the_last(ver
 
 
 def test_additions_that_have_waited_are_one_record() -> None:
-    driven = Coordination()
-    producer = driven.opened(T0)
+    driven, producer = opened(T0)
     first = driven.ask(add(producer, T1, api_version=5))
     waiting = [driven.ask(add(producer, T0, one, api_version=5)) for one in (T2, T3)]
     known = driven.ask(add(producer, T0, api_version=5))
@@ -155,23 +135,18 @@ def test_additions_that_have_waited_are_one_record() -> None:
 
 
 def test_additions_that_have_waited_share_a_refusal() -> None:
-    driven = Coordination()
-    producer = driven.opened(T0)
+    driven, producer = opened(T0)
     asked = [driven.ask(add(producer, one, api_version=5)) for one in (T1, T2, T3)]
     driven.fail_write()
     assert [one in driven.replies for one in asked] == [True, False, False]
     driven.fail_write()
-    codes = [
-        *driven.replies[asked[1]].partitions.values(),
-        *driven.replies[asked[2]].partitions.values(),
-    ]
-    assert codes == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+    codes = [{*driven.replies[one].partitions.values()} for one in asked[1:]]
+    assert codes == [{ErrorCode.COORDINATOR_NOT_AVAILABLE}] * 2
     assert driven.transaction.metadata.partitions == (T0,)
 
 
 def test_an_addition_waits_for_a_while_and_then_comes_again() -> None:
-    driven = Coordination()
-    producer = driven.opened()
+    driven, producer = opened()
     driven.ask(commit(producer))
     driven.commit_writes()
     following = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
@@ -182,27 +157,22 @@ def test_an_addition_waits_for_a_while_and_then_comes_again() -> None:
     driven.tick(1)
     told = [driven.replies[first].partitions[T1], driven.replies[second].partitions[T2]]
     assert told == [ErrorCode.CONCURRENT_TRANSACTIONS] * 2
-    assert (
-        driven.error_of(add(following, T1, api_version=5)) is ErrorCode.CONCURRENT_TRANSACTIONS
-    )  # at once
+    at_once = driven.error_of(add(following, T1, api_version=5))
+    assert at_once is ErrorCode.CONCURRENT_TRANSACTIONS
     driven.write_markers()
     driven.added(following, T1)
 
 
 def test_a_refused_batch_that_completes_and_begins_leaves_neither_pending() -> None:
-    driven = Coordination()
-    producer = driven.opened()
+    driven, producer = opened()
     driven.ask(commit(producer))
     driven.commit_writes()
     following = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
     refused = driven.ask(add(following, T1, api_version=5))
     driven.marked(driven.markers.pop())
-    assert [
-        one.metadata and one.metadata.state for one in records_of(driven.writes[0].records)
-    ] == [
-        TransactionState.COMPLETE_COMMIT,
-        TransactionState.ONGOING,
-    ]
+    written = [one.metadata for one in records_of(driven.writes[0].records)]
+    states = [TransactionState.COMPLETE_COMMIT, TransactionState.ONGOING]
+    assert [one and one.state for one in written] == states
     driven.fail_write()
     assert driven.replies[refused].partitions == {T1: ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert driven.transaction.pending_changes == 0
@@ -214,8 +184,7 @@ def test_a_refused_batch_that_completes_and_begins_leaves_neither_pending() -> N
 
 
 def test_not_too_many_additions_wait_for_one_id() -> None:
-    driven = Coordination()
-    producer = driven.opened()
+    driven, producer = opened()
     driven.ask(add(producer, T1, api_version=5))
     asked = [driven.ask(add(producer, T2, api_version=5)) for _ in range(HELD_MAX + 1)]
     assert [*driven.replies[asked.pop()].partitions.values()] == [ErrorCode.CONCURRENT_TRANSACTIONS]
@@ -225,8 +194,7 @@ def test_not_too_many_additions_wait_for_one_id() -> None:
 
 
 def test_a_coordinator_that_is_replaced_lets_nobody_wait() -> None:
-    driven = Coordination()
-    producer = driven.opened()
+    driven, producer = opened()
     driven.ask(commit(producer))
     driven.commit_writes()
     request_id = driven.ask(add(producer, T1, api_version=5))
@@ -237,25 +205,16 @@ def test_a_coordinator_that_is_replaced_lets_nobody_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "absent"),
-    [(4, ErrorCode.INVALID_TXN_STATE), (5, ErrorCode.TRANSACTION_ABORTABLE)],
+    ("version", "absent"), [(4, ErrorCode.INVALID_TXN_STATE), (5, ErrorCode.TRANSACTION_ABORTABLE)]
 )
-def test_a_leader_learns_which_partitions_belong_to_the_transaction(
-    version: int, absent: ErrorCode
-) -> None:
-    driven = Coordination()
-    producer = driven.opened(T0)
+def test_a_leader_learns_the_partitions_of_a_transaction(version: int, absent: ErrorCode) -> None:
+    driven, producer = opened(T0)
     request = add(producer, T0, T1, api_version=version, verify_only=True)
     for _ in range(2):  # a question: asking again changes nothing
         assert driven.answer(request).partitions == {T0: ErrorCode.NONE, T1: absent}
     assert driven.writes == []
     assert driven.transaction.metadata.partitions == (T0,)
-
-
-def test_what_is_not_committed_is_not_verified() -> None:
-    driven = Coordination()
-    producer = driven.opened(T0)
-    driven.ask(add(producer, T1))
+    driven.ask(add(producer, T1))  # not committed: not verified
     request_id = driven.ask(verify(producer, T1))
     outcomes = driven.replies[request_id].partitions
     assert outcomes == {T1: ErrorCode.TRANSACTION_ABORTABLE}
@@ -263,18 +222,77 @@ def test_what_is_not_committed_is_not_verified() -> None:
 
 def test_after_its_end_a_transaction_has_no_partitions() -> None:
     """A leader that verifies late must not append (KAFKA-14884): its answer says abort."""
-    driven = Coordination()
-    producer = driven.opened(T0, api_version=3)
+    driven, producer = opened(T0, api_version=3)
     driven.ended(commit(producer, api_version=4))
     assert driven.error_of(verify(producer, T0)) is ErrorCode.TRANSACTION_ABORTABLE
 
 
 def test_a_leader_that_adds_does_so_for_a_client_of_version_2() -> None:
-    driven = Coordination()
-    producer = driven.begun()
+    driven, producer = begun()
     driven.added(producer, T0, api_version=5)
     assert driven.transaction.metadata.client_transaction_version == 2
     driven.ended(commit(producer))
     following = ProducerIdAndEpoch(producer.producer_id, 1)
     driven.added(following, T0, api_version=3)
     assert driven.transaction.metadata.client_transaction_version == 0
+
+
+def several() -> Coordination:
+    """`done` is complete, `open` has lasted 500 ms, `x` is empty, `new` is not committed."""
+    driven = Coordination()
+    for name in ("done", "open"):
+        driven.answer(add(driven.begun(name=name), T0, name=name, api_version=5))
+    driven.ended(commit(driven.coordinator.transactions["done"].producer, name="done"))
+    driven.begun()
+    driven.ask(init(name="new"))
+    driven.tick(500)
+    return driven
+
+
+def listed(driven: Coordination, **wanted: object) -> list[str]:
+    wanted_of = TransactionFilter(**wanted)  # type: ignore[arg-type]
+    found = driven.coordinator.list_transactions(driven.now_ms, wanted_of)
+    return [one.transactional_id for one in found]
+
+
+def test_all_that_is_committed_is_listed() -> None:
+    driven = several()
+    found = driven.coordinator.list_transactions(driven.now_ms, TransactionFilter())
+    assert [(one.transactional_id, one.producer_id, one.state.value) for one in found] == [
+        ("done", 1002, "CompleteCommit"),
+        ("open", 1003, "Ongoing"),
+        ("x", 1004, "Empty"),
+    ]
+
+
+def test_a_filter_lets_pass_what_it_names() -> None:
+    driven = several()
+    assert listed(driven, states=frozenset({"Ongoing", "Empty"})) == ["open", "x"]
+    assert listed(driven, producer_ids=frozenset({1002, 77})) == ["done"]
+    ongoing = frozenset({"Ongoing"})
+    assert listed(driven, states=ongoing, duration_ms=499) == ["open"]
+    assert listed(driven, states=ongoing, duration_ms=500) == []
+    assert listed(driven, states=ongoing, producer_ids=frozenset({1002})) == []
+    assert listed(driven, matches_id=lambda name: "n" in name) == ["done", "open"]
+    assert listed(driven, states=ongoing, matches_id=lambda name: name == "x") == []
+    states = frozenset({"Ongoing", "Lost", "empty"})
+    assert TransactionFilter(states=states).unknown_states == ["Lost", "empty"]
+    assert listed(driven, states=states) == ["open"]
+    assert listed(driven, states=frozenset({"Lost"})) == []
+
+
+def test_a_description_says_what_is_committed_and_finds_nothing_else() -> None:
+    driven, producer = opened(T1, T0)
+    driven.ask(commit(producer))
+    found = driven.coordinator.describe("x")
+    assert found.error_code is ErrorCode.NONE
+    assert (found.state, found.producer) == (TransactionState.ONGOING, producer)
+    assert (found.partitions, found.transaction_timeout_ms) == ((T0, T1), 10_000)
+    assert found.start_ms == driven.now_ms
+    driven = Coordination()
+    driven.ask(init())
+    for name in ("x", "y"):
+        found = driven.coordinator.describe(name)
+        assert found.error_code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        assert found.transactional_id == name
+    assert driven.coordinator.describe("").error_code is ErrorCode.INVALID_REQUEST

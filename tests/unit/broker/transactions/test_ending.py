@@ -12,6 +12,7 @@ from quorumlog.broker.transactions.core.requests import (
 )
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support.coordination.transactions_begun import begun, opened
 from tests.support.transactions.coordination import (
     START_MS,
     T0,
@@ -32,8 +33,7 @@ def producer(epoch: int, producer_id: int = P) -> ProducerIdAndEpoch:
 
 
 def test_the_answer_comes_with_the_decision_and_the_markers_after_it() -> None:
-    driven = Coordination()
-    current = driven.opened(T0, T1)
+    driven, current = opened(T0, T1)
     request_id = driven.ask(commit(current))
     assert (driven.replies.get(request_id), driven.markers) == (None, [])
     driven.commit_writes()
@@ -60,8 +60,7 @@ def test_an_older_client_keeps_its_epoch(transaction_version: int) -> None:
 
 
 def test_a_decision_that_cannot_be_written_is_none() -> None:
-    driven = Coordination()
-    current = driven.opened()
+    driven, current = opened()
     request_id = driven.ask(commit(current))
     driven.fail_write()
     assert driven.replies[request_id].error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -71,8 +70,7 @@ def test_a_decision_that_cannot_be_written_is_none() -> None:
 
 
 def test_one_decision_at_a_time() -> None:
-    driven = Coordination()
-    current = driven.opened()
+    driven, current = opened()
     driven.ask(commit(current))
     for request in (commit(current), abort(current), abort(current, api_version=4), init()):
         driven.ask(request)
@@ -163,8 +161,7 @@ def test_an_id_that_is_not_known_has_nothing_to_end() -> None:
 
 
 def test_an_abort_without_a_transaction_is_complete_without_markers() -> None:
-    driven = Coordination()
-    current = driven.begun()
+    driven, current = begun()
     assert driven.answer(abort(current)).producer == producer(1)
     driven.commit_writes()
     assert (driven.state, driven.markers) == (TransactionState.COMPLETE_ABORT, [])
@@ -172,8 +169,7 @@ def test_an_abort_without_a_transaction_is_complete_without_markers() -> None:
 
 def test_a_zombie_of_version_2_does_not_take_an_older_clients_commit_for_its_own() -> None:
     """Epoch 1 is one more than the zombie's, but not because its transaction ended."""
-    driven = Coordination()
-    zombie = driven.begun()
+    driven, zombie = begun()
     current = driven.begun()
     driven.added(current, T0, api_version=3)
     driven.ended(commit(current, api_version=4))
@@ -242,8 +238,7 @@ def test_a_new_level_holds_from_the_next_record_on() -> None:
 
 @pytest.mark.parametrize("end", [commit, abort])
 def test_an_epoch_before_the_last_transaction_is_fenced(end: Callable[..., EndTransaction]) -> None:
-    driven = Coordination()
-    first = driven.opened()
+    driven, first = opened()
     second = driven.ended(commit(first))
     driven.added(second, T0)
     driven.ended(commit(second))

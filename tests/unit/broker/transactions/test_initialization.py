@@ -1,11 +1,22 @@
-"""InitProducerId: who gets which epoch, and who is fenced (KIP-98, KIP-360)."""
+"""InitProducerId (KIP-98, KIP-360): epochs and fencing; and what time alone does to them."""
+
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from quorumlog.broker.transactions.core.requests import NO_PRODUCER, ProducerIdAndEpoch
+from quorumlog.broker.transactions.core.deadlines import Deadlines
+from quorumlog.broker.transactions.core.requests import (
+    NO_PRODUCER,
+    EndTransaction,
+    ProducerIdAndEpoch,
+)
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support.coordination.transactions_begun import begun, opened
 from tests.support.transactions.coordination import (
+    SETTINGS,
+    START_MS,
     T0,
     Coordination,
     abort,
@@ -18,42 +29,27 @@ from tests.support.transactions.coordination import (
 LAST_EPOCH = 32_766  # the last one that a producer may have
 
 
-def test_a_new_id_gets_a_new_producer_id_and_epoch_0() -> None:
-    driven = Coordination()
-    assert driven.begun() == ProducerIdAndEpoch(1002, 0)
-    assert driven.state is TransactionState.EMPTY
-
-
-def test_the_next_producer_of_the_id_gets_the_next_epoch_and_fences_the_first() -> None:
-    driven = Coordination()
-    first = driven.begun()
-    assert driven.begun() == ProducerIdAndEpoch(1002, 1)
-    assert driven.error_of(add(first, T0)) is ErrorCode.PRODUCER_FENCED
-    assert driven.error_of(commit(first)) is ErrorCode.PRODUCER_FENCED
-    assert driven.error_of(init(first)) is ErrorCode.PRODUCER_FENCED
-
-
-def test_an_epoch_is_told_once_it_is_committed() -> None:
+def test_a_new_id_gets_a_new_producer_id_and_epoch_0_once_it_is_committed() -> None:
     driven = Coordination()
     request_id = driven.ask(init())
     assert driven.replies == {}
     driven.commit_writes()
     assert driven.replies[request_id].producer == ProducerIdAndEpoch(1002, 0)
+    assert driven.state is TransactionState.EMPTY
 
 
-def test_an_id_whose_first_record_is_refused_is_as_if_it_was_never_asked_for() -> None:
-    driven = Coordination()
-    request_id = driven.ask(init())
-    driven.fail_write()
-    assert driven.replies[request_id].error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert driven.coordinator.transactions == {}
-    assert driven.coordinator.next_deadline_ms is None
-    assert driven.begun() == ProducerIdAndEpoch(1003, 0)
+def test_the_next_producer_of_the_id_gets_the_next_epoch_and_fences_the_first() -> None:
+    driven, first = begun()
+    assert driven.begun() == ProducerIdAndEpoch(1002, 1)
+    assert driven.error_of(add(first, T0)) is ErrorCode.PRODUCER_FENCED
+    assert driven.error_of(commit(first)) is ErrorCode.PRODUCER_FENCED
+    assert driven.error_of(init(first)) is ErrorCode.PRODUCER_FENCED
+    driven.begun(transaction_timeout_ms=500)
+    assert driven.transaction.metadata.transaction_timeout_ms == 500
 
 
 def test_an_epoch_that_could_not_be_written_is_given_out_later() -> None:
-    driven = Coordination()
-    first = driven.begun()
+    driven, first = begun()
     driven.ask(init())
     driven.fail_write()
     driven.added(first, T0)  # nobody has fenced it
@@ -68,6 +64,13 @@ def test_without_a_producer_id_the_error_of_the_allocation_is_told() -> None:
     driven.allocate(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     assert driven.replies[request_id].error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert driven.coordinator.transactions == {}
+    driven = Coordination()
+    request_id = driven.ask(init())
+    driven.fail_write()
+    assert driven.replies[request_id].error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert driven.coordinator.transactions == {}
+    assert driven.coordinator.next_deadline_ms is None
+    assert driven.begun() == ProducerIdAndEpoch(1003, 0)
 
 
 def test_while_a_change_is_under_way_another_must_wait() -> None:
@@ -82,8 +85,7 @@ def test_while_a_change_is_under_way_another_must_wait() -> None:
 
 
 def test_an_open_transaction_is_aborted_before_the_next_producer_begins() -> None:
-    driven = Coordination()
-    first = driven.opened()
+    driven, first = opened()
     assert driven.error_of(init()) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert driven.state is TransactionState.PREPARE_ABORT
     [sent] = driven.markers
@@ -95,8 +97,7 @@ def test_an_open_transaction_is_aborted_before_the_next_producer_begins() -> Non
 
 
 def test_if_that_abort_cannot_be_written_the_transaction_goes_on() -> None:
-    driven = Coordination()
-    first = driven.opened()
+    driven, first = opened()
     request_id = driven.ask(init())
     driven.fail_write()
     assert driven.replies[request_id].error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -105,8 +106,7 @@ def test_if_that_abort_cannot_be_written_the_transaction_goes_on() -> None:
 
 
 def test_a_producer_that_goes_on_gets_the_next_epoch_and_a_repeated_request_the_same() -> None:
-    driven = Coordination()
-    first = driven.begun()
+    driven, first = begun()
     second = driven.begun(first)
     assert second == ProducerIdAndEpoch(1002, 1)
     assert driven.begun(first) == second
@@ -121,8 +121,7 @@ def test_a_new_coordinator_does_not_know_which_epoch_the_last_one_has_replaced()
 
 
 def test_a_producer_that_is_fenced_cannot_abort_the_transaction_of_its_successor() -> None:
-    driven = Coordination()
-    first = driven.begun()
+    driven, first = begun()
     second = driven.opened()
     assert driven.error_of(init(first)) is ErrorCode.PRODUCER_FENCED
     assert driven.state is TransactionState.ONGOING
@@ -131,16 +130,11 @@ def test_a_producer_that_is_fenced_cannot_abort_the_transaction_of_its_successor
     assert driven.begun(second) == ProducerIdAndEpoch(1002, 2)  # which it has by the abort
 
 
-def test_a_producer_that_another_has_replaced_is_fenced_by_its_producer_id_too() -> None:
-    driven = Coordination()
-    driven.begun()
-    stranger = ProducerIdAndEpoch(77, 0)
+def test_a_producer_whose_id_another_has_is_fenced_and_one_whose_id_has_expired_begins() -> None:
+    stranger = ProducerIdAndEpoch(77, 5)
+    driven, _ = begun()
     assert driven.error_of(init(stranger)) is ErrorCode.PRODUCER_FENCED
-
-
-def test_a_producer_whose_id_has_expired_begins_anew() -> None:
-    driven = Coordination()
-    assert driven.begun(ProducerIdAndEpoch(77, 5)) == ProducerIdAndEpoch(1002, 0)
+    assert Coordination().begun(stranger) == ProducerIdAndEpoch(1002, 0)
 
 
 @pytest.mark.parametrize("transaction_version", [0, 1, 2])
@@ -178,9 +172,7 @@ def test_a_producer_that_goes_on_without_epochs_may_repeat_its_request() -> None
         ({"keep_prepared": True}, ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
-def test_a_request_that_is_wrong_is_refused(
-    changes: dict[str, object], error_code: ErrorCode
-) -> None:
+def test_a_wrong_request_is_refused(changes: dict[str, object], error_code: ErrorCode) -> None:
     driven = Coordination()
     assert driven.error_of(init(**changes)) is error_code  # type: ignore[arg-type]
     assert bool(driven.coordinator.transactions) == (error_code is ErrorCode.NONE)
@@ -191,17 +183,9 @@ def test_a_request_that_is_wrong_is_refused(
     [(3, ErrorCode.INVALID_PRODUCER_EPOCH), (4, ErrorCode.PRODUCER_FENCED)],
 )
 def test_older_clients_know_another_word_for_fenced(version: int, error_code: ErrorCode) -> None:
-    driven = Coordination()
-    first = driven.begun()
+    driven, first = begun()
     driven.begun()
     assert driven.error_of(init(first, api_version=version)) is error_code
-
-
-def test_the_timeout_is_that_of_the_newest_producer() -> None:
-    driven = Coordination()
-    driven.begun(transaction_timeout_ms=10_000)
-    driven.begun(transaction_timeout_ms=500)
-    assert driven.transaction.metadata.transaction_timeout_ms == 500
 
 
 def test_ids_of_one_partition_do_not_disturb_each_other() -> None:
@@ -211,3 +195,229 @@ def test_ids_of_one_partition_do_not_disturb_each_other() -> None:
     driven.added(mine, T0)
     driven.ask(commit(mine))  # under way
     assert driven.error_of(abort(other, name="y")) is ErrorCode.NONE
+
+
+ONGOING, PREPARE_ABORT = TransactionState.ONGOING, TransactionState.PREPARE_ABORT
+EXPIRY_MS = 1_000_000
+
+
+def test_deadlines_come_in_order_of_time_and_an_id_has_one() -> None:
+    deadlines = Deadlines()
+    assert deadlines.next_ms is None
+    for name, due_ms in (("b", 5), ("a", 7), ("c", 6), ("a", 4)):
+        deadlines.set(name, due_ms)
+    assert deadlines.next_ms == 4
+    assert deadlines.due(3, 9) == []
+    assert deadlines.due(5, 9) == ["a", "b"]
+    assert deadlines.due(9, 2) == ["a", "b"]
+    deadlines.set("a", None)
+    deadlines.set("never", None)
+    assert deadlines.due(9, 9) == ["b", "c"]
+
+
+def test_a_transaction_that_lasts_too_long_is_aborted_with_another_epoch() -> None:
+    driven, producer = opened()
+    driven.tick(5000)
+    driven.answer(add(producer, T0))  # does not prolong it
+    driven.tick(4999)
+    assert driven.writes == []
+    driven.tick(1)
+    driven.commit_writes()
+    assert driven.state is PREPARE_ABORT
+    [sent] = driven.markers
+    assert (sent.commit, sent.producer.epoch) == (False, producer.epoch + 1)
+    driven.write_markers()
+    assert driven.error_of(commit(producer)) is ErrorCode.PRODUCER_FENCED  # KAFKA-20785
+    assert driven.ended(abort(producer)).epoch == producer.epoch + 1  # it may go on
+
+
+@pytest.mark.parametrize(
+    ("interval_ms", "over_ms", "aborted_ms"),
+    [(1, 10_000, 10_000), (10_000, 10_000, 10_000), (10_000, 10_001, 20_000), (3000, 9999, 12_000)],
+)
+def test_timed_out_transactions_are_aborted_at_multiples_of_an_interval(
+    interval_ms: int, over_ms: int, aborted_ms: int
+) -> None:
+    settings = replace(SETTINGS, abort_interval_ms=interval_ms)
+    driven = Coordination(settings=settings, now_ms=0)
+    producer = driven.begun(transaction_timeout_ms=5000)
+    driven.tick(over_ms - 5000 - driven.now_ms)
+    driven.added(producer, T0)
+    assert driven.now_ms == over_ms - 5000
+    driven.tick(aborted_ms - driven.now_ms - 1)
+    assert driven.writes == []
+    driven.tick(1)
+    driven.commit_writes()
+    assert driven.state is PREPARE_ABORT
+
+
+@pytest.mark.parametrize("transaction_version", [0, 1])
+def test_a_producer_of_an_older_version_is_fenced_by_the_timeout(transaction_version: int) -> None:
+    driven = Coordination(transaction_version=transaction_version)
+    producer = driven.opened(api_version=3)
+    driven.tick(10_000)
+    driven.commit_writes()
+    [sent] = driven.markers
+    assert (sent.producer.epoch, sent.transaction_version) == (1, 0)
+    driven.write_markers()
+    for end in (commit, abort):
+        assert driven.error_of(end(producer, api_version=4)) is ErrorCode.PRODUCER_FENCED
+    assert driven.begun() == ProducerIdAndEpoch(producer.producer_id, 2)
+
+
+def test_the_time_goes_on_while_the_coordinator_changes() -> None:
+    driven = Coordination()
+    driven.opened()
+    driven.tick(9000)
+    successor = driven.taken_over()
+    successor.tick(999)
+    assert successor.writes == []
+    successor.tick(1)
+    assert len(successor.writes) == 1
+
+
+def test_an_abort_that_is_refused_is_tried_again_with_the_same_epoch() -> None:
+    driven, producer = opened()
+    driven.tick(10_000)
+    driven.fail_write()
+    assert driven.state is ONGOING
+    driven.tick(20)
+    driven.fail_write()
+    driven.tick(39)
+    assert driven.writes == []
+    driven.tick(1)
+    driven.commit_writes()
+    assert driven.markers[0].producer.epoch == producer.epoch + 1
+
+
+def test_a_producer_that_is_ahead_of_the_refused_abort_may_commit() -> None:
+    driven, producer = opened()
+    driven.tick(10_000)
+    driven.fail_write()
+    driven.ended(commit(producer))
+    assert driven.state is TransactionState.COMPLETE_COMMIT
+
+
+def test_a_transaction_whose_partition_is_just_added_is_aborted_right_after() -> None:
+    driven, producer = begun()
+    driven.added(producer, T0)
+    driven.ask(add(producer, T0._replace(partition=5)))
+    driven.tick(10_000)
+    driven.commit_writes()
+    driven.tick(0)
+    driven.commit_writes()
+    assert driven.state is PREPARE_ABORT
+    assert len(driven.markers[0].partitions) == 2
+
+
+def test_the_last_epoch_is_left_to_fence_an_older_producer() -> None:
+    ongoing = stored(producer_epoch=LAST_EPOCH, state=ONGOING, partitions=(T0,), start_ms=START_MS)
+    driven = Coordination(batches=[ongoing], transaction_version=1)
+    driven.tick(10_000)
+    driven.commit_writes()
+    assert driven.markers[0].producer == ProducerIdAndEpoch(1001, LAST_EPOCH + 1)
+    driven.write_markers()
+    assert driven.begun() == ProducerIdAndEpoch(1002, 0)
+
+
+def test_a_timeout_without_epochs_gets_a_new_producer_id() -> None:
+    """KAFKA-20090: else the epoch could not be bumped again."""
+    ongoing = stored(producer_epoch=LAST_EPOCH, state=ONGOING, partitions=(T0,), start_ms=START_MS)
+    driven = Coordination(batches=[ongoing])
+    driven.allocates = False
+    driven.tick(10_000)
+    assert driven.error_of(init()) is ErrorCode.CONCURRENT_TRANSACTIONS
+    driven.allocate(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert driven.state is ONGOING
+    driven.tick(20)
+    driven.allocate()
+    driven.commit_writes()
+    driven.write_markers()
+    assert driven.transaction.producer == ProducerIdAndEpoch(1002, 0)
+
+
+def test_an_epoch_above_the_last_one_is_still_aborted() -> None:
+    """A record of an older Kafka may have it."""
+    ongoing = stored(
+        producer_epoch=LAST_EPOCH + 1, state=ONGOING, partitions=(T0,), start_ms=START_MS
+    )
+    driven = Coordination(batches=[ongoing])
+    driven.tick(10_000)
+    driven.commit_writes()
+    assert driven.markers[0].producer == ProducerIdAndEpoch(1001, LAST_EPOCH + 1)
+    driven.write_markers()
+    assert driven.begun() == ProducerIdAndEpoch(1002, 1)
+
+
+def test_an_id_that_nobody_uses_is_forgotten() -> None:
+    driven, producer = begun()
+    driven.tick(EXPIRY_MS - 1)
+    assert driven.writes == []
+    driven.tick(1)
+    assert driven.error_of(init()) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert (driven.log[-1].metadata, driven.coordinator.transactions) == (None, {})
+    assert driven.error_of(add(producer, T0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert driven.begun(producer) == ProducerIdAndEpoch(producer.producer_id + 1, 0)
+
+
+@pytest.mark.parametrize("end", [commit, abort])
+@pytest.mark.parametrize(("add_version", "end_version"), [(3, 4), (5, 5)])
+def test_an_end_that_is_asked_for_again_does_not_prolong_an_id(
+    end: Callable[..., EndTransaction], add_version: int, end_version: int
+) -> None:
+    driven = Coordination()
+    request = end(driven.opened(api_version=add_version), api_version=end_version)
+    driven.ended(request)
+    ended_ms = driven.transaction.metadata.last_update_ms
+    driven.tick(ended_ms + EXPIRY_MS - 1 - START_MS)
+    assert driven.error_of(request) is ErrorCode.NONE
+    assert driven.writes == []
+    driven.tick(1)
+    driven.commit_writes()
+    assert driven.coordinator.transactions == {}
+
+
+def test_a_tombstone_that_is_refused_leaves_the_id_as_it_was() -> None:
+    driven, producer = begun()
+    driven.tick(EXPIRY_MS)
+    request_id = driven.ask(add(producer, T0, api_version=5))
+    assert request_id not in driven.replies
+    driven.fail_write()
+    driven.commit_writes()
+    assert driven.replies[request_id].partitions == {T0: ErrorCode.NONE}
+
+
+def test_an_addition_to_an_id_that_expires_meanwhile_is_of_no_id() -> None:
+    driven, producer = begun()
+    driven.tick(EXPIRY_MS)
+    request_id = driven.ask(add(producer, T0, api_version=5))
+    driven.commit_writes()
+    answer = driven.replies[request_id].partitions
+    assert answer == {T0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+
+
+@pytest.mark.parametrize("end", [commit, abort])
+def test_an_id_expires_after_its_last_transaction_and_not_during_one(end: object) -> None:
+    driven = Coordination()
+    driven.answer(end(driven.opened()))  # type: ignore[operator]
+    driven.tick(10 * EXPIRY_MS)  # its marker is not written
+    assert driven.state.value.startswith("Prepare")
+    driven.write_markers()
+    driven.tick(EXPIRY_MS)
+    driven.commit_writes()
+    assert driven.coordinator.transactions == {}
+    assert driven.taken_over().coordinator.transactions == {}
+
+
+def test_many_ids_are_forgotten_with_few_records_batches() -> None:
+    driven = Coordination()
+    for number in range(250):
+        driven.begun(name=f"id{number}")
+    written = len(driven.batches)
+    driven.now_ms += EXPIRY_MS
+    for _ in range(4):
+        driven.tick(0)
+    driven.commit_writes()
+    assert len(driven.batches) - written == 3
+    assert driven.coordinator.transactions == {}
+    assert driven.coordinator.next_deadline_ms is None

@@ -9,6 +9,7 @@ from quorumlog.broker.transactions.core.events import MarkersWritten, Partitions
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch
+from tests.support.coordination.transactions_begun import opened
 from tests.support.transactions.coordination import T0, T1, Coordination, abort, add, commit, init
 
 PREPARE_COMMIT, COMPLETE_COMMIT = TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT
@@ -20,6 +21,15 @@ def prepared() -> Coordination:
     driven.answer(commit(driven.opened(T0, T1)))
     assert driven.state is PREPARE_COMMIT
     return driven
+
+
+def written(name: str, prepared_ms: int, error_code: ErrorCode) -> MarkersWritten:
+    return MarkersWritten(
+        transactional_id=name,
+        prepared_ms=prepared_ms,
+        coordinator_epoch=Epoch(1),
+        errors={T0: error_code},
+    )
 
 
 def test_a_transaction_is_complete_when_its_last_marker_is_written() -> None:
@@ -43,6 +53,8 @@ def test_the_same_answer_twice_completes_once() -> None:
     driven.commit_writes()
     driven.marked(sent)
     assert (driven.writes, driven.state) == ([], COMPLETE_COMMIT)
+    driven.step(written("y", 1, ErrorCode.NONE))
+    assert driven.writes == []
 
 
 @pytest.mark.parametrize(
@@ -99,16 +111,13 @@ def test_a_marker_whose_leader_is_slow_does_not_hold_up_the_others() -> None:
     assert driven.coordinator.next_deadline_ms is None
 
 
-def test_partitions_that_are_deleted_need_no_marker() -> None:
+def test_partitions_that_are_deleted_need_no_marker_and_may_be_the_last_ones() -> None:
     driven = prepared()
     [sent] = driven.markers
     driven.step(PartitionsDeleted(partitions=frozenset({T0})))
     driven.marked(sent, {T1: ErrorCode.NONE})
     driven.commit_writes()
     assert driven.state is COMPLETE_COMMIT
-
-
-def test_a_deletion_may_be_what_completes_a_transaction() -> None:
     driven = prepared()
     driven.marked(driven.markers[0], {T1: ErrorCode.NONE})
     driven.step(PartitionsDeleted(partitions=frozenset({T0})))
@@ -117,8 +126,7 @@ def test_a_deletion_may_be_what_completes_a_transaction() -> None:
 
 
 def test_partitions_of_an_open_transaction_stay_in_it_though_they_are_deleted() -> None:
-    driven = Coordination()
-    producer = driven.opened(T0, T1)
+    driven, producer = opened(T0, T1)
     driven.step(PartitionsDeleted(partitions=frozenset({T0})))
     assert driven.transaction.metadata.partitions == (T0, T1)
     driven.ended(commit(producer))
@@ -174,8 +182,7 @@ def test_an_answer_that_the_coordinator_before_had_asked_for_counts_for_the_same
 
 def test_an_answer_about_an_earlier_decision_says_nothing_about_this_one() -> None:
     """With an older client, both have the same producer id and epoch."""
-    driven = Coordination()
-    producer = driven.opened(T0, api_version=3)
+    driven, producer = opened(T0, api_version=3)
     driven.answer(commit(producer, api_version=4))
     [late] = driven.markers
     driven.write_markers()
@@ -188,15 +195,6 @@ def test_an_answer_about_an_earlier_decision_says_nothing_about_this_one() -> No
     driven.marked(sent)
     driven.commit_writes()
     assert driven.state is TransactionState.COMPLETE_ABORT
-
-
-def test_an_answer_about_an_id_that_is_not_known_is_dropped() -> None:
-    driven = Coordination()
-    answer = MarkersWritten(
-        transactional_id="y", prepared_ms=1, coordinator_epoch=Epoch(1), errors={T0: ErrorCode.NONE}
-    )
-    driven.step(answer)
-    assert driven.writes == []
 
 
 def test_a_coordinator_that_is_fenced_does_nothing_more_until_it_leads_again() -> None:
@@ -224,14 +222,7 @@ def test_a_fenced_coordinator_completes_nothing_but_remembers_what_is_written() 
     driven.answer(abort(driven.coordinator.transactions["y"].producer, name="y"))
     driven.commit_writes()
     [sent] = driven.markers
-    driven.step(
-        MarkersWritten(
-            transactional_id="y",
-            prepared_ms=0,
-            coordinator_epoch=Epoch(1),
-            errors={T0: ErrorCode.TRANSACTION_COORDINATOR_FENCED},
-        )
-    )
+    driven.step(written("y", 0, ErrorCode.TRANSACTION_COORDINATOR_FENCED))
     driven.marked(sent)
     assert driven.writes == []
     driven.step(BecameLeader(leader_epoch=Epoch(2)))

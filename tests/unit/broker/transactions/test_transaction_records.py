@@ -84,7 +84,7 @@ VECTORS = {
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_a_record_has_the_bytes_of_kafkas(name: str) -> None:
+def test_a_record_has_kafkas_bytes(name: str) -> None:
     record, value = VECTORS[name]
     assert encode(record) == (KEY, bytes.fromhex(value))
     assert decode(KEY, bytes.fromhex(value)) == record
@@ -99,13 +99,8 @@ def test_a_tombstone_has_no_value() -> None:
 def test_what_the_old_form_cannot_say_is_not_in_it() -> None:
     key, value = encode(TransactionRecord(transactional_id="x", metadata=PREPARED, value_version=0))
     read = decode(key, value).metadata
-    assert read == replace(
-        PREPARED,
-        previous_producer_id=-1,
-        next_producer_id=-1,
-        client_transaction_version=0,
-        next_producer_epoch=-1,
-    )
+    without_ids = replace(PREPARED, previous_producer_id=-1, next_producer_id=-1)
+    assert read == replace(without_ids, client_transaction_version=0, next_producer_epoch=-1)
 
 
 def test_a_tagged_field_that_a_newer_kafka_writes_is_ignored() -> None:
@@ -123,9 +118,7 @@ def test_a_tagged_field_that_a_newer_kafka_writes_is_ignored() -> None:
         ("00", None, "in 1 bytes"),
     ],
 )
-def test_a_version_that_is_not_known_is_refused_by_name(
-    key: str, value: str | None, said: str
-) -> None:
+def test_an_unknown_version_is_refused_by_name(key: str, value: str | None, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         decode(bytes.fromhex(key), None if value is None else bytes.fromhex(value))
 
@@ -149,19 +142,9 @@ def test_bytes_that_end_early_are_refused_wherever_they_end(name: str) -> None:
 
 
 def test_the_numbers_of_the_states_are_kafkas() -> None:
-    names = [
-        "Empty",
-        "Ongoing",
-        "PrepareCommit",
-        "PrepareAbort",
-        "CompleteCommit",
-        "CompleteAbort",
-        "Dead",
-        "PrepareEpochFence",
-    ]
-    assert {state.value: number for state, number in STATUS.items()} == {
-        name: number for number, name in enumerate(names)
-    }
+    names = "Empty Ongoing PrepareCommit PrepareAbort CompleteCommit CompleteAbort Dead"
+    numbers = {name: number for number, name in enumerate([*names.split(), "PrepareEpochFence"])}
+    assert {state.value: number for state, number in STATUS.items()} == numbers
 
 
 LEGAL = {  # written a second time here, on purpose
@@ -215,9 +198,8 @@ def test_an_epoch_never_falls_and_every_change_has_a_later_time() -> None:
         transaction._transition(replace(ONGOING, producer_epoch=1, last_update_ms=2001))
     with pytest.raises(InvariantViolation, match="2: a later change"):
         transaction._transition(ONGOING)
-    assert (
-        transaction.with_partitions(0, (), 0).last_update_ms == 2001
-    )  # though the clock is behind
+    behind = transaction.with_partitions(0, (), 0)  # by the clock
+    assert behind.last_update_ms == 2001
 
 
 BROKEN = {

@@ -7,7 +7,8 @@ import pytest
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
-from tests.support.transactions.coordination import T0, T1, add, commit, init, records_of
+from tests.support.coordination.transactions_begun import open_transaction
+from tests.support.transactions.coordination import T0, add, init, records_of
 from tests.support.transactions.service import (
     HOME,
     ROUND_S,
@@ -43,136 +44,85 @@ async def test_a_transaction_of_ten_partitions_is_complete_within_five_rounds() 
 
 
 async def test_a_marker_says_what_was_decided() -> None:
-    world = ServiceWorld()
-    await world.lead({"t": [2]}, epoch=7)
-    producer = await world.opened(T0)
-    await world.committed(producer)
-    await world.completed()
-    [request] = world.brokers[2].requests
-    [marker] = request.markers
-    said = (marker.producer_id, marker.producer_epoch, marker.transaction_result)
-    assert said == (producer.producer_id, producer.epoch + 1, True)
-    assert (marker.coordinator_epoch, marker.transaction_version) == (7, 2)
-    await world.stop()
+    async with open_transaction({"t": [2]}, T0, epoch=7) as (world, producer):
+        await world.committed(producer)
+        await world.completed()
+        [request] = world.brokers[2].requests
+        [marker] = request.markers
+        said = (marker.producer_id, marker.producer_epoch, marker.transaction_result)
+        assert said == (producer.producer_id, producer.epoch + 1, True)
+        assert (marker.coordinator_epoch, marker.transaction_version) == (7, 2)
 
 
 async def test_a_marker_follows_its_leader() -> None:
-    world = ServiceWorld()
-    await world.lead({"t": [2]})
-    producer = await world.opened(T0)
-    world.brokers[2].errors[T0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    await world.committed(producer)
-    await asyncio.sleep(10 * ROUND_S)
-    assert world.state() is TransactionState.PREPARE_COMMIT
-    assert len(world.brokers[2].requests) > 2
-    world.publish(image_of({"t": [3]}))
-    await world.completed()
-    assert world.brokers[3].marked_partitions == [T0]
-    await world.stop()
+    async with open_transaction({"t": [2]}, T0) as (world, producer):
+        world.brokers[2].errors[T0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await world.committed(producer)
+        await asyncio.sleep(10 * ROUND_S)
+        assert world.state() is TransactionState.PREPARE_COMMIT
+        assert len(world.brokers[2].requests) > 2
+        world.publish(image_of({"t": [3]}))
+        await world.completed()
+        assert world.brokers[3].marked_partitions == [T0]
 
 
 async def test_a_marker_waits_for_a_leader() -> None:
-    world = ServiceWorld()
-    await world.lead({"t": [2]})
-    producer = await world.opened(T0)
-    world.publish(image_of({"t": [-1]}))
-    await world.committed(producer)
-    await asyncio.sleep(5 * ROUND_S)
-    assert world.state() is TransactionState.PREPARE_COMMIT
-    world.publish(image_of({"t": [3]}))
-    await world.completed()
-    assert world.brokers[2].requests == []
-    await world.stop()
-
-
-async def test_only_what_was_not_written_is_sent_again() -> None:
-    world = ServiceWorld()
-    await world.lead({"t": [2, 2]})
-    producer = await world.opened(T0, T1)
-    world.brokers[2].errors[T0] = ErrorCode.NOT_ENOUGH_REPLICAS
-    await world.committed(producer)
-    await asyncio.sleep(2.5 * ROUND_S)
-    world.brokers[2].errors.clear()
-    await world.completed()
-    assert {*world.brokers[2].marked_partitions[2:]} == {T0}
-    await world.stop()
+    async with open_transaction({"t": [2]}, T0) as (world, producer):
+        world.publish(image_of({"t": [-1]}))
+        await world.committed(producer)
+        await asyncio.sleep(5 * ROUND_S)
+        assert world.state() is TransactionState.PREPARE_COMMIT
+        world.publish(image_of({"t": [3]}))
+        await world.completed()
+        assert world.brokers[2].requests == []
 
 
 async def test_a_broker_dies_with_a_request_and_comes_back() -> None:
-    world = ServiceWorld()
-    await world.lead({"t": [2]})
-    producer = await world.opened(T0)
-    await world.committed(producer)
-    await asyncio.sleep(0.5 * ROUND_S)
-    broker = world.brokers[2]
-    assert broker.in_flight == 1
-    broker.die()
-    await asyncio.sleep(5 * ROUND_S)
-    assert world.state() is TransactionState.PREPARE_COMMIT
-    broker.is_up = True
-    await world.completed()
-    assert broker.marked_partitions == [T0, T0]
-    await world.stop()
+    async with open_transaction({"t": [2]}, T0) as (world, producer):
+        await world.committed(producer)
+        await asyncio.sleep(0.5 * ROUND_S)
+        broker = world.brokers[2]
+        assert broker.in_flight == 1
+        broker.die()
+        await asyncio.sleep(5 * ROUND_S)
+        assert world.state() is TransactionState.PREPARE_COMMIT
+        broker.is_up = True
+        await world.completed()
+        assert broker.marked_partitions == [T0, T0]
 
 
 async def test_a_broker_that_hangs_holds_nothing_up_once_it_is_fenced() -> None:
-    world = ServiceWorld()
-    await world.lead({"t": [2]})
-    producer = await world.opened(T0)
-    world.brokers[2].is_hanging = True
-    await world.committed(producer)
-    await asyncio.sleep(0.1 * ROUND_S)
-    started_s = asyncio.get_running_loop().time()
-    world.publish(image_of({"t": [3]}, fenced=[2]))
-    await world.completed()
-    assert asyncio.get_running_loop().time() - started_s < 2.5 * ROUND_S  # the marker, the end
-    await world.stop()
+    async with open_transaction({"t": [2]}, T0) as (world, producer):
+        world.brokers[2].is_hanging = True
+        await world.committed(producer)
+        await asyncio.sleep(0.1 * ROUND_S)
+        started_s = asyncio.get_running_loop().time()
+        world.publish(image_of({"t": [3]}, fenced=[2]))
+        await world.completed()
+        assert asyncio.get_running_loop().time() - started_s < 2.5 * ROUND_S  # the marker, the end
 
 
 async def test_an_answer_that_is_lost_is_asked_for_again() -> None:
-    world = ServiceWorld()
-    await world.lead({"t": [2]})
-    producer = await world.opened(T0)
-    world.brokers[2].is_hanging = True
-    await world.committed(producer)
-    await asyncio.sleep(ROUND_S)
-    world.brokers[2].is_hanging = False
-    await world.completed()
-    assert world.brokers[2].marked_partitions == [T0, T0]
-    assert len(world.brokers[2].connections) == 2
-    await world.stop()
+    async with open_transaction({"t": [2]}, T0) as (world, producer):
+        world.brokers[2].is_hanging = True
+        await world.committed(producer)
+        await asyncio.sleep(ROUND_S)
+        world.brokers[2].is_hanging = False
+        await world.completed()
+        assert world.brokers[2].marked_partitions == [T0, T0]
+        assert len(world.brokers[2].connections) == 2
 
 
 async def test_a_coordinator_that_was_replaced_says_so_and_sends_no_more() -> None:
-    world = ServiceWorld()
-    await world.lead({"t": [2]})
-    producer = await world.opened(T0)
-    world.brokers[2].errors[T0] = ErrorCode.TRANSACTION_COORDINATOR_FENCED
-    await world.committed(producer)
-    await asyncio.sleep(10 * ROUND_S)
-    assert len(world.brokers[2].requests) == 1
-    result = await world.service.ask(init())
-    assert result.error_code is ErrorCode.NOT_COORDINATOR
-    world.service.resigned(HOME, Epoch(1))
-    assert [*world.service.coordinators()] == []
-    await world.stop()
-
-
-async def test_the_next_coordinator_sends_the_markers_of_what_was_decided() -> None:
-    world = ServiceWorld()
-    await world.lead({"t": [2]})
-    producer = await world.opened(T0)
-    world.brokers[2].is_up = False
-    await world.committed(producer)
-    world.service.resigned(HOME, Epoch(1))
-    await world.stop()
-    world.brokers[2].is_up = True
-    successor = ServiceWorld(world.brokers, world.log)
-    await successor.lead({"t": [2]}, epoch=2)
-    await successor.completed()
-    [request] = world.brokers[2].requests
-    assert [marker.coordinator_epoch for marker in request.markers] == [2]
-    await successor.stop()
+    async with open_transaction({"t": [2]}, T0) as (world, producer):
+        world.brokers[2].errors[T0] = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        await world.committed(producer)
+        await asyncio.sleep(10 * ROUND_S)
+        assert len(world.brokers[2].requests) == 1
+        result = await world.service.ask(init())
+        assert result.error_code is ErrorCode.NOT_COORDINATOR
+        world.service.resigned(HOME, Epoch(1))
+        assert [*world.service.coordinators()] == []
 
 
 async def test_markers_of_many_transactions_share_a_request_and_one_is_under_way() -> None:
@@ -191,59 +141,43 @@ async def test_markers_of_many_transactions_share_a_request_and_one_is_under_way
     await world.stop()
 
 
-async def test_a_transaction_that_lasts_too_long_is_aborted() -> None:
-    world = ServiceWorld()
-    await world.lead({"t": [2]})
-    producer = await world.opened(T0)
-    await world.completed()  # after the timeout of 10 s
-    assert world.state() is TransactionState.COMPLETE_ABORT
-    [request] = world.brokers[2].requests
-    assert [marker.transaction_result for marker in request.markers] == [False]
-    result = await world.service.ask(commit(producer))
-    assert result.error_code is ErrorCode.PRODUCER_FENCED
-    await world.stop()
-
-
 # --- Partitions that are no more ---
 
 
 async def test_no_marker_is_waited_for_whose_partition_is_deleted() -> None:
-    world = ServiceWorld()
-    await world.lead({"t": [2], "u": [3]})
-    producer = await world.opened(T0, TopicPartition("u", 0))
-    world.brokers[2].errors[T0] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    await world.committed(producer)
-    await asyncio.sleep(5 * ROUND_S)
-    assert world.state() is TransactionState.PREPARE_COMMIT  # that broker may be behind
-    world.publish(image_of({"u": [3]}), "t")
-    await world.completed()
-    assert world.brokers[3].marked_partitions == [TopicPartition("u", 0)]
-    await world.stop()
+    async with open_transaction({"t": [2], "u": [3]}, T0, TopicPartition("u", 0)) as (
+        world,
+        producer,
+    ):
+        world.brokers[2].errors[T0] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await world.committed(producer)
+        await asyncio.sleep(5 * ROUND_S)
+        assert world.state() is TransactionState.PREPARE_COMMIT  # that broker may be behind
+        world.publish(image_of({"u": [3]}), "t")
+        await world.completed()
+        assert world.brokers[3].marked_partitions == [TopicPartition("u", 0)]
 
 
 async def test_a_partition_that_was_deleted_before_the_decision_needs_no_marker() -> None:
-    world = ServiceWorld()
-    await world.lead({"t": [2], "u": [3]})
-    producer = await world.opened(T0, TopicPartition("u", 0))
-    world.publish(image_of({"u": [3]}), "t")
-    await world.committed(producer)
-    await world.completed()
-    assert world.brokers[2].requests == []
-    await world.stop()
+    async with open_transaction({"t": [2], "u": [3]}, T0, TopicPartition("u", 0)) as (
+        world,
+        producer,
+    ):
+        world.publish(image_of({"u": [3]}), "t")
+        await world.committed(producer)
+        await world.completed()
+        assert world.brokers[2].requests == []
 
 
 async def test_a_new_topic_of_the_name_gets_the_marker_of_the_deleted_one() -> None:
     """A leader that knew it earlier may have taken records of the transaction into it."""
-    world = ServiceWorld()
-    await world.lead({"t": [2]})
-    producer = await world.opened(T0)
-    world.brokers[2].errors[T0] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    await world.committed(producer)
-    await asyncio.sleep(5 * ROUND_S)
-    world.publish(image_of({"t": [3]}), "t")
-    await world.completed()
-    assert world.brokers[3].marked_partitions == [T0]
-    await world.stop()
+    async with open_transaction({"t": [2]}, T0) as (world, producer):
+        world.brokers[2].errors[T0] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await world.committed(producer)
+        await asyncio.sleep(5 * ROUND_S)
+        world.publish(image_of({"t": [3]}), "t")
+        await world.completed()
+        assert world.brokers[3].marked_partitions == [T0]
 
 
 async def test_nothing_is_added_while_the_image_shows_another_coordinator() -> None:

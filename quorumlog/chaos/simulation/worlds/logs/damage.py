@@ -6,16 +6,17 @@ error with them, while the file is not open (107).
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from quorumlog.broker.partitions.log.log_directory import OrphanedRecords
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.chaos.simulation.worlds.brokers.disk_queue import maybe_repair
-from quorumlog.chaos.simulation.worlds.entries import batches_on_disk
 from quorumlog.storage.errors import LacksRecords, StorageError
+from quorumlog.storage.io.checkpoints import write_partition_metadata
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.records import BatchHeader, iterate_headers, validate_batch
 
 
 class Damage:
@@ -66,7 +67,8 @@ class Damage:
             return
         with _undisturbed(self._machine.disk) as disk:
             if isinstance(error, OrphanedRecords):
-                maybe_repair(disk, error)
+                with suppress(OSError):  # after a disk error the next start fails in the same way
+                    write_partition_metadata(disk, error.path, error.topic_id)
             elif isinstance(error, LacksRecords) and self._taken is not None:
                 path, content = self._taken
                 file = disk.open(path, create=True)
@@ -78,8 +80,21 @@ class Damage:
 
 def records_on_disk(disk: SimDisk, directory: str) -> int:
     """Count the records of the whole batches with which a log begins, in its first segment."""
-    ends = [int(header.next_offset) for _, header in batches_on_disk(disk, directory)]
+    ends = [int(header.next_offset) for _, header in _batches_on_disk(disk, directory)]
     return ends[-1] if ends else 0
+
+
+def _batches_on_disk(disk: SimDisk, directory: str) -> Iterator[tuple[bytes, BatchHeader]]:
+    """Yield the whole batches with which a log begins, in its first segment."""
+    content = dict(disk.files()).get(f"{directory}/{0:020d}.log", b"")
+    end_offset = 0
+    with suppress(CorruptBatch):
+        for position, header in iterate_headers(content):
+            validate_batch(content, position, header)
+            if header.base_offset != end_offset:
+                return
+            end_offset = header.next_offset
+            yield content[position : position + header.size_in_bytes], header
 
 
 @contextmanager

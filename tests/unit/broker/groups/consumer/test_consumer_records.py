@@ -139,7 +139,7 @@ RECORDS: dict[str, tuple[RecordKind, str, Value, str, str]] = {
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_a_record_has_the_bytes_of_kafkas(name: str) -> None:
+def test_a_record_has_kafkas_bytes(name: str) -> None:
     kind, subject, value, key_hex, value_hex = RECORDS[name]
     key, data = bytes.fromhex(key_hex), bytes.fromhex(value_hex)
     record = ConsumerGroupRecord(subject=RecordKey(kind, "g", subject), value=value)

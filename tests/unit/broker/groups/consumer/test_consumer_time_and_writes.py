@@ -1,15 +1,19 @@
-"""Sessions and rebalances of a consumer group that take too long, and its writes that fail."""
+"""Sessions and rebalances of consumer groups, their times, and their writes that fail."""
+
+from typing import Any
 
 import pytest
 
 from quorumlog.broker.coordination.core import events as shard_events
-from quorumlog.broker.coordination.core.coordinator_shard import Phase
-from quorumlog.broker.groups.core.consumer import targets, writes
+from quorumlog.broker.groups.core.consumer import events, targets, writes
 from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
+from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS
+from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings, GroupTimes
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support.coordination.groups_begun import consumers
 from tests.support.groups.consumer.coordination import (
     ConsumerCoordination,
     TopicsOfTest,
@@ -19,8 +23,7 @@ from tests.support.groups.consumer.coordination import (
 
 
 def test_a_silent_member_is_removed_when_its_session_is_over() -> None:
-    groups = ConsumerCoordination()
-    groups.beat(join("a"))
+    groups = consumers("a")
     groups.tick(600)
     groups.beat(join("b"))
     groups.tick(399)
@@ -34,8 +37,7 @@ def test_a_silent_member_is_removed_when_its_session_is_over() -> None:
 
 
 def test_every_heartbeat_begins_a_session_but_those_that_are_refused() -> None:
-    groups = ConsumerCoordination()
-    groups.beat(join("a"))
+    groups = consumers("a")
     groups.tick(600)
     groups.beat(heartbeat("a", 1))
     groups.tick(600)
@@ -73,9 +75,7 @@ def test_a_member_that_gives_up_nothing_is_removed_when_its_rebalance_takes_too_
 
 
 def test_a_member_that_has_given_up_its_partitions_has_no_rebalance_to_end() -> None:
-    groups = ConsumerCoordination()
-    groups.beat(join("a"))
-    groups.beat(join("b"))
+    groups = consumers("a", "b")
     groups.beat(heartbeat("a", 1))
     groups.beat(heartbeat("a", 1, owned=groups.topics.some("t", 0, 1)))
     groups.tick(400)
@@ -87,9 +87,7 @@ def test_a_member_that_has_given_up_its_partitions_has_no_rebalance_to_end() -> 
 
 
 def test_a_coordinator_that_loads_gives_each_member_a_whole_session_and_rebalance() -> None:
-    groups = ConsumerCoordination()
-    groups.beat(join("a"))
-    groups.beat(join("b"))
+    groups = consumers("a", "b")
     groups.beat(heartbeat("a", 1))
     groups.tick(450)
     groups = groups.reloaded()
@@ -121,8 +119,7 @@ def test_no_answer_is_given_before_all_is_committed_that_it_rests_on() -> None:
 
 
 def test_a_refused_write_takes_everything_back_that_was_decided_on_it() -> None:
-    groups = ConsumerCoordination()
-    groups.beat(join("a"))
+    groups = consumers("a")
     asked = [
         groups.ask(join("b")),
         groups.ask(heartbeat("a", 1, owned=groups.topics.some("t", 0, 1))),
@@ -148,9 +145,7 @@ def test_a_group_whose_first_write_is_refused_is_not_there() -> None:
     assert not groups.writes
 
 
-def test_what_waits_is_written_in_batches_of_a_bounded_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_records_that_wait_are_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log would refuse a batch that is too large, and all that waits with it."""
     batch_bytes_max = writes.BATCH_BYTES_MAX // 10
     monkeypatch.setattr(writes, "BATCH_BYTES_MAX", batch_bytes_max)
@@ -180,36 +175,15 @@ def test_groups_do_not_wait_for_each_other() -> None:
     assert groups.replies[other].member_epoch == 1
 
 
-def test_after_a_write_of_unknown_outcome_the_log_tells() -> None:
-    groups = ConsumerCoordination()
-    request_id = groups.ask(join("a"))
-    groups.batches.append(groups.writes[0].records)
-    groups.end_write(ErrorCode.REQUEST_TIMED_OUT)
-    assert groups.replies[request_id].error_code is ErrorCode.NOT_COORDINATOR
-    assert groups.shard.phase is Phase.LOADING
-    groups.load()
-    again = groups.beat(join("a"))
-    assert again.assignment == groups.topics.some("t", 0, 1, 2, 3)
-
-
-def test_what_is_asked_while_the_log_is_read_is_refused() -> None:
-    groups = ConsumerCoordination()
-    groups.step(shard_events.Stopped())
-    request_id = groups.ask(join("a"))
-    assert groups.replies[request_id].error_code is ErrorCode.NOT_COORDINATOR
-
-
 def test_a_write_that_ends_twice_is_a_bug_of_ours() -> None:
-    groups = ConsumerCoordination()
-    groups.beat(join("a"))
+    groups = consumers("a")
     ended = shard_events.WriteEnded(write_id=1)
     with pytest.raises(InvariantViolation, match="write 1"):
         groups.consumer.step(0, ended)
 
 
 def test_a_member_of_a_state_that_is_not_known_here_starts_from_scratch() -> None:
-    groups = ConsumerCoordination()
-    groups.beat(join("a"))
+    groups = consumers("a")
     member = groups.group.members["a"]
     object.__setattr__(member.current, "state", MemberState.UNKNOWN)
     assert groups.refused(heartbeat("a", 1)) is ErrorCode.FENCED_MEMBER_EPOCH
@@ -232,3 +206,84 @@ def test_a_key_has_one_deadline() -> None:
     deadlines.drop(other)
     assert deadlines.pop_due(9) == key
     assert deadlines.first_ms is None
+
+
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+def test_the_next_heartbeat_has_the_new_interval_and_begins_a_session_of_the_new_length() -> None:
+    groups = consumers("a")
+    groups.topics.configure("g", {SESSION: "50000", HEARTBEAT: "7000"})
+    groups.tick(999)
+    assert groups.beat(heartbeat("a", 1)).heartbeat_interval_ms == 7000
+    groups.tick(49_999)
+    assert not groups.writes
+    groups.tick(1)
+    assert groups.writes
+
+
+def test_a_session_that_has_begun_keeps_its_length() -> None:
+    groups = ConsumerCoordination()
+    groups.topics.configure("g", {SESSION: "50000"})
+    groups.beat(join("a"))
+    groups.topics.configure("g", {})
+    groups.tick(49_999)
+    assert not groups.writes
+    groups.tick(1)
+    assert groups.writes
+
+
+@pytest.mark.parametrize(
+    ("own", "in_force"),
+    [
+        ({SESSION: "44999"}, (45_000, 5000)),
+        ({SESSION: "60001", HEARTBEAT: "15001"}, (60_000, 15_000)),
+        ({HEARTBEAT: "4999"}, (45_000, 5000)),
+        ({"share.session.timeout.ms": "1"}, (45_000, 5000)),
+    ],
+)
+def test_no_group_leaves_the_bounds_of_its_coordinator(
+    own: dict[str, str], in_force: tuple[int, int]
+) -> None:
+    """The controller, whose bounds may be others, has taken the values."""
+    times = GroupTimes(ConsumerGroupSettings(), {"g": own})
+    assert (times.session_timeout_ms("g"), times.heartbeat_interval_ms("g")) == in_force
+    assert (times.session_timeout_ms("h"), times.heartbeat_interval_ms("h")) == (45_000, 5000)
+
+
+GROUPS, MEMBERS = 100, 5
+
+
+def test_many_groups_come_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = ConsumerCoordination()
+    names = [f"g{number}" for number in range(GROUPS)]
+    for name in names:
+        for number in range(MEMBERS):
+            groups.ask(join(f"m{number}", group_id=name))
+    groups.commit_writes()
+    for _ in range(3):
+        for name in names:
+            for member_id, member in [*groups.consumer.groups[name].members.items()]:
+                now = member.current
+                beat = {"group_id": name, "owned": now.assigned}
+                groups.ask(heartbeat(member_id, now.member_epoch, **beat))
+        groups.commit_writes()
+    states = [groups.consumer.groups[name].state for name in names]
+    assert states == [ConsumerGroupState.STABLE] * GROUPS
+    loaded = groups.reloaded().consumer.groups
+    owners = [groups.consumer.groups[name].owners for name in names]
+    assert [loaded[name].owners for name in names] == owners
+    looked_at: list[str] = []
+
+    def all_names(self: ConsumerGroup) -> frozenset[str]:
+        looked_at.append(self.group_id)
+        return frozenset({"t"})
+
+    monkeypatch.setattr(ConsumerGroup, "all_names", all_names)
+    groups.step(events.TopicsChanged(names={"unrelated"}))
+    beats: list[Any] = [
+        groups.ask(heartbeat("m0", groups.consumer.groups[name].group_epoch, group_id=name))
+        for name in names
+    ]
+    assert all(request_id in groups.replies for request_id in beats)
+    assert (looked_at, groups.writes) == ([], [])

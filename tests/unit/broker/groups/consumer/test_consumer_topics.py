@@ -21,6 +21,7 @@ from quorumlog.broker.groups.core.consumer.topics import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
 from quorumlog.wire.codec.records import Record, encode_batch
+from tests.support.coordination.groups_begun import consumers
 from tests.support.groups.consumer.coordination import (
     ConsumerCoordination,
     PythonMatcher,
@@ -39,27 +40,20 @@ def test_a_topic_that_comes_later_is_assigned_with_the_next_heartbeat() -> None:
     groups.check_replayed()
 
 
-def test_a_topic_that_grows_is_assigned_whole() -> None:
-    groups = ConsumerCoordination()
-    groups.beat(join("a"))
+def test_a_topic_that_grows_is_assigned_whole_and_given_up_when_it_is_deleted() -> None:
+    groups = consumers("a")
     groups.set_topic("t", 5)
     told = groups.beat(heartbeat("a", 1))
     assert (told.member_epoch, told.assignment) == (2, groups.topics.some("t", 0, 1, 2, 3, 4))
-
-
-def test_a_topic_that_is_deleted_is_given_up() -> None:
-    groups = ConsumerCoordination()
-    groups.beat(join("a"))
     groups.set_topic("t", 0)
-    told = groups.beat(heartbeat("a", 1))
-    assert (told.member_epoch, told.assignment) == (1, frozenset())
-    assert groups.beat(heartbeat("a", 1, owned=frozenset())).member_epoch == 2
+    told = groups.beat(heartbeat("a", 2))
+    assert (told.member_epoch, told.assignment) == (2, frozenset())
+    assert groups.beat(heartbeat("a", 2, owned=frozenset())).member_epoch == 3
     groups.check_replayed()
 
 
 def test_a_topic_that_is_created_anew_is_another_one() -> None:
-    groups = ConsumerCoordination()
-    groups.beat(join("a"))
+    groups = consumers("a")
     old = groups.topics.some("t", 0, 1)
     groups.set_topic("t", 0)
     groups.set_topic("t", 2)
@@ -69,16 +63,14 @@ def test_a_topic_that_is_created_anew_is_another_one() -> None:
 
 
 def test_topics_of_others_begin_no_epoch() -> None:
-    groups = ConsumerCoordination()
-    groups.beat(join("a"))
+    groups = consumers("a")
     groups.set_topic("u", 3)
     groups.ask(heartbeat("a", 1))
     assert not groups.writes
 
 
 def test_a_coordinator_that_loads_looks_at_the_topics() -> None:
-    groups = ConsumerCoordination()
-    groups.beat(join("a"))
+    groups = consumers("a")
     groups.topics.set("t", 5)  # while nobody coordinates
     groups = groups.reloaded()
     assert groups.beat(heartbeat("a", 1)).member_epoch == 2
@@ -144,8 +136,7 @@ def test_an_expression_that_another_broker_took_keeps_what_it_matched() -> None:
 
 
 def test_the_metadata_of_topics_that_kafka_4_0_wrote_is_deleted() -> None:
-    groups = ConsumerCoordination()
-    groups.beat(join("a"))
+    groups = consumers("a")
     record = ConsumerGroupRecord(
         subject=RecordKey(RecordKind.PARTITION_METADATA, "g"), value=PartitionMetadataValue()
     )

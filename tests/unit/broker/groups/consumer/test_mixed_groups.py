@@ -1,8 +1,10 @@
 """Groups that change their protocol, and members of both protocols in one group."""
 
+from dataclasses import replace
 from typing import Any
 
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.effects import VerifyTransaction
 from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
@@ -18,6 +20,7 @@ from quorumlog.broker.groups.core.requests import (
 from quorumlog.broker.groups.core.rewrite import RewriteLimits
 from quorumlog.client.core.group_protocol import decode_assignment
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import iterate_headers
 from tests.support.groups.consumer.classic import (
     classic_beat,
@@ -33,6 +36,7 @@ from tests.support.groups.consumer.coordination import (
     heartbeat,
     join,
 )
+from tests.support.groups.transactions import txn_commit
 
 T0, T1 = some(0, 1)
 
@@ -51,6 +55,22 @@ def classic_group(
     groups.answer(classic_sync("a", generation_id, **assigned))
     assert groups.coordinator.groups["g"].state is GroupState.STABLE
     return groups, generation_id
+
+
+def upgraded_group() -> tuple[ConsumerCoordination, int]:
+    """c of the consumer protocol has joined them."""
+    groups, generation_id = classic_group()
+    groups.answer(join("c"))
+    return groups, generation_id
+
+
+def let_pass(groups: ConsumerCoordination, generation_id: int, member_id: str = "a") -> None:
+    """Let more time pass than a rebalance may take; the classic member and c are alive."""
+    for _ in range(6):
+        groups.ask(classic_beat(member_id, generation_id))
+        groups.ask(heartbeat("c", groups.group.members["c"].current.member_epoch))
+        groups.tick(100)
+        groups.commit_writes()
 
 
 def rejoined(
@@ -95,8 +115,7 @@ def test_a_classic_group_becomes_a_consumer_group_and_its_members_go_on() -> Non
 
 
 def test_two_classic_members_and_a_new_one_come_to_rest() -> None:
-    groups, _ = classic_group()
-    groups.answer(join("c"))
+    groups, _ = upgraded_group()
     owned: dict[str, tuple[Any, ...]] = {"a": some(0, 1), "b": some(2, 3)}
     epochs = {"a": 0, "b": 0}
     for _ in range(4):
@@ -105,18 +124,15 @@ def test_two_classic_members_and_a_new_one_come_to_rest() -> None:
             owned[member_id] = has
         current = groups.group.members["c"].current
         groups.beat(heartbeat("c", current.member_epoch, owned=current.assigned))
-    counts = sorted(
-        [*(len(has) for has in owned.values()), len(groups.group.members["c"].current.assigned)]
-    )
-    assert counts == [1, 1, 2]
+    of_c = groups.group.members["c"].current.assigned
+    assert sorted(map(len, [*owned.values(), of_c])) == [1, 1, 2]
     assert {groups.answer(classic_beat(name, epochs[name])) for name in "ab"} == {ErrorCode.NONE}
     assert groups.group.state.value == "Stable"
     groups.check_replayed()
 
 
 def test_the_last_consumer_member_leaves_and_the_group_is_classic_again() -> None:
-    groups, _ = classic_group()
-    groups.answer(join("c"))
+    groups, _ = upgraded_group()
     left = groups.beat(heartbeat("c", -1))
     assert left.member_epoch == -1
     assert groups.consumer.groups == {}
@@ -126,23 +142,19 @@ def test_the_last_consumer_member_leaves_and_the_group_is_classic_again() -> Non
     assert loaded.consumer.groups == {}
     assert loaded.coordinator.groups["g"].state is GroupState.STABLE
     assert loaded.coordinator.committed == groups.coordinator.committed
-    assert {m.member_id: decode_assignment(m.assignment) for m in group.members.values()} == {
-        "a": some(0, 1),
-        "b": some(2, 3),
-    }
+    had = {m.member_id: decode_assignment(m.assignment) for m in group.members.values()}
+    assert had == {"a": some(0, 1), "b": some(2, 3)}
 
 
 def test_a_consumer_member_whose_session_ends_lets_the_group_be_classic_again() -> None:
-    groups, generation_id = classic_group()
-    groups.answer(join("c"))
+    groups, generation_id = upgraded_group()
     for _ in range(4):
         groups.tick(300)
         groups.commit_writes()
         for member_id in ("a", "b"):
             groups.ask(classic_beat(member_id, generation_id))
-            groups.ask(
-                classic_join(member_id, owned=some(0, 1) if member_id == "a" else some(2, 3))
-            )
+            owned = some(0, 1) if member_id == "a" else some(2, 3)
+            groups.ask(classic_join(member_id, owned=owned))
             groups.commit_writes()
     assert groups.consumer.groups == {}
     assert {*groups.coordinator.groups["g"].members} == {"a", "b"}
@@ -152,10 +164,7 @@ def test_nothing_is_served_of_a_group_while_it_changes_its_protocol() -> None:
     groups, generation_id = classic_group()
     groups.ask(join("c"))
     busy = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    for request in (
-        classic_beat("a", generation_id),
-        DeleteGroup(group_id="g"),
-    ):
+    for request in (classic_beat("a", generation_id), DeleteGroup(group_id="g")):
         assert groups.replies[groups.ask(request)] is busy
     sync = groups.replies[groups.ask(classic_sync("a", generation_id))]
     assert sync.error_code is ErrorCode.REBALANCE_IN_PROGRESS
@@ -185,8 +194,7 @@ def test_a_conversion_that_is_not_written_changes_nothing() -> None:
 
 
 def test_a_downgrade_that_is_not_written_leaves_a_consumer_group() -> None:
-    groups, _ = classic_group()
-    groups.answer(join("c"))
+    groups, _ = upgraded_group()
     groups.ask(heartbeat("c", -1))
     groups.commit_write()
     groups.fail_write()
@@ -199,13 +207,8 @@ def test_a_downgrade_that_is_not_written_leaves_a_consumer_group() -> None:
 
 def test_waiting_members_of_a_group_that_is_converted_join_again() -> None:
     groups, generation_id = classic_group()
-    waits = groups.ask(
-        classic_join(
-            "a",
-            session_timeout_ms=900,
-            protocols=(("cooperative-sticky", classic_join("a").protocols[0][1]), ("range", b"")),
-        )
-    )
+    both = (("cooperative-sticky", classic_join("a").protocols[0][1]), ("range", b""))
+    waits = groups.ask(classic_join("a", session_timeout_ms=900, protocols=both))
     assert groups.coordinator.groups["g"].state is GroupState.PREPARING_REBALANCE
     groups.answer(join("c"))
     assert groups.replies[waits].error_code is ErrorCode.REBALANCE_IN_PROGRESS
@@ -214,15 +217,9 @@ def test_waiting_members_of_a_group_that_is_converted_join_again() -> None:
 
 
 def test_a_policy_may_forbid_either_conversion() -> None:
-    forbidden = ConsumerGroupSettings(
-        session_timeout_ms=1000, heartbeat_interval_ms=100, migration_policy="downgrade"
-    )
-    groups, _ = classic_group(forbidden)
+    groups, _ = classic_group(replace(SETTINGS, migration_policy="downgrade"))
     assert groups.refused(join("c")) is ErrorCode.GROUP_ID_NOT_FOUND
-    one_way = ConsumerGroupSettings(
-        session_timeout_ms=1000, heartbeat_interval_ms=100, migration_policy="upgrade"
-    )
-    groups, _ = classic_group(one_way)
+    groups, _ = classic_group(replace(SETTINGS, migration_policy="upgrade"))
     groups.answer(join("c"))
     groups.beat(heartbeat("c", -1))
     assert {*groups.group.members} == {"a", "b"}
@@ -273,10 +270,8 @@ def test_an_administrator_removes_members_of_either_protocol_by_leave_group() ->
     assert {*groups.group.members} == {"a", "b", "c"}
     groups.check_replayed()
     gone = groups.answer(classic_leave("c", "b", "nobody"))
-    assert gone == LeaveResult(
-        error_code=ErrorCode.NONE,
-        members=(ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID),
-    )
+    outcomes = (ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
+    assert gone == LeaveResult(error_code=ErrorCode.NONE, members=outcomes)
     assert groups.consumer.groups == {}  # none of KIP-848 is left: it is a classic group again
     assert {*groups.coordinator.groups["g"].members} == {"a"}
     assert groups.answer(classic_beat("a", generation_id)) is not ErrorCode.UNKNOWN_MEMBER_ID
@@ -304,39 +299,20 @@ def test_a_member_may_change_its_protocol_itself() -> None:
 
 
 def test_a_classic_member_that_does_not_join_again_is_removed() -> None:
-    groups, generation_id = classic_group()
-    groups.answer(join("c"))
-    for _ in range(6):
-        groups.ask(classic_beat("a", generation_id))
-        epoch = groups.group.members["c"].current.member_epoch
-        groups.ask(heartbeat("c", epoch))
-        groups.tick(100)
-        groups.commit_writes()
+    groups, generation_id = upgraded_group()
+    let_pass(groups, generation_id)
     assert "a" not in groups.group.members
 
 
-def test_a_classic_member_that_does_not_sync_is_removed() -> None:
-    groups, _ = classic_group()
-    groups.answer(join("c"))
+def test_a_classic_member_that_does_not_sync_is_removed_and_one_that_has_stays() -> None:
+    groups, _ = upgraded_group()
     joined = groups.answer(classic_join("a", owned=(T0, T1)))
-    for _ in range(6):
-        groups.ask(classic_beat("a", joined.generation_id))
-        groups.ask(heartbeat("c", groups.group.members["c"].current.member_epoch))
-        groups.tick(100)
-        groups.commit_writes()
+    let_pass(groups, joined.generation_id)
     assert "a" not in groups.group.members
-
-
-def test_a_classic_member_that_has_synced_stays() -> None:
-    groups, _ = classic_group()
-    groups.answer(join("c"))
+    groups, _ = upgraded_group()
     generation_id, has = rejoined(groups, "a", T0, T1)
     generation_id, has = rejoined(groups, "a", *has)
-    for _ in range(6):  # beyond the rebalance timeout
-        groups.ask(classic_beat("a", generation_id))
-        groups.ask(heartbeat("c", groups.group.members["c"].current.member_epoch))
-        groups.tick(100)
-        groups.commit_writes()
+    let_pass(groups, generation_id)
     assert "a" in groups.group.members
 
 
@@ -358,6 +334,26 @@ def test_members_of_both_kinds_commit_with_what_they_know() -> None:
     assert code(commit("", -1)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_transaction_commits_for_a_member_at_its_epoch_only() -> None:
+    """As in Kafka, producers receive ILLEGAL_GENERATION in place of STALE_MEMBER_EPOCH."""
+    groups, _ = classic_group()
+    epoch = groups.beat(join("c")).member_epoch
+    for member_id, member_epoch, refusal in (
+        ("c", epoch - 1, ErrorCode.ILLEGAL_GENERATION),
+        ("x", epoch, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("c", epoch, ErrorCode.NONE),
+    ):
+        request = txn_commit(7, member_id=member_id, generation_id=member_epoch)
+        request_id = groups.ask(request)
+        while groups.own:
+            verify = groups.own.pop()
+            assert isinstance(verify, VerifyTransaction)
+            groups.step(verify.verified(ErrorCode.NONE))
+        groups.commit_writes()
+        result = groups.replies[request_id]
+        assert result.partitions.get(T0, result.error_code) is refusal, (member_id, member_epoch)
+
+
 def test_offsets_and_groups_are_deleted_when_nobody_needs_them() -> None:
     groups = ConsumerCoordination()
     epoch = groups.beat(join("c")).member_epoch
@@ -366,9 +362,8 @@ def test_offsets_and_groups_are_deleted_when_nobody_needs_them() -> None:
     assert subscribed.partitions == {T0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
     assert groups.answer(DeleteGroup(group_id="g")) is ErrorCode.NON_EMPTY_GROUP
     groups.ask(heartbeat("c", -1))
-    assert groups.replies[groups.ask(DeleteGroup(group_id="g"))] is (
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the departure is not written yet
-    )
+    early = groups.replies[groups.ask(DeleteGroup(group_id="g"))]
+    assert early is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the departure is not written yet
     groups.commit_writes()
     request_id = groups.ask(DeleteGroup(group_id="g"))
     [_] = groups.writes  # the group and its offsets in one batch
@@ -411,3 +406,45 @@ def test_a_log_of_consumer_groups_is_rewritten_with_them() -> None:
 
 def _count(batch: bytes) -> int:
     return sum(header.record_count for _, header in iterate_headers(batch))
+
+
+def upgraded_while_moving() -> tuple[ConsumerCoordination, int]:
+    """a has two partitions, and its next generation leaves it one; then `new` makes the upgrade."""
+    groups, _ = classic_group()
+    groups.ask(classic_join("a", owned=(T0, T1)))
+    joined = groups.answer(classic_join("b", owned=some(2, 3)))
+    groups.ask(classic_sync("b", joined.generation_id))
+    groups.answer(classic_sync("a", joined.generation_id, a=(T0,), b=some(2, 3)))
+    groups.answer(join("new"))
+    return groups, joined.generation_id
+
+
+def of_the_new(groups: ConsumerCoordination) -> set[TopicPartition]:
+    assigned = groups.group.members["new"].current.assigned
+    return {TopicPartition("t", one.partition) for one in assigned}
+
+
+def test_what_a_classic_member_gives_up_is_free_once_it_has_joined_without_it() -> None:
+    groups, generation_id = upgraded_while_moving()
+    assert T1 not in of_the_new(groups)  # a may not have heard of it yet
+    told = groups.answer(classic_beat("a", generation_id))
+    assert told is ErrorCode.REBALANCE_IN_PROGRESS
+    groups.answer(classic_join("a", owned=(T0, T1)))
+    groups.beat(heartbeat("new", generation_id + 1))
+    assert T1 not in of_the_new(groups)
+    assert rejoined(groups, "a", T0) == (generation_id + 1, (T0,))
+    groups.beat(heartbeat("new", generation_id + 1))
+    assert T1 in of_the_new(groups)
+    groups.check_replayed()
+
+
+def test_a_classic_member_that_does_not_give_up_is_removed_after_its_rebalance_timeout() -> None:
+    groups, generation_id = upgraded_while_moving()
+    groups.tick(499)
+    assert "a" in groups.group.members
+    groups.tick(1)
+    groups.commit_writes()
+    assert "a" not in groups.group.members
+    groups.beat(heartbeat("new", generation_id + 1))
+    assert {T0, T1} & of_the_new(groups)
+    groups.check_replayed()

@@ -1,14 +1,28 @@
-"""The last member of the consumer protocol is a static one, and a classic member replaces it."""
+"""A static member returns or is replaced, in each protocol: also the last one of a group.
 
+The outcomes are those of Apache Kafka 4.3 (KIP-345, KIP-848): a member of the consumer protocol
+waits only for a present owner of the consumer protocol; every other pair is a replacement.
+"""
+
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 
 from quorumlog.broker.groups.core.consumer import targets
+from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
 from quorumlog.broker.groups.core.group import GroupState
-from quorumlog.broker.groups.core.requests import Join, JoinResult
+from quorumlog.broker.groups.core.requests import (
+    CommitOffsets,
+    CommittedOffset,
+    Heartbeat,
+    Join,
+    JoinResult,
+    Sync,
+)
 from quorumlog.client.core.assignors import Subscription
 from quorumlog.client.core.group_protocol import decode_assignment, encode_subscription
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -105,9 +119,7 @@ def replacing_join(member_id: str = "", **changes: Any) -> Join:
 
 
 @pytest.mark.parametrize("goes_first", [True, False])
-def test_the_group_is_classic_without_a_rebalance_and_the_new_member_leads(
-    goes_first: bool,
-) -> None:
+def test_the_group_is_classic_without_rebalance_and_the_new_member_leads(goes_first: bool) -> None:
     mixed = MixedGroup()
     if goes_first:
         mixed.c_goes()
@@ -119,10 +131,8 @@ def test_the_group_is_classic_without_a_rebalance_and_the_new_member_leads(
     assert (joined.error_code, joined.member_id) == (ErrorCode.NONE, "c2")
     assert (joined.generation_id, joined.protocol_name) == (mixed.epoch, "cooperative-sticky")
     assert (joined.leader, joined.skip_assignment) == ("c2", True)
-    assert {one.member_id: one.group_instance_id for one in joined.members} == {
-        "a": None,
-        "c2": "i",
-    }
+    instances = {one.member_id: one.group_instance_id for one in joined.members}
+    assert instances == {"a": None, "c2": "i"}
     assert mixed.classic_state is GroupState.STABLE
     assert mixed.groups.answer(classic_beat("a", mixed.epoch)) is ErrorCode.NONE
     assert mixed.has("c2", mixed.epoch) == mixed.had["c"]
@@ -181,16 +191,12 @@ def test_a_member_that_is_not_the_same_makes_a_rebalance(changes: dict[str, Any]
     MixedGroup().check_rebalances_once(**changes)
 
 
-def test_topics_that_have_changed_since_the_target_make_a_rebalance() -> None:
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_topics_that_have_changed_since_the_target_make_a_rebalance(is_behind: bool) -> None:
     mixed = MixedGroup()
     mixed.groups.set_topic("t", 5)
-    mixed.check_rebalances_once()
-
-
-def test_a_member_that_is_behind_makes_a_rebalance() -> None:
-    mixed = MixedGroup()
-    mixed.groups.set_topic("t", 5)
-    mixed.c_beats()  # a new epoch, which `a` has not joined
+    if is_behind:
+        mixed.c_beats()  # a new epoch, which `a` has not joined
     mixed.check_rebalances_once()
 
 
@@ -226,9 +232,6 @@ def test_a_member_id_that_the_instance_does_not_have_is_fenced() -> None:
     assert {*mixed.groups.group.members} == {"a", "c"}
     assert mixed.replace(member_id="c").member_id == "c"
     assert mixed.classic_state is GroupState.PREPARING_REBALANCE
-
-
-def test_a_member_that_claims_partitions_of_others_makes_a_rebalance() -> None:
     mixed = MixedGroup()
     claims = encode_subscription(Subscription(topics=("t",), owned=some(*mixed.had["a"])))
     mixed.check_rebalances_once(protocols=(("cooperative-sticky", claims),))
@@ -285,10 +288,7 @@ def test_a_member_that_is_not_the_last_is_replaced_in_the_consumer_group() -> No
 
 
 def test_a_policy_without_downgrades_keeps_the_consumer_group() -> None:
-    settings = ConsumerGroupSettings(
-        session_timeout_ms=1000, heartbeat_interval_ms=100, migration_policy="upgrade"
-    )
-    mixed = MixedGroup(settings)
+    mixed = MixedGroup(replace(SETTINGS, migration_policy="upgrade"))
     assert mixed.replace().generation_id == mixed.epoch
     assert {*mixed.groups.group.members} == {"a", "c2"}
 
@@ -303,3 +303,134 @@ def test_a_downgrade_that_is_not_written_is_refused_and_leaves_the_consumer_grou
     mixed.groups.check_replayed()
     assert mixed.replace().leader == "c2"
     assert mixed.classic_state is GroupState.STABLE
+
+
+OLD, NEW = "old", "new"
+PRESENT, CLOSED, SESSION_OVER = "present", "closed", "session over"
+SESSION_MS = 1000
+
+
+class Switch:
+    """Static member OLD with partitions of `t`, beside a member of the consumer protocol."""
+
+    def __init__(self, protocol: str) -> None:
+        self.groups = ConsumerCoordination()
+        self.protocol = protocol
+        self.groups.beat(join("companion"))
+        self.join(protocol, OLD, is_first=True)
+        for _ in range(2):
+            self.companion_beats()
+            self.beat_old()
+        assert self.groups.group.state is ConsumerGroupState.STABLE
+        self.had = self.assigned(OLD)
+        assert len(self.had) == 2
+
+    def join(self, protocol: str, member_id: str, *, is_first: bool = False) -> ErrorCode:
+        """Join as a process that starts; a classic one names no member id unless it has one."""
+        request: Any
+        if protocol == "consumer":
+            request = join(member_id, instance_id="i")
+        else:
+            named = member_id if member_id == OLD and not is_first else ""
+            request = classic_join(named, new_member_id=member_id, group_instance_id="i")
+        result = self.groups.answer(request)
+        code: ErrorCode = result.error_code
+        return code
+
+    def companion_beats(self) -> None:
+        current = self.groups.group.members["companion"].current
+        self.groups.beat(heartbeat("companion", current.member_epoch, owned=current.assigned))
+
+    def beat_old(self) -> None:
+        epoch = self.groups.group.members[OLD].current.member_epoch
+        if self.protocol == "consumer":
+            owned = self.assigned(OLD)
+            self.groups.beat(heartbeat(OLD, epoch, instance_id="i", owned=owned))
+        else:
+            self.groups.answer(classic_join(OLD, group_instance_id="i"))
+            epoch = self.groups.group.members[OLD].current.member_epoch
+            sync = Sync(group_id="g", member_id=OLD, generation_id=epoch, group_instance_id="i")
+            assert self.groups.answer(sync).error_code is ErrorCode.NONE
+
+    def assigned(self, member_id: str) -> Partitions:
+        return self.groups.group.members[member_id].current.assigned
+
+    def end(self, presence: str) -> None:
+        """Let OLD stop: a classic static member sends nothing, a member of KIP-848 sends -2."""
+        if presence == PRESENT:
+            return
+        if self.protocol == "consumer":
+            self.groups.beat(heartbeat(OLD, -2, instance_id="i"))
+        if presence == SESSION_OVER:
+            for _ in range(2):
+                self.companion_beats()
+                self.groups.tick(SESSION_MS // 2)
+                self.groups.commit_writes()
+            assert OLD not in self.groups.group.members
+
+    def codes_of_old(self, epoch: int) -> set[ErrorCode]:
+        """Return what the former owner's classic requests are answered."""
+        named: Any = {"group_id": "g", "member_id": OLD, "group_instance_id": "i"}
+        asked = (
+            classic_join(OLD, group_instance_id="i"),
+            Sync(**named, generation_id=epoch),
+            Heartbeat(**named, generation_id=epoch),
+        )
+        answers = map(self.groups.answer, asked)
+        return {getattr(answer, "error_code", answer) for answer in answers}
+
+
+CELLS = [*product(("classic", "consumer"), repeat=2)]
+
+
+@pytest.mark.parametrize("member_id", [OLD, NEW])
+@pytest.mark.parametrize("presence", [PRESENT, CLOSED, SESSION_OVER])
+@pytest.mark.parametrize(("before", "after"), CELLS)
+def test_a_static_member_returns(before: str, after: str, presence: str, member_id: str) -> None:
+    switch = Switch(before)
+    group = switch.groups.group
+    epoch, had = group.group_epoch, switch.had
+    switch.end(presence)
+    code = switch.join(after, member_id)
+    keeps_out = before == after == "consumer" and presence == PRESENT and member_id == NEW
+    is_unknown = after == "classic" and member_id == OLD and presence == SESSION_OVER
+    if keeps_out:
+        assert code is ErrorCode.UNRELEASED_INSTANCE_ID
+        assert group.static["i"] == OLD
+        return
+    if is_unknown:
+        assert code is ErrorCode.UNKNOWN_MEMBER_ID
+        return
+    assert code is ErrorCode.NONE
+    assert group.static["i"] == member_id
+    assert group.members[member_id].is_classic is (after == "classic")
+    assert {*group.members} == {"companion", member_id}
+    if presence != SESSION_OVER:
+        assert (group.group_epoch, switch.assigned(member_id)) == (epoch, had)
+    if before == "classic" and presence != SESSION_OVER and member_id == NEW:
+        assert switch.codes_of_old(epoch) == {ErrorCode.FENCED_INSTANCE_ID}
+    switch.groups.check_replayed()
+
+
+def test_a_replaced_classic_member_commits_no_offsets() -> None:
+    switch = Switch("classic")
+    epoch = switch.groups.group.group_epoch
+    switch.join("consumer", NEW)
+    named: Any = {"group_id": "g", "member_id": OLD, "group_instance_id": "i"}
+    offsets = {some(0)[0]: CommittedOffset(offset=7)}
+    commit = CommitOffsets(**named, generation_id=epoch, offsets=offsets)
+    # Kafka's ConsumerGroup.validateOffsetCommit looks the member up by its id alone.
+    assert switch.groups.answer(commit).error_code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("member_id", [OLD, NEW])
+def test_the_only_classic_member_returns_with_the_consumer_protocol(member_id: str) -> None:
+    groups = ConsumerCoordination()
+    joined = groups.ask(classic_join("", new_member_id=OLD, group_instance_id="i"))
+    groups.tick(250)
+    generation_id = groups.replies[joined].generation_id
+    groups.answer(classic_sync(OLD, generation_id, old=some(0, 1, 2, 3)))
+    result = groups.beat(join(member_id, instance_id="i"))
+    assert result.assignment == groups.topics.some("t", 0, 1, 2, 3)
+    assert {*groups.group.members} == {member_id}
+    groups.check_replayed()

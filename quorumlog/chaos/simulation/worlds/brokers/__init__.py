@@ -1,1 +1,0 @@
-"""Brokers, their controller and producers: replication from the real logs to the real elections."""

@@ -1,1 +1,0 @@
-"""Members of the consumer protocol (KIP-848) and classic members in one group."""

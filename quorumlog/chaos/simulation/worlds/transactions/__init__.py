@@ -1,1 +1,0 @@
-"""Transactions: coordinators on brokers that fail, producers, and `read_committed` readers."""

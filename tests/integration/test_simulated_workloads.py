@@ -1,0 +1,181 @@
+"""Whole nodes by subject, under faults: what is promised holds, and a planted bug is found."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from quorumlog.broker.partitions.core.partition_invariants import PartitionInvariants
+from quorumlog.broker.partitions.log.log_directories import LogDirectories
+from quorumlog.chaos.node_simulation.settings import NodesResult
+from quorumlog.chaos.node_simulation.simulate import simulate_nodes
+from quorumlog.client.core.position import Position
+from quorumlog.client.core.positions import Positions
+from quorumlog.invariants import InvariantViolation
+from quorumlog.metadata_quorum.core.messages import SnapshotId
+from quorumlog.metadata_quorum.driver import snapshotting
+from quorumlog.metadata_quorum.image.model import ClusterImage
+from quorumlog.metadata_quorum.image.records import MetadataRecord, ProducerIds
+from quorumlog.metadata_quorum.image.snapshot_records import records_of
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
+from quorumlog.storage.core.cleaning import NewestOffsets
+from quorumlog.storage.core.retention import Retention
+
+pytestmark = pytest.mark.integration
+
+COMPACTION: Final[dict[str, Any]] = {
+    "duration_ms": 6_000,
+    "workload": "compacted_register",
+    "config": {
+        "log.cleaner.backoff.ms": "200",
+        "log.segment.bytes": "1500",
+        "log.cleaner.min.cleanable.ratio": "0.01",
+        "log.cleaner.delete.retention.ms": "1000",
+    },
+}
+DIRECTORIES: Final[dict[str, Any]] = {
+    "duration_ms": 8_000,
+    "config": {"log.dirs": "/data,/disk2"},
+    "faults": {"disk_error", "kill", "wipe", "kill_all", "restart"},
+}
+RECREATION: Final[dict[str, Any]] = {
+    "duration_ms": 6_000,
+    "workload": "recreated_topic",
+    "faults": ("kill",),
+}
+TRANSACTIONS: Final[dict[str, Any]] = {
+    "duration_ms": 6_000,
+    "faults": ("kill", "pause", "drop_request", "reply_lost"),  # the last two: among others
+}
+
+
+@pytest.mark.parametrize(
+    ("seed", "options"),
+    [
+        *((seed, COMPACTION) for seed in (3, 19)),
+        *((seed, DIRECTORIES) for seed in (1, 4, 7)),
+        (1, RECREATION),
+        (1, {**TRANSACTIONS, "workload": "txn_append"}),
+        (1, {**TRANSACTIONS, "workload": "consume_transform_produce"}),
+        (5, {**TRANSACTIONS, "workload": "txn_transfer"}),
+    ],
+)
+def test_what_is_promised_holds_under_faults(seed: int, options: dict[str, Any]) -> None:
+    result = simulate_nodes(seed, **options)
+    assert (result.violations, result.anomalies) == ((), ())
+    assert result.valid is True or options in (COMPACTION, DIRECTORIES)
+    assert result.operations > 200
+
+
+@pytest.mark.parametrize(
+    ("mutant", "workload", "anomaly"),
+    [
+        ("shows_open_transactions", "txn_append", "G1b"),
+        ("hides_aborted_transactions", "txn_append", "G1a"),
+        ("commits_what_is_aborted", "txn_append", "G1a"),
+        ("keeps_offsets_of_the_aborted", "consume_transform_produce", "unconsumed"),
+    ],
+)
+def test_a_broken_transaction_is_found(mutant: str, workload: str, anomaly: str) -> None:
+    result = simulate_nodes(0, **TRANSACTIONS, workload=workload, mutant=mutant)
+    assert result.valid is False
+    assert anomaly in result.anomalies
+
+
+def test_a_cleaner_that_drops_the_newest_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NewestOffsets, "is_replaced", lambda *_: True)
+    assert simulate_nodes(3, **COMPACTION).anomalies
+
+
+def test_a_position_that_outlives_its_topic_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def enter(_: Positions, position: Position, topic_id: bytes) -> bool:
+        position.topic_id = topic_id
+        return True
+
+    monkeypatch.setattr(Positions, "maybe_enter", enter)
+    assert "skipped-record" in simulate_nodes(1, **RECREATION).anomalies
+
+
+def test_directories_do_fail_in_these_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise InvariantViolation("a directory has failed")
+
+    monkeypatch.setattr(LogDirectories, "fail", fail)
+    found = (simulate_nodes(seed, **DIRECTORIES).violations for seed in (1, 4, 7))
+    assert any("a directory has failed" in str(one) for violations in found for one in violations)
+
+
+# --- retention: below the log starts the oracle compares nothing ---
+
+
+def removed(seed: int, retention_bytes: str, *, until_violated: bool = False) -> NodesResult:
+    """Its workload expects to read all that it wrote, so its history shows removed records."""
+    config = {
+        "log.retention.bytes": retention_bytes,
+        "log.segment.bytes": "500",
+        "log.retention.check.interval.ms": "100",
+    }
+    return simulate_nodes(seed, duration_ms=5_000, config=config, until_violated=until_violated)
+
+
+@pytest.mark.parametrize("seed", [2, 8])
+def test_the_records_that_are_left_are_right(seed: int) -> None:
+    result = removed(seed, "1500")
+    assert result.violations == ()
+    assert "vanished-write" in result.anomalies  # segments are gone
+
+
+def test_a_broker_that_removes_what_is_not_committed_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Retention, "is_committed", lambda *_: True)
+    monkeypatch.setattr(PartitionInvariants, "check", lambda *_, **__: None)
+    result = removed(2, "0", until_violated=True)
+    assert result.violations[0].startswith("committed-kept")
+
+
+# --- snapshots: nodes cut their metadata logs, and those far behind get snapshots ---
+
+
+def cut(workload: str, *, until_violated: bool = False) -> NodesResult:
+    config = {
+        "metadata.log.max.record.bytes.between.snapshots": "300",
+        "metadata.log.segment.bytes": "400",
+        "metadata.max.retention.bytes": "500",
+    }
+    return simulate_nodes(
+        1, duration_ms=5_000, workload=workload, config=config, until_violated=until_violated
+    )
+
+
+def noting(
+    install: Callable[[MetadataLog, SnapshotId], None], noted: Path
+) -> Callable[[MetadataLog, SnapshotId], None]:
+    """Note each installation in a file: the run is in another process."""
+
+    def install_and_note(log: MetadataLog, snapshot_id: SnapshotId) -> None:
+        install(log, snapshot_id)
+        noted.write_text(snapshot_id.file_name)
+
+    return install_and_note
+
+
+def test_nodes_far_behind_agree_with_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    noted = tmp_path / "installed"
+    install = noting(MetadataLog.install_fetched, noted)
+    monkeypatch.setattr(MetadataLog, "install_fetched", install)
+    result = cut("metadata_linearizable")
+    assert (result.valid, result.violations, result.anomalies) == (True, (), ())
+    assert noted.exists()
+
+
+def test_a_snapshot_that_lacks_a_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def incomplete(image: ClusterImage) -> Iterator[MetadataRecord]:
+        return (record for record in records_of(image) if not isinstance(record, ProducerIds))
+
+    monkeypatch.setattr(snapshotting, "records_of", incomplete)
+    result = cut("idempotent_send", until_violated=True)
+    assert result.violations[0].startswith("metadata-agree: ")
