@@ -10,7 +10,8 @@ from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.drivers.driver import DriverError, Record
 from quorumlog.chaos.history import read_history
 from quorumlog.chaos.history.pairing import table_of
-from quorumlog.chaos.workloads.group_consume import ConsumerGroupConsume, GroupConsume
+from quorumlog.chaos.workloads.consumer_group_consume import ConsumerGroupConsume
+from quorumlog.chaos.workloads.group_consume import GroupConsume
 from tests.support.chaos.carried_out import carried_out
 from tests.support.chaos.group_in_memory import GroupInMemory
 from tests.support.chaos.hand_made_histories import History, rows_of

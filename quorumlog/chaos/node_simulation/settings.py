@@ -21,7 +21,8 @@ _GROUPS: Final[Mapping[str, Option]] = {
     "rate": 14.0, "producers": 2, "consumers": 3, "static": 1, "polls_per_life": 12.0,
 }  # fmt: skip
 OPTIONS_OF: Final[Mapping[str, Mapping[str, Option]]] = {
-    "group_consume": _GROUPS, "consumer_group_consume": _GROUPS,
+    "group_consume": _GROUPS,
+    "consumer_group_consume": {**_GROUPS, "consumers": 2, "static": 0, "classic": 0.3},
 }  # fmt: skip
 """Instead of these, by workload: members come and go while others stay, at the same cost."""
 

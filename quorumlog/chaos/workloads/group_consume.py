@@ -25,7 +25,7 @@ A history holds, beside sends and final reads (`f`):
 import asyncio
 import random
 from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from quorumlog.chaos.drivers.driver import (
@@ -203,12 +203,17 @@ class GroupConsume(Lanes[GroupConsumeOptions]):
         processes = self.processes(lane)
         await keep_sending(setup, processes, working, send, rng=rng, gap_s=gap_s)
 
-    async def _open(self, lane: int) -> tuple[int, _Member | None]:
+    def _protocol(self, rng: random.Random) -> str:
+        """Return the protocol of the next member."""
+        del rng
+        return self.protocol
+
+    async def _open(self, lane: int, rng: random.Random) -> tuple[int, _Member | None]:
         """Join the group as the next member of a lane; None if no broker answers."""
         setup, options = self._setup, self._setup.options
         membership = Membership(
             group_id=f"{setup.topic}-group",
-            protocol=self.protocol,
+            protocol=self._protocol(rng),
             instance_id=f"member-{lane}" if lane < options.static else None,
             session_timeout_ms=_SESSION_TIMEOUT_MS,
             max_poll_interval_ms=options.max_poll_interval_ms,
@@ -234,7 +239,7 @@ class GroupConsume(Lanes[GroupConsumeOptions]):
             await self._live(member, rng, working)
             return False
 
-        await use_clients(working.is_set, lambda: self._open(lane), live)
+        await use_clients(working.is_set, lambda: self._open(lane, rng), live)
 
     async def _live(self, member: _Member, rng: random.Random, working: asyncio.Event) -> None:
         options = self._setup.options
@@ -283,7 +288,7 @@ class GroupConsume(Lanes[GroupConsumeOptions]):
 
     async def _drain(self, lane: int, ends: Mapping[int, int], deadline_s: float) -> bool:
         """Poll and commit until the group has committed `ends`; return whether it has."""
-        is_done = False
+        rng, is_done = self._setup.rng(f"drain {lane}"), False
 
         async def drain(member: _Member, _: int) -> bool:
             nonlocal is_done
@@ -294,7 +299,7 @@ class GroupConsume(Lanes[GroupConsumeOptions]):
             return True
 
         await use_clients(
-            lambda: not is_done and before(deadline_s), lambda: self._open(lane), drain
+            lambda: not is_done and before(deadline_s), lambda: self._open(lane, rng), drain
         )
         return is_done
 
@@ -306,23 +311,4 @@ WORKLOAD: Final = Workload(
     clients=GroupConsume,
     model="group_log",
     requires=frozenset({"groups"}),
-)
-
-
-class ConsumerGroupConsume(GroupConsume):
-    """The same by the consumer protocol (KIP-848), with the same promises.
-
-    The broker assigns partitions, and each member revokes and adds them by itself, without a
-    generation of the whole group.
-    """
-
-    protocol = "consumer"
-
-
-CONSUMER_WORKLOAD: Final = replace(
-    WORKLOAD,
-    name="consumer_group_consume",
-    text="group_consume with the consumer protocol of KIP-848: the broker assigns",
-    clients=ConsumerGroupConsume,
-    requires=frozenset({"groups", "consumer-protocol"}),
 )

@@ -8,6 +8,7 @@ from quorumlog.chaos.workloads import (
     append_read,
     compacted_register,
     consume_transform_produce,
+    consumer_group_consume,
     group_consume,
     idempotent_send,
     list_offsets,
@@ -19,19 +20,19 @@ from quorumlog.chaos.workloads import (
 from quorumlog.chaos.workloads.workload import Workload
 
 WORKLOADS: Final[Mapping[str, Workload[Any]]] = {
-    workload.name: workload
-    for workload in (
-        append_read.WORKLOAD,
-        idempotent_send.WORKLOAD,
-        group_consume.WORKLOAD,
-        group_consume.CONSUMER_WORKLOAD,
-        compacted_register.WORKLOAD,
-        list_offsets.WORKLOAD,
-        metadata_linearizable.WORKLOAD,
-        recreated_topic.WORKLOAD,
-        txn_append.WORKLOAD,
-        txn_transfer.WORKLOAD,
-        consume_transform_produce.WORKLOAD,
+    module.WORKLOAD.name: module.WORKLOAD
+    for module in (
+        append_read,
+        idempotent_send,
+        group_consume,
+        consumer_group_consume,
+        compacted_register,
+        list_offsets,
+        metadata_linearizable,
+        recreated_topic,
+        txn_append,
+        txn_transfer,
+        consume_transform_produce,
     )
 }
 

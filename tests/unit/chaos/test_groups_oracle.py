@@ -12,6 +12,8 @@ from quorumlog.broker.groups.core.consumer.records import (
     MemberValue,
     RecordKey,
     RecordKind,
+    StoredPartitions,
+    TargetMemberValue,
     Value,
 )
 from quorumlog.broker.groups.core.records import (
@@ -264,6 +266,18 @@ def test_a_removed_member_owns_nothing_any_more(history: History) -> None:
 def test_two_members_have_no_partition_in_common_in_the_log(history: History) -> None:
     history.joins("a", "b").current("a", 1, 0).current("b", 1, 0)
     assert history.broken == ["one-owner"]
+
+
+def test_a_target_gives_a_partition_to_one_member(history: History) -> None:
+    def target(*partitions: int) -> TargetMemberValue:
+        stored = StoredPartitions(topic_id=TOPIC_ID, partitions=[*partitions])
+        return TargetMemberValue(topic_partitions=[stored])
+
+    history.joins("a", "b").record(RecordKind.TARGET_MEMBER, "a", target(0, 1))
+    history.record(RecordKind.TARGET_MEMBER, "b", target(2))
+    assert history.told == []
+    history.record(RecordKind.TARGET_MEMBER, "b", target(1, 2))
+    assert history.broken == ["one-target"]
 
 
 def test_a_member_receives_only_epochs_and_assignments_of_the_log(history: History) -> None:

@@ -4,6 +4,7 @@
     one-owner           a partition has one owner: in all records of a generation, among the current
                         assignments of a consumer group, and from the response that assigns it to
                         the heartbeat that no longer reports it
+    one-target          a target assignment gives a partition to one member
     epoch-rises         epochs of a consumer group and of its members never decrease
     group-generation    the generation of a group never decreases, unless the group was deleted
     fenced-heartbeat    a member is not served at an epoch before its last two
@@ -13,7 +14,7 @@ Sources: KIP-62, KIP-848, KAFKA-13614.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from quorumlog.broker.groups.core.consumer.records import (
     GroupValue,
     MemberValue,
     RecordKind,
+    TargetMemberValue,
     Value,
     from_stored,
 )
@@ -63,6 +65,7 @@ class _Group:
         default_factory=dict
     )  # of a consumer group: instance ids
     current: dict[str, _Current] = field(default_factory=dict)
+    targets: dict[str, Partitions] = field(default_factory=dict)
     owners: dict[tuple[int, TopicPartition], str] = field(default_factory=dict)
     logged: set[tuple[str, int, object]] = field(default_factory=set)  # member, epoch, assignment
     has: dict[str, Partitions] = field(default_factory=dict)  # by the members' own reports
@@ -96,16 +99,20 @@ class GroupMembers:
             group = self._groups[group_id]
             if group.stored is not None and group.epoch is not None:
                 self._violated(f"one-form: {group_id} has records of two protocols")
-            held: dict[Any, str] = {}
-            for member_id, current in group.current.items():
-                for one in current.assigned | current.pending:
-                    other = held.setdefault(one, member_id)
-                    if other != member_id:
-                        self._violated(
-                            f"one-owner: in the log of {group_id} {other} and {member_id} have "
-                            f"{self._shown({one})}"
-                        )
+            owned = {name: one.assigned | one.pending for name, one in group.current.items()}
+            self._check_shares(f"one-owner: in the log of {group_id}", owned)
+            self._check_shares(f"one-target: in the log of {group_id}", group.targets)
         self._touched.clear()
+
+    def _check_shares(self, rule: str, shares: Mapping[str, Partitions]) -> None:
+        """Check that no two members share a partition."""
+        owners: dict[object, str] = {}
+        for member_id, share in shares.items():
+            for one in share:
+                other = owners.setdefault(one, member_id)
+                if other != member_id:
+                    both = self._shown({one})
+                    self._violated(f"{rule} {other} and {member_id} have {both}")
 
     def _read_classic(self, group_id: str, stored: StoredGroup | None) -> None:
         group = self._groups[group_id]
@@ -146,12 +153,16 @@ class GroupMembers:
                 group.members[name] = value.instance_id
             case CurrentAssignmentValue():
                 self._read_current(group_id, name, value)
+            case TargetMemberValue():
+                group.targets[name] = from_stored(value.topic_partitions)
             case None if kind is RecordKind.GROUP:
                 group.epoch = None
             case None if kind is RecordKind.MEMBER:
                 group.members.pop(name, None)
                 group.has.pop(name, None)
                 group.epochs.pop(name, None)
+            case None if kind is RecordKind.TARGET_MEMBER:
+                group.targets.pop(name, None)
             case None if kind is RecordKind.CURRENT_ASSIGNMENT:
                 group.current.pop(name, None)
             case _:
