@@ -1,4 +1,4 @@
-"""Record the requests of real clients, for tests/property/test_client_frames.py to mutate.
+"""Record the requests of real clients, for tests/property/test_hostile_requests.py to mutate.
 
     python -m tools.record_client_frames    rewrites tests/data/client_frames/<client>.bin
 

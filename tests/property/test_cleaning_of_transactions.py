@@ -4,7 +4,7 @@ The model is a list of what was written and how its transactions ended. The cons
 Kafka's does: by the aborted transactions that a fetch names, until it sees their markers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -24,14 +24,11 @@ from quorumlog.wire.codec.transaction_markers import (
 )
 from tests.support.sizes import tries
 from tests.support.storage.batches import DIRECTORY, read_all
+from tests.support.storage.power import PowerLoss, at, operations_of
 
 TINY = LogSettings(segment_bytes=400, index_interval_bytes=0, cleanup_policy="compact")
 PRODUCERS = (5, 6, 7)
 RETENTION_MS = 1000
-
-
-class PowerLoss(BaseException):
-    """Not an Exception: a process that is gone handles nothing."""
 
 
 class Compacted:
@@ -198,18 +195,6 @@ def test_a_consumer_sees_what_is_committed_however_often_the_log_is_cleaned(seed
     log.check()
 
 
-def lose_power_at(number: int) -> Callable[[str, str], None]:
-    count = 0
-
-    def on_operation(operation: str, path: str) -> None:
-        nonlocal count
-        count += 1
-        if count == number:
-            raise PowerLoss
-
-    return on_operation
-
-
 def filled(disk: SimDisk) -> Compacted:
     disk.mkdir("/data")
     log, rng = Compacted(disk), Random(3)
@@ -228,20 +213,13 @@ def filled(disk: SimDisk) -> Compacted:
 
 
 def test_a_crash_at_any_step_of_a_pass_shows_no_aborted_record() -> None:
-    count = 0
-
-    def counting(operation: str, path: str) -> None:
-        nonlocal count
-        count += 1
-
     disk = SimDisk()
     log = filled(disk)
-    disk.on_operation = counting
-    log.clean(wall_ms=5000)
+    count = operations_of(lambda _: log.clean(wall_ms=5000), disk)
     for number in range(1, count + 1, count // tries(count)):
         disk = SimDisk()
         log = filled(disk)
-        disk.on_operation = lose_power_at(number)
+        disk.on_operation = at(number)
         with pytest.raises(PowerLoss):
             log.clean(wall_ms=5000)
         disk.on_operation = None

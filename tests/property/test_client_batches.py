@@ -11,13 +11,6 @@ from random import Random
 from typing import ClassVar
 
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
 
 from quorumlog.client.core.accumulator import Accumulator, BatchAnswer, PartitionQueue
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity, checked_record_size
@@ -26,7 +19,7 @@ from quorumlog.client.settings import ProducerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-from tests.support.sizes import examples, tries
+from tests.support.sizes import tries
 
 PARTITION = TopicPartition("t", 0)
 BROKERS = (1, 2)
@@ -124,11 +117,10 @@ class Cluster:
         self.remembered = len(self.log)
 
 
-class AnySchedule(RuleBasedStateMachine):
+class AnySchedule:
     accumulator_class: ClassVar[type[Accumulator]] = Accumulator
 
     def __init__(self) -> None:
-        super().__init__()
         options = ProducerSettings(
             bootstrap_servers="x:1",
             linger_ms=0,
@@ -154,7 +146,6 @@ class AnySchedule(RuleBasedStateMachine):
 
     # --- what can happen ---
 
-    @rule(count=st.integers(1, 6))
     def send(self, count: int) -> None:
         queue = self.accumulator.queue(PARTITION)
         for _ in range(count):
@@ -165,7 +156,6 @@ class AnySchedule(RuleBasedStateMachine):
             self.batches.setdefault(batch, set()).add(self.value)
         self.pump()
 
-    @rule()
     def pump(self) -> None:
         self.accumulator.expire(self.now_ms)
         if self.accumulator.wants_identity:
@@ -179,7 +169,6 @@ class AnySchedule(RuleBasedStateMachine):
                     entry = Entry(batch.identity, batch.base_sequence, values)
                     self.cluster.connections[broker].append(Request(batch, entry))
 
-    @rule(broker=st.sampled_from(BROKERS), count=st.integers(1, 5))
     def process(self, broker: int, count: int) -> None:
         fresh = [
             one
@@ -189,16 +178,13 @@ class AnySchedule(RuleBasedStateMachine):
         for request in fresh[:count]:
             self.cluster.process(broker, request)
 
-    @rule(broker=st.sampled_from(BROKERS))
     def process_zombie(self, broker: int) -> None:
         if self.cluster.zombies[broker]:
             self.cluster.process(broker, self.cluster.zombies[broker].popleft())
 
-    @rule()
     def replicate(self) -> None:
         self.cluster.replicate()
 
-    @rule(broker=st.sampled_from(BROKERS), count=st.integers(1, 5))
     def answer(self, broker: int, count: int) -> None:
         connection = self.cluster.connections[broker]
         for _ in range(count):
@@ -209,7 +195,6 @@ class AnySchedule(RuleBasedStateMachine):
             self.accumulator.handle_answer(self.now_ms, request.batch, request.answer, 0.5)
         self.pump()
 
-    @rule(broker=st.sampled_from(BROKERS))
     def refuse(self, broker: int) -> None:
         """The leader refuses a batch for good, before the append."""
         for request in self.cluster.connections[broker]:
@@ -217,7 +202,6 @@ class AnySchedule(RuleBasedStateMachine):
                 request.answer = BatchAnswer(ErrorCode.MESSAGE_TOO_LARGE)
                 break
 
-    @rule(broker=st.sampled_from(BROKERS))
     def disconnect(self, broker: int) -> None:
         connection = self.cluster.connections[broker]
         for request in connection:
@@ -229,32 +213,26 @@ class AnySchedule(RuleBasedStateMachine):
         connection.clear()
         self.pump()
 
-    @rule(broker=st.sampled_from(BROKERS), kept=st.integers(0, 3))
     def elect(self, broker: int, kept: int) -> None:
         self.cluster.elect(broker, kept)
 
-    @rule()
     def refresh(self) -> None:
         self.view = self.cluster.leader
         self.pump()
 
-    @rule(elapsed_ms=st.sampled_from((10, 60, 150, 1_900)))
     def wait(self, elapsed_ms: int) -> None:
         self.now_ms += elapsed_ms
         self.pump()
 
     # --- what must hold ---
 
-    @invariant()
     def the_accumulator_is_consistent(self) -> None:
         self.accumulator.check_invariants()
 
-    @invariant()
     def the_log_has_each_value_once_and_in_the_order_of_send(self) -> None:
         values = [value for entry in self.cluster.log for value in entry.values]
         assert values == sorted(set(values)), "duplicate or out of order"
 
-    @invariant()
     def what_was_acknowledged_is_committed_and_what_failed_for_certain_is_not_there(self) -> None:
         there = {value for entry in self.cluster.log for value in entry.values}
         committed = {
@@ -285,7 +263,6 @@ class AnySchedule(RuleBasedStateMachine):
 
 
 class BrokersForget(AnySchedule):
-    @rule()
     def reload(self) -> None:
         self.cluster.reload()
         self.disconnect(self.cluster.leader.broker_id)
@@ -390,10 +367,10 @@ def walk_often(machine_class: type[AnySchedule], seeds: range) -> None:
 def test_records_are_written_once_and_in_order_under_any_schedule(
     machine: type[AnySchedule],
 ) -> None:
-    run_state_machine_as_test(machine, settings=examples(80, stateful_step_count=40))
-    walk_often(machine, range(tries(400)))
+    walk_often(machine, range(tries(600)))
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(
     ("mutant", "base"),
     [

@@ -199,6 +199,7 @@ def test_transactions_are_whole_and_end_as_they_are_said_to() -> None:
     walk_often(AnySchedule, range(tries(600)))
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(("part", "mutant"), MUTANTS)
 def test_a_mutant_is_found(part: str, mutant: type) -> None:
     mutated = type("Mutated", (AnySchedule,), {part: mutant})

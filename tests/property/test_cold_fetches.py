@@ -204,6 +204,7 @@ async def found_after(directory: Path) -> int:
     return 0
 
 
+@pytest.mark.planted
 async def test_records_of_another_leader_epoch_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +212,7 @@ async def test_records_of_another_leader_epoch_are_found(
     assert await found_after(tmp_path)
 
 
+@pytest.mark.planted
 async def test_a_read_that_waits_on_the_event_loop_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +220,7 @@ async def test_a_read_that_waits_on_the_event_loop_is_found(
     assert await found_after(tmp_path)
 
 
+@pytest.mark.planted
 async def test_a_fetch_that_is_forgotten_once_its_read_is_possible_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,6 +190,7 @@ async def found_after(directory: Path) -> int:
     return 0
 
 
+@pytest.mark.planted
 async def test_a_judgement_that_is_forgotten_while_a_fetch_waits_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

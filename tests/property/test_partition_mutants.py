@@ -1,6 +1,6 @@
 """Replicas and producers with one broken rule each: three of them lose what was committed.
 
-The schedules are those of `test_partition_cluster.py`. A mutant that is not found there says that
+The schedules are those of `test_partition.py`. A mutant that is not found there says that
 the schedules miss something.
 """
 
@@ -12,6 +12,7 @@ import pytest
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.following import Followership
+from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
 from quorumlog.broker.partitions.core.leading import Leadership
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
@@ -31,12 +32,13 @@ from quorumlog.chaos.mutants.replication import (
     TakesAnswersToOlderProposals,
     TruncatesToItsHighWatermark,
 )
+from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.storage.core.producer_snapshot import SnapshotEntry
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from quorumlog.wire.codec.records import BatchHeader
-from tests.property.test_partition_cluster import Cluster, Loss
+from tests.property.test_partition import Cluster, Loss
 
 SEEDS = 2000
 
@@ -91,6 +93,36 @@ class AnswersBeforeItsOwnStartIsKept(Serving):
         return low_watermark
 
 
+class CommitsBelowMinIsr(HighWatermarkRule):
+    def maybe_advance(self, role: Leader, now_ms: int) -> Sequence[Effect]:
+        asked, self._state.min_insync_replicas = self._state.min_insync_replicas, 1
+        ordered = super().maybe_advance(role, now_ms)
+        self._state.min_insync_replicas = asked
+        return ordered
+
+
+class TakesOldImages(RoleChanges):
+    def published(self, now_ms: int, event: events.PartitionPublished) -> Sequence[Effect]:
+        self._state.leader_epoch = self._state.partition_epoch = Epoch(-1)
+        return super().published(now_ms, event)
+
+
+class CommitsWhatItLacks(Followership):
+    def leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
+        state = self._state
+        state.log_end_offset = event.log_end_offset
+        state.high_watermark = max(state.high_watermark, event.high_watermark)
+        return ()
+
+
+class CutsWhatItHasCommitted(Followership):
+    def leader_diverged(self, event: events.LeaderDiverged) -> Sequence[Effect]:
+        is_member, self._state.is_member = self._state.is_member, False
+        ordered = super().leader_diverged(event)
+        self._state.is_member = is_member
+        return ordered
+
+
 class AppendsWhatItHas(ProducerStates):
     def check(self, batch: BatchHeader) -> Check:
         return Check(ErrorCode.NONE)
@@ -140,6 +172,16 @@ FIRST_SEEDS = {
     "ignores broker epochs": 5000,
     "takes answers to older proposals": 5000,
 }
+INVARIANTS = {
+    "1: ": PartitionRules(role_changes=TakesOldImages),
+    "2: ": PartitionRules(followership=CommitsWhatItLacks),
+    "3: ": PartitionRules(isr=ShrinksBeforeItIsGranted),
+    "4: ": PartitionRules(high_watermark=CommitsAlone),
+    "5: ": PartitionRules(isr=LetsLaggardsJoin),
+    "6: ": PartitionRules(high_watermark=CommitsBelowMinIsr),
+    "8: ": PartitionRules(followership=CutsWhatItHasCommitted),
+}
+"""By the number of the invariant that finds the mutant before anything is lost."""
 PRODUCER_MUTANTS = [
     AppendsWhatItHas,
     KnowsOnlyTheLastBatch,
@@ -164,6 +206,15 @@ def test_a_mutant_loses_what_was_committed(mutant: str) -> None:
     rules = replace(MUTANTS[mutant], invariants=Unchecked)
     with pytest.raises(Loss):
         run_many(FIRST_SEEDS.get(mutant, 0), rules=rules)
+
+
+@pytest.mark.parametrize("invariant", INVARIANTS)
+def test_an_invariant_finds_a_mutant(invariant: str) -> None:
+    with pytest.raises(InvariantViolation, match=invariant):  # noqa: PT012 - many lives
+        for seed in range(SEEDS):
+            cluster = Cluster(seed, INVARIANTS[invariant], min_insync=2)
+            cluster.run()
+            cluster.contradict()
 
 
 @pytest.mark.planted

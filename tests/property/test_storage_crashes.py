@@ -1,7 +1,12 @@
-"""Power loss at every operation: what was flushed is there, the rest is a prefix of what was."""
+"""Power loss, or an error of the disk, at every operation of a log.
+
+What was flushed is there, and the rest is a prefix of the written records. The log start never
+falls below its checkpoint. A log that the disk refused once is what the disk holds, or refuses
+further use.
+"""
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 import pytest
@@ -10,232 +15,323 @@ from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.checkpoints import (
+    LOG_START_FILE,
     RECOVERY_POINT_FILE,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.log import Log
+from quorumlog.storage.io.log_health import LogHealth
 from quorumlog.storage.io.segment import Segment
+from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.records import HEADER_BYTES, decode_batches
 from tests.support.sizes import tries
 from tests.support.storage.batches import DIRECTORY, batch, open_log, read_all
+from tests.support.storage.power import PowerLoss, at, operations_of
 
 SETTINGS = LogSettings(segment_bytes=300, index_interval_bytes=0)
 PARTITION = TopicPartition("topic", 0)
 SEEDS = 4
+Written = tuple[int, str]  # leader epoch, value
 
-
-class PowerLoss(BaseException):
-    """Not an Exception: a process that is gone handles nothing."""
+# Each word is a step and a number: append, cut back, advance the start, flush, keep the start,
+# remove dead segments, elect, elect and note the epoch.
+CUTS = "a5 f a1 e a5 b4 e a2 f b7 e a10 f a3"
+STARTS = "a9 f s5 k r a8 s7 f k a3 r s6 r f s2 k"
+ANY = ("a1", "a1", "a2", "a3", "e", "E", "b1", "b3", "f")
+ANY_START = ("s1", "s3", "k", "r")
 
 
 class Life:
-    """One process on one disk, and what it was promised."""
+    """One process on one disk, and what it was promised. `written`: by offset."""
 
-    def __init__(self, disk: SimDisk) -> None:
-        self.disk = disk
-        self.possible: list[tuple[str, ...]] = [()]  # what the log may hold, from now on
-        self.flushed: tuple[str, ...] = ()  # what it must hold at least
-        self.written: tuple[str, ...] = ()
+    def __init__(self, disk: SimDisk, *, sizes: tuple[int, ...] = (37,)) -> None:
+        self.disk, self.sizes = disk, sizes
+        self.written: list[Written] = []
+        self.possible: list[list[Written]] = [[]]  # the records that the log may hold, or less
+        self.flushed = self.start = self.kept_start = self.epoch = self.values = 0
+        self.is_checkpointing = False
         self.log: Log | None = None
 
-    def live(self) -> None:
-        disk = self.disk
-        disk.mkdir("/data")
-        self.log = open_log(disk, SETTINGS)
-        self._append("abcde", 0)
-        self._flush()
-        self._append("fghijk", 1)
-        self._truncate(7)
-        self._append("lm", 3)
-        self._flush()
-        self._truncate(2)
-        self._append("nopqrstuvw", 4)
-        self._flush()
-        self._append("xyz", 4)
+    def live(self, script: str) -> None:
+        self.begin()
+        for word in script.split():
+            self.do(word)
+        assert self.log is not None
         self.log.close()
 
-    def _append(self, values: str, leader_epoch: int) -> None:
-        assert self.log is not None
-        for value in values:
-            after = (*self.written, f"{value}{leader_epoch}" * 20)
-            self.possible.append(after)
-            self.log.append_as_leader(batch(after[-1]), leader_epoch=leader_epoch, wall_ms=0)
-            self.written = after
+    def begin(self) -> None:
+        self.disk.mkdir("/data")
+        self.log = open_from_checkpoints(self.disk)
 
-    def _flush(self) -> None:
+    def do(self, word: str) -> None:
         assert self.log is not None
-        self.log.flush()
-        self.flushed = self.written
-        self._checkpoint(self.log.flushed_offset)
+        number = int(word[1:] or 1)
+        match word[0]:
+            case "a":
+                for _ in range(number):
+                    self._append(self.log)
+            case "b":
+                self._truncate(self.log, max(self.start, len(self.written) - number))
+            case "s":
+                self.start = min(self.start + number, len(self.written))
+                self.log.advance_log_start_offset(self.start)
+            case "f":
+                self.log.flush()
+                self.flushed = len(self.written)
+                self._checkpoint(RECOVERY_POINT_FILE, self.log.flushed_offset)
+            case "k":
+                self._checkpoint(LOG_START_FILE, Offset(self.start))
+                self.kept_start = self.start
+                self.log.epochs.truncate_from_start(self.start)
+            case "r":  # on a file system that keeps no order of names
+                self.disk.keeps_order_of_names = False
+                self.log.remove_dead_segments()
+                self.disk.keeps_order_of_names = True
+            case _:
+                self.epoch += 1
+                if word == "E":
+                    self.log.epochs.assign(self.epoch, self.log.log_end_offset)
 
-    def _truncate(self, offset: int) -> None:
-        assert self.log is not None
-        self.flushed = self.flushed[:offset]
+    def _append(self, log: Log) -> None:
+        self.values += 1
+        value = f"{self.values}-" + "x" * self.sizes[self.values % len(self.sizes)]
+        self.possible.append([*self.written, (self.epoch, value)])
+        log.append_as_leader(batch(value), leader_epoch=self.epoch, wall_ms=0)
+        self.written = self.possible[-1]
+
+    def _truncate(self, log: Log, offset: int) -> None:
+        self.flushed = min(self.flushed, offset)
         self.possible.append(self.written[:offset])
-        self.log.truncate_to(offset)
+        log.truncate_to(offset)
         self.written = self.written[:offset]
-        self._checkpoint(Offset(min(offset, self.log.flushed_offset)))
-        # From here on nothing of what was cut may come back.
-        self.possible = [self.written[:end] for end in range(len(self.written) + 1)]
+        self._checkpoint(RECOVERY_POINT_FILE, Offset(min(offset, log.flushed_offset)))
+        self.possible = [self.written]  # nothing of what was cut may come back
 
-    def _checkpoint(self, recovery_point: Offset) -> None:
-        write_offset_checkpoint(
-            self.disk, "/data", RECOVERY_POINT_FILE, {PARTITION: recovery_point}
-        )
+    def _checkpoint(self, name: str, offset: Offset) -> None:
+        self.is_checkpointing = True
+        write_offset_checkpoint(self.disk, "/data", name, {PARTITION: offset})
+        self.is_checkpointing = False
 
-
-def count_operations() -> int:
-    operations: list[str] = []
-    Life(SimDisk(on_operation=lambda operation, path: operations.append(operation))).live()
-    return len(operations)
-
-
-def at(number: int, action: Callable[[], None]) -> Callable[[str, str], None]:
-    count = 0
-
-    def on_operation(operation: str, path: str) -> None:
-        nonlocal count
-        count += 1
-        if count == number:
-            action()
-
-    return on_operation
-
-
-def lose_power() -> None:
-    raise PowerLoss
+    def live_on(self, words: Iterable[str], rng: Random) -> bool:
+        """Go on after errors of the disk; return whether the log is still in use."""
+        try:
+            self.begin()
+        except (StorageError, OSError):
+            return False
+        log = self.log
+        assert log is not None
+        for word in words:
+            try:
+                self.do(word)
+            except (StorageError, OSError):
+                self.disk.keeps_order_of_names = True
+                if log.failure is not None or self.is_checkpointing:
+                    return False  # a directory without checkpoints is used no more
+                self.written = self.written[: log.log_end_offset]
+                self.possible = [self.written]
+                if rng.random() < 0.5:  # the new epoch is in no log, and never will be
+                    self.epoch = max(0, log.epochs.latest_epoch)
+        return True
 
 
-def values_of(log: Log) -> tuple[str, ...]:
-    records = [record for _, batch in decode_batches(read_all(log)) for record in batch]
-    assert [record.offset for record in records] == list(range(len(records)))
-    return tuple((record.value or b"").decode() for record in records)
-
-
-def check_after(life: Life, disk: SimDisk) -> None:
-    disk.on_operation = None
-    disk.mkdir("/data")
+def open_from_checkpoints(disk: SimDisk) -> Log:
     points = read_offset_checkpoint(disk, "/data", RECOVERY_POINT_FILE)
-    log = open_log(disk, SETTINGS, recovery_point=points.get(PARTITION, Offset(0)))
-    found = values_of(log)
-    assert found[: len(life.flushed)] == life.flushed
-    assert any(whole[: len(found)] == found for whole in life.possible)
-    epochs = [int(value[1]) for value in found]
-    assert log.epochs.entries == tuple((epoch, epochs.index(epoch)) for epoch in sorted({*epochs}))
-    log.append_as_leader(batch("more"), leader_epoch=9, wall_ms=0)
+    starts = read_offset_checkpoint(disk, "/data", LOG_START_FILE)
+    return Log.open(
+        disk,
+        DIRECTORY,
+        SETTINGS,
+        clean=False,
+        recovery_point=points.get(PARTITION, 0),
+        log_start_offset=starts.get(PARTITION),
+    )
+
+
+def held_by(log: Log) -> list[Written]:
+    """Return the records from the log start on."""
+    found = [
+        (header.leader_epoch, (record.value or b"").decode())
+        for header, records in decode_batches(read_all(log))
+        for record in records
+        if record.offset >= log.log_start_offset
+    ]
+    offsets = range(log.log_start_offset, log.log_end_offset)
+    assert [log.epochs.epoch_at(offset) for offset in offsets] == [epoch for epoch, _ in found]
+    return found
+
+
+def check_after(life: Life) -> None:
+    disk = life.disk
+    disk.on_operation, disk.keeps_order_of_names = None, True
+    disk.mkdir("/data")
+    log = open_from_checkpoints(disk)
+    found, start, end = held_by(log), log.log_start_offset, log.log_end_offset
+    assert life.kept_start <= start <= max(life.start, life.kept_start)
+    assert end >= life.flushed
+    assert any(whole[start:end] == found and end <= len(whole) for whole in life.possible)
+    log.remove_dead_segments()
+    log.append_as_leader(batch("more"), leader_epoch=99, wall_ms=0)
     log.flush()
     log.close()
-    log = open_log(disk, SETTINGS, clean=True)
-    assert values_of(log) == (*found, "more")
+    log = Log.open(disk, DIRECTORY, SETTINGS, clean=True, log_start_offset=start)
+    assert held_by(log) == [*found, (99, "more")]
 
 
-def check_power_loss_at_every_operation(seeds: int = SEEDS) -> None:
-    for number in range(1, count_operations() + 1):
+def operations(script: str) -> int:
+    return operations_of(lambda disk: Life(disk).live(script))
+
+
+def cut_off(script: str, number: int, seed: int) -> Life:
+    """Return a life that ends with the power at this operation."""
+    life = Life(SimDisk(on_operation=at(number)))
+    with pytest.raises(PowerLoss):
+        life.live(script)
+    life.disk.crash(Random(number * SEEDS + seed))
+    return life
+
+
+def check_power_loss_at_every_operation(script: str, seeds: int = SEEDS) -> None:
+    for number in range(1, operations(script) + 1):
         for seed in range(seeds):
-            disk = SimDisk(on_operation=at(number, lose_power))
-            life = Life(disk)
-            with pytest.raises(PowerLoss):
-                life.live()
-            disk.crash(Random(number * SEEDS + seed))
-            check_after(life, disk)
+            check_after(cut_off(script, number, seed))
 
 
-def test_kafka_10527_power_loss_anywhere_leaves_a_prefix_with_all_that_was_flushed() -> None:
-    check_power_loss_at_every_operation(tries(SEEDS))
+@pytest.mark.parametrize("script", [CUTS, STARTS], ids=["cuts", "starts"])
+def test_kafka_10527_power_loss_anywhere_leaves_a_prefix_with_all_that_was_flushed(
+    script: str,
+) -> None:
+    check_power_loss_at_every_operation(script, tries(SEEDS))
 
 
 SIM = "quorumlog.chaos.simulation.kernel.sim_disk."
 STORAGE = "quorumlog.storage."
+TRUNCATE, WRITE = Segment.truncate_to, LeaderEpochCache.write
+RENAME_DEAD, SYNC = SegmentList.rename_dead, SegmentList.sync
+Patch = Callable[[pytest.MonkeyPatch], None]
 
 
-@pytest.mark.planted
-@pytest.mark.parametrize(
-    "duty",
-    [
-        STORAGE + "io.segment.Segment.sync",
-        STORAGE + "core.recovery.validate_batch",
-        SIM + "SimDisk.fsync_dir",
-    ],
-)
-def test_the_test_above_finds_a_log_that_skips_one_duty(
-    duty: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(duty, lambda *args: None)
-    with pytest.raises((AssertionError, StorageError, CorruptBatch)):
-        check_power_loss_at_every_operation()
-
-
-@pytest.mark.planted
-def test_the_test_above_finds_a_truncation_that_is_not_durable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    original = Segment.truncate_to
-
+def _truncates_without_fsync(patch: pytest.MonkeyPatch) -> None:
     def truncate_to(self: Segment, offset: int) -> int:
-        with monkeypatch.context() as patch:
-            patch.setattr(SIM + "SimFile.fsync", lambda file: None)
-            return original(self, offset)
+        with patch.context() as inner:
+            inner.setattr(SIM + "SimFile.fsync", lambda file: None)
+            return TRUNCATE(self, offset)
 
-    monkeypatch.setattr(Segment, "truncate_to", truncate_to)
-    with pytest.raises(AssertionError):
-        check_power_loss_at_every_operation()
+    patch.setattr(Segment, "truncate_to", truncate_to)
 
 
-@pytest.mark.planted
-def test_the_test_above_finds_a_flush_that_leaves_out_new_epochs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    original = LeaderEpochCache.write
-
+def _flushes_no_new_epochs(patch: pytest.MonkeyPatch) -> None:
     def write(cache: LeaderEpochCache) -> None:
         if cache._written is None or not cache._written.entries:
-            original(cache)
+            WRITE(cache)
 
-    monkeypatch.setattr(LeaderEpochCache, "write", write)
+    patch.setattr(LeaderEpochCache, "write", write)
     # It would rebuild the file: the flush alone must see to it.
-    monkeypatch.setattr(STORAGE + "io.loading.contradiction", lambda *args: None)
-    with pytest.raises(AssertionError):
-        check_power_loss_at_every_operation()
+    patch.setattr(STORAGE + "io.loading.contradiction", lambda *args: None)
+
+
+def _removes_the_newest_first(patch: pytest.MonkeyPatch) -> None:
+    def rename_dead(self: SegmentList) -> list[str]:
+        self._dead.reverse()
+        return RENAME_DEAD(self)
+
+    patch.setattr(SegmentList, "rename_dead", rename_dead)
+
+
+def _removes_with_one_fsync(patch: pytest.MonkeyPatch) -> None:
+    """It relies on the order in which a file system keeps names."""
+
+    def rename_dead(self: SegmentList) -> list[str]:
+        disk = self._disk
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(disk, "fsync_dir", lambda _: None)
+            renamed = RENAME_DEAD(self)
+        disk.fsync_dir(self._directory)
+        return renamed
+
+    patch.setattr(SegmentList, "rename_dead", rename_dead)
+
+
+def _flushes_no_dead_segments(patch: pytest.MonkeyPatch) -> None:
+    def sync(self: SegmentList, flushed_offset: int, end_offset: int, health: LogHealth) -> None:
+        dead, self._dead = self._dead, []
+        SYNC(self, flushed_offset, end_offset, health)
+        self._dead = dead
+
+    patch.setattr(SegmentList, "sync", sync)
+
+
+def _without(duty: str) -> Patch:
+    return lambda patch: patch.setattr(duty, lambda *args: None)
+
+
+PLANTED: dict[str, tuple[str, Patch]] = {
+    "segments are not flushed": (CUTS, _without(STORAGE + "io.segment.Segment.sync")),
+    "batches are not checked": (CUTS, _without(STORAGE + "core.recovery.validate_batch")),
+    "directories are not flushed": (CUTS, _without(SIM + "SimDisk.fsync_dir")),
+    "a truncation is not durable": (CUTS, _truncates_without_fsync),
+    "a flush leaves out new epochs": (CUTS, _flushes_no_new_epochs),
+    "the newest dead segment goes first": (STARTS, _removes_the_newest_first),
+    "dead segments go with one fsync": (STARTS, _removes_with_one_fsync),
+    "dead segments are not flushed": (STARTS, _flushes_no_dead_segments),
+}
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, plant = PLANTED[name]
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, StorageError, CorruptBatch)):
+        check_power_loss_at_every_operation(script)
 
 
 def test_power_loss_in_the_middle_of_recovery_costs_nothing_more() -> None:
-    operations = count_operations()
-    for number in range(operations // 2, operations, 7):
+    count = operations(CUTS)
+    for number in range(count // 2, count, 7):
         for second in range(1, 40, 3):
-            disk = SimDisk(on_operation=at(number, lose_power))
-            life = Life(disk)
-            with pytest.raises(PowerLoss):
-                life.live()
-            disk.crash(Random(number))
-            disk.on_operation = at(second, lose_power)
+            life = cut_off(CUTS, number, 0)
+            life.disk.on_operation = at(second)
             try:
-                check_points = read_offset_checkpoint(disk, "/data", RECOVERY_POINT_FILE)
-                open_log(disk, SETTINGS, recovery_point=check_points.get(PARTITION, Offset(0)))
+                open_from_checkpoints(life.disk)
             except PowerLoss:
-                disk.crash(Random(second))
-            check_after(life, disk)
+                life.disk.crash(Random(second))
+            check_after(life)
 
 
-def fail_with_eio() -> None:
-    raise OSError(errno.EIO, "input/output error")
+def drawn(rng: Random, *, has_starts: bool) -> list[str]:
+    words = (*ANY, *ANY_START) if has_starts else ANY
+    return rng.choices(words, k=25)
 
 
-def test_kafka_7866_an_io_error_at_any_operation_fails_the_log_or_leaves_it_as_it_was() -> None:
-    for number in range(1, count_operations() + 1):
-        disk = SimDisk(on_operation=at(number, fail_with_eio))
-        life = Life(disk)
-        with pytest.raises((StorageError, OSError)):
-            life.live()
-        log = life.log
-        if log is not None and log.failure is None:
-            assert values_of(log) in life.possible
-        disk.on_operation = None
-        disk.crash(Random(number))
-        check_after(life, disk)
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_kafka_7866_a_log_that_was_refused_once_goes_on_truly_or_not_at_all(code: int) -> None:
+    lives = 0
+    for seed in range(tries(8)):
+        words = drawn(Random(seed), has_starts=seed % 2 == 0)
+
+        def live(disk: SimDisk, words: list[str] = words) -> None:
+            Life(disk, sizes=(3, 30, 120)).live_on(words, Random(0))
+
+        def refuse() -> None:
+            raise OSError(code, "planted")
+
+        for number in range(1, operations_of(live) + 1):
+            rng = Random(number)
+            life = Life(SimDisk(on_operation=at(number, refuse)), sizes=(3, 30, 120))
+            if life.live_on(words, rng):
+                assert life.log is not None
+                assert held_by(life.log) == life.written[life.log.log_start_offset :]
+            if rng.random() < 0.5:
+                life.disk.crash(rng)
+            else:
+                life.disk.kill()
+            check_after(life)
+            lives += 1
+    assert lives > 50 * tries(8)
 
 
 @pytest.mark.parametrize("room", range(0, 200, 9))

@@ -71,6 +71,7 @@ SCRIPTS: dict[str, Callable[[TransactionsInALog], None]] = {
 }
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("mutant", [one for one in TRANSACTION_LOGS if one not in SCRIPTS])
 def test_a_mutant_of_a_log_is_found(mutant: str) -> None:
     with pytest.raises((AssertionError, KeyError)):
@@ -159,6 +160,7 @@ def find(search: Callable[[int], None]) -> None:
         search(seed)
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("kind", CLEANED, ids=[kind.__name__ for kind in CLEANED])
 def test_a_mutant_of_a_cleaner_is_found(
     kind: type[CleanedTransactions], monkeypatch: pytest.MonkeyPatch
@@ -168,6 +170,7 @@ def test_a_mutant_of_a_cleaner_is_found(
         find(cleaned.test_a_consumer_sees_what_is_committed_however_often_the_log_is_cleaned)
 
 
+@pytest.mark.planted
 def test_a_cleaner_that_goes_by_aborted_keys_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     take = NewestOffsets.take
 
@@ -182,6 +185,7 @@ def test_a_cleaner_that_goes_by_aborted_keys_is_found(monkeypatch: pytest.Monkey
         find(cleaned.test_a_consumer_sees_what_is_committed_however_often_the_log_is_cleaned)
 
 
+@pytest.mark.planted
 def test_a_cleaner_that_forgets_last_sequences_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = CleaningRules.cleaned
 

@@ -3,7 +3,7 @@
 Two are found by schedules that a random search seldom comes by.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,13 +11,14 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from quorumlog.broker.transactions.core.adding import Adding
+from quorumlog.broker.transactions.core.held import Addition
+from quorumlog.broker.transactions.core.outbox import Change
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
+from quorumlog.broker.transactions.core.transaction import Transaction
 from quorumlog.chaos.mutants.transactions import COORDINATORS
 from quorumlog.invariants import InvariantViolation
 from tests.property.test_transactions import Transactions
-from tests.support.transactions.adding_mutants import ADDING_MUTANTS
 from tests.support.transactions.coordination import add, commit, init
-from tests.support.transactions.healing import heal
 from tests.support.transactions.world import PARTITIONS, World
 
 ALL = [*COORDINATORS]
@@ -27,6 +28,44 @@ UNTIL_FOUND = settings(
     deadline=None,
     derandomize=True,
     phases=(Phase.generate,),
+)
+
+
+class WakesNobody(Adding):
+    def go_on(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
+        pass
+
+
+class WakesNobodyAfterARefusedWrite(Adding):
+    def go_on(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
+        if transaction is None or not transaction.failures:
+            super().go_on(transaction, now_ms, transactional_id)
+
+
+class WakesOne(Adding):
+    """The others have come with it, have they not?"""
+
+    def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
+        super()._add(transaction, now_ms, additions[:1])
+
+
+class DropsAdditionsThatWaitForTooLong(Adding):
+    def answer_late(self, now_ms: int, limit: int) -> None:
+        self._held.take_late(now_ms, limit)
+
+
+class BeginsTheNextTransactionForAnybody(Adding):
+    def begins_behind(self, completed: Transaction, now_ms: int) -> Change | None:
+        held = self._held.take(completed.transactional_id)
+        return self._added(completed, now_ms, held) if held else None
+
+
+ADDING_MUTANTS = (
+    WakesNobody,
+    WakesNobodyAfterARefusedWrite,
+    WakesOne,
+    DropsAdditionsThatWaitForTooLong,
+    BeginsTheNextTransactionForAnybody,
 )
 
 
@@ -53,7 +92,7 @@ def run_into_a_late_answer(rules: TransactionRules) -> None:
             world.check()
     world.answer(0)
     world.check()
-    heal(world)
+    world.heal()
 
 
 def run_into_a_lost_marker(rules: TransactionRules) -> None:
@@ -69,7 +108,7 @@ def run_into_a_lost_marker(rules: TransactionRules) -> None:
     world.end_write()
     world.deliver(0, "lost")
     world.check()
-    heal(world)
+    world.heal()
 
 
 SCRIPTS: dict[str, Callable[[TransactionRules], None]] = {

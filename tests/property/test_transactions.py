@@ -15,7 +15,6 @@ from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from tests.support.sizes import examples
 from tests.support.transactions.clients import Client
 from tests.support.transactions.coordination import abort, add, commit, init
-from tests.support.transactions.healing import heal
 from tests.support.transactions.model import NOBODY
 from tests.support.transactions.world import PARTITIONS, World
 
@@ -215,7 +214,7 @@ class Transactions(RuleBasedStateMachine):
     def teardown(self) -> None:
         has_failed = sys.exc_info()[0] is not None
         if hasattr(self, "world") and not has_failed:
-            heal(self.world)
+            self.world.heal()
 
 
 EXAMPLES = examples(200, stateful_step_count=40)

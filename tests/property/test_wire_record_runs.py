@@ -13,7 +13,7 @@ from quorumlog.wire.codec.errors import BatchTooLarge, CorruptBatch
 from quorumlog.wire.codec.inspection import RecordsSummary, inspect_records
 from quorumlog.wire.codec.record_runs import find_run
 from quorumlog.wire.codec.records import BatchHeader, read_header
-from tests.support.sizes import examples
+from tests.support.sizes import examples, tries
 from tests.support.wire.handmade_bytes import Header, batch, record, varint
 
 SETTINGS = examples(200, database=None)
@@ -162,15 +162,15 @@ def test_these_are_runs(name: str) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_every_value_of_every_byte_of_a_run(name: str) -> None:
     body, count = RUNS[name], COUNTS[name]
-    right = 0
+    right, step = 0, 4 // tries(4)
     for at in range(len(body)):
         if body[at : at + 2] == b"vv":  # inside of a value
             continue
         changed = bytearray(body)
-        for value in range(256):
+        for value in range(at % step, 256, step):
             changed[at] = value
             right += agree(bytes(changed), count)
-    assert right > 256
+    assert right > 256 // step
 
 
 def shortened_and_lengthened(body: bytes) -> Iterator[bytes]:

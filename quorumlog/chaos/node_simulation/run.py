@@ -72,7 +72,7 @@ class NotStarted(Exception):
 
 
 class _Ended(Exception):
-    """A rule is violated, and the run is wanted no further."""
+    """A rule is violated: the run ends early."""
 
 
 class Trace:

@@ -69,7 +69,7 @@ def simulate_nodes(
 ) -> NodesResult:
     """Run one seed, or one schedule, in a process of its own. Equal arguments, equal result.
 
-    until_violated: end at the first violated rule, which is all that a planted bug is asked for.
+    until_violated: end at the first violated rule, which shows a planted bug.
     Raises ValueError for unknown names, as `settings_of`, and RunFailed without a result.
     """
     settings = settings_of(

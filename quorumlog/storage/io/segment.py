@@ -289,9 +289,13 @@ class Segment:
         self._files.unlink((".log", *INDEX_SUFFIXES))
 
     def rename_deleted(self, *, indexes: bool = True) -> list[str]:
-        """Release it, rename its files (the indexes only if `indexes`); return the new paths."""
+        """Rename its files (the indexes only if `indexes`), and release it; return the new paths.
+
+        Released after that: a flush must reach the batches of a segment that was not renamed.
+        """
+        renamed = self._files.rename_deleted(indexes=indexes)
         self.release()
-        return self._files.rename_deleted(indexes=indexes)
+        return renamed
 
     # --- batches ---
 

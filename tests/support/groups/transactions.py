@@ -41,7 +41,7 @@ def verify(
 ) -> list[VerifyTransaction]:
     """Answer all questions to transaction coordinators; return them."""
     asked = [effect for effect in driven.own if isinstance(effect, VerifyTransaction)]
-    driven.own.clear()
+    driven.own = [effect for effect in driven.own if effect not in asked]
     for effect in asked:
         event = events.TransactionVerified(
             request_id=effect.request_id, request=effect.request, error_code=error_code

@@ -5,8 +5,14 @@ It has no records, markers or waiting: only the permitted requests, and the stat
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from quorumlog.broker.transactions.core.records import TransactionMetadata
+from quorumlog.broker.transactions.core.requests import (
+    AddPartitions,
+    EndTransaction,
+    InitProducerId,
+)
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -79,6 +85,21 @@ FENCED = Answer(ErrorCode.PRODUCER_FENCED)
 STRANGER = Answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 WRONG = Answer(ErrorCode.INVALID_TXN_STATE)
 FINE = Answer(ErrorCode.NONE)
+
+
+def verdict_on(
+    request: Any, model: Model | None, *, is_busy: bool, now_ms: int, level: int
+) -> Verdict:
+    match request:
+        case InitProducerId(expected=named, transaction_timeout_ms=timeout_ms):
+            return on_init(model, is_busy, named, timeout_ms, level)
+        case AddPartitions(producer=producer, partitions=partitions):
+            return on_add(model, is_busy, producer, partitions, now_ms)
+        case EndTransaction(producer=producer, commit=commit):
+            bumps = request.client_transaction_version == 2
+            return on_end(model, is_busy, producer, commit, bumps)
+        case _:
+            raise AssertionError(request)
 
 
 def fenced(model: Model | None, producer: Producer) -> Answer | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from quorumlog.broker.transactions.core.effects import AllocateProducerId, SendMarkers
 from quorumlog.broker.transactions.core.events import PartitionsDeleted, TransactionVersionChanged
-from quorumlog.broker.transactions.core.records import TransactionRecord
+from quorumlog.broker.transactions.core.records import TransactionRecord, encode
 from quorumlog.broker.transactions.core.requests import (
     AddPartitions,
     InitProducerId,
@@ -35,9 +35,32 @@ from tests.support.transactions.coordination import (
 )
 from tests.support.transactions.model import NOBODY, Answer, Change, Model
 from tests.support.transactions.network import Network, Partition, Tag
-from tests.support.transactions.replayed import check_log
-from tests.support.transactions.verdicts import verdict_on
 from tests.support.transactions.waiting_additions import WaitingAdditions, waits
+
+
+def check_log(coordination: Coordination) -> None:
+    """b: the live state equals the log; d: epochs never fall, and no id is used again."""
+    newest: dict[str, TransactionRecord] = {}
+    used: dict[int, str] = {}
+    epochs: dict[int, int] = {}
+    current: dict[str, int] = {}
+    for record in coordination.log:
+        name = record.transactional_id
+        newest[name] = record
+        if record.metadata is not None:
+            producer_id, epoch = record.metadata.producer_id, record.metadata.producer_epoch
+            owner = used.setdefault(producer_id, name)
+            assert owner == name, f"d: producer id {producer_id} of {owner} and {name}"
+            assert epoch >= epochs.get(producer_id, 0), f"d: the epoch of {producer_id} falls"
+            assert producer_id >= current.get(name, 0), f"d: {producer_id} is used again"
+            epochs[producer_id], current[name] = epoch, producer_id
+    live = coordination.coordinator.transactions
+    known = {name for name, one in live.items() if not one.is_new}
+    assert known == {name for name, one in newest.items() if one.metadata is not None}, "b"
+    for name in known:
+        written = replace(newest[name], metadata=live[name].metadata)
+        assert encode(written) == encode(newest[name]), f"b: {name} is not what the log says"
+
 
 PARTITIONS = tuple(TopicPartition("t", index) for index in range(3))
 
@@ -75,7 +98,7 @@ class World:
         else:
             asked = replace(late, is_late=True, is_replaced=client.is_replaced)
             self.had_late_requests = True
-        verdict = verdict_on(
+        verdict = kips.verdict_on(
             request,
             self.models.get(request.transactional_id),
             is_busy=request.transactional_id in self.under_way,
@@ -397,3 +420,25 @@ class World:
         for partition in self.partitions.values():
             for tag, commit in partition.outcomes:
                 assert self.decisions.get(tag) is commit, f"c: {tag} is {self.decisions.get(tag)}"
+
+    def heal(self) -> None:
+        """Everything that was begun ends, and all can begin anew."""
+        for _ in range(20):
+            while self.coordination.asked_for:
+                self.allocate()
+            while self.coordination.writes:
+                self.end_write()
+            while self.network.messages:
+                self.deliver(0, "written")
+            while self.network.answers:
+                self.answer(0)
+            self.let_time_pass(1000)
+        while self.network.late:
+            self.network.deliver_late()
+        assert not self.under_way, "everything ends"
+        assert not self.asked, "every request is answered"
+        self.check()
+        for name, model in self.models.items():
+            assert model.phase == "idle", f"c: {name} is {model.state}"
+        open_data = [one.data for one in self.partitions.values() if one.data]
+        assert not open_data, f"c: {open_data} is open for ever"

@@ -258,6 +258,7 @@ async def test_a_request_that_names_too_many_partitions_is_refused(
 ) -> None:
     monkeypatch.setattr(add_partitions_to_txn, "PARTITIONS_MAX", 100)
     monkeypatch.setattr(add_partitions_to_txn, "REFUSED_MAX", 200)
+    monkeypatch.setattr(add_partitions_to_txn, "PARTITIONS_AT_ONCE", 50)
     async with asking(tmp_path) as (_, connection):
         too_many = _topics([("t", range(100)), ("u", [0])])
         of_a_broker = AddPartitionsToTxnTransaction(transactional_id="x", topics=too_many)

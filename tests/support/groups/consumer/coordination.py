@@ -24,6 +24,7 @@ from quorumlog.broker.groups.core.consumer.topics import (
 )
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.rewrite import DEFAULT_LIMITS, RewriteLimits
+from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
@@ -135,13 +136,14 @@ class ConsumerCoordination(DrivenShard[GroupCoordinator]):
         batches: Iterable[bytes] = (),
         now_ms: int = 0,
         rewrite_limits: RewriteLimits = DEFAULT_LIMITS,
+        rules: GroupRules = GROUP_RULES,
     ) -> None:
         if topics is None:
             topics = TopicsOfTest()
             topics.set("t", 4)
-        self.topics, self.settings = topics, settings
+        self.topics, self.settings, self.rules = topics, settings, rules
         new_coordinator = partial(
-            GroupCoordinator, broker_settings(settings), rewrite_limits, topics=topics
+            GroupCoordinator, broker_settings(settings), rewrite_limits, topics=topics, rules=rules
         )
         super().__init__(new_coordinator, batches=batches, now_ms=now_ms)
         self.load()
@@ -221,7 +223,11 @@ class ConsumerCoordination(DrivenShard[GroupCoordinator]):
     def reloaded(self) -> "ConsumerCoordination":
         """Return another coordinator with the same log, as after a failover."""
         return ConsumerCoordination(
-            self.topics, self.settings, batches=self.batches, now_ms=self.now_ms
+            self.topics,
+            self.settings,
+            batches=self.batches,
+            now_ms=self.now_ms,
+            rules=self.rules,
         )
 
     def check_replayed(self) -> None:

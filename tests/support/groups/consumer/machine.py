@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -13,6 +13,12 @@ from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS, Partitions
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, HeartbeatResult
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
+from quorumlog.broker.groups.core.requests import (
+    CommitOffsets,
+    CommittedOffset,
+    CommitTransactionalOffsets,
+)
+from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.invariants import some
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.groups.consumer.coordination import (
@@ -22,6 +28,8 @@ from tests.support.groups.consumer.coordination import (
     describe_all,
     heartbeat,
 )
+from tests.support.groups.coordination import T0
+from tests.support.groups.transactions import outcome, verify
 
 REBALANCE_MS = 1500
 SUBSCRIPTIONS: tuple[dict[str, Any], ...] = (
@@ -50,6 +58,7 @@ class Client:
     heard_ms: int = 0  # the time of its last request to the coordinator
     dirty_ms: int | None = None  # its first request since it had nothing to give up
     is_away: bool = False
+    left_by: int = 0  # the request, if it left for good
     sent: list[ConsumerHeartbeat] = field(default_factory=list, repr=False)
 
     def may_be_removed(self, now_ms: int) -> bool:
@@ -64,11 +73,13 @@ class Client:
 
 
 class OneConsumerGroup(RuleBasedStateMachine):
+    obeyed: ClassVar[GroupRules] = GROUP_RULES
+
     def __init__(self) -> None:
         super().__init__()
         topics = TopicsOfTest()
         topics.set("t", 3)
-        self.groups = ConsumerCoordination(topics)
+        self.groups = ConsumerCoordination(topics, rules=self.obeyed)
         self.clients: list[Client] = []
         self.gone: list[Client] = []
         self.asked: dict[int, tuple[Client, ConsumerHeartbeat, int]] = {}
@@ -210,6 +221,40 @@ class OneConsumerGroup(RuleBasedStateMachine):
                 self.groups.commit_writes()
                 self.hear()
 
+    @precondition(lambda self: self.clients or self.gone)
+    @rule(data=st.data(), behind=st.sampled_from((0, 1)), in_transaction=st.booleans())
+    def client_commits(self, data: st.DataObject, behind: int, in_transaction: bool) -> None:
+        """With its epoch, or an older one and a partition that it has not had since, or from afar.
+
+        A member that owns the partition since an older epoch may commit with that (KIP-1251).
+        """
+        everybody = [one for one in (*self.clients, *self.gone) if one.epoch > behind]
+        if not everybody:
+            return
+        client = data.draw(st.sampled_from(everybody))
+        epoch = client.epoch - behind
+        fields: dict[str, Any] = {
+            "group_id": "g",
+            "member_id": client.member_id,
+            "generation_id": epoch,
+            "offsets": {T0: CommittedOffset(offset=1)},
+        }
+        if in_transaction:
+            fields |= {"transactional_id": "x", "producer_id": 7, "producer_epoch": 0}
+            request_id = self.groups.ask(CommitTransactionalOffsets(**fields, adds=False))
+            verify(self.groups)
+        else:
+            request_id = self.groups.ask(CommitOffsets(**fields))
+        self.groups.commit_writes()
+        self.hear()
+        result = self.groups.replies.get(client.left_by)
+        has_left = result is not None and result.error_code is ErrorCode.NONE
+        is_strange = behind > 0 and not any(
+            one.topic_id[2:3] == b"t" and one.partition == 0 for one in client.has | client.told
+        )
+        is_granted = outcome(self.groups, request_id) is ErrorCode.NONE
+        assert not (is_granted and (is_strange or has_left)), "e: who may not commits"
+
     @rule()
     def old_requests_arrive_again(self) -> None:
         """Those from before a client's last two epochs, while there is something to give up."""
@@ -267,7 +312,9 @@ class OneConsumerGroup(RuleBasedStateMachine):
             member = None if group is None else group.members.get(client.member_id)
             keeps = client.is_away and member is not None  # it has nothing, but a place
             client.has &= member.current.assigned if member and keeps else NO_PARTITIONS
-            self.groups.ask(heartbeat(client.member_id, epoch, instance_id=client.instance_id))
+            leaves = heartbeat(client.member_id, epoch, instance_id=client.instance_id)
+            request_id = self.groups.ask(leaves)
+            client.left_by = 0 if client.is_away else request_id
             self.hear()
 
     @rule(name=st.sampled_from(("t", "u", "v1", "v2")), grows=st.sampled_from((True, True, False)))

@@ -1,8 +1,9 @@
 """No client stops a broker: requests of transactions and groups that are wrong in every way.
 
-Each gets an answer with an error code that Kafka gives for that API. Afterwards all transactions
-can be ended, and a sound producer and consumer are served. Frames with changed bytes are answered
-or close their connection.
+Each gets an answer with an error code that Kafka gives for that API. Frames of real clients
+(`tests/data/client_frames`, by `tools/record_client_frames.py`) with changed bytes are answered, or
+close their connection. Afterwards all transactions can be ended, and a sound producer and consumer
+are served.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 
+from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.client.consumer import Consumer
 from quorumlog.client.producer import Producer
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -42,7 +44,6 @@ from quorumlog.wire.codec.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from quorumlog.wire.codec.schemas import encode_request
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.peer import connected
 from tests.support.groups.asking import coordinator_is_ready, create
@@ -301,31 +302,69 @@ async def test_what_is_wrong_gets_an_error_that_kafka_gives(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-@pytest.mark.parametrize("seed", range(tries(4)))
-async def test_changed_bytes_are_answered_or_close_the_connection(
-    seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    attacked = Attacked(tmp_path, seed)
-    async with attacked.serving() as (broker, client):
-        requests = await attacked.prepare(client)
-        for _ in range(400):
-            await send_changed(broker.port, attacked.draw, *requests.next())
-        await attacked.still_serves(broker, client)
-    await attacked.starts_again()
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+# --- Frames of real clients ---
+
+DIRECTORY = Path(__file__).parents[1] / "data/client_frames"
+CLIENTS = ("aiokafka", "confluent", "kafka_python")
+OF_TRANSACTIONS = {22, 24, 25, 26, 28}  # InitProducerId, Add..., EndTxn, TxnOffsetCommit
+OF_KIP_848 = {68}  # ConsumerGroupHeartbeat
+CHANGED = tries(400)  # frames of each client
 
 
-async def send_changed(port: int, draw: random.Random, request: Any, version: int) -> None:
-    """Send a frame with changed bytes, and no more; return when the connection is closed."""
-    frame = b"".join(
-        encode_request(request, api_version=version, correlation_id=7, client_id="test")
-    )
-    body = mutated(draw, frame[4:])
-    size = len(body) if draw.random() < 0.9 else draw.choice((-1, 0, 1, 2**31 - 1))
+def frames(client: str) -> Iterator[bytes]:
+    data = (DIRECTORY / f"{client}.bin").read_bytes()
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        yield data[4 : 4 + size]
+        data = data[4 + size :]
+
+
+def api_key(frame: bytes) -> int:
+    return int.from_bytes(frame[:2], "big")
+
+
+async def answered(port: int, frame: bytes) -> bytes:
+    async with connected(port) as peer:
+        peer.writer.write(len(frame).to_bytes(4, "big") + frame)
+        return await peer.frame()
+
+
+async def send(port: int, size: int, body: bytes) -> None:
+    """Send a frame, and no more; return when the connection is closed."""
     async with connected(port) as peer:
         peer.writer.write(size.to_bytes(4, "big", signed=True) + body)
         peer.writer.write_eof()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             with suppress(ConnectionResetError):  # closed before all was read
                 while await peer.reader.read(65_536):
                     pass
+
+
+def test_the_frames_are_those_of_transactions_and_of_both_protocols_of_groups() -> None:
+    keys = {client: {*map(api_key, frames(client))} for client in CLIENTS}
+    for found in keys.values():
+        assert found >= OF_TRANSACTIONS
+        assert found <= HANDLERS.keys()
+    assert keys["confluent"] >= OF_KIP_848
+    assert not OF_KIP_848 & (keys["aiokafka"] | keys["kafka_python"])
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_frames_of_a_client_are_answered_and_changed_ones_do_no_harm(
+    client: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    attacked = Attacked(tmp_path, seed=CLIENTS.index(client))
+    recorded = [*frames(client)]
+    async with attacked.serving() as (broker, own):
+        await attacked.prepare(own)
+        for frame in recorded:
+            answer = await answered(broker.port, frame)
+            assert answer[:4] == frame[4:8], "the answer has the request's correlation id"
+        for _ in range(CHANGED):
+            draw = attacked.draw
+            changed = mutated(draw, draw.choice(recorded))
+            size = len(changed) if draw.random() < 0.9 else draw.choice((-1, 0, 1, 2**31 - 1))
+            await send(broker.port, size, changed)
+        await attacked.still_serves(broker, own)
+    await attacked.starts_again()
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

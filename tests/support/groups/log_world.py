@@ -1,6 +1,14 @@
-"""One coordinator whose log is rewritten, and all that may happen to it."""
+"""One coordinator of groups whose log is rewritten: commits, transactions, refusals, fail-overs.
+
+A replica may have any log start that its leader had before. Invariants:
+  a. The log from any start that was let go of gives the state of the whole history, up to wherever
+     the log may be cut: nothing that was committed is lost, and no older value wins.
+  b. An acknowledged offset is in that state, or a newer one is. The offsets that are shown and
+     those that are unstable are as the model has them.
+"""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -25,27 +33,29 @@ from quorumlog.broker.groups.core.requests import (
     CommitTransactionalOffsets,
     CompleteTransaction,
     DeleteGroup,
-    Join,
-    JoinResult,
-    Leave,
-    LeavingMember,
     Request,
-    Sync,
     TransactionalRequest,
 )
 from quorumlog.broker.groups.core.rewrite import RewriteLimits
-from quorumlog.broker.groups.core.rules import GROUP_RULES
+from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_PRODUCER_ID, Offset, TopicPartition
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
-from tests.support.groups.logged import apply, replay, state_of
-from tests.support.groups.offsets_model import Entry, InTransaction, OffsetsModel, Where
-from tests.support.groups.producers import Producer
+from tests.support.groups.offset_log import (
+    Entry,
+    InTransaction,
+    OffsetsModel,
+    Producer,
+    Where,
+    apply,
+    replay,
+    state_of,
+)
 
 LIMITS = RewriteLimits(records_min=20, live_factor=3, slice_records=3, slice_bytes=400)
 SETTINGS = BrokerSettings(
-    group_initial_rebalance_delay_ms=0,
+    group_initial_rebalance_delay_ms=100,
     group_min_session_timeout_ms=10,
     offsets_retention_minutes=1,
     offsets_retention_check_interval_ms=10_000,
@@ -53,7 +63,6 @@ SETTINGS = BrokerSettings(
 GROUPS = ("g1", "g2", "g3")
 PARTITIONS = tuple(TopicPartition(topic, index) for topic in ("s", "t") for index in range(3))
 STEPS = 400
-SEEDS = 60
 
 
 class Loss(Exception):
@@ -78,24 +87,25 @@ def entries_of(effect: AppendRecords[LogRecord]) -> list[Entry]:
     return [InTransaction(producer_id, epoch, one) for one in offsets]
 
 
-class World:
-    def __init__(self, seed: int, *, is_transactional: bool = False) -> None:
+class LogWorld:
+    def __init__(
+        self, seed: int, rules: GroupRules = GROUP_RULES, *, is_transactional: bool = False
+    ) -> None:
+        self.rules = rules
         self.random = Random(seed)
         self.is_transactional = is_transactional
         self.history: list[Entry] = []  # by offset, with all that was let go of
         self.ends = [0]  # where writes end
-        self.high_watermark = self.now_ms = self.offsets = self.names = 0
+        self.high_watermark = self.now_ms = self.offsets = 0
         self.starts = [0]  # of this log, in any replica
-        self.request_id = 0
+        self.request_id = self.names = 0
         self.asked: dict[int, Request | TransactionalRequest] = {}
         self.producers = [Producer(1000 + index, bumps=index == 0) for index in range(3)]
         self.verified: list[events.TransactionVerified] = []
         self.sent: list[CommitTransactionalOffsets] = []
         self.transactions_committed = 0
-        self.members: dict[str, tuple[str, int]] = {}  # group -> (member id, generation)
         self.acknowledged: dict[tuple[str, TopicPartition], int] = {}
         self.refuses = self.has_rewritten = False
-        self.to_ask: list[Request] = []
         self.truth = CommittedState()  # the state of all committed records
         self.model = OffsetsModel()  # the same of offsets
         self.logged: dict[int, int] = {}  # the value of a commit -> the offset of its record
@@ -108,12 +118,16 @@ class World:
         self.commit_up_to(len(self.history))
         self.writes: deque[Written] = deque()
         self.asked.clear()
-        self.coordinator = GroupCoordinator(SETTINGS, LIMITS, rules=GROUP_RULES)
+        self.coordinator = GroupCoordinator(SETTINGS, LIMITS, rules=self.rules)
         for log_offset, entry in enumerate(self.history[start:], start):
             replay(self.coordinator, log_offset, entry)
         if self.coordinator.committed != self.truth:
             raise Loss(f"loaded from {start}")
         self.coordinator.loaded(self.now_ms, start, len(self.history))
+        for group_id, stored in self.truth.groups.items():
+            group = self.coordinator.groups.get(group_id)
+            if group is None or group.generation_id != stored.generation_id:
+                raise Loss(f"{group_id} is loaded as {group}, and is {stored}")
         self.step(events.Ticked())
 
     def commit_up_to(self, high_watermark: int) -> None:
@@ -147,9 +161,7 @@ class World:
                 case MakeTarget() | MatchTopics():
                     raise ValueError("no consumer group is here")
                 case AnswerRequest(request_id=request_id, result=result):
-                    self.hear(self.asked.pop(request_id), result)
-        while self.to_ask:
-            self.ask(self.to_ask.pop())
+                    self.hear(request_id, self.asked.pop(request_id), result)
 
     def append(self, write_id: int, entries: list[Entry], *, is_old: bool = False) -> None:
         """Append, unless the ISR is too small or the producer has a newer epoch by now."""
@@ -182,7 +194,9 @@ class World:
                 if state_of(rewritten, offset) != state_of(all_of_it):
                     raise Loss(f"[{offset}, {end}) does not tell what [0, {end}) does")
 
-    def hear(self, request: Request | TransactionalRequest, result: object) -> None:
+    def hear(
+        self, request_id: int, request: Request | TransactionalRequest, result: object
+    ) -> None:
         match request, result:
             case CommitOffsets(group_id=group_id, offsets=offsets), CommitResult(partitions=codes):
                 for where, code in codes.items():
@@ -195,15 +209,6 @@ class World:
                         acknowledged[commit.group_id, where] = commit.offsets[where].offset
             case CompleteTransaction(marker=marker), ErrorCode.NONE:
                 self.hear_of_marker(marker)
-            case Join(group_id=group_id), JoinResult(error_code=ErrorCode.NONE) as joined:
-                self.members[group_id] = joined.member_id, joined.generation_id
-                sync = Sync(
-                    group_id=group_id,
-                    member_id=joined.member_id,
-                    generation_id=joined.generation_id,
-                    assignments={joined.member_id: b"all"},
-                )
-                self.to_ask.append(sync)
             case _:
                 pass
 
@@ -219,6 +224,8 @@ class World:
 
     def acknowledge(self, where: Where, offset: int) -> None:
         """Record an acknowledgement; the newest record counts, not the newest response."""
+        if offset not in self.logged:
+            raise Loss(f"{offset} is acknowledged before it is committed")
         known = self.acknowledged.get(where, offset)
         self.acknowledged[where] = max(known, offset, key=self.logged.__getitem__)
 
@@ -230,17 +237,13 @@ class World:
 
     # --- Steps ---
 
-    def commit(self) -> None:
-        group_id = self.random.choice(GROUPS)
-        member_id, generation_id = self.members.get(group_id, ("", -1))
+    def commit(self, member_id: str = "", generation_id: int = -1, **changes: Any) -> None:
         offsets = {}
         for where in self.random.sample(PARTITIONS, self.random.choice((1, 1, 2))):
             self.offsets += 1
             offsets[where] = CommittedOffset(offset=self.offsets)
-        request = CommitOffsets(
-            group_id=group_id, member_id=member_id, generation_id=generation_id, offsets=offsets
-        )
-        self.ask(request)
+        values = {"group_id": self.random.choice(GROUPS), "offsets": offsets, **changes}
+        self.ask(CommitOffsets(member_id=member_id, generation_id=generation_id, **values))
 
     def commit_in_transaction(self) -> None:
         """The producer gives up its earlier request."""
@@ -292,37 +295,19 @@ class World:
         """The ISR shrinks below min.insync.replicas, or grows again."""
         self.refuses = not self.refuses and self.random.random() < 0.3
 
-    def join(self) -> None:
-        group_id, instance = self.random.choice(GROUPS), self.random.choice((None, "i"))
-        self.names += 1
-        known, _ = self.members.get(group_id, ("", -1))
-        request = Join(
-            group_id=group_id,
-            member_id=known if self.random.random() < 0.5 else "",
-            new_member_id=f"m{self.names}",
-            group_instance_id=instance,
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=100,
-            protocol_type="consumer",
-            protocols=(("range", b"subscription"),),
-            requires_known_member_id=False,
-        )
-        self.ask(request)
-
-    def leave(self) -> None:
-        group_id = self.random.choice(GROUPS)
-        member_id, _ = self.members.pop(group_id, ("", -1))
-        member = LeavingMember(member_id=member_id)
-        self.ask(Leave(group_id=group_id, members=(member,)))
-
     def delete(self) -> None:
         if self.random.random() < 0.5:
             self.ask(DeleteGroup(group_id=self.random.choice(GROUPS)))
         else:
             self.step(events.TopicsDeleted(topics=("s",)))
 
-    def let_time_pass(self) -> None:
-        self.now_ms += self.random.choice((1, 100, 5000, 30_000))
+    def let_time_pass(self, elapsed_ms: int | None = None) -> None:
+        """Tick at each deadline, as a driver does."""
+        until_ms = self.now_ms + (elapsed_ms or self.random.choice((1, 101, 350, 5000, 30_000)))
+        while (deadline_ms := self.coordinator.next_deadline_ms) <= until_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.step(events.Ticked())
+        self.now_ms = until_ms
         self.step(events.Ticked())
 
     def fail_over(self) -> None:
@@ -358,24 +343,27 @@ class World:
             if held is not None and self.logged[held] < self.logged[offset]:
                 raise Loss(f"{key} has {held}, and {offset} was committed")
 
-    def run(self) -> None:
-        weights = {
+    def weights(self) -> dict[Callable[[], None], float]:
+        choice = self.random.choice
+        weights: dict[Callable[[], None], float] = {
             self.commit: 8,
-            self.end_write: self.random.choice((6, 10)),
-            self.join: 0.5,
-            self.leave: 0.2,
+            self.end_write: choice((6, 10)),
             self.delete: 0.2,
             self.let_time_pass: 0.3,
-            self.refuse: self.random.choice((0, 0.5)),
-            self.fail_over: self.random.choice((0, 0.3)),
+            self.refuse: choice((0, 0.5)),
+            self.fail_over: choice((0, 0.3)),
         }
         if self.is_transactional:
             weights |= {
-                self.commit_in_transaction: self.random.choice((2, 6)),
-                self.straggle: self.random.choice((0, 1)),
-                self.hear_of_a_transaction: self.random.choice((2, 6)),
-                self.end_transaction: self.random.choice((0.5, 3)),
+                self.commit_in_transaction: choice((2, 6)),
+                self.straggle: choice((0, 1)),
+                self.hear_of_a_transaction: choice((2, 6)),
+                self.end_transaction: choice((0.5, 3)),
             }
+        return weights
+
+    def run(self) -> None:
+        weights = self.weights()
         for happening in self.random.choices([*weights], [*weights.values()], k=STEPS):
             happening()
 
