@@ -44,8 +44,8 @@ from quorumlog.chaos.checkers.zones import (
 NONLINEARIZABLE: Final = "nonlinearizable"
 ANOMALIES: Final = (
     Anomaly(
-        name=NONLINEARIZABLE,
-        meaning="No order of a key's operations, each at a moment of its run, explains them.",
+        NONLINEARIZABLE,
+        "No order of a key's operations, each at a moment of its run, explains them.",
     ),
 )
 _EASY: Final = Budget(steps=200_000, held_bytes=64 << 20)

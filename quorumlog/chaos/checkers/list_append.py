@@ -28,15 +28,15 @@ READ: Final = "r"
 _READERS_MAX: Final = 64  # readers of the longest list with edges to unread values
 
 _ANOMALIES: Final = (
-    Anomaly(name="phantom", meaning="A read returned a value that no transaction appended."),
-    Anomaly(name="G1a", meaning="A read returned a value of a failed transaction (aborted read)."),
-    Anomaly(name="duplicate-elements", meaning="One read returned a value twice."),
+    Anomaly("phantom", "A read returned a value that no transaction appended."),
+    Anomaly("G1a", "A read returned a value of a failed transaction (aborted read)."),
+    Anomaly("duplicate-elements", "One read returned a value twice."),
     Anomaly(
-        name="incompatible-order",
-        meaning="Two reads, or a read and a transaction, disagree about the order of a list.",
+        "incompatible-order",
+        "Two reads, or a read and a transaction, disagree about the order of a list.",
     ),
-    Anomaly(name="internal", meaning="A transaction does not see its own earlier operations."),
-    Anomaly(name="G1b", meaning="A read returned a part of a transaction (intermediate read)."),
+    Anomaly("internal", "A transaction does not see its own earlier operations."),
+    Anomaly("G1b", "A read returned a part of a transaction (intermediate read)."),
 )
 
 

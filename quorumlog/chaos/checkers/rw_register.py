@@ -27,13 +27,13 @@ READ: Final = "r"
 _READERS_MAX: Final = 64  # readers of nil with edges to all writes
 
 _ANOMALIES: Final = (
-    Anomaly(name="G1a", meaning="A value was read whose transaction failed (aborted read)."),
-    Anomaly(name="internal", meaning="A transaction does not see its own operations before."),
-    Anomaly(name="G1b", meaning="A read saw a value that its own transaction overwrote."),
+    Anomaly("G1a", "A value was read whose transaction failed (aborted read)."),
+    Anomaly("internal", "A transaction does not see its own operations before."),
+    Anomaly("G1b", "A read saw a value that its own transaction overwrote."),
     Anomaly(
-        name="unwritten-read",
-        meaning="A value was read that no transaction wrote: it may be the initial value.",
-        severity=Severity.ALLOWED,
+        "unwritten-read",
+        "A value was read that no transaction wrote: it may be the initial value.",
+        Severity.ALLOWED,
     ),
 )
 

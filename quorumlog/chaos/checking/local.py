@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from quorumlog.chaos.checkers.check import check_history
 from quorumlog.chaos.checkers.checker import Checker, Doubt, Facts, Ranges, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
-from quorumlog.chaos.checkers.registry import find_checker
+from quorumlog.chaos.checkers.registry import check_history, find_checker
 from quorumlog.chaos.checkers.verdict import Partial, Verdict
 from quorumlog.chaos.checking.parts.cutting import (
     Cuts,

@@ -112,14 +112,8 @@ class IsolateRole(LinkFault):
 
 
 @named("partition", "the simulator's name of partition_one")
-class Partition(LinkFault):
+class Partition(PartitionOne):
     """No message passes between the target nodes and all others, in either direction."""
-
-    imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Cut})
-
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
-        """See LinkFault."""
-        return (LinkRule(scene.rule_id(), between(scene.parties, scene.other_nodes), Cut()),)
 
 
 @named("one_way_cut", "the simulator's name of partition_one_way; direction: in or out")

@@ -13,7 +13,6 @@ class ChangeVoters(StepFault):
     A removal with an unknown outcome is healed like a successful one.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"remove_voter", "add_voter"})
     breaks: ClassVar[str] = "remove_voter"
 
 

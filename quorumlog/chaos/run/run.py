@@ -28,8 +28,13 @@ from quorumlog.chaos.run import cluster_states
 from quorumlog.chaos.run.figures import LoadMeter, figures
 from quorumlog.chaos.run.interruption import Interruption
 from quorumlog.chaos.run.run_directory import CLUSTER_DIRECTORY, SCHEDULE_FILE, make_room
-from quorumlog.chaos.run.run_meta import meta_at_end, meta_at_start, topic_settings
-from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
+from quorumlog.chaos.run.run_settings import (
+    RunSettings,
+    RunSummary,
+    meta_at_end,
+    meta_at_start,
+    topic_settings,
+)
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup, Topic

@@ -1,45 +1,70 @@
 """Sends as operations of a history: one value, or a batch of values."""
 
 import asyncio
-from collections.abc import Sequence
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
-from quorumlog.chaos.drivers.driver import DriverProducer, Headers, SendFailed
+from quorumlog.chaos.drivers.driver import AT_ONCE, Batching, DriverProducer, SendFailed
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.readers import key_of
-from quorumlog.chaos.workloads.workload import Setup
+from quorumlog.chaos.workloads.workload import Setup, opened
 
 
-async def send_one(
-    setup: Setup[Any],
-    producer: DriverProducer,
-    process: int,
-    partition: int,
-    value: int,
-    *,
-    record_key: bytes | None = None,
-    headers: Headers = (),
-    timestamp_ms: int | None = None,
-) -> bool:
-    """Send a value; return whether the outcome is certain, so that the process may act again."""
+async def attempt(
+    setup: Setup[Any], producer: DriverProducer, process: int, partition: int, value: int
+) -> int | SendFailed:
+    """Send a value as one operation; return its offset or the error."""
     message = Message(key_of(setup.topic, partition), UNKNOWN_OFFSET, value)
     setup.history.append(process, "invoke", "send", [message])
     try:
-        pending = await producer.send(
-            setup.topic,
-            partition,
-            str(value).encode(),
-            key=record_key,
-            headers=headers,
-            timestamp_ms=timestamp_ms,
-        )
-        offset = await pending
+        offset = await (await producer.send(setup.topic, partition, str(value).encode()))
     except SendFailed as error:
         outcome = "fail" if error.definite else "info"
         setup.history.append(process, outcome, "send", [message], error=str(error))
-        return error.definite
+        return error
     setup.history.append(process, "ok", "send", [message._replace(offset=offset)])
-    return True
+    return offset
+
+
+async def send_one(
+    setup: Setup[Any], producer: DriverProducer, process: int, partition: int, value: int
+) -> bool:
+    """Send a value; return whether the outcome is certain, so that the process may act again."""
+    sent = await attempt(setup, producer, process, partition, value)
+    return isinstance(sent, int) or sent.definite
+
+
+async def keep_sending(
+    setup: Setup[Any],
+    processes: Iterator[int],
+    working: asyncio.Event,
+    send: Callable[[DriverProducer, int], Awaitable[bool]],
+    *,
+    rng: random.Random,
+    gap_s: float,
+    batching: Batching = AT_ONCE,
+) -> None:
+    """Send until `working` is cleared, every `gap_s` on average.
+
+    send: sends as a process; returns whether its outcome is certain. If not, the next process
+        continues with a new producer.
+    """
+    process = next(processes)
+    producer: DriverProducer | None = None
+    try:
+        while working.is_set():
+            await asyncio.sleep(rng.expovariate(1 / gap_s))
+            if producer is None:
+                opening = setup.driver.producer(setup.bootstrap, f"p{process}", batching)
+                producer = await opened(opening)
+            elif not await send(producer, process):
+                process = next(processes)
+                unsure, producer = producer, None
+                await unsure.close()
+    finally:
+        if producer is not None:
+            await producer.close()
 
 
 async def send_batch(
@@ -52,9 +77,9 @@ async def send_batch(
     timestamps_ms: Sequence[int] = (),
 ) -> bool:
     """Send values in one operation, so that they may be one batch; return as `send_one` does."""
-    topic, history = setup.topic, setup.history
+    topic = setup.topic
     messages = [Message(key_of(topic, partition), UNKNOWN_OFFSET, value) for value in values]
-    history.append(process, "invoke", "send", messages)
+    setup.history.append(process, "invoke", "send", messages)
     pending: list[asyncio.Future[int]] = []
     results: list[int | BaseException] = []
     try:
@@ -65,19 +90,37 @@ async def send_batch(
     except SendFailed as failed:  # the rest is not tried
         results = [failed, *(SendFailed("NOT_SENT", definite=True) for _ in values)]
     results = [*await asyncio.gather(*pending, return_exceptions=True), *results][: len(values)]
-    errors = [result for result in results if isinstance(result, BaseException)]
-    for error in errors:
-        if not isinstance(error, SendFailed):
-            raise error
-    is_certain = all(isinstance(error, SendFailed) and error.definite for error in errors)
-    if not errors:
-        outcome = "ok"
-    else:
-        outcome = "fail" if is_certain and len(errors) == len(values) else "info"
+    return complete(setup, process, messages, results)
+
+
+def complete(
+    setup: Setup[Any],
+    process: int,
+    messages: Sequence[Message],
+    results: Sequence[int | BaseException],
+) -> bool:
+    """Write the completion of sends in one operation, with the offset or the error of each.
+
+    Return whether every outcome is certain. A cancelled send has an unknown outcome.
+    """
     told = [
         message._replace(offset=result) if isinstance(result, int) else message
         for message, result in zip(messages, results, strict=True)
     ]
-    said = "; ".join(dict.fromkeys(str(error) for error in errors))
-    history.append(process, outcome, "send", told, error=said)
+    errors = [result for result in results if isinstance(result, BaseException)]
+    for error in errors:
+        if not isinstance(error, SendFailed | asyncio.CancelledError):
+            raise error
+    if not errors:
+        outcome = "ok"
+    elif len(errors) == len(results) and all(map(_is_definite, errors)):
+        outcome = "fail"
+    else:
+        outcome = "info"
+    said = "; ".join(dict.fromkeys(str(error) or "no answer yet" for error in errors))
+    setup.history.append(process, outcome, "send", told, error=said)
     return outcome != "info"
+
+
+def _is_definite(error: BaseException) -> bool:
+    return isinstance(error, SendFailed) and error.definite

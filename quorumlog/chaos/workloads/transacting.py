@@ -21,6 +21,7 @@ from quorumlog.chaos.drivers.driver import (
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.readers import Readers, key_of
+from quorumlog.chaos.workloads.sending import attempt
 from quorumlog.chaos.workloads.workload import REOPEN_S, LaneOptions, Setup, opened
 
 COMMIT: Final = "commit"
@@ -175,20 +176,14 @@ class CommittedReaders(Readers):
         producer = await opened(setup.driver.producer(setup.bootstrap, f"p{process}"))
         if producer is None:
             return None
-        message = Message(key_of(setup.topic, partition), UNKNOWN_OFFSET, self._new_value())
-        setup.history.append(process, "invoke", "send", [message])
         try:
-            value = str(message.value).encode()
-            offset = await (await producer.send(setup.topic, partition, value))
-        except SendFailed as error:
-            outcome = "fail" if error.definite else "info"
-            setup.history.append(process, outcome, "send", [message], error=str(error))
+            sent = await attempt(setup, producer, process, partition, self._new_value())
+            if isinstance(sent, int):
+                return sent
             await asyncio.sleep(REOPEN_S)
             return None
         finally:
             await producer.close()
-        setup.history.append(process, "ok", "send", [message._replace(offset=offset)])
-        return offset
 
     async def final_reads(self, timeout_s: float) -> bool:
         """Read every partition from its beginning to its closing record."""

@@ -25,13 +25,13 @@ from quorumlog.chaos.faults.partitions import (
 from quorumlog.chaos.faults.registry import STEP_FAULTS, FaultUnsupported
 from quorumlog.chaos.faults.requests import DropRequests, ReplyLost
 from quorumlog.chaos.held_nodes import HeldNodes, Hold
-from quorumlog.chaos.listing import listing
 from quorumlog.chaos.network import namespaces
-from quorumlog.chaos.network.commands import plain_rule, rule_of
+from quorumlog.chaos.network.links import plain_rule, rule_of
 from quorumlog.chaos.network.routes import are_used
 from quorumlog.chaos.run.run import run
 from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.schedule import Action
+from quorumlog.cli.chaos_list import listing
 from quorumlog.cluster import ClusterShape, LocalCluster
 from quorumlog.cluster.layout import NodeSpec
 from tests.support.chaos.fake_cluster import FakeCluster
