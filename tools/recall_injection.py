@@ -171,7 +171,7 @@ def _is_nested(value: Any) -> bool:
 
 
 def _changed_handlers(mutant: str) -> dict[int, Any]:
-    planted = MUTANTS[mutant].substitutes.handlers
+    planted = MUTANTS[mutant].dependencies.handlers
     return {key: one for key, one in planted.items() if HANDLERS.get(key) is not one}
 
 

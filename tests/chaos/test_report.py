@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.history import Message, read_history, write_meta
-from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.operations_table import table_of
 from quorumlog.chaos.report import write_report
 from quorumlog.chaos.report.chart import number, ticks
 from quorumlog.chaos.report.plots import latency_plot, rate_plot

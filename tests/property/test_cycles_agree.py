@@ -7,7 +7,7 @@ from typing import Any
 
 from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.history import Message, Operation
-from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.operations_table import table_of
 from tests.support.sizes import tries
 
 LISTS = ("x", "y")

@@ -37,7 +37,6 @@ from quorumlog.chaos.checkers.explode import (
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
 from quorumlog.chaos.checkers.final_reads import final_reads
 from quorumlog.chaos.checkers.key_ranges import examine, positions
-from quorumlog.chaos.checkers.key_stitching import stitch
 from quorumlog.chaos.checkers.linearizability import bounds_of, check_log
 from quorumlog.chaos.checkers.log_anomalies import gaps_of, log_anomalies
 from quorumlog.chaos.checkers.log_ends import end_anomalies
@@ -46,6 +45,7 @@ from quorumlog.chaos.checkers.order_anomalies import order_anomalies
 from quorumlog.chaos.checkers.positions import context_of
 from quorumlog.chaos.checkers.reader_lag import reader_lag, stopped_early
 from quorumlog.chaos.checkers.reader_lives import CORRUPT
+from quorumlog.chaos.checkers.stitched_keys import stitch
 from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.verdict import (
     Anomaly,

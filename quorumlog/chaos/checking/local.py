@@ -16,7 +16,10 @@ from quorumlog.chaos.checkers.checker import Checker, Doubt, Facts, Ranges, fact
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.registry import check_history, find_checker
 from quorumlog.chaos.checkers.verdict import Partial, Verdict
-from quorumlog.chaos.checking.parts.cutting import (
+from quorumlog.chaos.checking.parts.plan import Plan, plan_of
+from quorumlog.chaos.checking.parts.row_groups import RowGroups, find_row_groups, read_groups
+from quorumlog.chaos.checking.parts.survey import Survey, look, survey_of
+from quorumlog.chaos.checking.parts.table_cuts import (
     Cuts,
     cut_by_key,
     cut_by_process,
@@ -24,9 +27,6 @@ from quorumlog.chaos.checking.parts.cutting import (
     unpack,
     unshared,
 )
-from quorumlog.chaos.checking.parts.plan import Plan, plan_of
-from quorumlog.chaos.checking.parts.row_groups import RowGroups, find_row_groups, read_groups
-from quorumlog.chaos.checking.parts.survey import Survey, look, survey_of
 from quorumlog.chaos.history.files import HistorySource
 from quorumlog.chaos.history.schema import OPERATIONS
 

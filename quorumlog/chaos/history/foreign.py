@@ -31,7 +31,7 @@ from quorumlog.chaos.history.model import (
     Message,
     Operation,
 )
-from quorumlog.chaos.history.pairing import EventError, table_of
+from quorumlog.chaos.history.operations_table import EventError, table_of
 
 CAS: Final = "cas"
 CAS_REFUSED: Final = "cas_refused"

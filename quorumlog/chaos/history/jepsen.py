@@ -29,7 +29,7 @@ from quorumlog.chaos.history.model import (
     Message,
     Operation,
 )
-from quorumlog.chaos.history.pairing import EventError, table_of
+from quorumlog.chaos.history.operations_table import EventError, table_of
 
 _KEY_LISTS: Final = ("assign", "subscribe")
 _MICRO_LISTS: Final = ("send", "poll", "txn")

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from quorumlog.chaos.history.model import TYPES, HistoryError
-from quorumlog.chaos.history.pairing import EventError, operations_of
+from quorumlog.chaos.history.operations_table import EventError, operations_of
 from quorumlog.chaos.history.schema import (
     DENSE,
     EVENTS,

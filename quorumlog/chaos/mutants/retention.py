@@ -18,7 +18,7 @@ from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
 from quorumlog.storage.io.timestamps import Found, TimeLookup
-from quorumlog.wire.codec.filtering import DELETE_HORIZON_BIT, RawRecord
+from quorumlog.wire.codec.filtered_batches import DELETE_HORIZON_BIT, RawRecord
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, decode_batch, encode_batch, read_header

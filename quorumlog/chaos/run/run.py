@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from quorumlog.chaos.back_ends.back_end import BackEnd, check_schedule
-from quorumlog.chaos.back_ends.equipment import check_equipment, equipment_for, started
 from quorumlog.chaos.back_ends.registry import open_back_end
+from quorumlog.chaos.back_ends.run_resources import check_equipment, equipment_for, started
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers.driver import Driver
 from quorumlog.chaos.drivers.registry import check_capable, load_driver

@@ -79,11 +79,11 @@ class CompactedRegister:
         options, rng = self._setup.options, self._setup.rng
         async with asyncio.TaskGroup() as tasks:
             for lane in range(options.producers):
-                tasks.create_task(self._go_on(rng(f"writer {lane}"), working, writes=True))
+                tasks.create_task(self._resume(rng(f"writer {lane}"), working, writes=True))
             for lane in range(options.consumers):
-                tasks.create_task(self._go_on(rng(f"reader {lane}"), working, writes=False))
+                tasks.create_task(self._resume(rng(f"reader {lane}"), working, writes=False))
 
-    async def _go_on(self, rng: random.Random, working: asyncio.Event, *, writes: bool) -> None:
+    async def _resume(self, rng: random.Random, working: asyncio.Event, *, writes: bool) -> None:
         """Write or read one register after the other; after a doubt, as another process."""
         options = self._setup.options
         gap_s = options.producers / options.rate if writes else options.consumers / options.reads

@@ -28,8 +28,8 @@ from quorumlog.chaos.drivers.driver import (
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.readers import key_of, message_of
-from quorumlog.chaos.workloads.sending import keep_sending, send_one
-from quorumlog.chaos.workloads.transacting import (
+from quorumlog.chaos.workloads.sends import keep_sending, send_one
+from quorumlog.chaos.workloads.transactions import (
     OFFSETS,
     CommittedReaders,
     Crash,
@@ -226,7 +226,7 @@ class ConsumeTransformProduce:
                 return
             try:
                 if await worker.resume() is not None:
-                    await self._go_on(worker, rng, working, is_replaced)
+                    await self._resume(worker, rng, working, is_replaced)
             finally:
                 await worker.close()
 
@@ -247,7 +247,7 @@ class ConsumeTransformProduce:
             return None
         return _Worker(setup, process, inputs, producer, reader)
 
-    async def _go_on(
+    async def _resume(
         self,
         worker: _Worker,
         rng: random.Random,

@@ -20,7 +20,7 @@ from quorumlog.chaos.drivers.driver import DriverProducer, SendFailed
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.lanes import Lanes
 from quorumlog.chaos.workloads.readers import key_of
-from quorumlog.chaos.workloads.sending import complete
+from quorumlog.chaos.workloads.sends import complete
 from quorumlog.chaos.workloads.workload import LaneOptions, Workload, opened, option
 
 _KILLED_WITHIN_S: Final = 0.03  # of the start of a burst: while responses are due

@@ -39,7 +39,7 @@ from quorumlog.chaos.drivers.driver import (
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.lanes import Lanes
 from quorumlog.chaos.workloads.readers import key_of
-from quorumlog.chaos.workloads.sending import keep_sending, send_batch
+from quorumlog.chaos.workloads.sends import keep_sending, send_batch
 from quorumlog.chaos.workloads.workload import (
     REOPEN_S,
     LaneOptions,

@@ -59,9 +59,9 @@ class MetadataLinearizable:
         """Create and delete until `working` is cleared."""
         async with asyncio.TaskGroup() as tasks:
             for lane in range(self._setup.options.clients):
-                tasks.create_task(self._go_on(self._setup.rng(f"client {lane}"), working))
+                tasks.create_task(self._resume(self._setup.rng(f"client {lane}"), working))
 
-    async def _go_on(self, rng: random.Random, working: asyncio.Event) -> None:
+    async def _resume(self, rng: random.Random, working: asyncio.Event) -> None:
         options = self._setup.options
         gap_s = options.clients / options.rate
 

@@ -22,7 +22,7 @@ from quorumlog.chaos.drivers.driver import (
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.lanes import Lanes
 from quorumlog.chaos.workloads.readers import key_of, message_of
-from quorumlog.chaos.workloads.transacting import (
+from quorumlog.chaos.workloads.transactions import (
     CommittedReaders,
     open_reader,
     send_all,

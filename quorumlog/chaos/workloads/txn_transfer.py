@@ -23,7 +23,7 @@ from quorumlog.chaos.drivers.driver import (
     TransactionalProducer,
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
-from quorumlog.chaos.workloads.transacting import (
+from quorumlog.chaos.workloads.transactions import (
     Lives,
     raise_first,
     send_in_order,

@@ -9,7 +9,7 @@ from quorumlog.client.admin import topics
 from quorumlog.client.admin.asker import LEFT_OUT, Asker
 from quorumlog.client.checks import checked_names, checked_partitions, checked_places
 from quorumlog.client.core.group_protocol import PROTOCOL_TYPE, decode_assignment
-from quorumlog.client.core.grouping import by_topic
+from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import check
 from quorumlog.client.io.coordinator import Coordinator

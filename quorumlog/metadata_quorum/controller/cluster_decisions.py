@@ -28,7 +28,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     ProducerIdsReply,
 )
 from quorumlog.metadata_quorum.controller.scram import decide_credentials
-from quorumlog.metadata_quorum.controller.unregistering import decide_unregistration
+from quorumlog.metadata_quorum.controller.unregistration import decide_unregistration
 from quorumlog.metadata_quorum.controller_client import ProducerIdBlock
 from quorumlog.metadata_quorum.image.features import LEVEL_OF_ACCESS, LEVEL_OF_GROUP_CONFIGS
 from quorumlog.metadata_quorum.image.records import MetadataRecord, ProducerIds

@@ -23,7 +23,7 @@ from quorumlog.storage.io.append_handles import DiskFile
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, INDEX_SUFFIXES, segment_path
-from quorumlog.wire.codec.filtering import empty_batch
+from quorumlog.wire.codec.filtered_batches import empty_batch
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
     BatchHeader,

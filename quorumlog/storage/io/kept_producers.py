@@ -7,8 +7,8 @@ from typing import Final
 
 from quorumlog.storage.core.aborted_transactions import AbortedTransactions
 from quorumlog.storage.errors import storage_error
-from quorumlog.storage.io.loading import LoadedLog
 from quorumlog.storage.io.log_health import LogHealth
+from quorumlog.storage.io.log_loader import LoadedLog
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_list import SegmentList

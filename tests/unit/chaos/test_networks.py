@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from quorumlog.chaos.back_ends.equipment import equipment_for
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+from quorumlog.chaos.back_ends.run_resources import equipment_for
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.faults.fault import Scene
 from quorumlog.chaos.faults.links import CLIENTS, EFFECTS, DropRequest, Effect, Link, LinkRule

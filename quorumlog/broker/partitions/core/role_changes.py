@@ -7,7 +7,7 @@ from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
-from quorumlog.broker.partitions.core.leading import new_followers
+from quorumlog.broker.partitions.core.leadership import new_followers
 from quorumlog.broker.partitions.core.partition_state import NO_EFFECTS, PartitionState
 from quorumlog.broker.partitions.core.roles import Follower, Leader, Role, Unassigned
 from quorumlog.metadata_quorum.image import PartitionImage

@@ -90,7 +90,7 @@ class Appends:
         if driver is None:
             done(ProduceResult(self._replicas.error_for_missing(topic_partition)))
             return
-        if driver.is_exchanging:
+        if driver.is_swapping_log:
             kept = bytes(records)  # the receive buffer may be reused
             again = partial(self.append, topic_partition, kept, acks=acks, timeout_ms=timeout_ms)
             driver.hold(partial(again, done=done, transaction=transaction))
@@ -135,7 +135,7 @@ class Appends:
         if driver is None:
             done(ProduceResult(self._replicas.error_for_missing(topic_partition)))
             return
-        if driver.is_exchanging:
+        if driver.is_swapping_log:
             again = partial(self.append_marker, topic_partition, marker, done=done)
             driver.hold(partial(again, transaction_version=transaction_version))
             return

@@ -33,7 +33,7 @@ class LocalReads:
         This happens at once, or when they are in memory; `bring_ins` counts the attempts.
         """
         driver = self._replicas.drivers.get(at)
-        if driver is None or driver.is_cutting:
+        if driver is None or driver.is_truncating:
             done(LocalRead(self._replicas.error_for_missing(at)))
             return
         start, end = driver.log.log_start_offset, driver.end(ReadEnd.LOG_END)

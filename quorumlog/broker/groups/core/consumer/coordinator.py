@@ -169,7 +169,7 @@ class ConsumerGroupCoordinator:
         begun = self._heartbeats.begin(changes, now_ms, request)
         self.groups[group_id] = group
         if isinstance(begun, Admitted):
-            self._go_on(changes, now_ms, request_id, request, begun)
+            self._resume(changes, now_ms, request_id, request, begun)
             return
         self._deadlines.follow(changes, now_ms)
         if begun.member_id in group.members and request.member_epoch >= 0:
@@ -178,7 +178,7 @@ class ConsumerGroupCoordinator:
 
     # --- Targets ---
 
-    def _go_on(
+    def _resume(
         self,
         changes: Changes,
         now_ms: int,
@@ -253,7 +253,7 @@ class ConsumerGroupCoordinator:
             case Join():
                 begun = self._classic.begin_join(changes, now_ms, request)
                 if isinstance(begun, Admitted):
-                    self._go_on(changes, now_ms, request_id, request, begun)
+                    self._resume(changes, now_ms, request_id, request, begun)
                     return
                 result = begun
             case Sync():

@@ -22,7 +22,7 @@ from quorumlog.wire.io import frames
 EPOCH_NS: Final = 1_700_000_000_000_000_000  # the wall clock at the start of a run
 
 
-def replace_surroundings(loop: SimulatedLoop, seed: int) -> None:
+def replace_process_globals(loop: SimulatedLoop, seed: int) -> None:
     """Derive all time and all randomness of this process from the loop and the seed."""
     wall_ns = _wall_clock(loop)
     clock.wall_ns = wall_ns

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
-from quorumlog.storage.core.reading import NoteRead
+from quorumlog.storage.core.read_limits import NoteRead
 from quorumlog.storage.core.recent_batches import RecentBatches
 from quorumlog.storage.core.recovery import MAX_EPOCH, SegmentScan
 from quorumlog.storage.core.settings import LogSettings

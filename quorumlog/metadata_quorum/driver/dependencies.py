@@ -132,7 +132,7 @@ class LeaderListener(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seams:
+class DriverDependencies:
     """The dependencies of a driver. `failed` is called once if an error ends the driver.
 
     `voters_changed` gets the voter set in force; None: the configured voters, as at first.

@@ -15,7 +15,7 @@ from quorumlog.storage.io.log import Log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumParts:
+class QuorumDependencies:
     """The parts; the defaults are the real ones.
 
     socket_factory: makes the sockets of requests, as aiohttp.TCPConnector takes it; None: aiohttp.
@@ -41,4 +41,4 @@ class QuorumParts:
         )
 
 
-REAL_PARTS = QuorumParts()
+REAL_DEPENDENCIES = QuorumDependencies()

@@ -10,7 +10,6 @@ leader can detect that, by the marker that it has written meanwhile (KAFKA-14884
 from collections.abc import Sequence
 from typing import Final
 
-from quorumlog.broker.transactions.core.held import Addition, HeldAdditions
 from quorumlog.broker.transactions.core.outbox import Change, TransactionOutbox
 from quorumlog.broker.transactions.core.requests import (
     AddOffsets,
@@ -20,15 +19,16 @@ from quorumlog.broker.transactions.core.requests import (
 from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction, bumps_epoch
+from quorumlog.broker.transactions.core.waiting_additions import Addition, WaitingAdditions
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 
-class Adding:
+class PartitionAdditions:
     """Adds partitions to the transaction of the current producer."""
 
     def __init__(self, settings: TransactionSettings, outbox: TransactionOutbox) -> None:
         self._outbox: Final = outbox
-        self._held: Final = HeldAdditions(settings)
+        self._held: Final = WaitingAdditions(settings)
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -57,7 +57,7 @@ class Adding:
         elif not (_may_wait(request) and self._held.hold(now_ms, addition)):
             self._refuse([addition], ErrorCode.CONCURRENT_TRANSACTIONS)
 
-    def go_on(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
+    def resume(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
         """Handle the additions held for an id, unless it is busy; refuse them if it is gone."""
         if transaction is None:
             held = self._held.take(transactional_id)

@@ -21,7 +21,7 @@ from quorumlog.chaos.drivers.driver import (
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.readers import Readers, key_of
-from quorumlog.chaos.workloads.sending import attempt
+from quorumlog.chaos.workloads.sends import attempt
 from quorumlog.chaos.workloads.workload import REOPEN_S, LaneOptions, Setup, opened
 
 COMMIT: Final = "commit"

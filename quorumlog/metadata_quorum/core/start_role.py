@@ -15,7 +15,7 @@ from quorumlog.metadata_quorum.core.roles import Candidate, Follower, Unattached
 from quorumlog.wire.codec.identifiers import Epoch
 
 
-class Starting:
+class StartRole:
     """The rules of the first step."""
 
     def __init__(self, state: QuorumState, elections: Elections, leadership: Leadership) -> None:

@@ -15,7 +15,7 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, BrokerId,
 _RECORDS: Final = AnswerFetch(error_code=ErrorCode.NONE)  # shared: most fetches get it
 
 
-class Serving:
+class Reads:
     """Request checks. Sources: KIP-107 (deletions), 320 (epochs), 392 (racks), 966 (min ISR)."""
 
     __slots__ = ("_state",)

@@ -32,7 +32,7 @@ class _Window:
     held: list[Addition] = field(default_factory=list)
 
 
-class HeldAdditions:
+class WaitingAdditions:
     """The held additions of all ids.
 
     A busy id has one window, which opens with the first addition. An addition after the end

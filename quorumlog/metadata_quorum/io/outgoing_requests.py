@@ -9,8 +9,8 @@ import aiohttp
 
 from quorumlog.metadata_quorum.controller.requests import UserRequest
 from quorumlog.metadata_quorum.io.address_book import AddressBook
+from quorumlog.metadata_quorum.io.dependencies import QuorumDependencies
 from quorumlog.metadata_quorum.io.leader_client import Askable
-from quorumlog.metadata_quorum.io.parts import QuorumParts
 from quorumlog.metadata_quorum.io.peers import Peers
 from quorumlog.metadata_quorum.io.request_batches import RequestBatches
 from quorumlog.metadata_quorum.io.rpc_client import RpcClient, RpcFailed
@@ -19,7 +19,7 @@ from quorumlog.tasks import OnError
 from quorumlog.wire.codec.identifiers import BrokerId
 
 
-class Outgoing:
+class OutgoingRequests:
     """Create it in a running loop; `give_up`, then `close` it.
 
     `on_error` is called for a failure that is our bug.
@@ -29,7 +29,7 @@ class Outgoing:
         self,
         settings: MetadataQuorumSettings,
         addresses: AddressBook,
-        parts: QuorumParts,
+        dependencies: QuorumDependencies,
         on_error: OnError,
     ) -> None:
         self._addresses: Final = addresses
@@ -38,7 +38,7 @@ class Outgoing:
             node_id=settings.node_id,
             shared_secret=settings.shared_secret,
             own_address=settings.control_address,
-            socket_factory=parts.socket_factory,
+            socket_factory=dependencies.socket_factory,
         )
         self._batches: Final = RequestBatches(self._client, on_error)
         self.peers: Final = Peers(

@@ -10,12 +10,12 @@ from typing import ClassVar, Final
 
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import Decision
-from quorumlog.metadata_quorum.driver.seams import Ask
+from quorumlog.metadata_quorum.driver.dependencies import Ask
 from quorumlog.metadata_quorum.image.records import MetadataRecord, encode_record
 from quorumlog.wire.codec.identifiers import Offset
 
 
-class Enactment:
+class PendingDecision:
     """One decision, until it is in the log. `ask`: the request that it answers, or None.
 
     Between two slices the event loop continues, but no other decision is made: it would be based on

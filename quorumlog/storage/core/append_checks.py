@@ -12,7 +12,7 @@ from quorumlog.storage.core.segment_index import BatchSpan
 from quorumlog.storage.core.settings import INT32_MAX
 from quorumlog.storage.errors import OlderEpoch, RecordsTooLarge, UnexpectedOffset
 from quorumlog.wire.codec.errors import CorruptBatch
-from quorumlog.wire.codec.filtering import empty_batch
+from quorumlog.wire.codec.filtered_batches import empty_batch
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (

@@ -8,8 +8,8 @@ from quorumlog.broker.partitions.core.divergence import truncation_offset
 from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.events import RoleEvent
 from quorumlog.broker.partitions.core.partition_state import NO_EFFECTS, PartitionState
+from quorumlog.broker.partitions.core.reads import Reads
 from quorumlog.broker.partitions.core.roles import Follower
-from quorumlog.broker.partitions.core.serving import Serving
 from quorumlog.invariants import require
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 
@@ -24,7 +24,7 @@ class Followership:
 
     __slots__ = ("_serving", "_state")
 
-    def __init__(self, state: PartitionState, serving: Serving) -> None:
+    def __init__(self, state: PartitionState, serving: Reads) -> None:
         self._state: Final = state
         self._serving: Final = serving
 

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from quorumlog.broker.transactions.core.ending import Ending
 from quorumlog.broker.transactions.core.outbox import TransactionOutbox
 from quorumlog.broker.transactions.core.records import TransactionMetadata
 from quorumlog.broker.transactions.core.requests import (
@@ -14,15 +13,16 @@ from quorumlog.broker.transactions.core.requests import (
 from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction, bumped, is_exhausted
+from quorumlog.broker.transactions.core.transaction_end import TransactionEnd
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID
 
 
-class Initialization:
+class ProducerInitialization:
     """Gives out epochs: each new epoch fences all producers with an earlier one."""
 
     def __init__(
-        self, settings: TransactionSettings, outbox: TransactionOutbox, ending: Ending
+        self, settings: TransactionSettings, outbox: TransactionOutbox, ending: TransactionEnd
     ) -> None:
         self._settings: Final = settings
         self._outbox: Final = outbox
@@ -63,7 +63,7 @@ class Initialization:
         elif transaction.is_new or self._must_rotate(transaction, request.expected):
             self._rotate(transaction, request_id, request)
         else:
-            self._go_on(transaction, now_ms, request_id, request)
+            self._resume(transaction, now_ms, request_id, request)
 
     def _busy_or_fenced(self, transaction: Transaction, expected: ProducerIdAndEpoch) -> ErrorCode:
         """Return the error if the producer must wait or is fenced; else NONE."""
@@ -114,7 +114,7 @@ class Initialization:
 
         self._outbox.allocate(transaction, allocated)
 
-    def _go_on(
+    def _resume(
         self, transaction: Transaction, now_ms: int, request_id: int, request: InitProducerId
     ) -> None:
         """Use the producer id with the next epoch; for a retry, with the current epoch."""

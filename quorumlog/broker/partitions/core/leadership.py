@@ -10,8 +10,8 @@ from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr import FollowerProgress
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
 from quorumlog.broker.partitions.core.partition_state import NO_EFFECTS, PartitionState
+from quorumlog.broker.partitions.core.reads import Reads
 from quorumlog.broker.partitions.core.roles import Leader
-from quorumlog.broker.partitions.core.serving import Serving
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -25,7 +25,7 @@ class Leadership:
     def __init__(
         self,
         state: PartitionState,
-        serving: Serving,
+        serving: Reads,
         isr: IsrRules,
         high_watermark: HighWatermarkRule,
     ) -> None:

@@ -58,7 +58,7 @@ class LogStartKeeper(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class PartitionDependencies:
     """The receivers of a partition's effects; all partitions of a broker share them."""
 
     now_ms: Callable[[], int]  # monotonic

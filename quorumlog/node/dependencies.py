@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
+from quorumlog.broker.partitions.log.dependencies import PartitionDependencies
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.server.api import ApiHandler
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
-from quorumlog.metadata_quorum.io.parts import REAL_PARTS, QuorumParts
+from quorumlog.metadata_quorum.io.dependencies import REAL_DEPENDENCIES, QuorumDependencies
 from quorumlog.node.config import Address
 from quorumlog.node.identity import BOOT_ID_FILE, TextFile
 from quorumlog.node.listeners import bind
@@ -20,14 +20,14 @@ from quorumlog.storage.io.disk import Disk, RealDisk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Substitutes:
-    """The defaults are the real parts. Substitutes are trusted, without checks.
+class NodeDependencies:
+    """The defaults are the real parts. Others are trusted, without checks.
 
     partition_rules: the rules of every replica; a mutant of the chaos lab breaks one.
     handlers: the handler of each API, by API key.
     open_disk: opens the disk that holds `log.dirs`.
     new_logs: opens the logs of partitions, with the arguments of LogDirectory.
-    new_surroundings: makes the surroundings of replicas, from the fields of Surroundings.
+    new_dependencies: makes the dependencies of replicas, from the fields of PartitionDependencies.
     bind: binds a listener, from its setting's name and its address. Raises StartFailed.
     quorum: the parts of the metadata quorum and of its controller.
     group_rules: the rules of every group coordinator.
@@ -42,9 +42,9 @@ class Substitutes:
     handlers: Mapping[int, ApiHandler] = field(default_factory=lambda: HANDLERS)
     open_disk: Callable[[], Disk] = RealDisk
     new_logs: Callable[[Disk, str, LogSettings], LogDirectory] = LogDirectory
-    new_surroundings: Callable[..., Surroundings] = Surroundings
+    new_dependencies: Callable[..., PartitionDependencies] = PartitionDependencies
     bind: Callable[[str, Address], socket.socket] = bind
-    quorum: QuorumParts = REAL_PARTS
+    quorum: QuorumDependencies = REAL_DEPENDENCIES
     group_rules: GroupRules = GROUP_RULES
     transaction_rules: TransactionRules = SOUND
     boot_id_file: TextFile = BOOT_ID_FILE

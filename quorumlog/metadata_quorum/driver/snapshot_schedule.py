@@ -16,7 +16,7 @@ from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.deadline import Deadline
-from quorumlog.metadata_quorum.driver.seams import Fact, Seams, TurnDue
+from quorumlog.metadata_quorum.driver.dependencies import DriverDependencies, Fact, TurnDue
 from quorumlog.metadata_quorum.image.snapshot_records import records_of
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -34,7 +34,7 @@ class _Outcome(NamedTuple):
     new_start: SnapshotId | None = None
 
 
-class Snapshotting:
+class SnapshotSchedule:
     """Writes one snapshot at a time, of records that are committed, and durable in this node's log.
 
     It begins a snapshot within a turn of the driver only: a write in progress may replace the log.
@@ -46,7 +46,7 @@ class Snapshotting:
         log: MetadataLog,
         committed: CommittedImage,
         settings: ControllerSettings,
-        seams: Seams,
+        dependencies: DriverDependencies,
         feed: Callable[[Fact], None],
         flushes_log: Callable[[], bool],
         voters_at: Callable[[Offset], VoterSet | None],
@@ -61,11 +61,11 @@ class Snapshotting:
         self._retention_bytes: Final = settings.metadata_max_retention_bytes
         self._retention_ms: Final = settings.metadata_max_retention_ms
         self._interval_ms: Final = settings.metadata_log_max_snapshot_interval_ms
-        self._seams: Final = seams
+        self._dependencies: Final = dependencies
         self._feed: Final = feed
         self._flushes_log: Final = flushes_log
         self._voters_at: Final = voters_at
-        self._age: Final = Deadline(seams.clock, lambda _: self._age_reached())
+        self._age: Final = Deadline(dependencies.clock, lambda _: self._age_reached())
         self._bytes_before = 0  # replayed when the last snapshot began
         self._is_writing = self._has_ended = False
 
@@ -79,7 +79,7 @@ class Snapshotting:
         if self._log.replayed_bytes - self._bytes_before >= self._bytes_max:
             self._maybe_begin()
         elif not self._age.is_set and self._interval_ms:
-            self._age.set(self._seams.clock.now_ms() + self._interval_ms)
+            self._age.set(self._dependencies.clock.now_ms() + self._interval_ms)
 
     def stop(self) -> None:
         """Begin no more snapshots; a write in progress ends soon, without a snapshot."""
@@ -97,7 +97,7 @@ class Snapshotting:
             return  # a snapshot of this image exists
         flushes_log = self._flushes_log()
         if flushes_log and image.end_offset > self._log.flushed_offset:
-            self._age.set(self._seams.clock.now_ms() + _FLUSH_WAIT_MS)
+            self._age.set(self._dependencies.clock.now_ms() + _FLUSH_WAIT_MS)
             return
         snapshot_id = SnapshotId(image.end_offset, self._log.epoch_before(image.end_offset))
         write = partial(
@@ -109,11 +109,11 @@ class Snapshotting:
             goes_on=lambda: not self._has_ended,
         )
         note_end = partial(self._note_end, image.end_offset, flushes_log=flushes_log)
-        find_start = partial(self._new_start, self._seams.clock.wall_ms())
+        find_start = partial(self._new_start, self._dependencies.clock.wall_ms())
         self._age.set(None)
         self._bytes_before = self._log.replayed_bytes
         self._is_writing = True
-        self._seams.executor.run(
+        self._dependencies.executor.run(
             partial(_tried, note_end, write, find_start), partial(self._written, snapshot_id)
         )
 
@@ -151,7 +151,7 @@ class Snapshotting:
     def move_start(self, start: SnapshotId) -> None:
         """Move the log's start; a thread deletes the segments that lie wholly below."""
         self._log.move_start(start)
-        self._seams.executor.run(self._log.remove_dead_segments, lambda _: None)
+        self._dependencies.executor.run(self._log.remove_dead_segments, lambda _: None)
 
 
 def _tried(

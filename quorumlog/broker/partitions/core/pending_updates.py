@@ -12,14 +12,14 @@ from typing import ClassVar, Final, NamedTuple
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 
-class News(NamedTuple):
+class UpdateSlice(NamedTuple):
     """One slice: changed partitions, and other replicas that get the image's broker changes."""
 
     partitions: list[TopicPartition]
     of_brokers: list[TopicPartition]
 
 
-class UntoldNews:
+class PendingUpdates:
     """Pending changes, in order, until a slice takes them; a partition is listed once."""
 
     at_once: ClassVar[int] = 250
@@ -41,14 +41,14 @@ class UntoldNews:
         """Add the replicas that are to get an image's broker changes: all of them."""
         self._of_brokers.update(dict.fromkeys(replicas))
 
-    def take(self) -> News:
+    def take(self) -> UpdateSlice:
         """Remove and return a slice: changed partitions first, then those with broker changes."""
         partitions = _taken(self._partitions, self.at_once)
-        return News(partitions, _taken(self._of_brokers, self.at_once - len(partitions)))
+        return UpdateSlice(partitions, _taken(self._of_brokers, self.at_once - len(partitions)))
 
 
-def _taken(untold: dict[TopicPartition, None], count: int) -> list[TopicPartition]:
-    taken = [*islice(untold, count)]
+def _taken(pending: dict[TopicPartition, None], count: int) -> list[TopicPartition]:
+    taken = [*islice(pending, count)]
     for at in taken:
-        del untold[at]
+        del pending[at]
     return taken

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
-from quorumlog.storage.core.reading import NoteRead
+from quorumlog.storage.core.read_limits import NoteRead
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot

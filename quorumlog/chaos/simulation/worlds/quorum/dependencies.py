@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.run import Environment
-from quorumlog.metadata_quorum.driver.seams import Seams
+from quorumlog.metadata_quorum.driver.dependencies import DriverDependencies
 from quorumlog.storage.errors import StorageError
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Timer:
             self._action()
 
 
-class Surroundings:
+class PartitionDependencies:
     """Clock and Executor of the process on a machine.
 
     A write begins after a part of its time, so a crash may come before it, or before its end is
@@ -51,9 +51,9 @@ class Surroundings:
         self._waiting.clear()
         self._works = 0
 
-    def seams(self, **others: Any) -> Seams:
-        """Return the seams of a driver: this clock and executor, and the others."""
-        return Seams(clock=self, executor=self, failed=self._failed, **others)
+    def dependencies(self, **others: Any) -> DriverDependencies:
+        """Return the dependencies of a driver: this clock and executor, and the others."""
+        return DriverDependencies(clock=self, executor=self, failed=self._failed, **others)
 
     def _failed(self, error: BaseException) -> None:
         """End the machine after an error of its disk. Raises any other error."""

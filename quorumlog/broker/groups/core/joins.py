@@ -25,7 +25,7 @@ from quorumlog.wire.codec.errors import MalformedFrame
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000  # the longest wait of a new member's first join
 
 
-class Joining:
+class Joins:
     """Handles joins. Its only state is the outbox; each method gets the group to change."""
 
     def __init__(self, settings: BrokerSettings, outbox: GroupOutbox, rebalance: Rebalance) -> None:

@@ -33,7 +33,7 @@ _COMPLETE: Final = {
 }  # by `commit`
 
 
-class Ending:
+class TransactionEnd:
     """Decides the outcome of a transaction, once."""
 
     def __init__(self, settings: TransactionSettings, outbox: TransactionOutbox) -> None:
@@ -55,7 +55,7 @@ class Ending:
             self._outbox.reply(request_id, refusal)
             return
         bumps = bumps_epoch(request.client_transaction_version)
-        judge = self._judge_with_bump if bumps else self._judge
+        judge = self._validate_v2 if bumps else self._validate_v1
         outcome = judge(transaction, request.producer, commit=request.commit)
         if outcome is None:
             self._decide(transaction, now_ms, request_id, request)
@@ -64,7 +64,7 @@ class Ending:
         else:
             self._outbox.reply(request_id, request.refuse(outcome))
 
-    def _judge(
+    def _validate_v1(
         self, transaction: Transaction, producer: ProducerIdAndEpoch, *, commit: bool
     ) -> ErrorCode | None:
         """Return None to end the transaction; NONE: it has already ended so; else the error.
@@ -81,7 +81,7 @@ class Ending:
         is_done = transaction.state is _COMPLETE[commit]
         return ErrorCode.NONE if is_done else ErrorCode.INVALID_TXN_STATE
 
-    def _judge_with_bump(
+    def _validate_v2(
         self, transaction: Transaction, producer: ProducerIdAndEpoch, *, commit: bool
     ) -> ErrorCode | None:
         """Judge a request of transaction.version 2: the current epoch has no completed transaction.
