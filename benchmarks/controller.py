@@ -61,11 +61,7 @@ class _Bench:
         started_s = time.process_time()
         decision = decide()
         enactment = PendingDecision(
-            self.controller,
-            decision,
-            decision.records,
-            base_offset=Offset(len(self.log)),
-            ask=None,
+            self.controller, decision, decision.records, base_offset=Offset(len(self.log)), ask=None
         )
         while True:
             enactment.take_slice()

@@ -15,12 +15,7 @@ from types import FunctionType
 from typing import Any, Final
 
 from quorumlog.broker.handlers.registry import HANDLERS
-from quorumlog.chaos.mutants.parts import (
-    ChangedResponses,
-    HandsOn,
-    Unchecked,
-    UncheckedQuorum,
-)
+from quorumlog.chaos.mutants.parts import ChangedResponses, HandsOn, Unchecked, UncheckedQuorum
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.messages.fetch import FetchRequest, FetchResponse

@@ -116,10 +116,7 @@ def _is_found(cells: Cells, subject: str) -> bool:
 
 
 def _summary(
-    kinds: Iterable[str],
-    finders: Mapping[str, set[str]],
-    recall: Mapping[str, Cells],
-    real: Cells,
+    kinds: Iterable[str], finders: Mapping[str, set[str]], recall: Mapping[str, Cells], real: Cells
 ) -> Iterator[str]:
     yield "Found of measured; in brackets, how many mutants only this level finds:"
     yield ""

@@ -129,8 +129,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "throttles_in_sync_replicas": _THROTTLED,
     **dict.fromkeys(GROUPS, NodesOptions(workload="group_consume")),
     **dict.fromkeys(
-        [*CONSUMER_GROUPS, *MIXED_GROUPS],
-        NodesOptions(workload="consumer_group_consume"),
+        [*CONSUMER_GROUPS, *MIXED_GROUPS], NodesOptions(workload="consumer_group_consume")
     ),
     **dict.fromkeys(
         ["waits_for_no_static_member", "assigns_no_new_topics", "waits_for_the_returned"],

@@ -17,11 +17,7 @@ from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
 from quorumlog.broker.fetching.io.fetches import Fetches
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
-from quorumlog.broker.partitions.core.data_path import (
-    NO_REPLICA,
-    LeadershipListener,
-    OffsetAnswer,
-)
+from quorumlog.broker.partitions.core.data_path import NO_REPLICA, LeadershipListener, OffsetAnswer
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.io.appends import TimedAppends

@@ -24,8 +24,7 @@ Row = dict[str, Any]
 def describe(
     cluster: Cluster,
     broker: Annotated[
-        list[int] | None,
-        typer.Option(metavar="ID", min=0, help="Only this broker. Repeatable."),
+        list[int] | None, typer.Option(metavar="ID", min=0, help="Only this broker. Repeatable.")
     ] = None,
 ) -> None:
     """Show each directory with its replicas.
@@ -65,8 +64,7 @@ def move(
         ),
     ],
     partition: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", min=0, help="Only this partition. Repeatable."),
+        list[int] | None, typer.Option(metavar="N", min=0, help="Only this partition. Repeatable.")
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Do not wait until the replicas have moved.")

@@ -44,7 +44,7 @@ def describe(
     """
     named, types = _entity(entity), any_of or []
     found = cluster.ask(
-        lambda admin: admin.describe_client_quotas(named, any_of=types, strict=strict),
+        lambda admin: admin.describe_client_quotas(named, any_of=types, strict=strict)
     )
     quotas = [{"entity": dict(one.entity), "values": dict(one.values)} for one in found]
     rows = [
@@ -84,9 +84,7 @@ def alter(
     numbers = {
         key: _number(key, text) for key, text in parse_settings(values or [], "--set").items()
     }
-    cluster.ask(
-        lambda admin: admin.alter_client_quotas(named, numbers, delete=delete or []),
-    )
+    cluster.ask(lambda admin: admin.alter_client_quotas(named, numbers, delete=delete or []))
     cluster.outcome({"entity": named, "altered": True}, f"altered {_entity_text(named)}")
 
 

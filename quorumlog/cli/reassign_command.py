@@ -32,8 +32,7 @@ def reassign(
         str | None, typer.Option(metavar="IDS", help="Brokers of the replicas, as 2,3,4.")
     ] = None,
     partition: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", min=0, help="Only this partition. Repeatable."),
+        list[int] | None, typer.Option(metavar="N", min=0, help="Only this partition. Repeatable.")
     ] = None,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Return to the earlier replicas.")
@@ -42,8 +41,7 @@ def reassign(
         bool, typer.Option("--detach", help="Do not wait until the replicas are in sync.")
     ] = False,
     throttle: Annotated[
-        int | None,
-        typer.Option(metavar="BYTES", min=1, help="Bytes a second of each broker."),
+        int | None, typer.Option(metavar="BYTES", min=1, help="Bytes a second of each broker.")
     ] = None,
 ) -> None:
     """Move the partitions of a topic to other brokers, or cancel the move.

@@ -7,11 +7,7 @@ import typer
 
 from quorumlog.cli.config_commands import OF_THE_TOPIC
 from quorumlog.cli.connect import Cluster, cluster_command
-from quorumlog.cli.options import (
-    Internal,
-    TopicSettings,
-    command_group,
-)
+from quorumlog.cli.options import Internal, TopicSettings, command_group
 from quorumlog.cli.output import EXIT_USAGE, fail, parse_settings, say
 from quorumlog.cli.status_lines import partition_line
 from quorumlog.client import Admin, KafkaError, NewTopic, TopicPartition
@@ -32,8 +28,7 @@ def create(
         int, typer.Option(metavar="N", help="Number of partitions; -1: the brokers' default.")
     ] = -1,
     replication: Annotated[
-        int,
-        typer.Option(metavar="N", help="Replicas of each partition; -1: the brokers' default."),
+        int, typer.Option(metavar="N", help="Replicas of each partition; -1: the brokers' default.")
     ] = -1,
     config: TopicSettings = None,
 ) -> None:
@@ -147,8 +142,7 @@ def delete_records(
         typer.Option(metavar="N|end", help="Delete up to this offset (exclusive), or all records."),
     ],
     partition: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", min=0, help="Only this partition. Repeatable."),
+        list[int] | None, typer.Option(metavar="N", min=0, help="Only this partition. Repeatable.")
     ] = None,
 ) -> None:
     """Delete the oldest records of a topic, up to an offset. The topic stays.

@@ -249,9 +249,7 @@ async def end_tasks() -> None:
 
 
 def end_if_it_is_our_bug(
-    fail: Callable[[BaseException], None],
-    loop: asyncio.AbstractEventLoop,
-    context: dict[str, Any],
+    fail: Callable[[BaseException], None], loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 ) -> None:
     """Log the error of a callback or an unawaited task; an InvariantViolation ends the node."""
     loop.default_exception_handler(context)

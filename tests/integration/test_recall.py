@@ -49,10 +49,7 @@ def test_at_least_forty_are_found_in_simulation_and_twelve_on_real_processes() -
 
 
 def test_a_nightly_run_goes_on_at_the_next_seed_of_a_cell_without_a_finding() -> None:
-    cells: dict[str, Cell] = {
-        "quorum": {"seed": None, "tried": 30},
-        NODES: {"seed": 3, "tried": 4},
-    }
+    cells: dict[str, Cell] = {"quorum": {"seed": None, "tried": 30}, NODES: {"seed": 3, "tried": 4}}
     wanted = Wanted(mutants=["minority_commits"], levels=["cores", NODES], seeds=40)
     piece = next_piece("minority_commits", cells, wanted)
     assert piece == Piece("minority_commits", "quorum", 30, 40)

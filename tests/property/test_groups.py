@@ -17,11 +17,7 @@ from quorumlog.broker.groups.core.joins import Joins
 from quorumlog.broker.groups.core.pending_offsets import PendingOffsets
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import Key, LogRecord, OffsetRecord
-from quorumlog.broker.groups.core.requests import (
-    CommitOffsets,
-    CommittedOffset,
-    Join,
-)
+from quorumlog.broker.groups.core.requests import CommitOffsets, CommittedOffset, Join
 from quorumlog.broker.groups.core.rewrite import Rewrite
 from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffsets

@@ -89,9 +89,5 @@ def _wrong(
 
 
 CHECKER: Final = calls_checker(
-    "bank",
-    TEXTS["bank"],
-    _ANOMALIES,
-    frozenset({"read", "transfer"}),
-    _check,
+    "bank", TEXTS["bank"], _ANOMALIES, frozenset({"read", "transfer"}), _check
 )

@@ -37,11 +37,7 @@ from quorumlog.chaos.checkers.findings import (
     rows_checker,
     rows_of,
 )
-from quorumlog.chaos.checkers.verdict import (
-    Anomaly,
-    Partial,
-    Severity,
-)
+from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
 
 ANOMALIES: Final = (
     Anomaly("lost-record", "An acknowledged record lies beyond the end of its log."),

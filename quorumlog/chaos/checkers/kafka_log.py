@@ -28,12 +28,7 @@ from quorumlog.chaos.checkers.entries import (
     Entries,
     Flags,
 )
-from quorumlog.chaos.checkers.explode import (
-    OPERATIONS,
-    explode_lives,
-    explode_run,
-    explode_table,
-)
+from quorumlog.chaos.checkers.explode import OPERATIONS, explode_lives, explode_run, explode_table
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
 from quorumlog.chaos.checkers.final_reads import final_reads
 from quorumlog.chaos.checkers.key_ranges import examine, positions

@@ -14,12 +14,7 @@ from typing import Any, Final
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
 from quorumlog.chaos.checkers.texts import TEXTS
-from quorumlog.chaos.checkers.transactions import (
-    Findings,
-    Micro,
-    Transaction,
-    transactions_checker,
-)
+from quorumlog.chaos.checkers.transactions import Findings, Micro, Transaction, transactions_checker
 from quorumlog.chaos.checkers.verdict import Anomaly
 from quorumlog.chaos.history.model import HistoryError
 
@@ -237,9 +232,5 @@ def _connect_reads(
 
 
 CHECKER: Final = transactions_checker(
-    "list-append",
-    TEXTS["list-append"],
-    _ANOMALIES,
-    frozenset({APPEND, READ}),
-    _judge,
+    "list-append", TEXTS["list-append"], _ANOMALIES, frozenset({APPEND, READ}), _judge
 )

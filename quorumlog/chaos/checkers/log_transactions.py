@@ -32,12 +32,7 @@ from quorumlog.chaos.checkers.entries import (
 )
 from quorumlog.chaos.checkers.exactly_once import INPUTS, STEPS, join_steps, offset_anomalies
 from quorumlog.chaos.checkers.final_reads import FinalReads, is_from_start
-from quorumlog.chaos.checkers.verdict import (
-    WITNESSES_MAX,
-    CheckResult,
-    Partial,
-    Severity,
-)
+from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, CheckResult, Partial, Severity
 from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, earliest
 from quorumlog.chaos.checkers.witnesses import Told, Witness, invalid, witness
 

@@ -13,12 +13,7 @@ from typing import Any, Final
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
 from quorumlog.chaos.checkers.texts import TEXTS
-from quorumlog.chaos.checkers.transactions import (
-    Findings,
-    Micro,
-    Transaction,
-    transactions_checker,
-)
+from quorumlog.chaos.checkers.transactions import Findings, Micro, Transaction, transactions_checker
 from quorumlog.chaos.checkers.verdict import Anomaly, Severity
 from quorumlog.chaos.history.model import HistoryError
 
@@ -135,9 +130,5 @@ def _connect(name: str, each: _Register, graph: Graph) -> None:
 
 
 CHECKER: Final = transactions_checker(
-    "rw-register",
-    TEXTS["rw-register"],
-    _ANOMALIES,
-    frozenset({WRITE, READ}),
-    _judge,
+    "rw-register", TEXTS["rw-register"], _ANOMALIES, frozenset({WRITE, READ}), _judge
 )

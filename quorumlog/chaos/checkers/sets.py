@@ -137,11 +137,7 @@ def _follow(
 
 
 SET: Final = calls_checker(
-    "set",
-    TEXTS["set"],
-    _ANOMALIES,
-    _OPERATIONS,
-    lambda calls: _check(calls, is_full=False),
+    "set", TEXTS["set"], _ANOMALIES, _OPERATIONS, lambda calls: _check(calls, is_full=False)
 )
 SET_FULL: Final = calls_checker(
     "set-full",

@@ -11,13 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quorumlog.chaos.checkers.calls import (
-    found,
-    nothing_done,
-    refuse_others,
-    told_row,
-    value_of,
-)
+from quorumlog.chaos.checkers.calls import found, nothing_done, refuse_others, told_row, value_of
 from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.cycles import Cycle, Graph, find_cycles
 from quorumlog.chaos.checkers.entries import OK

@@ -2,14 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from quorumlog.chaos.faults.fault import (
-    ALL,
-    CLIENT,
-    NODE_ROLES,
-    LinkFault,
-    Scene,
-    named,
-)
+from quorumlog.chaos.faults.fault import ALL, CLIENT, NODE_ROLES, LinkFault, Scene, named
 from quorumlog.chaos.faults.links import Cut, Effect, Link, LinkRule, between
 
 
@@ -46,11 +39,7 @@ class PartitionHalves(LinkFault):
         return (LinkRule(scene.rule_id(), between(nodes[:majority], nodes[majority:]), Cut()),)
 
 
-@named(
-    "partition_ring",
-    "every node reaches a majority, each node a different one",
-    targets=(ALL,),
-)
+@named("partition_ring", "every node reaches a majority, each node a different one", targets=(ALL,))
 class PartitionRing(LinkFault):
     """Puts the nodes into a random ring; each reaches the fewest neighbours that are a majority.
 

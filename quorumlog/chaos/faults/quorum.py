@@ -16,10 +16,7 @@ class ChangeVoters(StepFault):
     breaks: ClassVar[str] = "remove_voter"
 
 
-@named(
-    "replace_voter",
-    "SIGKILL a controller, empty its log directory, and add it as a new voter",
-)
+@named("replace_voter", "SIGKILL a controller, empty its log directory, and add it as a new voter")
 class ReplaceVoter(StepFault):
     """A disk is replaced: the old voter is removed, and the node is added with its new directory.
 

@@ -245,11 +245,7 @@ class _DropsTombstonesAtOnce(CleaningRules):
 @RETENTION.breaks("tombstones are never removed")
 class _KeepsTombstonesForEver(CleaningRules):
     def is_kept(
-        self,
-        record: RawRecord,
-        offset: int,
-        newest: NewestOffsets,
-        horizon_ms: int | None,
+        self, record: RawRecord, offset: int, newest: NewestOffsets, horizon_ms: int | None
     ) -> bool:
         return super().is_kept(record, offset, newest, None)
 
@@ -266,11 +262,7 @@ class _RenewsTheDeleteHorizon(CleaningRules):
 @RETENTION.breaks("compaction drops a producer's last batch: its duplicates are not detected")
 class _ForgetsLastSequences(CleaningRules):
     def cleaned(
-        self,
-        batch: Buffer,
-        header: BatchHeader,
-        newest: NewestOffsets,
-        **known: bool,
+        self, batch: Buffer, header: BatchHeader, newest: NewestOffsets, **known: bool
     ) -> Buffer | None:
         return super().cleaned(batch, header, newest, **{**known, "is_last": False})
 

@@ -135,11 +135,7 @@ class _TellsTheOutcomeBeforeItIsCommitted(TransactionEnd):
 @COORDINATORS.breaks("an EndTxn with a future producer epoch ends a transaction (KAFKA-9600)")
 class _TakesNewerEpochs(TransactionEnd):
     def handle(
-        self,
-        transaction: Transaction | None,
-        now_ms: int,
-        request_id: int,
-        request: EndTransaction,
+        self, transaction: Transaction | None, now_ms: int, request_id: int, request: EndTransaction
     ) -> None:
         if transaction is not None and request.producer.epoch > transaction.producer.epoch:
             request = replace(request, producer=transaction.producer)
@@ -149,11 +145,7 @@ class _TakesNewerEpochs(TransactionEnd):
 @COORDINATORS.breaks("a delayed EndTxn ends the next transaction (KAFKA-17754)")
 class _TakesTheEpochBefore(TransactionEnd):
     def handle(
-        self,
-        transaction: Transaction | None,
-        now_ms: int,
-        request_id: int,
-        request: EndTransaction,
+        self, transaction: Transaction | None, now_ms: int, request_id: int, request: EndTransaction
     ) -> None:
         if transaction is not None and request.producer.epoch == transaction.producer.epoch - 1:
             request = replace(request, producer=transaction.producer)

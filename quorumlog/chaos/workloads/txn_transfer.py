@@ -17,11 +17,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from quorumlog.chaos.drivers.driver import (
-    CommittedReader,
-    SendFailed,
-    TransactionalProducer,
-)
+from quorumlog.chaos.drivers.driver import CommittedReader, SendFailed, TransactionalProducer
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.transactions import (
     Lives,

@@ -28,11 +28,7 @@ NO_GROUP: Final = "Dead"  # the state in responses for a group that does not exi
 
 
 async def _ask(
-    asker: Asker,
-    group_id: str,
-    ask: Callable[[Coordinator], Awaitable[Result]],
-    *,
-    changes: bool,
+    asker: Asker, group_id: str, ask: Callable[[Coordinator], Awaitable[Result]], *, changes: bool
 ) -> Result:
     """Call `ask` with the group's coordinator, with retries; find it again after an error."""
     if not isinstance(group_id, str):

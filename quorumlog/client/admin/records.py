@@ -35,9 +35,7 @@ _States = tuple[about.ProducerStateDescription, ...]
 
 
 async def offsets(
-    asker: Asker,
-    specs: Mapping[TopicPartition, OffsetSpec | int],
-    isolation_level: IsolationLevel,
+    asker: Asker, specs: Mapping[TopicPartition, OffsetSpec | int], isolation_level: IsolationLevel
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """See Admin.list_offsets."""
     timestamps: dict[TopicPartition, int] = {}

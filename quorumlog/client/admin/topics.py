@@ -178,10 +178,7 @@ async def _describe_with_elr(asker: Asker, names: list[str]) -> dict[str, about.
             found = partitions.setdefault(name, {})
             found.update((one.partition_index, _view(one)) for one in topic.partitions)
             described[name] = about.TopicDescription(
-                name=name,
-                topic_id=topic.topic_id,
-                is_internal=topic.is_internal,
-                partitions=found,
+                name=name, topic_id=topic.topic_id, is_internal=topic.is_internal, partitions=found
             )
         end = page.next_cursor
         if end is None:

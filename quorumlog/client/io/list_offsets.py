@@ -21,10 +21,7 @@ from quorumlog.wire.codec.messages.list_offsets import (
 )
 
 CONSUMER: Final = -1  # the replica id of clients
-ISOLATION_LEVELS: Final[Mapping[IsolationLevel, int]] = {
-    "read_uncommitted": 0,
-    "read_committed": 1,
-}
+ISOLATION_LEVELS: Final[Mapping[IsolationLevel, int]] = {"read_uncommitted": 0, "read_committed": 1}
 
 Timestamps = Mapping[TopicPartition, int]
 Found = dict[TopicPartition, OffsetAndTimestamp]

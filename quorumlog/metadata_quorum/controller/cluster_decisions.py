@@ -67,10 +67,7 @@ class ClusterDecisions:
     """Decides cluster changes and producer id requests; changes no state."""
 
     def __init__(
-        self,
-        cluster: ClusterReplay,
-        partitions: PartitionDecisions,
-        settings: ControllerSettings,
+        self, cluster: ClusterReplay, partitions: PartitionDecisions, settings: ControllerSettings
     ) -> None:
         self._cluster: Final = cluster
         self._partitions: Final = partitions

@@ -246,10 +246,7 @@ class Controllership:
             self._dependencies.leader_listener.controller_claimed()
 
     def _enact(
-        self,
-        active: ActiveController,
-        decide: Callable[[], Decision[Any]],
-        ask: Ask | None = None,
+        self, active: ActiveController, decide: Callable[[], Decision[Any]], ask: Ask | None = None
     ) -> bool:
         """Decide, apply, append, in this order; False: a step failed, and the node resigns.
 

@@ -45,12 +45,7 @@ from quorumlog.metadata_quorum.io.peer_liveness import (
     no_process_listens,
 )
 from quorumlog.metadata_quorum.io.quorum_description import describe_quorum, describe_status
-from quorumlog.metadata_quorum.io.rpc import (
-    QUORUM_RPCS,
-    REQUEST_BYTES_MAX,
-    Reply,
-    RpcServer,
-)
+from quorumlog.metadata_quorum.io.rpc import QUORUM_RPCS, REQUEST_BYTES_MAX, Reply, RpcServer
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME, Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings

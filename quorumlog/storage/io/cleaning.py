@@ -268,10 +268,7 @@ class _Draft:
         self._file.fsync()
         self.index.seal()
         base_offset = self.index.base_offset
-        encoded = {
-            ".index": self.index.offsets.encode(),
-            ".timeindex": self.index.times.encode(),
-        }
+        encoded = {".index": self.index.offsets.encode(), ".timeindex": self.index.times.encode()}
         if transactions is not None:
             encoded[TRANSACTION_SUFFIX] = transactions
         for suffix, content in encoded.items():

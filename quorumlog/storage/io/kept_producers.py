@@ -23,12 +23,7 @@ class KeptProducers:
     """The snapshots of one log. Other threads may use them beside appends: `lock` excludes cuts."""
 
     def __init__(
-        self,
-        loaded: LoadedLog,
-        segments: SegmentList,
-        *,
-        lock: threading.Lock,
-        health: LogHealth,
+        self, loaded: LoadedLog, segments: SegmentList, *, lock: threading.Lock, health: LogHealth
     ) -> None:
         self._snapshots: Final = loaded.snapshots
         self._recent = loaded.recent

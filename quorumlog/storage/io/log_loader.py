@@ -137,11 +137,7 @@ def _load(
 
 
 def _read_transactions(
-    disk: Disk,
-    directory: str,
-    segments: Sequence[Segment],
-    scanned: Scanned,
-    names: Sequence[str],
+    disk: Disk, directory: str, segments: Sequence[Segment], scanned: Scanned, names: Sequence[str]
 ) -> TransactionIndex:
     """Read the aborted transactions of the segments that recovery has not read."""
     index = TransactionIndex(disk, directory)

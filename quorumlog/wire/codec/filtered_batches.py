@@ -10,13 +10,7 @@ from typing import Final, NamedTuple
 from quorumlog.wire.codec.compression import compress
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.message import Buffer
-from quorumlog.wire.codec.records import (
-    COMPRESSION_MASK,
-    MAGIC,
-    BatchHeader,
-    read_varint,
-    sealed,
-)
+from quorumlog.wire.codec.records import COMPRESSION_MASK, MAGIC, BatchHeader, read_varint, sealed
 from quorumlog.wire.codec.varint import encode_uvarint
 
 DELETE_HORIZON_BIT: Final = 0x40  # set: base_timestamp is the time when tombstones may go

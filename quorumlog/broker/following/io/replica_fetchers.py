@@ -32,9 +32,7 @@ class ReplicaFetchers:
     """Starts and stops fetchers: `follow`, `unfollow` collect changes; `publish` applies them."""
 
     def __init__(
-        self,
-        new_fetcher: Callable[..., ReplicaFetcher],
-        peer_addresses: Mapping[int, str],
+        self, new_fetcher: Callable[..., ReplicaFetcher], peer_addresses: Mapping[int, str]
     ) -> None:
         """`new_fetcher` makes a fetcher of the leader at (host, port).
 

@@ -10,11 +10,7 @@ from typing import Final
 
 from quorumlog.broker.groups.core.group import Group, GroupState, Member
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
-from quorumlog.broker.groups.core.member_messages import (
-    CONSUMER,
-    subscribed_topics,
-    unrevoked,
-)
+from quorumlog.broker.groups.core.member_messages import CONSUMER, subscribed_topics, unrevoked
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import NAME_BYTES_MAX, GroupRecord
 from quorumlog.broker.groups.core.requests import Join, JoinResult

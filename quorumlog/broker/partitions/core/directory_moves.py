@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
-from quorumlog.broker.partitions.core.divergence import (
-    EpochHistory,
-    judge_fetch,
-    truncation_offset,
-)
+from quorumlog.broker.partitions.core.divergence import EpochHistory, judge_fetch, truncation_offset
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
 

@@ -102,10 +102,7 @@ class Followership:
     def _truncate(self, epoch: Epoch, end_offset: Offset) -> Sequence[Effect]:
         state = self._state
         offset = truncation_offset(
-            state.epochs,
-            epoch=epoch,
-            end_offset=end_offset,
-            log_end_offset=state.log_end_offset,
+            state.epochs, epoch=epoch, end_offset=end_offset, log_end_offset=state.log_end_offset
         )
         offset = max(offset, state.log_start_offset)
         if state.is_member and offset < state.high_watermark:

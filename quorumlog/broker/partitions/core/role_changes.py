@@ -58,10 +58,7 @@ class RoleChanges:
             return NO_EFFECTS
         self._state.become(Unassigned())
         self._state.leader_id = NO_LEADER
-        ordered: list[Effect] = [
-            effects.StopFetching(),
-            effects.FailWaiting(error_code=error_code),
-        ]
+        ordered: list[Effect] = [effects.StopFetching(), effects.FailWaiting(error_code=error_code)]
         if isinstance(role, Leader):
             ordered.append(effects.AnnounceResignation(leader_epoch=self._state.leader_epoch))
         return ordered

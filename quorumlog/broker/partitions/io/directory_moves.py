@@ -35,12 +35,7 @@ from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
 from quorumlog.invariants import some
-from quorumlog.storage.errors import (
-    DiskExhausted,
-    NotInMemory,
-    OffsetOutOfRange,
-    StorageError,
-)
+from quorumlog.storage.errors import DiskExhausted, NotInMemory, OffsetOutOfRange, StorageError
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicPartition

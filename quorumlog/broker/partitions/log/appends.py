@@ -205,11 +205,7 @@ class Appends:
         header = batch.header
         try:
             info = driver.append_as_leader(
-                batch.records,
-                header,
-                now_ms=self._now_ms(),
-                wall_ms=self._wall_ms(),
-                marker=marker,
+                batch.records, header, now_ms=self._now_ms(), wall_ms=self._wall_ms(), marker=marker
             )
         except StorageError as error:
             driver.maybe_fail(error)  # with a full disk it stays: space may be freed

@@ -53,14 +53,7 @@ class LocalReads:
                 else:
                     done(LocalRead(ErrorCode.KAFKA_STORAGE_ERROR))
 
-            bring_in(
-                self._disk,
-                at,
-                driver.log,
-                absent,
-                is_wanted=lambda: True,
-                done=read_again,
-            )
+            bring_in(self._disk, at, driver.log, absent, is_wanted=lambda: True, done=read_again)
         except OffsetOutOfRange:
             done(LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=start))
         except StorageError:

@@ -20,9 +20,7 @@ Batch: TypeAlias = tuple[BatchHeader, TransactionMarker | None]  # the marker of
 
 
 def load_producers(
-    log: Log,
-    kind: type[ProducerStates] = ProducerStates,
-    note_read: NoteRead = lambda _: None,
+    log: Log, kind: type[ProducerStates] = ProducerStates, note_read: NoteRead = lambda _: None
 ) -> ProducerStates:
     """Load the producers; without a snapshot, from every batch, also below the log start.
 

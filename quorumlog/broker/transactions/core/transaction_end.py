@@ -43,11 +43,7 @@ class TransactionEnd:
     # --- EndTxn ---
 
     def handle(
-        self,
-        transaction: Transaction | None,
-        now_ms: int,
-        request_id: int,
-        request: EndTransaction,
+        self, transaction: Transaction | None, now_ms: int, request_id: int, request: EndTransaction
     ) -> None:
         """Answer: at once, or when the decision is committed; the markers follow."""
         if transaction is None:

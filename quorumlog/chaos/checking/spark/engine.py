@@ -152,11 +152,7 @@ def _check(
 
 
 def _check_whole(
-    blocks: "RDD[Numbered]",
-    doubted: Sequence[Cuts],
-    checker: Checker,
-    ranges: Ranges,
-    facts: Facts,
+    blocks: "RDD[Numbered]", doubted: Sequence[Cuts], checker: Checker, ranges: Ranges, facts: Facts
 ) -> list[Partial]:
     """Check the keys that ranges did not prove clean: the blocks of each go to one task."""
     key_of = {part: key for key, cuts in enumerate(doubted) for part in cuts.parts}

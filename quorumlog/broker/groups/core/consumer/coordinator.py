@@ -35,13 +35,7 @@ from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.consumer.writes import GroupWrites, PendingAnswer, WriteBatch
-from quorumlog.broker.groups.core.requests import (
-    DeleteGroup,
-    Heartbeat,
-    Join,
-    Leave,
-    Sync,
-)
+from quorumlog.broker.groups.core.requests import DeleteGroup, Heartbeat, Join, Leave, Sync
 from quorumlog.invariants import require, some
 from quorumlog.wire.codec.error_codes import ErrorCode
 
