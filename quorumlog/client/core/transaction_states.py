@@ -18,37 +18,17 @@ class TransactionState(Enum):
     FATAL_ERROR = "FatalError"
 
 
+_S = TransactionState
+_NEXT: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
+    _S.UNINITIALIZED: frozenset({_S.INITIALIZING}),
+    _S.INITIALIZING: frozenset({_S.READY}),
+    _S.READY: frozenset({_S.IN_TRANSACTION}),
+    _S.IN_TRANSACTION: frozenset({_S.COMMITTING, _S.ABORTING, _S.ABORTABLE_ERROR}),
+    _S.COMMITTING: frozenset({_S.INITIALIZING, _S.READY, _S.ABORTABLE_ERROR}),
+    _S.ABORTING: frozenset({_S.INITIALIZING, _S.READY}),
+    _S.ABORTABLE_ERROR: frozenset({_S.ABORTING}),
+}
 TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
-    TransactionState.UNINITIALIZED: frozenset(
-        {TransactionState.INITIALIZING, TransactionState.FATAL_ERROR}
-    ),
-    TransactionState.INITIALIZING: frozenset(
-        {TransactionState.READY, TransactionState.FATAL_ERROR}
-    ),
-    TransactionState.READY: frozenset(
-        {TransactionState.IN_TRANSACTION, TransactionState.FATAL_ERROR}
-    ),
-    TransactionState.IN_TRANSACTION: frozenset(
-        {
-            TransactionState.COMMITTING,
-            TransactionState.ABORTING,
-            TransactionState.ABORTABLE_ERROR,
-            TransactionState.FATAL_ERROR,
-        }
-    ),
-    TransactionState.COMMITTING: frozenset(
-        {
-            TransactionState.INITIALIZING,
-            TransactionState.READY,
-            TransactionState.ABORTABLE_ERROR,
-            TransactionState.FATAL_ERROR,
-        }
-    ),
-    TransactionState.ABORTING: frozenset(
-        {TransactionState.INITIALIZING, TransactionState.READY, TransactionState.FATAL_ERROR}
-    ),
-    TransactionState.ABORTABLE_ERROR: frozenset(
-        {TransactionState.ABORTING, TransactionState.FATAL_ERROR}
-    ),
-    TransactionState.FATAL_ERROR: frozenset(),
+    **{state: after | {_S.FATAL_ERROR} for state, after in _NEXT.items()},
+    _S.FATAL_ERROR: frozenset(),
 }

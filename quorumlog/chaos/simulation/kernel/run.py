@@ -68,14 +68,8 @@ class World(Protocol):
     def members_of(self, role: str) -> list[int]:
         """Return the nodes that have a role of a schedule just now, perhaps none."""
 
-    def may_lose_power(self, machine: Machine) -> bool:
-        """Return whether the rules still hold if this machine loses its unflushed changes."""
-
     def inflict(self, action: Action, machine: Machine) -> None:
         """Perform a fault of the world itself on a running machine."""
-
-    def calm_down(self) -> None:
-        """Take note that no fault comes any more."""
 
     def has_settled(self) -> bool:
         """Return whether the world has settled. Called now and then in the calm."""
@@ -142,8 +136,7 @@ class Run:
             case Kill():
                 machine.stop(action.duration_us, loses_power=False)
             case machines.PowerLoss():
-                loses_power = self._world.may_lose_power(machine)
-                machine.stop(action.duration_us, loses_power=loses_power)
+                machine.stop(action.duration_us, loses_power=True)
             case disks.FsyncError():
                 machine.fail_next_fsync()
             case disks.DiskStall(us=us):
@@ -189,7 +182,6 @@ class Run:
                 machine.resume()
         for machine in environment.machines.values():
             machine.start()
-        self._world.calm_down()
         environment.timeline.push(CALM_CHECK_US, self._until_settled)
 
     def _until_settled(self) -> None:

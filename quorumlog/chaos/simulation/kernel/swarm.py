@@ -32,12 +32,10 @@ class Hunt:
 
     role: the target of half of the seeds, most of the time.
     files: parts of the names of files whose writes are interrupted; "" is any file.
-    every_ms: the mean time between two faults of a kind, drawn from [first, last).
     """
 
     role: str
     files: Sequence[str] = ("",)
-    every_ms: tuple[int, int] = (800, 10_000)
 
 
 def draw_actions(
@@ -110,7 +108,7 @@ class _Draws:
     def repeated(self, duration_us: int) -> Iterator[Action]:
         """Yield one after the other until the time is over."""
         rng = self.rng
-        every_ms = rng.randrange(*self.hunt.every_ms)
+        every_ms = rng.randrange(800, 10_000)  # the mean time between two faults
         hunts = rng.random() < 0.5
         at_ms = rng.randrange(every_ms)
         while at_ms * 1000 < duration_us:

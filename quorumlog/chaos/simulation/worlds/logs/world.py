@@ -55,15 +55,8 @@ class LogsWorld:
         """Return all: each has a log."""
         return [*self.nodes]
 
-    def may_lose_power(self, machine: Machine) -> bool:  # noqa: ARG002 - see World
-        """Allow it always: only flushed records count as committed."""
-        return True
-
     def inflict(self, action: Action, machine: Machine) -> None:
         """Never called: all faults of this world are the kernel's."""
-
-    def calm_down(self) -> None:
-        """Go on: `has_settled` looks at the end."""
 
     def has_settled(self) -> bool:
         """Look at all logs once more."""

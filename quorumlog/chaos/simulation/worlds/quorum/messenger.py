@@ -142,11 +142,11 @@ class Messenger:
                     self._oracle.saw_vote(node_id, epoch, node_id)
             case BeginQuorumEpochRequest(leader_epoch=epoch):
                 self._oracle.saw_leader(node_id, epoch)
-            case FetchRequest(current_leader_epoch=epoch):
-                pass
-            case FetchSnapshotRequest(current_leader_epoch=epoch):
-                pass
-            case EndQuorumEpochRequest(leader_epoch=epoch):
+            case (
+                FetchRequest(current_leader_epoch=epoch)
+                | FetchSnapshotRequest(current_leader_epoch=epoch)
+                | EndQuorumEpochRequest(leader_epoch=epoch)
+            ):
                 pass
             case _:  # a change of the voters
                 return
