@@ -36,7 +36,8 @@ def damage(disk: SimDisk, directories: Sequence[str], kind: int, rng: Random) ->
     paths = [
         (path, len(content))
         for path, content in disk.files()
-        if _FILES[of].search(path) and _is_of_broker(path, directories)
+        if _FILES[of].search(path)
+        and (path.rpartition("/")[0] in directories or OF_PARTITION.search(path))
     ]
     if how != "gone":
         paths = [(path, size) for path, size in paths if size]
@@ -71,8 +72,3 @@ def is_identified(disk: SimDisk, path: str, topic_id: TopicId) -> bool:
         return decode_partition_metadata(content).topic_id == topic_id
     except ValueError:
         return False
-
-
-def _is_of_broker(path: str, directories: Sequence[str]) -> bool:
-    directory, _, _ = path.rpartition("/")
-    return directory in directories or bool(OF_PARTITION.search(path))

@@ -9,10 +9,13 @@ import errno
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from quorumlog.chaos.node_simulation.process import Process
 from quorumlog.chaos.node_simulation.stream import Stream
+
+if TYPE_CHECKING:
+    from quorumlog.chaos.node_simulation.network import Network
 
 
 class Mark:
@@ -33,20 +36,6 @@ HIGH_WATER: Final = 64 * 1024 + 256 * 1024  # the transport's buffer and the soc
 LOW_WATER: Final = 256 * 1024
 
 
-class Carrier(Protocol):
-    """The network between the ends of connections."""
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of all processes."""
-
-    def send(self, source: "Endpoint", segment: Segment) -> None:
-        """Carry a segment to the peer of `source`, behind the earlier segments."""
-
-    def forget(self, endpoint: "Endpoint") -> None:
-        """Drop an end whose connection is lost."""
-
-
 class Endpoint(asyncio.Transport):
     """A transport. The network calls `arrive`, `taken` and `owner_died`.
 
@@ -57,7 +46,7 @@ class Endpoint(asyncio.Transport):
 
     def __init__(
         self,
-        network: Carrier,
+        network: "Network",
         process: Process | None,
         here: tuple[str, int],
         there: tuple[str, int],

@@ -1,7 +1,7 @@
 """A nemesis's operations on simulated machines, at one instant, and the waits after them."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
@@ -41,12 +41,6 @@ AT_ONCE: Final[Mapping[str, Callable[[Machine, int], None]]] = {
     "stop": lambda machine, _: machine.stop(),
 }
 """Operation -> its call, which acts at one instant."""
-
-
-def require_down(machines: Sequence[Machine]) -> None:
-    """Raise NodeUnavailable if a process runs on one of them."""
-    if running := [machine.node_id for machine in machines if machine.process is not None]:
-        raise NodeUnavailable(f"nodes {running} run: their files are left alone")
 
 
 async def _until_ready(machine: Machine) -> None:

@@ -21,7 +21,7 @@ from quorumlog.chaos.node_simulation.links import Link
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.machine import KAFKA_PORT, PLANES, Machine, host_of
 from quorumlog.chaos.node_simulation.network import Network
-from quorumlog.chaos.node_simulation.operations import AT_ONCE, LATER, OF_FILES, require_down
+from quorumlog.chaos.node_simulation.operations import AT_ONCE, LATER, OF_FILES
 from quorumlog.chaos.node_simulation.voters import SimulatedVoters
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.node.node import Node
@@ -167,7 +167,9 @@ class SimulatedMachines:
     async def _require(self, operation: str, machines: Sequence[Machine]) -> None:
         """Wait until the operation is allowed. Raises NodeUnavailable."""
         if operation in OF_FILES:
-            require_down(machines)
+            running = [machine.node_id for machine in machines if machine.process is not None]
+            if running:
+                raise NodeUnavailable(f"nodes {running} run: their files are left alone")
         if operation in _ENDS:
             self._require_a_witness(machines)
         if operation == "wipe":

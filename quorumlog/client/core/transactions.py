@@ -262,7 +262,8 @@ class Transactions:
             case _ if is_refused:
                 pass
             case AddOffsets():
-                current.handle_group_added(request.group_id)
+                current.groups.add(request.group_id)
+                current.may_be_open = current.is_open = True
             case InitProducerId():
                 require(answer.identity is not None, "InitProducerId gives an identity")
                 self.identity = answer.identity

@@ -115,7 +115,7 @@ class Run:
                 later(action.duration_us, environment.network.end, fault)
             case disks.SlowDisk():
                 environment.slow_disk = fault
-                later(action.duration_us, self._end_slow_disk)
+                later(action.duration_us, setattr, environment, "slow_disk", _HEALTHY_DISK)
             case partitions.Partition() | partitions.OneWayCut():
                 direction = fault.direction if isinstance(fault, partitions.OneWayCut) else None
                 inside = [machine.node_id for machine in hit]
@@ -147,9 +147,6 @@ class Run:
                 machine.pause(action.duration_us)
             case _:
                 self._world.inflict(action, machine)
-
-    def _end_slow_disk(self) -> None:
-        self._environment.slow_disk = _HEALTHY_DISK
 
     def _targets(self, action: Action) -> list[Machine]:
         known = self._environment.machines

@@ -361,8 +361,10 @@ class LogNode:
 
     def finish(self) -> None:
         """Do all that is due, and look at the files that are left."""
-        for action in (self._flush, self._commit_all, self._keep_start, self._look):
-            self._perform(action)
+        self._perform(self._flush)
+        self._perform(lambda: self.oracle.commit(int(self.log.flushed_offset)))
+        self._perform(self._keep_start)
+        self._perform(self._look)
         if not self.machine.is_up:
             return
         if not self._is_compacted:
@@ -372,6 +374,3 @@ class LogNode:
         logs = sorted(name for name in names if name.endswith(".log"))
         wanted = [f"{offset:020d}.log" for offset in self.log.segment_base_offsets]
         check(logs == wanted, f"files: {logs}, not {wanted}")
-
-    def _commit_all(self) -> None:
-        self.oracle.commit(int(self.log.flushed_offset))
