@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from quorumlog.chaos.back_ends.administrator import Administrator
-from quorumlog.chaos.node_simulation.damage import is_identified
+from quorumlog.chaos.node_simulation.disk_faults import is_identified
 from quorumlog.chaos.node_simulation.machine import Machine
 from quorumlog.client import TopicPartition
 from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage

@@ -11,8 +11,7 @@ from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.network import Network
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.rules import check
-from quorumlog.chaos.simulation.kernel.timeline import Timeline
-from quorumlog.chaos.simulation.kernel.trace import Trace
+from quorumlog.chaos.simulation.kernel.timeline import Timeline, Trace
 
 CALM_US_MAX: Final = 30 * MILLION
 CALM_CHECK_US: Final = 200_000

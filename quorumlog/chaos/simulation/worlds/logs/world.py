@@ -8,9 +8,9 @@ from typing import Final
 from quorumlog.chaos.mutants.parts import REAL_PARTS, Parts
 from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
-from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.kernel.swarm import Options
 from quorumlog.chaos.simulation.worlds.logs.log_node import LogNode
 from quorumlog.storage.core.retention import UNLIMITED
 

@@ -9,9 +9,9 @@ from quorumlog.chaos.faults.quorum import FalseNotice, Resign
 from quorumlog.chaos.mutants.parts import REAL_PARTS, Parts
 from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
-from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.kernel.swarm import Options
 from quorumlog.chaos.simulation.worlds.quorum.administrator import Administrator
 from quorumlog.chaos.simulation.worlds.quorum.messenger import Messenger, Reply
 from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
