@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from quorumlog.addresses import address_text
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin import topics
-from quorumlog.client.admin.asker import LEFT_OUT, Asker
+from quorumlog.client.admin.asker import Asker, left_out
 from quorumlog.client.checks import checked_all, checked_partitions
 from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.errors import KafkaError
@@ -79,13 +79,7 @@ def _replica(state: describe_quorum_.ReplicaState) -> about.QuorumReplica:
 
 async def unregister(asker: Asker, broker_id: int) -> None:
     """See Admin.unregister_broker."""
-    request = UnregisterBrokerRequest(broker_id=broker_id)
-
-    async def attempt() -> None:
-        response = await asker.request(request)
-        check(response.error_code, response.error_message or "UnregisterBroker")
-
-    await asker.retry(attempt, changes=True)
+    await asker.ask(UnregisterBrokerRequest(broker_id=broker_id), changes=True)
 
 
 async def log_dirs(
@@ -158,8 +152,6 @@ async def alter_log_dirs(
 
     codes = await asker.retry(attempt, changes=True)
     for at in wanted:  # outside the retries: each move was accepted, or refused with a final error
-        message = labelled(at, f"{directories[at]} of broker {broker_id}")
         if at not in codes:
-            message = labelled(at, LEFT_OUT)
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False)
-        check(codes[at], message)
+            raise left_out(at)
+        check(codes[at], labelled(at, f"{directories[at]} of broker {broker_id}"))

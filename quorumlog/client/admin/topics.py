@@ -224,18 +224,12 @@ async def elect(
         topic_partitions=topics,
         timeout_ms=asker.settings.request_timeout_ms,
     )
-
-    async def attempt() -> dict[TopicPartition, KafkaError | None]:
-        response = await asker.request(request)
-        check(response.error_code, "ElectLeaders")
-        outcomes: dict[TopicPartition, KafkaError | None] = {}
-        for topic in response.replica_election_results:
-            for one in topic.partition_result:
-                name = TopicPartition(topic.topic, one.partition_id)
-                error = None
-                if one.error_code != ErrorCode.NONE:
-                    error = answered(one.error_code, labelled(name, one.error_message))
-                outcomes[name] = error
-        return outcomes
-
-    return await asker.retry(attempt, changes=True)
+    outcomes: dict[TopicPartition, KafkaError | None] = {}
+    for topic in (await asker.ask(request, changes=True)).replica_election_results:
+        for one in topic.partition_result:
+            name = TopicPartition(topic.topic, one.partition_id)
+            error = None
+            if one.error_code != ErrorCode.NONE:
+                error = answered(one.error_code, labelled(name, one.error_message))
+            outcomes[name] = error
+    return outcomes

@@ -1,7 +1,6 @@
 """Voters of the metadata quorum: added and removed (KIP-853)."""
 
 from quorumlog.client.admin.asker import Asker
-from quorumlog.client.io.cluster import check
 from quorumlog.wire.codec.messages.add_raft_voter import AddRaftVoterRequest, Listener
 from quorumlog.wire.codec.messages.remove_raft_voter import RemoveRaftVoterRequest
 
@@ -18,23 +17,13 @@ async def add(asker: Asker, voter_id: int, directory_id: bytes, address: str) ->
         listeners=[Listener(name=LISTENER_NAME, host=host, port=port)],
         timeout_ms=int(asker.settings.default_api_timeout_ms),
     )
-
-    async def attempt() -> None:
-        response = await asker.request(request)
-        check(response.error_code, response.error_message or "AddRaftVoter")
-
-    await asker.retry(attempt, changes=True)
+    await asker.ask(request, changes=True)
 
 
 async def remove(asker: Asker, voter_id: int, directory_id: bytes) -> None:
     """See Admin.remove_raft_voter."""
     request = RemoveRaftVoterRequest(voter_id=voter_id, voter_directory_id=_checked(directory_id))
-
-    async def attempt() -> None:
-        response = await asker.request(request)
-        check(response.error_code, response.error_message or "RemoveRaftVoter")
-
-    await asker.retry(attempt, changes=True)
+    await asker.ask(request, changes=True)
 
 
 def _checked(directory_id: bytes) -> bytes:
