@@ -72,18 +72,11 @@ PORT_MAX = 65_535
 _MAY_BE_NEGATIVE = frozenset({"acks"})
 _ABOVE_0 = frozenset(
     {
-        "heartbeat_interval_ms",
-        "max_poll_interval_ms",
-        "max_poll_records",
-        "metadata_max_age_ms",
-        "metadata_retry_backoff_ms",
-        "reconnect_backoff_ms",
-        "request_timeout_ms",
-        "retry_backoff_ms",
-        "socket_connection_setup_timeout_ms",
-        "transaction_timeout_ms",
+        "heartbeat_interval_ms", "max_poll_interval_ms", "max_poll_records", "metadata_max_age_ms",
+        "metadata_retry_backoff_ms", "reconnect_backoff_ms", "request_timeout_ms",
+        "retry_backoff_ms", "socket_connection_setup_timeout_ms", "transaction_timeout_ms",
     }
-)
+)  # fmt: skip
 IN_FLIGHT_MAX = 5  # a broker keeps the last five batches of a producer (KIP-98)
 
 

@@ -25,20 +25,9 @@ if TYPE_CHECKING:
 from quorumlog.client.admin.admin import Admin
 
 __all__ = [
-    "Admin",
-    "acls",
-    "cluster",
-    "configs",
-    "features",
-    "groups",
-    "quotas",
-    "reassignments",
-    "records",
-    "topics",
-    "transactions",
-    "users",
-    "voters",
-]
+    "Admin", "acls", "cluster", "configs", "features", "groups", "quotas", "reassignments",
+    "records", "topics", "transactions", "users", "voters",
+]  # fmt: skip
 
 _SUBJECTS: Final = frozenset(__all__) - {"Admin"}
 

@@ -9,16 +9,9 @@ from quorumlog.invariants import require
 from quorumlog.wire.codec.message import Field, Message, Struct
 
 FIXED_FORMATS: Final = {
-    "bool": "?",
-    "int8": "b",
-    "int16": "h",
-    "uint16": "H",
-    "int32": "i",
-    "uint32": "I",
-    "int64": "q",
-    "float64": "d",
-    "uuid": "16s",
-}
+    "bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I",
+    "int64": "q", "float64": "d", "uuid": "16s",
+}  # fmt: skip
 """The wire types of fixed size, as `struct` formats."""
 FIXED_SIZES: Final = {name: calcsize(f">{format_}") for name, format_ in FIXED_FORMATS.items()}
 
