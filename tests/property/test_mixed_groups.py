@@ -13,7 +13,7 @@ hold:
      to skip the assignment, has the partitions of that client, in the same generation.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -23,7 +23,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from quorumlog.broker.groups.core.consumer import conversion
-from quorumlog.broker.groups.core.group import GroupState
+from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord, GroupValue
+from quorumlog.broker.groups.core.consumer_groups import ConsumerGroups
+from quorumlog.broker.groups.core.group import Group, GroupState
+from quorumlog.broker.groups.core.records import LogRecord
 from quorumlog.broker.groups.core.requests import Join, JoinResult, SyncResult
 from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.chaos.mutants.consumer_groups import MIXED_GROUPS
@@ -218,7 +221,9 @@ class MixedGroup(RuleBasedStateMachine):
         for _ in range(beats):
             self.all_beat()
         static = [client for client in self.clients if client.instance]
-        old = data.draw(st.sampled_from(static))
+        self.change_protocol(data.draw(st.sampled_from(static)), says_so=says_so)
+
+    def change_protocol(self, old: Client, *, says_so: bool) -> None:
         if says_so and not old.is_classic and not old.must_join:
             self.ask(heartbeat(old.name, -2, instance_id=old.instance))
         self.names += 1
@@ -331,14 +336,26 @@ def an_upgrade_goes_on_from_the_generation(machine: type[MixedGroup]) -> None:
     assert mixed.groups.group.group_epoch > generation_id
 
 
-def an_upgrade_waits_for_a_revocation(machine: type[MixedGroup]) -> None:
+def revoking(machine: type[MixedGroup]) -> MixedGroup:
+    """Return a classic group in which one client is to give up partitions at its next beat."""
     mixed = stable(machine)
-    mixed.client_starts(is_classic=True, is_static=False)
+    mixed.client_starts(is_classic=True, is_static=True)
     for client in mixed.clients * 8:
         mixed.beat(client)
-        if client.has - client.told:  # it is to give them up at its next beat
-            break
+        if client.has - client.told:
+            return mixed
+    raise AssertionError("no client gives anything up")
+
+
+def an_upgrade_waits_for_a_revocation(machine: type[MixedGroup]) -> None:
+    mixed = revoking(machine)
     mixed.client_starts(is_classic=False, is_static=False)  # `take` compares
+
+
+def an_upgrade_assigns_what_is_revoked(machine: type[MixedGroup]) -> None:
+    mixed = revoking(machine)
+    mixed.change_protocol(mixed.clients[-1], says_so=False)  # it subscribes to the same topics
+    mixed.teardown()
 
 
 SCRIPTS = {
@@ -375,3 +392,23 @@ def test_a_downgrade_that_loses_what_members_have_is_found(
     monkeypatch.setattr(conversion, "encode_assignment", lambda assigned, names: empty)
     with pytest.raises((AssertionError, InvariantViolation)):
         run_machine(MixedGroup, settings=UNTIL_FOUND)
+
+
+class LastAssignmentsAreATarget(ConsumerGroups):
+    """Upgrades as if a leader had assigned all partitions that the topics have now."""
+
+    def _as_consumer_group(self, group: Group) -> tuple[LogRecord, ...]:
+        return tuple(map(self._with_hash, super()._as_consumer_group(group)))
+
+    def _with_hash(self, record: LogRecord) -> LogRecord:
+        if isinstance(record, ConsumerGroupRecord) and isinstance(record.value, GroupValue):
+            value = replace(record.value, metadata_hash=self.topics.metadata_hash(["t"]))
+            return replace(record, value=value)
+        return record
+
+
+def test_an_upgrade_that_takes_the_last_assignments_for_a_target_is_found() -> None:
+    an_upgrade_assigns_what_is_revoked(MixedGroup)
+    rules = replace(GROUP_RULES, consumer_groups=LastAssignmentsAreATarget)
+    with pytest.raises(AssertionError, match="c: "):
+        an_upgrade_assigns_what_is_revoked(type("Broken", (MixedGroup,), {"obeyed": rules}))

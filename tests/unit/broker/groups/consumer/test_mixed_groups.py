@@ -336,6 +336,25 @@ def test_a_classic_member_that_does_not_sync_is_removed_and_one_that_has_stays()
     assert "a" in groups.group.members
 
 
+def test_a_classic_member_that_joins_after_its_session_takes_nothing_from_its_successor() -> None:
+    """It may still believe that it has all: its sync is the first response that denies it."""
+    groups = ConsumerCoordination()
+    everything = some(0, 1, 2, 3)
+    for member_id in ("a", "b"):
+        groups.tick(1500)  # longer than the session of the member before
+        groups.ask(classic_join("", new_member_id=member_id))
+        groups.tick(100)
+        generation_id = groups.coordinator.groups["g"].generation_id
+        groups.answer(classic_sync(member_id, generation_id, **{member_id: everything}))
+    assert {*groups.coordinator.groups["g"].members} == {"b"}
+    groups.answer(join("c"))
+    assert rejoined(groups, "a", *everything)[1] == ()
+    assert {*groups.group.owners.values()} == {"b"}
+    _, has = rejoined(groups, "b", *everything)
+    assert {*has} < {*everything}
+    assert {*groups.group.owners.values()} == {"b"}  # until it joins without them
+
+
 def test_members_of_both_kinds_commit_with_what_they_know() -> None:
     groups, generation_id = classic_group()
     epoch = groups.beat(join("c")).member_epoch
