@@ -20,7 +20,7 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerRegistration,
     NewTopic,
 )
-from quorumlog.metadata_quorum.driver.enactment import Enactment
+from quorumlog.metadata_quorum.driver.pending_decision import PendingDecision
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.image.records import (
     MetadataRecord,
@@ -60,12 +60,8 @@ class _Bench:
         """Decide, encode, apply, as the driver does: a slice at a time, the first at once."""
         started_s = time.process_time()
         decision = decide()
-        enactment = Enactment(
-            self.controller,
-            decision,
-            decision.records,
-            base_offset=Offset(len(self.log)),
-            ask=None,
+        enactment = PendingDecision(
+            self.controller, decision, decision.records, base_offset=Offset(len(self.log)), ask=None
         )
         while True:
             enactment.take_slice()

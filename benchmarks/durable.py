@@ -60,12 +60,7 @@ def durable(table: Table) -> None:
 
 def _rate(cluster: LocalCluster) -> float:
     measured = load.throughput(
-        cluster.bootstrap,
-        TOPIC,
-        batch_bytes=16_384,
-        acks=-1,
-        window=WINDOW,
-        seconds=_SECONDS,
+        cluster.bootstrap, TOPIC, batch_bytes=16_384, acks=-1, window=WINDOW, seconds=_SECONDS
     )
     return measured.mb_per_s
 

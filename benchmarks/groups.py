@@ -38,10 +38,7 @@ STEADY_S: Final = 10.0
 # A JoinGroup is answered when the others have joined, and holds up its connection until then.
 _MEMBERS_PER_CONNECTION: Final = {"classic": 1, "consumer": 50}
 _INTERVAL_S: Final = {"classic": 3.0, "consumer": 5.0}  # of heartbeats: as clients do
-_CONFIG: Final = {
-    **ONE_COORDINATOR,
-    "group.initial.rebalance.delay.ms": str(int(DELAY_S * 1000)),
-}
+_CONFIG: Final = {**ONE_COORDINATOR, "group.initial.rebalance.delay.ms": str(int(DELAY_S * 1000))}
 
 PROTOCOLS: Final[tuple[GroupProtocol, ...]] = ("classic", "consumer")
 

@@ -216,10 +216,7 @@ async def _measure(bootstrap: str) -> list[Measured]:
     await _create_topics(bootstrap)
     one = await _transactions_per_s(bootstrap, 1)
     many = await _transactions_per_s(bootstrap, PARTITIONS)
-    throughput = [
-        *await _throughput(bootstrap, 1),
-        *await _throughput(bootstrap, PARTITIONS),
-    ]
+    throughput = [*await _throughput(bootstrap, 1), *await _throughput(bootstrap, PARTITIONS)]
     commits = await _offset_commits_per_s(bootstrap)
     joins = await _joins_per_s(bootstrap)
     copied_ms = await _copied_ms(bootstrap)

@@ -50,7 +50,7 @@ PLANTS: list[tuple[int, Imports]] = [
     (11, [("quorumlog.broker.handlers.fetch", "quorumlog.broker.handlers.registry")]),
     (12, [("quorumlog.client.io.cluster", "random")]),
     (12, [("quorumlog.broker.replicas", "secrets")]),
-    (12, [("quorumlog.metadata_quorum.io.presence", "time")]),
+    (12, [("quorumlog.metadata_quorum.io.peer_liveness", "time")]),
 ]
 
 

@@ -6,10 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from quorumlog.broker.settings import RACK_SELECTOR
+from quorumlog.chaos.mutants import registry
 from quorumlog.chaos.mutants.administration import CHURN
+from quorumlog.chaos.mutants.consumer_groups import CONSUMER_GROUPS, MIXED_GROUPS
 from quorumlog.chaos.mutants.directories import DIRECTORIES, LOSSES
+from quorumlog.chaos.mutants.groups import GROUPS, TRANSACTIONAL_OFFSETS
 from quorumlog.chaos.mutants.quorum import FULL_DISKS
-from quorumlog.chaos.mutants.registry import MUTANTS
+from quorumlog.chaos.mutants.registry import NodeMutant
 from quorumlog.chaos.mutants.replication import FLUSHES
 from quorumlog.chaos.mutants.transaction_logs import OUTCOMES, TRANSACTION_LOGS
 from quorumlog.chaos.mutants.transactions import COORDINATORS
@@ -19,11 +22,16 @@ from quorumlog.chaos.node_simulation.simulate import simulate_nodes
 from quorumlog.chaos.simulation import WORLDS, simulate
 from quorumlog.cluster import ClusterShape
 
+MUTANTS: Final[Mapping[str, NodeMutant]] = registry.MUTANTS
+"""All mutants, for each module of the table."""
 NODES: Final = "nodes"
+TEST_CPU_S: Final = 40
+WORLD_SEEDS: Final = 100
+NODES_SEEDS: Final = 8
+"""The budgets of a cell: CPU seconds of tests, seeds of each world, and of whole nodes."""
 _WORLD_MS: Final = 10_000
-_LONGER_MS: Final = {"adds_before_it_may_vote": 60_000, "frees_the_unrevoked": 60_000}
-"""Durations of a world for bugs that need longer: disks are lost once each log has the voters; few
-groups are upgraded while one of their members revokes partitions."""
+_LONGER_MS: Final = {"adds_before_it_may_vote": 60_000}
+"""Durations of a world for bugs that need longer: disks are lost once each log has the voters."""
 NODES_MS: Final = 12_000
 
 
@@ -119,17 +127,29 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "snapshot_without_voters": replace(_VOTERS, config=_SMALL_SNAPSHOTS),
     "never_releases_throttles": _THROTTLED,
     "throttles_in_sync_replicas": _THROTTLED,
-    **{
-        name: NodesOptions(workload="group_consume")
-        for name, mutant in MUTANTS.items()
-        if mutant.of == "groups"
-    },
+    **dict.fromkeys(GROUPS, NodesOptions(workload="group_consume")),
+    **dict.fromkeys(
+        [*CONSUMER_GROUPS, *MIXED_GROUPS], NodesOptions(workload="consumer_group_consume")
+    ),
+    **dict.fromkeys(
+        ["waits_for_no_static_member", "assigns_no_new_topics", "waits_for_the_returned"],
+        NodesOptions(workload="group_consume"),  # rules of classic groups
+    ),
+    **dict.fromkeys(
+        TRANSACTIONAL_OFFSETS,
+        NodesOptions(workload="consume_transform_produce", faults=("kill", "pause", "restart")),
+    ),
 }
+
+
+def worlds_of(mutant: str) -> list[str]:
+    """Return the worlds that have the mutant, the cheapest first."""
+    return [name for name, world in WORLDS.items() if mutant in world.mutants]
 
 
 def subjects_of(mutant: str) -> list[str]:
     """Return the simulations that can run a mutant, the cheapest first."""
-    return [*(name for name, world in WORLDS.items() if mutant in world.mutants), NODES]
+    return [*worlds_of(mutant), NODES]
 
 
 def simulated_command(mutant: str, subject: str, seed: int, *, is_sound: bool = False) -> str:

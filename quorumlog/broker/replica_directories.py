@@ -90,7 +90,5 @@ class ReplicaDirectories:
         if is_known or self._broker_id not in partition.replicas:
             return None
         return ReplicaDirectory(
-            directory_id=reported,
-            topic_id=topic.topic_id,
-            partition=PartitionIndex(at.partition),
+            directory_id=reported, topic_id=topic.topic_id, partition=PartitionIndex(at.partition)
         )

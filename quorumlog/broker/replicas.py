@@ -17,11 +17,7 @@ from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
 from quorumlog.broker.fetching.io.fetches import Fetches
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
-from quorumlog.broker.partitions.core.data_path import (
-    NO_REPLICA,
-    LeadershipListener,
-    OffsetAnswer,
-)
+from quorumlog.broker.partitions.core.data_path import NO_REPLICA, LeadershipListener, OffsetAnswer
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.io.appends import TimedAppends
@@ -36,12 +32,12 @@ from quorumlog.broker.partitions.io.disk_threads import (
 from quorumlog.broker.partitions.io.log_starts import LogStarts
 from quorumlog.broker.partitions.io.record_deletions import RecordDeletions
 from quorumlog.broker.partitions.io.ticks import Ticks
+from quorumlog.broker.partitions.log.dependencies import PartitionDependencies
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.local_reads import LocalReads
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, look_up_offset
 from quorumlog.broker.partitions.log.replica_set import STRAYS, ReplicaSet, log_refusal
-from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.replica_directories import DirectoryMoves, ReplicaDirectories
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms, wall_clock_ms
@@ -59,27 +55,27 @@ from quorumlog.wire.codec.identifiers import (
 )
 
 
-class Telling:
-    """`told` receives the partitions of each slice after the slice is applied."""
+class ImageApplier:
+    """`applied` receives the partitions of each slice after the slice is applied."""
 
     def __init__(
-        self, replicas: ReplicaSet, *, told: Callable[[list[TopicPartition]], None]
+        self, replicas: ReplicaSet, *, applied: Callable[[list[TopicPartition]], None]
     ) -> None:
         self._replicas: Final = replicas
-        self._told: Final = told
+        self._applied: Final = applied
         self._is_due = False
 
-    def go_on(self, first: list[TopicPartition]) -> None:
+    def resume(self, first: list[TopicPartition]) -> None:
         """Report the first slice of an image; schedule the others."""
-        self._told(first)
-        if self._replicas.has_untold and not self._is_due:
+        self._applied(first)
+        if self._replicas.has_pending_updates and not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._tell_slice)
+            asyncio.get_running_loop().call_soon(self._apply_slice)
 
-    def _tell_slice(self) -> None:
+    def _apply_slice(self) -> None:
         self._is_due = False
-        if self._replicas.has_untold:
-            self.go_on(self._replicas.tell_slice())
+        if self._replicas.has_pending_updates:
+            self.resume(self._replicas.apply_slice())
 
 
 # While many logs are being opened, the first of them wait so long for a follow-up. It covers all
@@ -117,7 +113,7 @@ class Replicas:
         partition_rules: PartitionRules = KAFKA_RULES,
         disk_queue: DiskQueue | None = None,
         peer_addresses: Mapping[int, str] | None = None,
-        new_surroundings: Callable[..., Surroundings] = Surroundings,
+        new_dependencies: Callable[..., PartitionDependencies] = PartitionDependencies,
     ) -> None:
         self.broker_id: Final = broker_id
         self.broker_epoch = -1
@@ -144,7 +140,7 @@ class Replicas:
             opened=self._log_opened,
             failed=self._log_failed,
         )
-        self._telling: Final = Telling(self._replicas, told=self._told)
+        self._image_applier: Final = ImageApplier(self._replicas, applied=self._applied)
         self.drivers: Final = self._replicas.drivers  # read them, do not feed them
         self.appends: Final = TimedAppends(self._replicas, wall_ms=wall_ms)
         self.fetches: Final = self._new_fetches(partition_rules)
@@ -164,11 +160,13 @@ class Replicas:
         self.descriptions: Final = Descriptions(
             self._replicas, self._logs, self._directories.moves.table.sizes
         )
-        self._replicas.connect(self._surroundings(new_surroundings))
+        self._replicas.connect(self._dependencies(new_dependencies))
         self._tasks: Final = Tasks(self._fail)
 
-    def _surroundings(self, new_surroundings: Callable[..., Surroundings]) -> Surroundings:
-        return new_surroundings(
+    def _dependencies(
+        self, new_dependencies: Callable[..., PartitionDependencies]
+    ) -> PartitionDependencies:
+        return new_dependencies(
             now_ms=monotonic_ms,
             disk=self._disk,
             flushes=self._flushes,
@@ -322,9 +320,9 @@ class Replicas:
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
         """Apply new metadata: lead, follow, create and delete replicas, now or later."""
         if not self._is_stopping:
-            self._telling.go_on(self._replicas.publish(delta, image))
+            self._image_applier.resume(self._replicas.publish(delta, image))
 
-    def _told(self, changed: list[TopicPartition]) -> None:
+    def _applied(self, changed: list[TopicPartition]) -> None:
         self._changed += changed
         self._follow_up()
 
@@ -385,7 +383,12 @@ class Replicas:
     def _maybe_set_aside_strays(self) -> None:
         """Set strays aside, once this process is unfenced: its image then has all assignments."""
         broker = self.image.brokers.get(self.broker_id)
-        if self._strays_are_gone or broker is None or broker.fenced or self._replicas.has_untold:
+        if (
+            self._strays_are_gone
+            or broker is None
+            or broker.fenced
+            or self._replicas.has_pending_updates
+        ):
             return
         if broker.broker_epoch == self.broker_epoch:
             self._strays_are_gone = True
@@ -407,7 +410,7 @@ class Replicas:
         looked = None
         while True:
             driver = self.drivers.get(topic_partition)
-            if driver is None or driver.is_cutting:
+            if driver is None or driver.is_truncating:
                 return OffsetAnswer(self._replicas.error_for_missing(topic_partition))
             asked = driver, timestamp_ms, leader_epoch, replica_id, looked
             answer = look_up_offset(*asked, is_read_committed=is_read_committed)

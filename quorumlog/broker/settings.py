@@ -156,8 +156,7 @@ class BrokerSettings:
         104_857_600, "segment.bytes of __consumer_offsets.", least=SEGMENT_BYTES_MIN
     )
     offsets_retention_minutes: int = integer(
-        10_080,
-        "Retention of committed offsets of empty groups, and of topics without subscribers.",
+        10_080, "Retention of committed offsets of empty groups, and of topics without subscribers."
     )
     offsets_retention_check_interval_ms: int = long(
         600_000, "Interval between checks for expired offsets."

@@ -15,8 +15,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from quorumlog.chaos.checkers import Verdict
-from quorumlog.chaos.checkers.guess import guess_model
-from quorumlog.chaos.checkers.registry import CHECKERS, DEFAULT_MODEL, find_checker
+from quorumlog.chaos.checkers.registry import CHECKERS, DEFAULT_MODEL, find_checker, guess_model
 from quorumlog.chaos.checking.local import check_here
 from quorumlog.chaos.checking.spark.session import is_given
 from quorumlog.chaos.history import HistoryError, HistorySource

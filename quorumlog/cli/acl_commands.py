@@ -5,10 +5,9 @@ from typing import Annotated, Final
 
 import typer
 
-from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
-from quorumlog.cli.output import EXIT_USAGE, fail, outcome
-from quorumlog.cli.table import table
+from quorumlog.cli.connect import Cluster, cluster_command
+from quorumlog.cli.options import command_group
+from quorumlog.cli.output import EXIT_USAGE, fail, table
 from quorumlog.client import Acl, AclFilter
 
 app = command_group(
@@ -45,8 +44,9 @@ Operation = Annotated[str | None, typer.Option(metavar="OP", help="read, write, 
 Permission = Annotated[str | None, typer.Option(metavar="allow|deny", help="allow or deny.")]
 
 
-@app.command("list")
+@cluster_command(app, "list")
 def list_(
+    cluster: Cluster,
     resource_type: ResourceType = None,
     resource: ResourceName = None,
     pattern: Pattern = None,
@@ -54,9 +54,6 @@ def list_(
     host: Host = None,
     operation: Operation = None,
     permission: Permission = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Show the ACLs that match all of the options.
 
@@ -76,12 +73,13 @@ def list_(
         operation=_word(operation),
         permission=_word(permission),
     )
-    found = ask_admin(bootstrap, directory, lambda admin: admin.describe_acls(wanted))
-    outcome({"acls": list(map(asdict, found))}, *_lines(found), json=json, empty=_NO_ACLS)
+    found = cluster.ask(lambda admin: admin.describe_acls(wanted))
+    cluster.outcome({"acls": list(map(asdict, found))}, *_lines(found), empty=_NO_ACLS)
 
 
-@app.command()
+@cluster_command(app)
 def add(
+    cluster: Cluster,
     principal: Annotated[str, typer.Option(metavar="User:NAME", help="The principal.")],
     operation: Annotated[
         list[str], typer.Option(metavar="OP", help="read, write, describe, all, ... Repeatable.")
@@ -97,9 +95,6 @@ def add(
         bool, typer.Option("--deny", help="Deny the operations instead of allowing them.")
     ] = False,
     host: Annotated[str, typer.Option(metavar="HOST", help="Client address.")] = "*",
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Add an ACL for each operation; existing ACLs stay.
 
@@ -126,12 +121,13 @@ def add(
         )
         for one in operation
     ]
-    ask_admin(bootstrap, directory, lambda admin: admin.create_acls(acls))
-    outcome({"added": list(map(asdict, acls))}, *_lines(acls), json=json)
+    cluster.ask(lambda admin: admin.create_acls(acls))
+    cluster.outcome({"added": list(map(asdict, acls))}, *_lines(acls))
 
 
-@app.command()
+@cluster_command(app)
 def remove(
+    cluster: Cluster,
     resource_type: ResourceType = None,
     resource: ResourceName = None,
     pattern: Pattern = None,
@@ -142,9 +138,6 @@ def remove(
     everything: Annotated[
         bool, typer.Option("--all", help="Remove every ACL of the cluster.")
     ] = False,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Remove the ACLs that match all of the options, and show them.
 
@@ -164,8 +157,8 @@ def remove(
     )
     if (wanted == AclFilter()) is not everything:
         fail("choose the ACLs to remove by options, or all of them by --all", EXIT_USAGE)
-    gone = ask_admin(bootstrap, directory, lambda admin: admin.delete_acls([wanted]))
-    outcome({"removed": list(map(asdict, gone))}, *_lines(gone), json=json, empty=_NO_ACLS)
+    gone = cluster.ask(lambda admin: admin.delete_acls([wanted]))
+    cluster.outcome({"removed": list(map(asdict, gone))}, *_lines(gone), empty=_NO_ACLS)
 
 
 def _word(text: str | None) -> str | None:

@@ -64,8 +64,7 @@ Duration = Annotated[
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the schedule and the workload.")]
 Nodes = Annotated[int, typer.Option(metavar="N", help="Number of nodes of the new cluster.", min=1)]
 Network = Annotated[
-    NetworkKind,
-    typer.Option(help="Cut links by forwarders, or by the kernel (needs root)."),
+    NetworkKind, typer.Option(help="Cut links by forwarders, or by the kernel (needs root).")
 ]
 DriverName = Annotated[str, _one_of(DRIVERS, "driver", f"Client library: {', '.join(DRIVERS)}.")]
 Bootstrap = Annotated[

@@ -41,9 +41,7 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: the
 Nodes = Annotated[
     int | None,
     typer.Option(
-        metavar="N",
-        min=1,
-        help=f"How many nodes, each broker and controller. Default: {_NODES}.",
+        metavar="N", min=1, help=f"How many nodes, each broker and controller. Default: {_NODES}."
     ),
 ]
 Port = Annotated[
@@ -74,8 +72,7 @@ Defaults = Annotated[
     ),
 ]
 All = Annotated[
-    bool,
-    typer.Option("--all", help="All clusters of this user on this machine, in any directory."),
+    bool, typer.Option("--all", help="All clusters of this user on this machine, in any directory.")
 ]
 
 

@@ -4,10 +4,9 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
-from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings
-from quorumlog.cli.table import table
+from quorumlog.cli.connect import Cluster, cluster_command
+from quorumlog.cli.options import command_group
+from quorumlog.cli.output import EXIT_USAGE, fail, parse_settings, table
 
 app = command_group("Show and change settings of topics, brokers and consumer groups.")
 
@@ -34,14 +33,8 @@ SOURCES: Final = {  # KIP-226
 }
 
 
-@app.command()
-def describe(
-    kind: Kind,
-    name: Name,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
-) -> None:
+@cluster_command(app)
+def describe(cluster: Cluster, kind: Kind, name: Name) -> None:
     """Show all settings, with the source of each value.
 
     \b
@@ -50,7 +43,7 @@ def describe(
       quorumlog configs describe broker 1 --json
       quorumlog configs describe group readers
     """
-    found = ask_admin(bootstrap, directory, lambda admin: admin.describe_configs(kind, name))
+    found = cluster.ask(lambda admin: admin.describe_configs(kind, name))
     settings = [
         {
             "name": setting,
@@ -65,11 +58,12 @@ def describe(
     nothing = f"{_named(kind, name)}: every setting has its default"
     lines = table(("NAME", "VALUE", "FROM"), rows) if rows else ()
     described = {"kind": kind, "name": name, "configs": settings}
-    outcome(described, *lines, json=json, empty=nothing)
+    cluster.outcome(described, *lines, empty=nothing)
 
 
-@app.command()
+@cluster_command(app)
 def alter(
+    cluster: Cluster,
     kind: Kind,
     name: Name,
     values: Annotated[
@@ -84,9 +78,6 @@ def alter(
     subtract: Annotated[
         Changes, typer.Option(metavar="NAME=VALUE", help="Remove from a list setting. Repeatable.")
     ] = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Change the named settings; the others stay.
 
@@ -107,9 +98,9 @@ def alter(
         "append": parse_settings(append or [], "--append"),
         "subtract": parse_settings(subtract or [], "--subtract"),
     }
-    ask_admin(bootstrap, directory, lambda admin: admin.alter_configs(kind, name, **changes))
+    cluster.ask(lambda admin: admin.alter_configs(kind, name, **changes))
     altered = {"kind": kind, "name": name, "altered": True}
-    outcome(altered, f"altered {_named(kind, name)}", json=json)
+    cluster.outcome(altered, f"altered {_named(kind, name)}")
 
 
 def _named(kind: str, name: str) -> str:

@@ -3,6 +3,8 @@
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine
+from functools import update_wrapper
+from inspect import Signature, signature
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -10,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from quorumlog.addresses import address_text
-from quorumlog.cli.options import DEFAULT_DIR
-from quorumlog.cli.output import EXIT_FAILED, cluster_errors, fail, say
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json
+from quorumlog.cli.output import EXIT_FAILED, cluster_errors, fail, outcome, say
 from quorumlog.client import KafkaError
 from quorumlog.client.settings import addresses
 
@@ -87,16 +89,50 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
         fail(str(error), EXIT_FAILED)
 
 
-def ask_admin(
-    bootstrap: str | None, directory: Path, work: Callable[["Admin"], Coroutine[Any, Any, _Result]]
-) -> _Result:
-    """Run `work` with an admin client. Errors end the command, as in `resolve` and `run`."""
-    from quorumlog.client import Admin  # `produce` and `consume` need none
+class Cluster:
+    """The cluster that a command's options name, and the output of that command."""
 
-    addresses = resolve(bootstrap, directory)
+    def __init__(self, bootstrap: str | None, directory: Path, *, json: bool) -> None:
+        self._bootstrap: Final = bootstrap
+        self._directory: Final = directory
+        self.json: Final = json
 
-    async def connected() -> _Result:
-        async with Admin(addresses) as admin:
-            return await work(admin)
+    def ask(self, work: Callable[["Admin"], Coroutine[Any, Any, _Result]]) -> _Result:
+        """Run `work` with an admin client. Errors end the command, as in `resolve` and `run`."""
+        from quorumlog.client import Admin  # `produce` and `consume` need none
 
-    return run(connected())
+        addresses = resolve(self._bootstrap, self._directory)
+
+        async def connected() -> _Result:
+            async with Admin(addresses) as admin:
+                return await work(admin)
+
+        return run(connected())
+
+    def outcome(self, value: Any, *lines: str, empty: str = "") -> None:
+        """Print the result, as `output.outcome` does."""
+        outcome(value, *lines, json=self.json, empty=empty)
+
+
+def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with --bootstrap, --dir and --json in place of its parameter `cluster`."""
+
+    def run_on(
+        *, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False, **own: Any
+    ) -> None:
+        command(Cluster(bootstrap, directory, json=json), **own)
+
+    _, *own = signature(command).parameters.values()
+    *shared, _ = signature(run_on).parameters.values()
+    parameters = [*own, *shared]
+    update_wrapper(run_on, command)
+    run_on.__annotations__ = {one.name: one.annotation for one in parameters}
+    run_on.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # inspect reads it
+    return run_on
+
+
+def cluster_command(
+    app: typer.Typer, name: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds a command of `on_cluster` to a group."""
+    return lambda command: app.command(name)(on_cluster(command))

@@ -4,9 +4,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json
-from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, fail, outcome, say
+from quorumlog.cli.connect import Cluster, on_cluster
+from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, fail, say
 from quorumlog.client import Admin, ErrorCode, KafkaError, TopicPartition
 from quorumlog.client.admin.choices import Election
 
@@ -14,7 +13,9 @@ _NOT_NEEDED: Final = ErrorCode.ELECTION_NOT_NEEDED.name
 Outcomes = dict[TopicPartition, KafkaError | None]
 
 
+@on_cluster
 def elect(
+    cluster: Cluster,
     preferred: Annotated[
         bool,
         typer.Option("--preferred", help="Elect the preferred leader: the first assigned replica."),
@@ -32,9 +33,6 @@ def elect(
     partition: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Only this partition of the topic.")
     ] = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Elect the leaders of all partitions, of one topic or of one partition.
 
@@ -55,12 +53,12 @@ def elect(
             wanted = [TopicPartition(topic, index) for index in sorted(found)]
         return await admin.elect_leaders(wanted, election)
 
-    outcomes = ask_admin(bootstrap, directory, work)
+    outcomes = cluster.ask(work)
     rows = [_row(at, outcomes[at]) for at in sorted(outcomes)]
     lines = (f"{row['topic']}-{row['partition']}  {_said(row)}" for row in rows)
-    outcome({"election": election, "partitions": rows}, *lines, json=json)
+    cluster.outcome({"election": election, "partitions": rows}, *lines)
     refused = sum(row["error"] not in {None, _NOT_NEEDED} for row in rows)
-    if not json:
+    if not cluster.json:
         say(_summary(rows, refused))
     if refused:
         raise typer.Exit(EXIT_FAILED)

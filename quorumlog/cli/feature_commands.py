@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
-from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings
-from quorumlog.cli.table import table
+from quorumlog.cli.connect import Cluster, cluster_command
+from quorumlog.cli.options import command_group
+from quorumlog.cli.output import EXIT_USAGE, fail, parse_settings, table
 from quorumlog.client import Admin
 
 if TYPE_CHECKING:
@@ -20,8 +19,8 @@ Levels = Annotated[list[str], typer.Argument(metavar="FEATURE=LEVEL", help="The 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Validate the change without making it.")]
 
 
-@app.command()
-def describe(bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
+@cluster_command(app)
+def describe(cluster: Cluster) -> None:
     """Show the levels in force, and the range that a broker supports.
 
     \b
@@ -29,21 +28,15 @@ def describe(bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Js
       quorumlog features describe
       quorumlog features describe --json
     """
-    found = ask_admin(bootstrap, directory, Admin.describe_features)
+    found = cluster.ask(Admin.describe_features)
     features = [{"name": name, **asdict(one)} for name, one in found.items()]
     rows = [(name, one.level, one.least, one.greatest) for name, one in found.items()]
     lines = table(("FEATURE", "LEVEL", "LEAST", "GREATEST"), rows)
-    outcome({"features": features}, *lines, json=json)
+    cluster.outcome({"features": features}, *lines)
 
 
-@app.command()
-def upgrade(
-    levels: Levels,
-    dry_run: DryRun = False,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
-) -> None:
+@cluster_command(app)
+def upgrade(cluster: Cluster, levels: Levels, dry_run: DryRun = False) -> None:
     """Raise feature levels, all of them or none.
 
     Every node must support the new level.
@@ -52,19 +45,17 @@ def upgrade(
     Example:
       quorumlog features upgrade group.version=1 transaction.version=2
     """
-    _update(bootstrap, directory, levels, "upgrade", dry_run=dry_run, json=json)
+    _update(cluster, levels, "upgrade", dry_run=dry_run)
 
 
-@app.command()
+@cluster_command(app)
 def downgrade(
+    cluster: Cluster,
     levels: Levels,
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Downgrade even if metadata may be lost.")
     ] = False,
     dry_run: DryRun = False,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Lower feature levels, all of them or none.
 
@@ -73,27 +64,15 @@ def downgrade(
       quorumlog features downgrade quorumlog.metadata.version=1 --dry-run
     """
     kind: UpgradeKind = "unsafe_downgrade" if unsafe else "safe_downgrade"
-    _update(bootstrap, directory, levels, kind, dry_run=dry_run, json=json)
+    _update(cluster, levels, kind, dry_run=dry_run)
 
 
-def _update(
-    bootstrap: str | None,
-    directory: Dir,
-    levels: list[str],
-    kind: "UpgradeKind",
-    *,
-    dry_run: bool,
-    json: bool,
-) -> None:
+def _update(cluster: Cluster, levels: list[str], kind: "UpgradeKind", *, dry_run: bool) -> None:
     wanted = {name: _level(name, text) for name, text in parse_settings(levels, "level").items()}
-    ask_admin(
-        bootstrap,
-        directory,
-        lambda admin: admin.update_features(wanted, kind, validate_only=dry_run),
-    )
+    cluster.ask(lambda admin: admin.update_features(wanted, kind, validate_only=dry_run))
     told = "would be" if dry_run else "is"
     lines = (f"{name} {told} at level {level}" for name, level in wanted.items())
-    outcome({"levels": wanted, "changed": not dry_run}, *lines, json=json)
+    cluster.outcome({"levels": wanted, "changed": not dry_run}, *lines)
 
 
 def _level(name: str, text: str) -> int:

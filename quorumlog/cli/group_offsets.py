@@ -75,9 +75,7 @@ async def decide_reset(
         since = await admin.list_offsets(dict.fromkeys(there, reset.value))
     ends = {
         name: LogEnds(
-            earliest[name].offset,
-            latest[name].offset,
-            since[name].offset if name in since else -1,
+            earliest[name].offset, latest[name].offset, since[name].offset if name in since else -1
         )
         for name in there
     }

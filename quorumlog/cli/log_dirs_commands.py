@@ -5,10 +5,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
-from quorumlog.cli.output import outcome, say
-from quorumlog.cli.table import table
+from quorumlog.cli.connect import Cluster, cluster_command
+from quorumlog.cli.options import command_group
+from quorumlog.cli.output import say, table
 from quorumlog.client import Admin, TopicPartition
 from quorumlog.client.descriptions import LogDirDescription
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -21,15 +20,12 @@ _HEADERS: Final = ("BROKER", "LOG DIR", "TOPIC", "PARTITION", "BYTES", "LAG", "S
 Row = dict[str, Any]
 
 
-@app.command()
+@cluster_command(app)
 def describe(
+    cluster: Cluster,
     broker: Annotated[
-        list[int] | None,
-        typer.Option(metavar="ID", min=0, help="Only this broker. Repeatable."),
+        list[int] | None, typer.Option(metavar="ID", min=0, help="Only this broker. Repeatable.")
     ] = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Show each directory with its replicas.
 
@@ -41,7 +37,7 @@ def describe(
       quorumlog log-dirs describe
       quorumlog log-dirs describe --broker 1 --json
     """
-    found = ask_admin(bootstrap, directory, lambda admin: admin.describe_log_dirs(broker))
+    found = cluster.ask(lambda admin: admin.describe_log_dirs(broker))
     shown = {
         str(broker_id): [_document(path, one) for path, one in sorted(directories.items())]
         for broker_id, directories in sorted(found.items())
@@ -53,11 +49,12 @@ def describe(
         for replica in one["replicas"] or [_empty(one)]
     ]
     lines = table(_HEADERS, [[row[name] for name in _COLUMNS] for row in rows])
-    outcome({"brokers": shown}, *lines, json=json)
+    cluster.outcome({"brokers": shown}, *lines)
 
 
-@app.command()
+@cluster_command(app)
 def move(
+    cluster: Cluster,
     topic: Annotated[str, typer.Option(metavar="NAME", help="The topic.")],
     broker: Annotated[int, typer.Option(metavar="ID", min=0, help="Broker of the replicas.")],
     to: Annotated[
@@ -67,15 +64,11 @@ def move(
         ),
     ],
     partition: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", min=0, help="Only this partition. Repeatable."),
+        list[int] | None, typer.Option(metavar="N", min=0, help="Only this partition. Repeatable.")
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Do not wait until the replicas have moved.")
     ] = False,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Move replicas to another log directory.
 
@@ -102,7 +95,7 @@ def move(
             await _until_moved(admin, broker, to, targets)
         return targets
 
-    moved = ask_admin(bootstrap, directory, work)
+    moved = cluster.ask(work)
     done = {
         "topic": topic,
         "broker": broker,
@@ -111,7 +104,7 @@ def move(
         "partitions": [at.partition for at in moved],
     }
     state = "started to move to" if detach else "now in"
-    outcome(done, *(f"{at.partition:>4}  {state} {to}" for at in moved), json=json)
+    cluster.outcome(done, *(f"{at.partition:>4}  {state} {to}" for at in moved))
 
 
 async def _until_moved(admin: Admin, broker: int, to: str, targets: list[TopicPartition]) -> None:

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from quorumlog.cli.connect import Bootstrap, ask_admin
+from quorumlog.cli.connect import Cluster, cluster_command
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, NodeId, command_group
 from quorumlog.cli.output import cluster_errors, outcome, say
-from quorumlog.client import Admin
 from quorumlog.cluster import LocalCluster
 
 app = command_group("Kill, pause, stop, start or unregister one node of a cluster.")
@@ -55,10 +54,8 @@ for _name, _action in _ACTIONS.items():
     _add(_name, _action)
 
 
-@app.command()
-def unregister(
-    node_id: NodeId, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
-) -> None:
+@cluster_command(app)
+def unregister(cluster: Cluster, node_id: NodeId) -> None:
     """Unregister a broker that will not come back.
 
     Stop the broker first. The cluster refuses if a partition has no other replica known to be
@@ -68,9 +65,5 @@ def unregister(
     Example:
       quorumlog node unregister 3
     """
-
-    async def work(admin: Admin) -> None:
-        await admin.unregister_broker(node_id)
-
-    ask_admin(bootstrap, directory, work)
-    outcome({"node": node_id, "unregistered": True}, f"unregistered node {node_id}", json=json)
+    cluster.ask(lambda admin: admin.unregister_broker(node_id))
+    cluster.outcome({"node": node_id, "unregistered": True}, f"unregistered node {node_id}")

@@ -101,9 +101,7 @@ NodeSettings = Annotated[
 TopicSettings = Annotated[
     list[str] | None,
     typer.Option(
-        "--config",
-        metavar="NAME=VALUE",
-        help="Setting of the topic, by Kafka's name. Repeatable.",
+        "--config", metavar="NAME=VALUE", help="Setting of the topic, by Kafka's name. Repeatable."
     ),
 ]
 NodeId = Annotated[

@@ -5,7 +5,7 @@ With --json, stdout holds exactly one document, also when the command fails: {"e
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
@@ -131,3 +131,30 @@ def parse_settings(settings: list[str], option: str = "--config") -> dict[str, s
             fail(f"{option} {text}: write it as NAME=VALUE", EXIT_USAGE)
         parsed[name.strip()] = value.strip()
     return parsed
+
+
+GAP = "  "
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the lines of a table, its headers first."""
+    cells = [[_text(value) for value in row] for row in rows]
+    columns = list(zip(headers, *cells, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    is_number = [all(_is_number(text) for text in column[1:]) for column in columns]
+    lines = []
+    for row in [list(headers), *cells]:
+        padded = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, is_number, strict=True)
+        ]
+        lines.append(GAP.join(padded).rstrip())
+    return lines
+
+
+def _text(value: object) -> str:
+    return "-" if value is None or value == "" else str(value)
+
+
+def _is_number(text: str) -> bool:
+    return text == "-" or text.lstrip("-").isdecimal()

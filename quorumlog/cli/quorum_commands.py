@@ -4,10 +4,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
-from quorumlog.cli.output import EXIT_USAGE, fail, outcome
-from quorumlog.cli.table import table
+from quorumlog.cli.connect import Cluster, cluster_command
+from quorumlog.cli.options import command_group
+from quorumlog.cli.output import EXIT_USAGE, fail, table
 from quorumlog.client import Admin
 from quorumlog.client.descriptions import QuorumDescription, QuorumReplica
 
@@ -35,8 +34,8 @@ Address = Annotated[
 ]
 
 
-@app.command()
-def describe(bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
+@cluster_command(app)
+def describe(cluster: Cluster) -> None:
     """Show the leader, the voters, the observers and their lag.
 
     LAG counts the leader's records that a node lacks. LAG MS is the time since the node
@@ -47,7 +46,7 @@ def describe(bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Js
       quorumlog quorum describe
       quorumlog quorum describe --json | jq .leader_id
     """
-    quorum = ask_admin(bootstrap, directory, Admin.describe_quorum)
+    quorum = cluster.ask(Admin.describe_quorum)
     leader = next((one for one in quorum.voters if one.replica_id == quorum.leader_id), None)
     voters = [_row(one, leader) for one in quorum.voters]
     observers = [_row(one, leader) for one in quorum.observers]
@@ -67,17 +66,12 @@ def describe(bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Js
         f"committed up to {quorum.high_watermark}"
     )
     rows = [[row[name] for name in _COLUMNS] for row in shown]
-    outcome(described, title, *table(_HEADERS, rows), json=json)
+    cluster.outcome(described, title, *table(_HEADERS, rows))
 
 
-@app.command()
+@cluster_command(app)
 def add_voter(
-    node: Node,
-    directory_id: DirectoryId = None,
-    address: Address = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
+    cluster: Cluster, node: Node, directory_id: DirectoryId = None, address: Address = None
 ) -> None:
     """Make an observer a voter; wait until that is committed.
 
@@ -106,18 +100,12 @@ def add_voter(
         await admin.add_raft_voter(node, _uuid(found), where)
         return {"node": node, "directory_id": found, "address": where, "voter": True}
 
-    done = ask_admin(bootstrap, directory, work)
-    outcome(done, f"node {node} is a voter", json=json)
+    done = cluster.ask(work)
+    cluster.outcome(done, f"node {node} is a voter")
 
 
-@app.command()
-def remove_voter(
-    node: Node,
-    directory_id: DirectoryId = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
-) -> None:
+@cluster_command(app)
+def remove_voter(cluster: Cluster, node: Node, directory_id: DirectoryId = None) -> None:
     """Make a voter an observer; wait until that is committed.
 
     The voter does not have to run.
@@ -138,8 +126,8 @@ def remove_voter(
         await admin.remove_raft_voter(node, _uuid(found))
         return {"node": node, "directory_id": found, "voter": False}
 
-    done = ask_admin(bootstrap, directory, work)
-    outcome(done, f"node {node} is no longer a voter", json=json)
+    done = cluster.ask(work)
+    cluster.outcome(done, f"node {node} is no longer a voter")
 
 
 def _known_directory(replicas: tuple[QuorumReplica, ...], node: int) -> str | None:

@@ -4,10 +4,9 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
-from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings
-from quorumlog.cli.table import table
+from quorumlog.cli.connect import Cluster, cluster_command
+from quorumlog.cli.options import command_group
+from quorumlog.cli.output import EXIT_USAGE, fail, parse_settings, table
 
 app = command_group(
     "Show and change quotas of clients. A quorumlog cluster stores them and does NOT enforce them."
@@ -22,8 +21,9 @@ Entity = Annotated[
 ]
 
 
-@app.command()
+@cluster_command(app)
 def describe(
+    cluster: Cluster,
     entity: Entity = None,
     any_of: Annotated[
         list[str] | None,
@@ -32,9 +32,6 @@ def describe(
     strict: Annotated[
         bool, typer.Option("--strict", help="Match only entities without other types.")
     ] = False,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Show the quotas that match all of the options.
 
@@ -46,10 +43,8 @@ def describe(
       quorumlog quotas describe --entity user=alice --any client-id
     """
     named, types = _entity(entity), any_of or []
-    found = ask_admin(
-        bootstrap,
-        directory,
-        lambda admin: admin.describe_client_quotas(named, any_of=types, strict=strict),
+    found = cluster.ask(
+        lambda admin: admin.describe_client_quotas(named, any_of=types, strict=strict)
     )
     quotas = [{"entity": dict(one.entity), "values": dict(one.values)} for one in found]
     rows = [
@@ -58,11 +53,12 @@ def describe(
         for key, value in one.values.items()
     ]
     lines = table(("ENTITY", "QUOTA", "VALUE"), rows) if rows else ()
-    outcome({"quotas": quotas}, *lines, json=json, empty="no quotas")
+    cluster.outcome({"quotas": quotas}, *lines, empty="no quotas")
 
 
-@app.command()
+@cluster_command(app)
 def alter(
+    cluster: Cluster,
     entity: Entity = None,
     values: Annotated[
         list[str] | None, typer.Option("--set", metavar="QUOTA=NUMBER", help="Repeatable.")
@@ -70,9 +66,6 @@ def alter(
     delete: Annotated[
         list[str] | None, typer.Option(metavar="QUOTA", help="Delete a quota. Repeatable.")
     ] = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Set and delete quotas of one entity, all of them or none.
 
@@ -91,12 +84,8 @@ def alter(
     numbers = {
         key: _number(key, text) for key, text in parse_settings(values or [], "--set").items()
     }
-    ask_admin(
-        bootstrap,
-        directory,
-        lambda admin: admin.alter_client_quotas(named, numbers, delete=delete or []),
-    )
-    outcome({"entity": named, "altered": True}, f"altered {_entity_text(named)}", json=json)
+    cluster.ask(lambda admin: admin.alter_client_quotas(named, numbers, delete=delete or []))
+    cluster.outcome({"entity": named, "altered": True}, f"altered {_entity_text(named)}")
 
 
 def _entity(texts: list[str] | None) -> dict[str, str | None]:

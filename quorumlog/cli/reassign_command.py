@@ -9,9 +9,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json
-from quorumlog.cli.output import EXIT_USAGE, fail, outcome, say
+from quorumlog.cli.connect import Cluster, on_cluster
+from quorumlog.cli.output import EXIT_USAGE, fail, say
 from quorumlog.client import Admin, TopicPartition
 from quorumlog.client.core.metadata_cache import PartitionView
 from quorumlog.settings.servers import FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE
@@ -25,14 +24,15 @@ _RATES: Final = (LEADER_THROTTLED_RATE.name, FOLLOWER_THROTTLED_RATE.name)
 Targets = Mapping[TopicPartition, tuple[int, ...]]
 
 
+@on_cluster
 def reassign(
+    cluster: Cluster,
     topic: Annotated[str, typer.Option(metavar="NAME", help="Topic to move.")],
     brokers: Annotated[
         str | None, typer.Option(metavar="IDS", help="Brokers of the replicas, as 2,3,4.")
     ] = None,
     partition: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", min=0, help="Only this partition. Repeatable."),
+        list[int] | None, typer.Option(metavar="N", min=0, help="Only this partition. Repeatable.")
     ] = None,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Return to the earlier replicas.")
@@ -41,12 +41,8 @@ def reassign(
         bool, typer.Option("--detach", help="Do not wait until the replicas are in sync.")
     ] = False,
     throttle: Annotated[
-        int | None,
-        typer.Option(metavar="BYTES", min=1, help="Bytes a second of each broker."),
+        int | None, typer.Option(metavar="BYTES", min=1, help="Bytes a second of each broker.")
     ] = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Move the partitions of a topic to other brokers, or cancel the move.
 
@@ -75,16 +71,16 @@ def reassign(
         shown = [{"partition": at.partition, "replicas": [*ids]} for at, ids in targets.items()]
         return {"topic": topic, "completed": not detach, "partitions": shown}
 
-    done = ask_admin(bootstrap, directory, work)
+    done = cluster.ask(work)
     if cancel:
         indexes = [row["partition"] for row in done["partitions"]]
         told = (
             f"cancelled: {topic} {indexes}" if indexes else f"{topic} has no reassignment to cancel"
         )
-        outcome(done, told, json=json)
+        cluster.outcome(done, told)
         return
     lines = (f"{row['partition']:>4}  replicas {row['replicas']}" for row in done["partitions"])
-    outcome(done, *lines, json=json)
+    cluster.outcome(done, *lines)
 
 
 def moving_replicas(found: Mapping[int, PartitionView], targets: Targets) -> dict[str, str]:

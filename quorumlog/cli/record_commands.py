@@ -23,8 +23,7 @@ _ACKS: Final[dict[str, Any]] = {"all": "all", "-1": "all", "1": 1, "0": 0}
 def produce(
     topic: Topic,
     key_separator: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Split each line into key and value at this."),
+        str | None, typer.Option(metavar="TEXT", help="Split each line into key and value at this.")
     ] = None,
     header: Annotated[
         list[str] | None,
@@ -180,10 +179,7 @@ def consume(
 
     async def work() -> None:
         consumer = Consumer(
-            addresses,
-            group_id=group,
-            auto_offset_reset=reset,
-            isolation_level=isolation_level,
+            addresses, group_id=group, auto_offset_reset=reset, isolation_level=isolation_level
         )
         async with consumer:
             found = await consumer.partitions_for(topic)  # fails here if the topic does not exist

@@ -292,10 +292,7 @@ def _results(
 
 
 def _summary(
-    results: list[SimulationResult],
-    failed: list[SimulationResult],
-    seconds: float,
-    cpu_s: float,
+    results: list[SimulationResult], failed: list[SimulationResult], seconds: float, cpu_s: float
 ) -> dict[str, Any]:
     """Return the document; `seed` and `digest` of one run, `failed` of several."""
     committed = sum(result.committed for result in results)

@@ -12,11 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked
-from quorumlog.chaos.node_simulation.settings import (
-    PARTITIONS,
-    NodesResult,
-    NodesSettings,
-)
+from quorumlog.chaos.node_simulation.settings import PARTITIONS, NodesResult, NodesSettings
 from quorumlog.chaos.node_simulation.simulate import settings_of, shrink
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.cli.options import parse_duration_ms

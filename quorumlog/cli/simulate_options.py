@@ -53,9 +53,7 @@ Duration = Annotated[
 World = Annotated[
     str,
     typer.Option(
-        metavar="NAME",
-        help="Same as the argument.",
-        autocompletion=lambda: list(SUBJECTS),
+        metavar="NAME", help="Same as the argument.", autocompletion=lambda: list(SUBJECTS)
     ),
 ]
 NodeCount = Annotated[

@@ -6,16 +6,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from quorumlog.cli.config_commands import OF_THE_TOPIC
-from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import (
-    DEFAULT_DIR,
-    Dir,
-    Internal,
-    Json,
-    TopicSettings,
-    command_group,
-)
-from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings, say
+from quorumlog.cli.connect import Cluster, cluster_command
+from quorumlog.cli.options import Internal, TopicSettings, command_group
+from quorumlog.cli.output import EXIT_USAGE, fail, parse_settings, say
 from quorumlog.cli.status_lines import partition_line
 from quorumlog.client import Admin, KafkaError, NewTopic, TopicPartition
 from quorumlog.client.descriptions import TopicDescription
@@ -27,20 +20,17 @@ QUORUM_TIMEOUT_S: Final = 2.0  # longer than an election
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 
 
-@app.command()
+@cluster_command(app)
 def create(
+    cluster: Cluster,
     name: Name,
     partitions: Annotated[
         int, typer.Option(metavar="N", help="Number of partitions; -1: the brokers' default.")
     ] = -1,
     replication: Annotated[
-        int,
-        typer.Option(metavar="N", help="Replicas of each partition; -1: the brokers' default."),
+        int, typer.Option(metavar="N", help="Replicas of each partition; -1: the brokers' default.")
     ] = -1,
     config: TopicSettings = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Create a topic."""
     topic = NewTopic(
@@ -49,29 +39,20 @@ def create(
         replication_factor=replication,
         configs=parse_settings(config or []),
     )
-    ask_admin(bootstrap, directory, lambda admin: admin.create_topics([topic]))
-    outcome({"created": name}, f"created {name}", json=json)
+    cluster.ask(lambda admin: admin.create_topics([topic]))
+    cluster.outcome({"created": name}, f"created {name}")
 
 
-@app.command(name="list")
-def list_topics(
-    internal: Internal = False,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
-) -> None:
+@cluster_command(app, "list")
+def list_topics(cluster: Cluster, internal: Internal = False) -> None:
     """List the topics, without the internal ones."""
-    names = ask_admin(
-        bootstrap, directory, lambda admin: admin.list_topics(include_internal=internal)
-    )
+    names = cluster.ask(lambda admin: admin.list_topics(include_internal=internal))
     empty = "no topics" if internal else "only internal topics"
-    outcome({"topics": names}, *names, json=json, empty=empty)
+    cluster.outcome({"topics": names}, *names, empty=empty)
 
 
-@app.command()
-def describe(
-    name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
-) -> None:
+@cluster_command(app)
+def describe(cluster: Cluster, name: Name) -> None:
     """Show a topic's id, settings and partitions.
 
     One broker answers. Without an active controller it shows its last state, and stderr has a
@@ -85,7 +66,7 @@ def describe(
         own = {key: one.value for key, one in configs.items() if one.source == OF_THE_TOPIC}
         return found[name], dict(sorted(own.items())), has_quorum
 
-    topic, own, has_quorum = ask_admin(bootstrap, directory, work)
+    topic, own, has_quorum = cluster.ask(work)
     if not has_quorum:
         say("NO QUORUM: no active controller answers; below is the last state of one broker")
     rows: list[dict[str, Any]] = [
@@ -111,7 +92,7 @@ def describe(
         "has_quorum": has_quorum,
         "partitions": rows,
     }
-    outcome(described, title, *lines, json=json)
+    cluster.outcome(described, title, *lines)
 
 
 async def _has_quorum(admin: Admin) -> bool:
@@ -126,24 +107,20 @@ async def _has_quorum(admin: Admin) -> bool:
     return True
 
 
-@app.command()
-def delete(
-    name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
-) -> None:
+@cluster_command(app)
+def delete(cluster: Cluster, name: Name) -> None:
     """Delete a topic and its records."""
-    ask_admin(bootstrap, directory, lambda admin: admin.delete_topics([name]))
-    outcome({"deleted": name}, f"deleted {name}", json=json)
+    cluster.ask(lambda admin: admin.delete_topics([name]))
+    cluster.outcome({"deleted": name}, f"deleted {name}")
 
 
-@app.command()
+@cluster_command(app)
 def grow(
+    cluster: Cluster,
     name: Name,
     partitions: Annotated[
         int, typer.Option(metavar="N", min=1, help="New total number of partitions.")
     ],
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Add partitions to a topic. Keys may then map to other partitions.
 
@@ -151,25 +128,22 @@ def grow(
     Example:
       quorumlog topics grow orders --partitions 12
     """
-    ask_admin(bootstrap, directory, lambda admin: admin.create_partitions({name: partitions}))
+    cluster.ask(lambda admin: admin.create_partitions({name: partitions}))
     grown = {"name": name, "partitions": partitions}
-    outcome(grown, f"{name} has {partitions} partitions", json=json)
+    cluster.outcome(grown, f"{name} has {partitions} partitions")
 
 
-@app.command(name="delete-records")
+@cluster_command(app, "delete-records")
 def delete_records(
+    cluster: Cluster,
     name: Name,
     before: Annotated[
         str,
         typer.Option(metavar="N|end", help="Delete up to this offset (exclusive), or all records."),
     ],
     partition: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", min=0, help="Only this partition. Repeatable."),
+        list[int] | None, typer.Option(metavar="N", min=0, help="Only this partition. Repeatable.")
     ] = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Delete the oldest records of a topic, up to an offset. The topic stays.
 
@@ -188,6 +162,6 @@ def delete_records(
         starts = await admin.delete_records(dict.fromkeys(wanted, offset))
         return [{"partition": one.partition, "start": starts[one]} for one in wanted]
 
-    rows = ask_admin(bootstrap, directory, work)
+    rows = cluster.ask(work)
     lines = (f"{row['partition']:>4}  starts at {row['start']}" for row in rows)
-    outcome({"name": name, "partitions": rows}, *lines, json=json)
+    cluster.outcome({"name": name, "partitions": rows}, *lines)

@@ -5,24 +5,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group, parse_duration_ms
-from quorumlog.cli.output import outcome
-from quorumlog.cli.table import table
+from quorumlog.cli.connect import Cluster, cluster_command
+from quorumlog.cli.options import command_group, parse_duration_ms
+from quorumlog.cli.output import table
 from quorumlog.client import TopicPartition
 from quorumlog.clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from quorumlog.client import Admin
-    from quorumlog.client.descriptions import ProducerStateDescription, TransactionListing
+    from quorumlog.client.descriptions import ProducerStateDescription
 
 app = command_group("Show transactions, and abort a hanging one.")
 
 _HANGING: Final = ("topic", "partition", "producer_id", "producer_epoch", "start_offset", "idle_ms")
 
 
-@app.command(name="list")
+@cluster_command(app, "list")
 def list_transactions(
+    cluster: Cluster,
     state: Annotated[
         list[str] | None,
         typer.Option(
@@ -33,9 +33,6 @@ def list_transactions(
         str | None,
         typer.Option(metavar="RE2", help="Only ids that match this regular expression in full."),
     ] = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """List the transactional ids with their states.
 
@@ -45,23 +42,18 @@ def list_transactions(
       quorumlog transactions list --state Ongoing --json
       quorumlog transactions list --pattern 'copy-[0-9]+'
     """
-
-    async def work(admin: "Admin") -> list["TransactionListing"]:
-        return await admin.transactions.list(states=state or (), pattern=pattern)
-
-    found = [asdict(one) for one in ask_admin(bootstrap, directory, work)]
+    listed = cluster.ask(lambda admin: admin.transactions.list(states=state or (), pattern=pattern))
+    found = [asdict(one) for one in listed]
     rows = [list(one.values()) for one in found]
     names = ("TRANSACTIONAL ID", "STATE", "PRODUCER ID", "COORDINATOR")
     lines = table(names, rows) if rows else ()
-    outcome({"transactions": found}, *lines, json=json, empty="no transactional ids")
+    cluster.outcome({"transactions": found}, *lines, empty="no transactional ids")
 
 
-@app.command()
+@cluster_command(app)
 def describe(
+    cluster: Cluster,
     transactional_id: Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")],
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Show a coordinator's state of a transactional id.
 
@@ -69,20 +61,18 @@ def describe(
     Example:
       quorumlog transactions describe copy-1
     """
-
-    async def work(admin: "Admin") -> dict[str, Any]:
-        return asdict((await admin.transactions.describe([transactional_id]))[transactional_id])
-
-    found = ask_admin(bootstrap, directory, work)
+    described = cluster.ask(lambda admin: admin.transactions.describe([transactional_id]))
+    found = asdict(described[transactional_id])
     partitions = [str(TopicPartition(*one)) for one in found.pop("partitions")]
     document = {"transactional_id": transactional_id, **found, "partitions": partitions}
     lines = [f"{name.replace('_', ' ')}: {value}" for name, value in found.items()]
     lines.append(f"partitions: {' '.join(partitions) or 'none'}")
-    outcome(document, transactional_id, *(f"  {line}" for line in lines), json=json)
+    cluster.outcome(document, transactional_id, *(f"  {line}" for line in lines))
 
 
-@app.command(name="find-hanging")
+@cluster_command(app, "find-hanging")
 def find_hanging(
+    cluster: Cluster,
     topic: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this topic. Repeatable.")
     ] = None,
@@ -92,9 +82,6 @@ def find_hanging(
             metavar="TIME", help="Minimum time since the producer's last write to the partition."
         ),
     ] = "15m",
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Find transactions that no coordinator will end.
 
@@ -107,15 +94,11 @@ def find_hanging(
       quorumlog transactions find-hanging --topic orders --older-than 1m --json
     """
     idle_ms = parse_duration_ms(older_than)
-
-    async def work(admin: "Admin") -> list[dict[str, Any]]:
-        return await _hanging(admin, topic, idle_ms)
-
-    found = ask_admin(bootstrap, directory, work)
+    found = cluster.ask(lambda admin: _hanging(admin, topic, idle_ms))
     rows = [[one[name] for name in _HANGING] for one in found]
     names = [name.replace("_", " ").upper() for name in _HANGING]
     lines = table(names, rows) if rows else ()
-    outcome({"hanging": found}, *lines, json=json, empty="no transaction hangs")
+    cluster.outcome({"hanging": found}, *lines, empty="no transaction hangs")
 
 
 async def _hanging(admin: "Admin", names: list[str] | None, idle_ms: int) -> list[dict[str, Any]]:
@@ -150,8 +133,9 @@ async def _hanging(admin: "Admin", names: list[str] | None, idle_ms: int) -> lis
     ]
 
 
-@app.command()
+@cluster_command(app)
 def abort(
+    cluster: Cluster,
     topic: Annotated[str, typer.Option(metavar="NAME", help="The topic.")],
     partition: Annotated[int, typer.Option(metavar="N", min=0, help="The partition.")],
     start_offset: Annotated[
@@ -160,9 +144,6 @@ def abort(
             metavar="OFFSET", min=0, help="First offset of the transaction: see find-hanging."
         ),
     ],
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Abort a transaction in one partition.
 
@@ -186,7 +167,7 @@ def abort(
         )
         return one
 
-    one = ask_admin(bootstrap, directory, work)
+    one = cluster.ask(work)
     done = {
         "topic": topic,
         "partition": partition,
@@ -194,4 +175,4 @@ def abort(
         "producer_id": one.producer_id,
         "producer_epoch": one.producer_epoch,
     }
-    outcome(done, f"{at}: aborted the transaction of producer {one.producer_id}", json=json)
+    cluster.outcome(done, f"{at}: aborted the transaction of producer {one.producer_id}")

@@ -6,10 +6,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
-from quorumlog.cli.output import EXIT_USAGE, fail, outcome, text_of
-from quorumlog.cli.table import table
+from quorumlog.cli.connect import Cluster, cluster_command
+from quorumlog.cli.options import command_group
+from quorumlog.cli.output import EXIT_USAGE, fail, table, text_of
 from quorumlog.client import NewScramCredential
 
 app = command_group(
@@ -22,14 +21,12 @@ Mechanism = Annotated[
 ]
 
 
-@app.command()
+@cluster_command(app)
 def describe(
+    cluster: Cluster,
     users: Annotated[
         list[str] | None, typer.Argument(metavar="USER", help="Only these users.")
     ] = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Show the credentials of users.
 
@@ -42,9 +39,7 @@ def describe(
       quorumlog users describe
       quorumlog users describe alice --json
     """
-    found = ask_admin(
-        bootstrap, directory, lambda admin: admin.describe_user_scram_credentials(users or None)
-    )
+    found = cluster.ask(lambda admin: admin.describe_user_scram_credentials(users or None))
     described = [
         {
             "user": user,
@@ -60,11 +55,12 @@ def describe(
         for one in credentials or (None,)
     ]
     lines = table(("USER", "MECHANISM", "ITERATIONS"), rows) if rows else ()
-    outcome({"users": described}, *lines, json=json, empty="no users")
+    cluster.outcome({"users": described}, *lines, empty="no users")
 
 
-@app.command("set")
+@cluster_command(app, "set")
 def set_(
+    cluster: Cluster,
     user: User,
     mechanism: Mechanism = "SCRAM-SHA-256",
     iterations: Annotated[
@@ -76,9 +72,6 @@ def set_(
             metavar="FILE", help="File with the password as its first line; -: standard input."
         ),
     ] = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Set a user's password for a mechanism.
 
@@ -94,20 +87,14 @@ def set_(
     new = NewScramCredential(
         user=user, password=_password(password_file), mechanism=mechanism, iterations=iterations
     )
-    ask_admin(bootstrap, directory, lambda admin: admin.alter_user_scram_credentials([new]))
-    outcome(
-        {"user": user, "mechanism": mechanism, "set": True}, f"set {mechanism} of {user}", json=json
+    cluster.ask(lambda admin: admin.alter_user_scram_credentials([new]))
+    cluster.outcome(
+        {"user": user, "mechanism": mechanism, "set": True}, f"set {mechanism} of {user}"
     )
 
 
-@app.command()
-def delete(
-    user: User,
-    mechanism: Mechanism = "SCRAM-SHA-256",
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
-) -> None:
+@cluster_command(app)
+def delete(cluster: Cluster, user: User, mechanism: Mechanism = "SCRAM-SHA-256") -> None:
     """Delete a user's credential of a mechanism.
 
     \b
@@ -115,11 +102,9 @@ def delete(
       quorumlog users delete alice --mechanism SCRAM-SHA-512
     """
     gone = [(user, mechanism)]
-    ask_admin(
-        bootstrap, directory, lambda admin: admin.alter_user_scram_credentials(deletions=gone)
-    )
+    cluster.ask(lambda admin: admin.alter_user_scram_credentials(deletions=gone))
     deleted = {"user": user, "mechanism": mechanism, "deleted": True}
-    outcome(deleted, f"deleted {mechanism} of {user}", json=json)
+    cluster.outcome(deleted, f"deleted {mechanism} of {user}")
 
 
 def _password(file: str | None) -> str:

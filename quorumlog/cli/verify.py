@@ -42,7 +42,7 @@ Engine = Annotated[
     Literal["auto", "spark", "local"],
     typer.Option(
         help="local: in this process. spark: on Spark. auto: local, but spark for "
-        "20 million messages and more on 4 cores, or with --master.",
+        "20 million messages and more on 4 cores, or with --master."
     ),
 ]
 Master = Annotated[
@@ -50,8 +50,7 @@ Master = Annotated[
     typer.Option(metavar="URL", help="Spark master, as spark://host:port. Default: local cores."),
 ]
 SparkConf = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="Setting of Spark. Repeatable."),
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Setting of Spark. Repeatable.")
 ]
 Model = Annotated[
     str | None,

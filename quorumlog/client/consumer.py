@@ -13,11 +13,7 @@ from quorumlog.client.checks import (
     checked_subscription,
     checked_timestamps,
 )
-from quorumlog.client.core.position import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    PositionState,
-)
+from quorumlog.client.core.position import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PositionState
 from quorumlog.client.core.positions import Positions
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.closing import Close

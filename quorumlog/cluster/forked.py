@@ -183,11 +183,7 @@ class ForkServer:
     """
 
     def __init__(
-        self,
-        interpreter: Sequence[str],
-        preloaded: Sequence[str],
-        *,
-        outlives_nodes: bool = False,
+        self, interpreter: Sequence[str], preloaded: Sequence[str], *, outlives_nodes: bool = False
     ) -> None:
         ours, its_end = socket.socketpair()
         self._its_input: Final = ours

@@ -86,13 +86,7 @@ class NodeConfig:
         return "broker" in self.roles
 
 
-_REQUIRED: Final = (
-    "node.id",
-    "cluster.id",
-    "listeners",
-    "control.listener",
-    "log.dirs",
-)
+_REQUIRED: Final = ("node.id", "cluster.id", "listeners", "control.listener", "log.dirs")
 _VOTERS: Final = "controller.quorum.voters"
 _BOOTSTRAP: Final = "controller.quorum.bootstrap.servers"
 READERS: Final = (

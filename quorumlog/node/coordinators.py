@@ -12,7 +12,7 @@ from quorumlog.broker.transactions.io.broker_channels import kafka_peers
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.clock import wall_clock_ms
 from quorumlog.node.config import NodeConfig
-from quorumlog.node.substitutes import Substitutes
+from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.tasks import OnError
 
 
@@ -24,7 +24,7 @@ class Coordinators:
         config: NodeConfig,
         replicas: Replicas,
         producer_ids: ProducerIds,
-        substitutes: Substitutes,
+        dependencies: NodeDependencies,
         on_fatal: OnError,
     ) -> None:
         self.transactions: Final = TransactionService(
@@ -35,14 +35,14 @@ class Coordinators:
             settings=config.broker,
             wall_ms=wall_clock_ms,
             on_fatal=on_fatal,
-            rules=substitutes.transaction_rules,
+            rules=dependencies.transaction_rules,
         )
         self.groups: Final = GroupService(
             replicas=replicas,
             settings=config.broker,
             verifier=self.transactions.verifier,
             on_fatal=on_fatal,
-            rules=substitutes.group_rules,
+            rules=dependencies.group_rules,
         )
         replicas.add_leadership_listener(self.groups)
         replicas.add_leadership_listener(self.transactions)

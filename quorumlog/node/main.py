@@ -24,13 +24,13 @@ from quorumlog.broker.controller_requests.lifecycle import RegistrationFailed
 from quorumlog.invariants import InvariantViolation
 from quorumlog.node import config as configuration
 from quorumlog.node.config import NodeConfig
+from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.lock import AlreadyRunning, hold
 from quorumlog.node.node import Node
 from quorumlog.node.parent import Parent
 from quorumlog.node.progress import note_end, progress_file, report
 from quorumlog.node.room import Room, StartEnded
-from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.errors import DiskExhausted, StorageError, lacks_room
 from quorumlog.storage.io.checkpoints import LOCK_FILE
 from quorumlog.tasks import Tasks, log_failure
@@ -48,10 +48,10 @@ _logger: Final = logging.getLogger("quorumlog.node")
 _locks: Final[dict[Path, TextIO]] = {}  # of this process; the kernel releases them when it ends
 
 
-def main(arguments: Sequence[str], substitutes: Substitutes | None = None) -> int:
+def main(arguments: Sequence[str], dependencies: NodeDependencies | None = None) -> int:
     """Run one node until a signal stops it; return the exit status.
 
-    `substitutes` is for tests: a mutant of the chaos lab breaks one rule that way.
+    `dependencies` is for tests: a mutant of the chaos lab breaks one rule that way.
     """
     try:
         given = _parse(arguments)
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str], substitutes: Substitutes | None = None) -> in
         )
     raise_open_files_limit()
     try:
-        status = _run_node(config, substitutes or Substitutes(), given, parent)
+        status = _run_node(config, dependencies or NodeDependencies(), given, parent)
         if given.pid_file in _locks:
             note_end(progress_file(given.pid_file), status)
         return status
@@ -82,11 +82,11 @@ def main(arguments: Sequence[str], substitutes: Substitutes | None = None) -> in
 
 
 def _run_node(
-    config: NodeConfig, substitutes: Substitutes, given: argparse.Namespace, parent: Parent
+    config: NodeConfig, dependencies: NodeDependencies, given: argparse.Namespace, parent: Parent
 ) -> int:
     """Lock the node's directories and run it; return the exit status."""
     try:
-        return _run(lambda: _serve(config, substitutes, given, parent))
+        return _run(lambda: _serve(config, dependencies, given, parent))
     except CANNOT_RUN as error:
         return _end(str(error), EXIT_CANNOT_RUN)
     except OSError as error:
@@ -184,7 +184,7 @@ def _run(serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
 
 async def _serve(
-    config: NodeConfig, substitutes: Substitutes, given: argparse.Namespace, parent: Parent
+    config: NodeConfig, dependencies: NodeDependencies, given: argparse.Namespace, parent: Parent
 ) -> int:
     stopping, room = asyncio.Event(), Room()
     node: Node | None = None
@@ -207,7 +207,7 @@ async def _serve(
             await room.wait_for(partial(_hold, given.pid_file))
             reports.start(report(progress_file(given.pid_file), progress))
         refused = await room.wait_for(partial(_lock_directories, config))
-        node = await Node.made(config, substitutes, room, refused)
+        node = await Node.made(config, dependencies, room, refused)
         loop.set_exception_handler(partial(end_if_it_is_our_bug, node.fail))
         await node.start()
     except StartEnded as end:
@@ -249,9 +249,7 @@ async def end_tasks() -> None:
 
 
 def end_if_it_is_our_bug(
-    fail: Callable[[BaseException], None],
-    loop: asyncio.AbstractEventLoop,
-    context: dict[str, Any],
+    fail: Callable[[BaseException], None], loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 ) -> None:
     """Log the error of a callback or an unawaited task; an InvariantViolation ends the node."""
     loop.default_exception_handler(context)

@@ -23,11 +23,11 @@ from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.node import identity, status
 from quorumlog.node.config import NodeConfig
+from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.listeners import listen
 from quorumlog.node.node_broker import NodeBroker
 from quorumlog.node.room import Room, StartEnded
-from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import Tasks
@@ -50,7 +50,7 @@ class Node:
     async def made(
         cls,
         config: NodeConfig,
-        substitutes: Substitutes,
+        dependencies: NodeDependencies,
         room: Room,
         refused: Collection[Path] = (),
     ) -> "Node":
@@ -58,17 +58,17 @@ class Node:
 
         `refused`: the log directories that could not be locked.
         """
-        disk = substitutes.open_disk()  # once: a disk limits the number of open files
+        disk = dependencies.open_disk()  # once: a disk limits the number of open files
 
         async def make() -> Node:
-            return cls(config, substitutes, disk, room, refused)
+            return cls(config, dependencies, disk, room, refused)
 
         return await room.wait_for(make)
 
     def __init__(
         self,
         config: NodeConfig,
-        substitutes: Substitutes,
+        dependencies: NodeDependencies,
         disk: Disk,
         room: Room,
         refused: Collection[Path],
@@ -83,7 +83,7 @@ class Node:
         self._tasks: Final = Tasks(self.fail)
         shared_secret = read_secret(config.shared_secret_file)
         directories = identity.check_identities(disk, config, refused)
-        bind = substitutes.bind
+        bind = dependencies.bind
         with ExitStack() as bound:  # closed again if the rest fails
             self._control: Final = bind("control.listener", config.control)
             bound.callback(self._control.close)
@@ -91,7 +91,7 @@ class Node:
             if self._kafka is not None:
                 bound.callback(self._kafka.close)
             self.quorum: Final = _open_quorum(
-                disk, config, shared_secret, dict(directories)[str(config.log_dir)], substitutes
+                disk, config, shared_secret, dict(directories)[str(config.log_dir)], dependencies
             )
             self.broker: Final = (
                 NodeBroker(
@@ -99,7 +99,7 @@ class Node:
                     self.quorum,
                     disk,
                     directories=directories,
-                    substitutes=substitutes,
+                    dependencies=dependencies,
                     ready=self.ready,
                     on_fatal=self.fail,
                 )
@@ -193,7 +193,7 @@ def _open_quorum(
     config: NodeConfig,
     shared_secret: str | None,
     directory_id: str | None,
-    substitutes: Substitutes,
+    dependencies: NodeDependencies,
 ) -> MetadataQuorum:
     settings = MetadataQuorumSettings(
         cluster_id=config.cluster_id,
@@ -212,7 +212,7 @@ def _open_quorum(
         controller=config.controller,
     )
     try:
-        return MetadataQuorum(settings, disk, parts=substitutes.quorum)
+        return MetadataQuorum(settings, disk, dependencies=dependencies.quorum)
     except DiskExhausted:
         raise
     except StorageError as error:

@@ -25,11 +25,11 @@ from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.node.boot_gate import BootGate
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.coordinators import Coordinators
+from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.identity import OwnDirectory
 from quorumlog.node.listeners import listen
 from quorumlog.node.registration import log_directories, registration
-from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import OnError, Tasks
@@ -52,26 +52,26 @@ class NodeBroker:
         disk: Disk,
         *,
         directories: Sequence[OwnDirectory],
-        substitutes: Substitutes,
+        dependencies: NodeDependencies,
         ready: asyncio.Event,
         on_fatal: OnError,
     ) -> None:
         broker_id, controller = BrokerId(config.node_id), quorum.controller
-        announced = registration(config, directories, substitutes)
+        announced = registration(config, directories, dependencies)
         self._ready: Final = ready
         self._tasks: Final = Tasks(on_fatal)
         self.replicas: Final = Replicas(
             broker_id=broker_id,
             settings=config.broker,
-            logs=log_directories(config, directories, disk, substitutes, announced),
+            logs=log_directories(config, directories, disk, dependencies, announced),
             controller=controller,
-            partition_rules=substitutes.partition_rules,
+            partition_rules=dependencies.partition_rules,
             peer_addresses=config.peer_kafka,
-            new_surroundings=substitutes.new_surroundings,
+            new_dependencies=dependencies.new_dependencies,
         )
         self.metadata: Final = ImageWatch(self.replicas.is_to_lead)
         ids = ProducerIds(broker_id=broker_id, metadata=self.metadata, controller=controller)
-        coordinators = Coordinators(config, self.replicas, ids, substitutes, on_fatal)
+        coordinators = Coordinators(config, self.replicas, ids, dependencies, on_fatal)
         self.groups, self.transactions = coordinators.groups, coordinators.transactions
         self.replicas.add_leadership_listener(self.metadata)
         context = BrokerContext(
@@ -86,7 +86,7 @@ class NodeBroker:
             verifier=self.transactions.verifier,
             producer_ids=ids,
             controller=controller,
-            handlers=substitutes.handlers,
+            handlers=dependencies.handlers,
             wall_ms=wall_clock_ms,
         )
         self.server: Final = Server(context, on_fatal=on_fatal)

@@ -8,8 +8,8 @@ from quorumlog.chance import random_bytes
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.node.config import NodeConfig
+from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.identity import OwnDirectory, read_boot_id
-from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.io.disk import Disk
 from quorumlog.wire.codec.identifiers import BrokerId
 
@@ -18,7 +18,7 @@ def log_directories(
     config: NodeConfig,
     directories: Sequence[OwnDirectory],
     disk: Disk,
-    substitutes: Substitutes,
+    dependencies: NodeDependencies,
     announced: BrokerRegistration,
 ) -> LogDirectories:
     """Return the log directories; failed directories are included by their names only.
@@ -28,7 +28,7 @@ def log_directories(
     usable = []
     for path, directory_id in directories:
         if directory_id is not None:
-            directory = substitutes.new_logs(disk, path, config.log)
+            directory = dependencies.new_logs(disk, path, config.log)
             directory.directory_id = directory_id
             usable.append(directory)
     refused = [path for path, its_id in directories if its_id is None]
@@ -37,7 +37,7 @@ def log_directories(
 
 
 def registration(
-    config: NodeConfig, directories: Sequence[OwnDirectory], substitutes: Substitutes
+    config: NodeConfig, directories: Sequence[OwnDirectory], dependencies: NodeDependencies
 ) -> BrokerRegistration:
     """Return the registration of this process's broker."""
     metadata_dir = str(config.log_dir)
@@ -50,6 +50,6 @@ def registration(
         control_address=config.control_address,
         rack=config.rack,
         directory_id=some(directory_id, "a node has a metadata log directory"),
-        boot_id=read_boot_id(substitutes.boot_id_file),
+        boot_id=read_boot_id(dependencies.boot_id_file),
         min_insync_replicas=config.broker.min_insync_replicas,
     )

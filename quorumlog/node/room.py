@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from quorumlog.clock import monotonic_ms
-from quorumlog.lasting import LastingCondition
+from quorumlog.lasting_condition import LastingCondition
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.progress import Obstacles
 from quorumlog.storage.errors import DiskExhausted

@@ -218,9 +218,7 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
         "Overrides of the other nodes' Kafka listener addresses: id@host:port,...",
     ),
     _identity(
-        "log.dirs",
-        kinds.TEXTS,
-        "The log directories, one for each disk, separated by commas.",
+        "log.dirs", kinds.TEXTS, "The log directories, one for each disk, separated by commas."
     ),
     _identity(
         "metadata.log.dir",

@@ -167,9 +167,7 @@ class TopicConfig:
         aliases=(Alias("log.flush.scheduler.interval.ms", 1, str(LONG_MAX)),),
     )
     follower_replication_throttled_replicas = TopicSetting(
-        kinds.REPLICAS,
-        "",
-        "Replicas with throttled fetches: partition:broker,... or *.",
+        kinds.REPLICAS, "", "Replicas with throttled fetches: partition:broker,... or *."
     )
     index_interval_bytes = _int(
         4096,
@@ -178,9 +176,7 @@ class TopicConfig:
         server="log.index.interval.bytes",
     )
     leader_replication_throttled_replicas = TopicSetting(
-        kinds.REPLICAS,
-        "",
-        "Replicas that their leaders throttle: partition:broker,... or *.",
+        kinds.REPLICAS, "", "Replicas that their leaders throttle: partition:broker,... or *."
     )
     local_retention_bytes = _long(
         -2,
@@ -253,10 +249,7 @@ class TopicConfig:
         without_effect=NO_PREALLOCATION,
     )
     remote_log_copy_disable = TopicSetting(
-        kinds.FLAG,
-        "false",
-        "Whether a tiered log stops copying segments.",
-        without_effect=NO_TIERS,
+        kinds.FLAG, "false", "Whether a tiered log stops copying segments.", without_effect=NO_TIERS
     )
     remote_log_delete_on_disable = TopicSetting(
         kinds.FLAG,
@@ -287,10 +280,7 @@ class TopicConfig:
         ),
     )
     segment_bytes = _int(
-        1 << 30,
-        "Maximum bytes of a segment.",
-        least=SEGMENT_BYTES_MIN,
-        server="log.segment.bytes",
+        1 << 30, "Maximum bytes of a segment.", least=SEGMENT_BYTES_MIN, server="log.segment.bytes"
     )
     # DEVIATION: Kafka also accepts 4 to 11. No index entry fits, so that a log could not open.
     # docs/decisions/0040-accepted-without-effect.md

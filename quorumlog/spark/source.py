@@ -20,6 +20,13 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from quorumlog.client.errors import KafkaError
+from quorumlog.spark.cluster_reads import (
+    DataLost,
+    ends_of,
+    open_consumer,
+    partitions_of,
+    read_range,
+)
 from quorumlog.spark.options import SourceOptions, has_headers, parse_options
 from quorumlog.spark.ranges import (
     Document,
@@ -30,13 +37,6 @@ from quorumlog.spark.ranges import (
     limited,
     offsets_of,
     resolve,
-)
-from quorumlog.spark.reading import (
-    DataLost,
-    ends_of,
-    open_consumer,
-    partitions_of,
-    read_range,
 )
 
 if TYPE_CHECKING:

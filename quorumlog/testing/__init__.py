@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from quorumlog.testing.history import History
     from quorumlog.testing.manual_nemesis import ManualNemesis
     from quorumlog.testing.topics import FreshTopic, MakeTopic
-    from quorumlog.testing.waiting import wait_for_leaders, wait_until_lag_is_zero
+    from quorumlog.testing.waits import wait_for_leaders, wait_until_lag_is_zero
 
 __all__ = [
     "ChaosRun",
@@ -32,8 +32,8 @@ _HOME = {
     "MakeCluster": "quorumlog.testing.clusters",
     "FreshTopic": "quorumlog.testing.topics",
     "MakeTopic": "quorumlog.testing.topics",
-    "wait_for_leaders": "quorumlog.testing.waiting",
-    "wait_until_lag_is_zero": "quorumlog.testing.waiting",
+    "wait_for_leaders": "quorumlog.testing.waits",
+    "wait_until_lag_is_zero": "quorumlog.testing.waits",
 }
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from quorumlog.chaos.back_ends.equipment import Equipment, started
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+from quorumlog.chaos.back_ends.run_resources import Equipment, started
 from quorumlog.chaos.run.run_directory import CLUSTER_DIRECTORY
 from quorumlog.cluster import LocalCluster
 from quorumlog.cluster.layout import log_file

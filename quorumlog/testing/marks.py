@@ -230,10 +230,7 @@ def check_mark(mark: ChaosMark, seed: int | None) -> None:
     if seed is None:
         return
     schedule = draw_schedule(
-        seed,
-        faults=run.faults,
-        duration_ms=round(mark.duration_s * 1000),
-        overlap=run.overlap,
+        seed, faults=run.faults, duration_ms=round(mark.duration_s * 1000), overlap=run.overlap
     )
     if run.faults and not schedule.actions:
         raise ValueError(

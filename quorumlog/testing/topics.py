@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from quorumlog.client import NewTopic
 from quorumlog.client.sync import SyncAdmin
-from quorumlog.testing.waiting import wait_for_leaders
+from quorumlog.testing.waits import wait_for_leaders
 
 if TYPE_CHECKING:
     from quorumlog.cluster import LocalCluster

@@ -12,7 +12,7 @@ import pytest
 
 from quorumlog.chaos.checkers import Severity, check_history, verdict, witnesses
 from quorumlog.chaos.history import Operation
-from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.operations_table import table_of
 from tests.support.chaos.broker_faults import FAULTS
 from tests.support.chaos.broker_model import Fault, Run, consumed, produced
 from tests.support.chaos.hand_made_histories import found, rows_of

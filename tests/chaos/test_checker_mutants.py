@@ -14,8 +14,8 @@ import pytest
 
 from quorumlog.chaos.checkers import (
     check_history,
+    checker,
     final_reads,
-    judgement,
     kafka_log,
     linearizability,
     log_anomalies,
@@ -142,7 +142,7 @@ def test_without_its_rule_an_anomaly_is_missed(name: str, monkeypatch: pytest.Mo
         merged.results = [result for result in merged.results if result.name != name]
         return merged
 
-    monkeypatch.setattr(judgement, "merge", forgetful)
+    monkeypatch.setattr(checker, "merge", forgetful)
     assert check_history(table).valid is not False
 
 
@@ -268,7 +268,7 @@ RULES: dict[str, Broken] = {
         NAMED["a value resent by its client lies twice"],
     ),
     "what is not known does not matter": Broken(
-        judgement, "_gaps", nothing([]), NAMED["a key to which unknown sends went was never read"]
+        checker, "_gaps", nothing([]), NAMED["a key to which unknown sends went was never read"]
     ),
     "nothing needs to have succeeded": Broken(
         kafka_log, "_MUST_SUCCEED", lambda _: (), NAMED["every ordinary poll failed"]

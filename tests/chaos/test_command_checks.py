@@ -16,8 +16,7 @@ from quorumlog.chaos.checking.spark import SparkUnavailable
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.mutants import FOR_PROCESSES, mutant_module
 from quorumlog.chaos.mutants.registry import EVERY, MUTANTS
-from quorumlog.chaos.run.run_meta import meta_at_start
-from quorumlog.chaos.run.run_settings import RunSettings
+from quorumlog.chaos.run.run_settings import RunSettings, meta_at_start
 from quorumlog.cli.chaos_commands import app
 from quorumlog.cli.verify import check_engine, judge, verify
 from quorumlog.cluster.processes import Program

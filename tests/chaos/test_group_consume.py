@@ -9,7 +9,7 @@ import pytest
 from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.drivers.driver import DriverError, Record
 from quorumlog.chaos.history import read_history
-from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.operations_table import table_of
 from quorumlog.chaos.workloads.consumer_group_consume import ConsumerGroupConsume
 from quorumlog.chaos.workloads.group_consume import GroupConsume
 from tests.support.chaos.carried_out import carried_out

@@ -23,7 +23,7 @@ from quorumlog.chaos.checkers.verdict import Severity
 from quorumlog.chaos.checkers.version_order import distinct, order_versions, sorted_pairs
 from quorumlog.chaos.checkers.wgl import Answer, Budget, Timed, search
 from quorumlog.chaos.history import HistoryError, Message, Operation
-from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.operations_table import table_of
 from tests.support.chaos.hand_made_histories import History, found
 from tests.support.sizes import tries
 

@@ -13,18 +13,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from quorumlog.chaos.checkers import check_history, key_stitching
+from quorumlog.chaos.checkers import check_history, stitched_keys
 from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.entries import COUNT, READER
 from quorumlog.chaos.checkers.kafka_log import CHECKER, check
 from quorumlog.chaos.checkers.key_ranges import Evidence, examine, positions
-from quorumlog.chaos.checkers.key_stitching import stitch
 from quorumlog.chaos.checkers.reader_lag import LATE_NS
+from quorumlog.chaos.checkers.stitched_keys import stitch
 from quorumlog.chaos.checkers.verdict import Partial
 from quorumlog.chaos.checking import local
 from quorumlog.chaos.checking.local import check_in_parts
 from quorumlog.chaos.checking.parts import plan, row_groups
-from quorumlog.chaos.checking.parts.cutting import (
+from quorumlog.chaos.checking.parts.row_groups import RowGroups, find_row_groups
+from quorumlog.chaos.checking.parts.table_cuts import (
     Cuts,
     cut_by_key,
     cut_by_process,
@@ -32,9 +33,8 @@ from quorumlog.chaos.checking.parts.cutting import (
     spread,
     unpack,
 )
-from quorumlog.chaos.checking.parts.row_groups import RowGroups, find_row_groups
 from quorumlog.chaos.history import HistoryError, HistorySource, parquet
-from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.operations_table import table_of
 from quorumlog.chaos.history.parquet import write_operations
 from tests.support.chaos.hand_made_histories import Op, Row, rows_of
 from tests.support.chaos.joined_histories import apart, same
@@ -447,7 +447,7 @@ def test_what_is_wrong_at_a_border_is_found_and_by_one_condition_alone(
     # A stitch that forgets the condition is wrong: the tests above would find it.
     name = FOUND_BY[plant]
     forgotten = name not in ("_has_holes", "_stopped_early", "_worst_lag")
-    monkeypatch.setattr(key_stitching, name, lambda *_: forgotten)
+    monkeypatch.setattr(stitched_keys, name, lambda *_: forgotten)
     assert proved(key, [0, 6], facts) is not None
 
 

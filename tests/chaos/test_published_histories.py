@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quorumlog.chaos.checkers import Severity, check_history
-from quorumlog.chaos.checkers.guess import guess_model
+from quorumlog.chaos.checkers.registry import guess_model
 from quorumlog.chaos.history import HistoryError, read_history
 from quorumlog.chaos.verify import verify_history
 from tests.support.chaos.hand_made_histories import found

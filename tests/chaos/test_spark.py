@@ -23,7 +23,7 @@ from quorumlog.chaos.checking.spark.inputs import remote, remote_metadata
 from quorumlog.chaos.checking.spark.inputs import table_of as input_of
 from quorumlog.chaos.checking.spark.session import spark_session
 from quorumlog.chaos.history import HistoryError, HistorySource, HistoryWriter, read_history
-from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.operations_table import table_of
 from quorumlog.chaos.history.parquet import write_operations
 from quorumlog.chaos.history.schema import facts_of
 from quorumlog.chaos.verify import verify_history

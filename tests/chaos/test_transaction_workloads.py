@@ -18,7 +18,7 @@ from quorumlog.chaos.checkers import Severity, Verdict, check_history
 from quorumlog.chaos.checkers.checker import facts_of
 from quorumlog.chaos.checkers.kafka_log import CHECKER
 from quorumlog.chaos.history import HistoryError, Message, read_history
-from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.operations_table import table_of
 from tests.support.chaos.hand_made_histories import History, rows_of
 from tests.support.chaos.runs import checked_in_runs
 from tests.support.chaos.transaction_runs import WORKLOADS, judged

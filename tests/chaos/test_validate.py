@@ -12,7 +12,7 @@ import pytest
 from quorumlog.chaos.checkers import Verdict
 from quorumlog.chaos.history import HistoryError, HistoryWriter
 from quorumlog.chaos.history.model import NEVER_NS
-from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.operations_table import table_of
 from quorumlog.chaos.history.schema import OPERATIONS
 from quorumlog.chaos.history.validate import merge_facts, part_facts, validate
 from quorumlog.chaos.verify import verify_history

@@ -14,7 +14,7 @@ from quorumlog.chaos.checkers.kafka_log import ANOMALIES
 from quorumlog.chaos.checkers.registry import CHECKERS
 from quorumlog.chaos.checkers.verdict import Gap, Partial, merge, worst
 from quorumlog.chaos.history import HistoryWriter, Message
-from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.operations_table import table_of
 from quorumlog.chaos.report.fault_plot import bars_of
 from quorumlog.chaos.verify import verify_history
 from quorumlog.chaos.workloads.recreated_topic import KINDS, WORKLOAD

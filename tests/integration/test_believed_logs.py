@@ -240,9 +240,7 @@ def test_a_replica_that_lost_a_file_while_it_was_stopped_fetches_it_again(tmp_pa
         assert segment_of(cluster, 3).read_bytes() == whole
 
 
-def test_the_only_copy_that_is_damaged_has_no_leader_until_a_person_decides(
-    tmp_path: Path,
-) -> None:
+def test_the_only_copy_that_is_damaged_has_no_leader_until_a_person_decides(tmp_path: Path) -> None:
     async def elect(bootstrap: str) -> None:
         async with Admin(bootstrap) as admin:
             await admin.elect_leaders([AT], "unclean")

@@ -21,12 +21,7 @@ from quorumlog.client import (
     RebalanceListener,
     TopicPartition,
 )
-from tests.support.groups.single_broker import (
-    SETTINGS,
-    SingleBroker,
-    TestController,
-    single_broker,
-)
+from tests.support.groups.single_broker import SETTINGS, SingleBroker, TestController, single_broker
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration

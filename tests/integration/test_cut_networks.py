@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from quorumlog.addresses import host_and_port
-from quorumlog.chaos.back_ends.equipment import Equipment, started
+from quorumlog.chaos.back_ends.run_resources import Equipment, started
 from quorumlog.chaos.faults.fault import StepFault
 from quorumlog.chaos.faults.partitions import IsolateRole, PartitionOne
 from quorumlog.chaos.faults.requests import DropRequests, ReplyLost

@@ -17,10 +17,10 @@ from quorumlog import Admin, Consumer, Producer
 from quorumlog.client import NewTopic, TopicPartition
 from quorumlog.cluster import layout
 from quorumlog.node import config as configuration
+from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.node import Node
 from quorumlog.node.room import Room
-from quorumlog.node.substitutes import Substitutes
 
 pytestmark = pytest.mark.integration
 
@@ -74,7 +74,7 @@ class Site:
     async def running(self, data: Path) -> AsyncIterator[Node]:
         lines = layout.properties_file(self.directory, 1).read_text().splitlines()
         values = dict(line.split("=", 1) for line in lines) | {"log.dirs": str(data)}
-        node = await Node.made(configuration.build(values), Substitutes(), Room())
+        node = await Node.made(configuration.build(values), NodeDependencies(), Room())
         await node.start()
         try:
             yield node

@@ -37,14 +37,7 @@ class Run:
         self.out, self._is_due = out, is_due
         out.mkdir()
         command = [sys.executable, "-m", "quorumlog", "chaos", "run", "--out", str(out)]
-        command += [
-            "--fault",
-            "isolate-role:partition-leader",
-            "--duration",
-            "30s",
-            "--nodes",
-            "1",
-        ]
+        command += ["--fault", "isolate-role:partition-leader", "--duration", "30s", "--nodes", "1"]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

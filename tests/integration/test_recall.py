@@ -1,4 +1,4 @@
-"""The page of planted bugs tells the truth: its runs find what they say that they find."""
+"""The page of planted bugs shows the recorded results, and its runs find their bugs again."""
 
 import json
 from typing import Final
@@ -6,12 +6,11 @@ from typing import Final
 import pytest
 
 from quorumlog.chaos.mutants import every_mutant
-from quorumlog.chaos.mutants.registry import MUTANTS
 from tools import recall_table
 from tools.recall_page import cheapest, page
 from tools.recall_real import REAL_OPTIONS, read_real, sound_runs
-from tools.recall_runs import NODES, simulated, simulated_command
-from tools.recall_table import PAGE, lost, read, unsound
+from tools.recall_runs import MUTANTS, NODES, simulated, simulated_command
+from tools.recall_table import PAGE, Cell, Piece, Wanted, lost, next_piece, read, unsound
 
 RECALL: Final = read()
 IN_A_WORLD: Final = [
@@ -47,6 +46,15 @@ def test_at_least_forty_are_found_in_simulation_and_twelve_on_real_processes() -
     )
     assert not any(any(on_real[name]["told_by"]) for name in sound_runs() if name in on_real)
     assert {*REAL_OPTIONS} <= {*every_mutant()}
+
+
+def test_a_nightly_run_goes_on_at_the_next_seed_of_a_cell_without_a_finding() -> None:
+    cells: dict[str, Cell] = {"quorum": {"seed": None, "tried": 30}, NODES: {"seed": 3, "tried": 4}}
+    wanted = Wanted(mutants=["minority_commits"], levels=["cores", NODES], seeds=40)
+    piece = next_piece("minority_commits", cells, wanted)
+    assert piece == Piece("minority_commits", "quorum", 30, 40)
+    cells["quorum"]["tried"] = 40
+    assert next_piece("minority_commits", cells, wanted) is None
 
 
 @pytest.mark.integration

@@ -68,8 +68,7 @@ def subscribed(consumer: Consumer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "protocol"),
-    [(alone, "classic"), (subscribed, "classic"), (subscribed, "consumer")],
+    ("start", "protocol"), [(alone, "classic"), (subscribed, "classic"), (subscribed, "consumer")]
 )
 def test_every_life_of_a_topic_is_read_from_its_begin(
     cluster: LocalCluster,

@@ -8,14 +8,9 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from quorumlog.metadata_quorum.image import (
-    ClusterDelta,
-)
+from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import (
-    NO_LEADER,
-    Epoch,
-)
+from quorumlog.wire.codec.identifiers import NO_LEADER, Epoch
 from quorumlog.wire.codec.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from quorumlog.wire.codec.messages.list_offsets import (
     ListOffsetsPartition,

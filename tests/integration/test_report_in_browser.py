@@ -12,8 +12,8 @@ from quorumlog.chaos.checkers import Verdict
 from quorumlog.chaos.report import write_report
 from quorumlog.chaos.run.cluster_states import STATES_FILE
 from quorumlog.chaos.run.run_directory import VERDICT_FILE
-from quorumlog.chaos.store.pages import list_page, run_page
 from quorumlog.chaos.store.runs import find_run, find_runs
+from quorumlog.chaos.store.server import list_page, run_page
 from tests.support.chaos.browser import CHROMIUM, look_at, outside, overlapping
 from tests.support.chaos.hand_made_histories import History
 

@@ -14,7 +14,7 @@ from quorumlog.client.core.position import Position
 from quorumlog.client.core.positions import Positions
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core.messages import SnapshotId
-from quorumlog.metadata_quorum.driver import snapshotting
+from quorumlog.metadata_quorum.driver import snapshot_schedule
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord, ProducerIds
 from quorumlog.metadata_quorum.image.snapshot_records import records_of
@@ -176,6 +176,6 @@ def test_a_snapshot_that_lacks_a_record_is_found(monkeypatch: pytest.MonkeyPatch
     def incomplete(image: ClusterImage) -> Iterator[MetadataRecord]:
         return (record for record in records_of(image) if not isinstance(record, ProducerIds))
 
-    monkeypatch.setattr(snapshotting, "records_of", incomplete)
+    monkeypatch.setattr(snapshot_schedule, "records_of", incomplete)
     result = cut("idempotent_send", until_violated=True)
     assert result.violations[0].startswith("metadata-agree: ")

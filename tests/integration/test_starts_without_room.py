@@ -23,10 +23,10 @@ from quorumlog.client import NewTopic
 from quorumlog.cluster import layout
 from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 from quorumlog.node import config as configuration
+from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.node import Node
 from quorumlog.node.room import Room, StartEnded
-from quorumlog.node.substitutes import Substitutes
 from tests.support.storage.refusing import Refusing
 from tests.support.waiting import until
 
@@ -61,8 +61,8 @@ class Site:
     async def running(self, node_id: int, disk: SimDisk, room: Room) -> AsyncIterator[Node]:
         lines = layout.properties_file(self._directory, node_id).read_text().splitlines()
         values = dict(line.split("=", 1) for line in lines) | {"log.dirs": "/a,/b"}
-        substitutes = Substitutes(open_disk=lambda: disk)
-        node = await Node.made(configuration.build(values), substitutes, room)
+        dependencies = NodeDependencies(open_disk=lambda: disk)
+        node = await Node.made(configuration.build(values), dependencies, room)
         await node.start()
         try:
             yield node

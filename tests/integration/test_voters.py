@@ -294,9 +294,7 @@ def test_disks_that_are_lost_one_after_the_other_are_replaced_as_the_status_says
         assert {*acknowledged} <= asyncio.run(read_all(voters.cluster.bootstrap))
 
 
-def test_a_change_whose_leader_is_killed_is_made_or_not_and_another_goes_on(
-    voters: Voters,
-) -> None:
+def test_a_change_whose_leader_is_killed_is_made_or_not_and_another_goes_on(voters: Voters) -> None:
     voters.upgrade()
     with producing(voters.cluster.bootstrap) as acknowledged:
         for attempt in range(3):

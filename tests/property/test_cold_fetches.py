@@ -61,7 +61,7 @@ class Story:
     def append(self) -> None:
         if self.driver.partition.state.is_leader:
             append(self.replicas, records=self.batch())
-        elif not self.driver.is_cutting:
+        elif not self.driver.is_truncating:
             records = bytearray(self.batch())
             end = self.driver.log.log_end_offset
             restamp(records, 0, base_offset=end, leader_epoch=self.leader_epoch)
@@ -94,7 +94,7 @@ class Story:
         epoch = self.leader_epoch
         publish(self.replicas, image(leader_id, epoch, epoch, (leader_id,), replicas=(1, 2)))
         state = self.driver.partition.state
-        if leader_id == 2 and not self.driver.is_cutting:
+        if leader_id == 2 and not self.driver.is_truncating:
             end = self.rng.randint(state.log_start_offset, state.log_end_offset)
             diverged = events.LeaderDiverged(
                 leader_epoch=Epoch(epoch),

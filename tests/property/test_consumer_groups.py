@@ -19,11 +19,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from quorumlog.broker.groups.core.consumer import (
-    awaited_targets,
-    events,
-    targets,
-)
+from quorumlog.broker.groups.core.consumer import awaited_targets, events, targets
 from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup
 from quorumlog.broker.groups.core.consumer.membership import Membership
 from quorumlog.broker.groups.core.consumer.partitions import Partitions

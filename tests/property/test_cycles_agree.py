@@ -7,7 +7,7 @@ from typing import Any
 
 from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.history import Message, Operation
-from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.operations_table import table_of
 from tests.support.sizes import tries
 
 LISTS = ("x", "y")
@@ -142,10 +142,7 @@ def test_each_anomaly_of_lists_has_its_name() -> None:
             ok(("r", "x", (1,))),
             ok(("r", "x", (1, 2))),
         ],
-        "G1c": [
-            ok(("append", "x", 1), ("r", "y", (1,))),
-            ok(("append", "y", 1), ("r", "x", (1,))),
-        ],
+        "G1c": [ok(("append", "x", 1), ("r", "y", (1,))), ok(("append", "y", 1), ("r", "x", (1,)))],
         "G-single": [
             ok(("append", "x", 1), ("append", "y", 1)),
             ok(("r", "x", (1,)), ("r", "y", ())),

@@ -13,15 +13,11 @@ import pytest
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
-from quorumlog.broker.groups.core.joining import Joining
+from quorumlog.broker.groups.core.joins import Joins
 from quorumlog.broker.groups.core.pending_offsets import PendingOffsets
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import Key, LogRecord, OffsetRecord
-from quorumlog.broker.groups.core.requests import (
-    CommitOffsets,
-    CommittedOffset,
-    Join,
-)
+from quorumlog.broker.groups.core.requests import CommitOffsets, CommittedOffset, Join
 from quorumlog.broker.groups.core.rewrite import Rewrite
 from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffsets
@@ -112,7 +108,7 @@ def _same_generation(self: Rebalance, group: Group, now_ms: int) -> None:
     COMPLETE_JOIN(self, group, now_ms)
 
 
-def _replaces_in_memory(self: Joining, group: Group, request_id: int, joining: Join) -> None:
+def _replaces_in_memory(self: Joins, group: Group, request_id: int, joining: Join) -> None:
     old_id = group.static[joining.group_instance_id or ""]
     member = self._rename(group, old_id, joining.new_member_id)
     self._outbox.reply(request_id, self._rebalance.joined(group, member))
@@ -158,7 +154,7 @@ NOTE_PLAIN, COMPLETE = PendingOffsets.note_plain, TransactionalOffsets._handle_c
 PLANTED: dict[str, tuple[type, str, Callable[..., object]]] = {
     "a generation comes twice": (Rebalance, "_complete_join", _same_generation),
     "a static member is replaced in memory only": (
-        Joining, "_replace_once_stored", _replaces_in_memory,
+        Joins, "_replace_once_stored", _replaces_in_memory,
     ),
     "an offset that is being written is stable": (
         TransactionalOffsets, "unstable", _stable_while_written,
@@ -186,8 +182,8 @@ PLANTED: dict[str, tuple[type, str, Callable[..., object]]] = {
 
 
 class MovesTheStartBeforeTheSlicesAreCommitted(Rewrite):
-    def go_on(self) -> None:
-        super().go_on()
+    def resume(self) -> None:
+        super().resume()
         if self._has_slice_under_way and not self._todo and not self._groups:
             self._end()
 

@@ -24,10 +24,7 @@ from quorumlog.client.producer import Producer
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Message, Struct
-from quorumlog.wire.codec.messages.describe_producers import (
-    DescribeProducersRequest,
-    TopicRequest,
-)
+from quorumlog.wire.codec.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest
 from quorumlog.wire.codec.messages.init_producer_id import InitProducerIdRequest
 from quorumlog.wire.codec.messages.list_offsets import (
@@ -35,10 +32,7 @@ from quorumlog.wire.codec.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from quorumlog.wire.codec.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-)
+from quorumlog.wire.codec.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from quorumlog.wire.codec.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -47,12 +41,7 @@ from quorumlog.wire.codec.messages.write_txn_markers import (
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.peer import connected
 from tests.support.groups.asking import coordinator_is_ready, create
-from tests.support.groups.single_broker import (
-    SETTINGS,
-    SingleBroker,
-    TestController,
-    single_broker,
-)
+from tests.support.groups.single_broker import SETTINGS, SingleBroker, TestController, single_broker
 from tests.support.sizes import tries
 from tests.support.transactions.hostile_requests import HostileRequests, mutated
 from tests.support.waiting import until

@@ -65,10 +65,7 @@ class Client:
 
     def classic_join(self, member_id: str, owned: Has = frozenset()) -> Join:
         return classic_join(
-            member_id,
-            owned=some(*owned),
-            new_member_id=self.name,
-            group_instance_id=self.instance,
+            member_id, owned=some(*owned), new_member_id=self.name, group_instance_id=self.instance
         )
 
     def lose_all(self) -> None:
@@ -385,9 +382,7 @@ def test_a_mutant_is_found(name: str) -> None:
 
 
 @pytest.mark.planted
-def test_a_downgrade_that_loses_what_members_have_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_downgrade_that_loses_what_members_have_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     empty = encode_assignment(())
     monkeypatch.setattr(conversion, "encode_assignment", lambda assigned, names: empty)
     with pytest.raises((AssertionError, InvariantViolation)):

@@ -19,10 +19,7 @@ import pytest
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.core.partition_invariants import PartitionInvariants
-from quorumlog.broker.partitions.core.producer_state import (
-    BATCHES_KEPT,
-    ProducerStates,
-)
+from quorumlog.broker.partitions.core.producer_state import BATCHES_KEPT, ProducerStates
 from quorumlog.broker.partitions.core.roles import Follower, Leader, Role, Unassigned
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -11,15 +11,15 @@ import pytest
 
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.effects import Effect
-from quorumlog.broker.partitions.core.following import Followership
+from quorumlog.broker.partitions.core.followership import Followership
 from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
-from quorumlog.broker.partitions.core.leading import Leadership
+from quorumlog.broker.partitions.core.leadership import Leadership
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.core.producer_state import Check, ProducerStates
+from quorumlog.broker.partitions.core.reads import Reads
 from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Leader, Role
-from quorumlog.broker.partitions.core.serving import Serving
 from quorumlog.chaos.mutants.parts import Unchecked
 from quorumlog.chaos.mutants.replication import (
     CommitsAlone,
@@ -79,12 +79,12 @@ class TakesAnyRefusalForFinal(Leadership):
         return super().isr_answered(role, now_ms, event)
 
 
-class AnswersBeforeItsFollowersDelete(Serving):
+class AnswersBeforeItsFollowersDelete(Reads):
     def low_watermark(self) -> Offset:
         return self._state.kept_log_start_offset
 
 
-class AnswersBeforeItsOwnStartIsKept(Serving):
+class AnswersBeforeItsOwnStartIsKept(Reads):
     def low_watermark(self) -> Offset:
         state = self._state
         kept, state.kept_log_start_offset = state.kept_log_start_offset, state.log_start_offset

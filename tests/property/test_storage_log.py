@@ -5,12 +5,7 @@ from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.leader_epochs import EpochEntry, LeaderEpochs
@@ -197,10 +192,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 def test_a_log_is_a_list_of_batches() -> None:
-    run_state_machine_as_test(
-        LogMachine,
-        settings=examples(150, stateful_step_count=30),
-    )
+    run_state_machine_as_test(LogMachine, settings=examples(150, stateful_step_count=30))
 
 
 def dumb_end(entries: list[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int]:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from quorumlog.broker.transactions.core.adding import Adding
-from quorumlog.broker.transactions.core.held import Addition
 from quorumlog.broker.transactions.core.outbox import Change
+from quorumlog.broker.transactions.core.partition_additions import PartitionAdditions
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.broker.transactions.core.transaction import Transaction
+from quorumlog.broker.transactions.core.waiting_additions import Addition
 from quorumlog.chaos.mutants.transactions import COORDINATORS
 from quorumlog.invariants import InvariantViolation
 from tests.property.test_transactions import Transactions
@@ -31,30 +31,30 @@ UNTIL_FOUND = settings(
 )
 
 
-class WakesNobody(Adding):
-    def go_on(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
+class WakesNobody(PartitionAdditions):
+    def resume(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
         pass
 
 
-class WakesNobodyAfterARefusedWrite(Adding):
-    def go_on(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
+class WakesNobodyAfterARefusedWrite(PartitionAdditions):
+    def resume(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
         if transaction is None or not transaction.failures:
-            super().go_on(transaction, now_ms, transactional_id)
+            super().resume(transaction, now_ms, transactional_id)
 
 
-class WakesOne(Adding):
+class WakesOne(PartitionAdditions):
     """The others have come with it, have they not?"""
 
     def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
         super()._add(transaction, now_ms, additions[:1])
 
 
-class DropsAdditionsThatWaitForTooLong(Adding):
+class DropsAdditionsThatWaitForTooLong(PartitionAdditions):
     def answer_late(self, now_ms: int, limit: int) -> None:
         self._held.take_late(now_ms, limit)
 
 
-class BeginsTheNextTransactionForAnybody(Adding):
+class BeginsTheNextTransactionForAnybody(PartitionAdditions):
     def begins_behind(self, completed: Transaction, now_ms: int) -> Change | None:
         held = self._held.take(completed.transactional_id)
         return self._added(completed, now_ms, held) if held else None
@@ -128,7 +128,7 @@ def test_a_mutant_is_found(mutant: str) -> None:
 
 @pytest.mark.planted
 @pytest.mark.parametrize("kind", ADDING_MUTANTS, ids=[kind.__name__ for kind in ADDING_MUTANTS])
-def test_an_addition_that_is_lost_while_it_waits_is_found(kind: type[Adding]) -> None:
+def test_an_addition_that_is_lost_while_it_waits_is_found(kind: type[PartitionAdditions]) -> None:
     broken = type("Broken", (Transactions,), {"obeyed": replace(SOUND, adding=kind)})
     with pytest.raises((AssertionError, InvariantViolation)):
         run_machine(broken, settings=UNTIL_FOUND)

@@ -199,9 +199,7 @@ class Transactions(RuleBasedStateMachine):
         self.world.set_level(level)
 
     @rule(
-        survivors=st.integers(0, 2),
-        skew_ms=st.sampled_from((0, -300, 300)),
-        is_same=st.booleans(),
+        survivors=st.integers(0, 2), skew_ms=st.sampled_from((0, -300, 300)), is_same=st.booleans()
     )
     def the_coordinator_changes(self, survivors: int, skew_ms: int, is_same: bool) -> None:
         self.world.change_coordinator(survivors, skew_ms=skew_ms, is_same=is_same)

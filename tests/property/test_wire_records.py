@@ -48,13 +48,7 @@ def batches(
         offset += draw(st.integers(1, 5000)) if with_gaps else 1
         headers = draw(st.lists(st.tuples(texts, optional_bytes), max_size=2))
         records.append(
-            Record(
-                offset,
-                draw(times),
-                draw(optional_bytes),
-                draw(optional_bytes),
-                tuple(headers),
-            )
+            Record(offset, draw(times), draw(optional_bytes), draw(optional_bytes), tuple(headers))
         )
     return records
 

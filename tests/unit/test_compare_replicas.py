@@ -5,11 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.storage.io.checkpoints import (
-    CLEANED_FILE,
-    REPLICATION_FILE,
-    write_offset_checkpoint,
-)
+from quorumlog.storage.io.checkpoints import CLEANED_FILE, REPLICATION_FILE, write_offset_checkpoint
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch

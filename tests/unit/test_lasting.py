@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from quorumlog.lasting import LastingCondition
+from quorumlog.lasting_condition import LastingCondition
 
 LOGGER = logging.getLogger("lasting")
 

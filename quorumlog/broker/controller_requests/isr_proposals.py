@@ -32,10 +32,7 @@ class IsrProposals:
     """Runs one task. It sends no request while `broker_epoch()` is -1, that is, not registered."""
 
     def __init__(
-        self,
-        broker_id: BrokerId,
-        controller: ControllerClient,
-        broker_epoch: Callable[[], int],
+        self, broker_id: BrokerId, controller: ControllerClient, broker_epoch: Callable[[], int]
     ) -> None:
         self._broker_id: Final = broker_id
         self._controller: Final = controller

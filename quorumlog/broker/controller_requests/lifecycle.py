@@ -19,7 +19,7 @@ from quorumlog.backoff import Backoff
 from quorumlog.broker.settings import LifecycleSettings
 from quorumlog.chance import random_fraction
 from quorumlog.clock import monotonic_ms
-from quorumlog.lasting import LastingCondition
+from quorumlog.lasting_condition import LastingCondition
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistrar,

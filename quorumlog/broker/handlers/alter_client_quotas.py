@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from quorumlog.broker.coordination.core.partitioning import java_string_hash
+from quorumlog.broker.coordination.core.partition_hash import java_string_hash
 from quorumlog.broker.responses.controller_answers import changed_cluster
 from quorumlog.broker.responses.java_maps import entity_hash, in_map_order
 from quorumlog.broker.server.api import BrokerContext, answers

@@ -10,11 +10,7 @@ from quorumlog.metadata_quorum.cluster_changes import (
     Outcome,
     ScramAlteration,
 )
-from quorumlog.metadata_quorum.image.scram import (
-    ScramCredential,
-    ScramMechanism,
-    credential_of,
-)
+from quorumlog.metadata_quorum.image.scram import ScramCredential, ScramMechanism, credential_of
 from quorumlog.wire.codec.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,

@@ -4,10 +4,7 @@ from typing import Final
 
 from quorumlog.broker.responses.controller_answers import decided, shortened
 from quorumlog.broker.server.api import BrokerContext, answers
-from quorumlog.metadata_quorum.controller_client import (
-    NewPartitions,
-    TopicResult,
-)
+from quorumlog.metadata_quorum.controller_client import NewPartitions, TopicResult
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId

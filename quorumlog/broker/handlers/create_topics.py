@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from quorumlog.broker.responses.config_entries import topic_entries
 from quorumlog.broker.responses.controller_answers import decided, shortened
 from quorumlog.broker.server.api import BrokerContext, answers
-from quorumlog.metadata_quorum.controller_client import (
-    NewTopic,
-    TopicResult,
-)
+from quorumlog.metadata_quorum.controller_client import NewTopic, TopicResult
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.settings.servers import BrokerConfig
 from quorumlog.wire.codec.error_codes import ErrorCode

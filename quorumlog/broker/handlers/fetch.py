@@ -16,11 +16,7 @@ from quorumlog.broker.fetching.core.fetch_sessions import (
     FetchSession,
 )
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
-from quorumlog.broker.partitions.core.data_path import (
-    NO_REPLICA,
-    FetchedPartition,
-    PartitionFetch,
-)
+from quorumlog.broker.partitions.core.data_path import NO_REPLICA, FetchedPartition, PartitionFetch
 from quorumlog.broker.responses.cluster_view import leader_hints
 from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.broker.settings import RACK_SELECTOR
@@ -185,10 +181,7 @@ def _spec(
 
 
 def _response(
-    context: BrokerContext,
-    header: RequestHeader,
-    spec: FetchSpec,
-    fetched: list[FetchedPartition],
+    context: BrokerContext, header: RequestHeader, spec: FetchSpec, fetched: list[FetchedPartition]
 ) -> FetchResponse:
     """Encode the fetched partitions, in the order of the spec."""
     session_id = NO_SESSION if spec.session is None else spec.session.session_id

@@ -134,7 +134,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: ProduceReques
     steps = _append_each(context, header, request, answer)
     if _is_done(steps):
         return _conclude(request, answer)
-    return _go_on(steps, request, answer)
+    return _resume(steps, request, answer)
 
 
 def _append_each(
@@ -192,7 +192,7 @@ def _is_done(steps: Iterator[None]) -> bool:
     return True
 
 
-async def _go_on(
+async def _resume(
     steps: Iterator[None], request: ProduceRequest, answer: _Answer
 ) -> ProduceResponse | None:
     while True:

@@ -56,10 +56,7 @@ def _write(
     context: BrokerContext, at: TopicPartition, asked: WritableTxnMarker, epoch_max: int
 ) -> asyncio.Future[ErrorCode]:
     marker = TransactionMarker(
-        asked.producer_id,
-        asked.producer_epoch,
-        asked.coordinator_epoch,
-        asked.transaction_result,
+        asked.producer_id, asked.producer_epoch, asked.coordinator_epoch, asked.transaction_result
     )
     outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
     refusal = _refusal(context, at, asked, epoch_max)

@@ -137,9 +137,7 @@ def _log_without_effect(context: BrokerContext, resource: Resource) -> None:
         if len(unknown) > HINTS_MAX:
             hints.append(f"and {len(unknown) - HINTS_MAX} more")
         _logger.warning(
-            "unknown settings altered for %s, without effect: %s",
-            whose,
-            ", ".join(hints),
+            "unknown settings altered for %s, without effect: %s", whose, ", ".join(hints)
         )
 
 

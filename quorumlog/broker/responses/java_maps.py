@@ -8,7 +8,7 @@ Source: java.util.HashMap, String.hashCode and Objects.hash, by Java's specifica
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from quorumlog.broker.coordination.core.partitioning import java_string_hash
+from quorumlog.broker.coordination.core.partition_hash import java_string_hash
 
 K = TypeVar("K")
 BUCKETS: Final = 16  # of a map created without a capacity

@@ -228,9 +228,9 @@ class Connection(FrameProtocol):
         if not self._waits_for_turn:
             self._waits_for_turn = True
             self.pause_frames()
-            self._server.turns.wait(self._go_on)
+            self._server.turns.wait(self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Handle the frames that have waited for another turn of the loop."""
         self._waits_for_turn = False
         if not self.is_closing:

@@ -12,7 +12,7 @@ from quorumlog.broker.server.turns import Turns
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
 from quorumlog.invariants import InvariantViolation
-from quorumlog.lasting import LastingCondition
+from quorumlog.lasting_condition import LastingCondition
 
 BACKLOG: Final = 1024
 IDLE_CHECKS: Final = 10  # per idle time: a connection may stay idle a tenth longer than allowed

@@ -31,9 +31,9 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._next)
         return now_s >= self._ends_s
 
-    def wait(self, go_on: Callable[[], None]) -> None:
-        """Call `go_on` in one of the next turns; if that is over, too, it waits again."""
-        self._waiting.append(go_on)
+    def wait(self, resume: Callable[[], None]) -> None:
+        """Call `resume` in one of the next turns; if that is over, too, it waits again."""
+        self._waiting.append(resume)
 
     def _next(self) -> None:
         """Begin another turn with the waiting connections: at least one of them continues."""

@@ -12,12 +12,7 @@ from functools import partial
 from typing import Final
 
 from quorumlog import chance
-from quorumlog.chaos.back_ends.admin_churner import (
-    REFUSED,
-    AdminChurner,
-    drawn,
-    drawn_replicas,
-)
+from quorumlog.chaos.back_ends.admin_churner import REFUSED, AdminChurner, drawn, drawn_replicas
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.client import Admin, NewTopic, Producer, TopicPartition
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from quorumlog.chaos.checkers.verdict import CheckResult, Severity, Valid, Verdict
 
 if TYPE_CHECKING:
-    from quorumlog.chaos.checkers.check import check_history
+    from quorumlog.chaos.checkers.registry import check_history
 
 __all__ = ["CheckResult", "Severity", "Valid", "Verdict", "check_history"]
 
@@ -18,6 +18,6 @@ __all__ = ["CheckResult", "Severity", "Valid", "Verdict", "check_history"]
 def __getattr__(name: str) -> object:
     if name != "check_history":
         raise AttributeError(f"module 'quorumlog.chaos.checkers' has no attribute {name!r}")
-    from quorumlog.chaos.checkers.check import check_history
+    from quorumlog.chaos.checkers.registry import check_history
 
     return check_history

@@ -25,9 +25,9 @@ from quorumlog.chaos.checkers.verdict import Anomaly, Partial
 from quorumlog.chaos.history.model import HistoryError
 
 _ANOMALIES: Final = (
-    Anomaly(name="no-balance", meaning="A read found an account without a balance."),
-    Anomaly(name="wrong-total", meaning="A read's balances do not add up to the first read's."),
-    Anomaly(name="negative-balance", meaning="A read found an account below 0."),
+    Anomaly("no-balance", "A read found an account without a balance."),
+    Anomaly("wrong-total", "A read's balances do not add up to the first read's."),
+    Anomaly("negative-balance", "A read found an account below 0."),
 )
 
 
@@ -89,9 +89,5 @@ def _wrong(
 
 
 CHECKER: Final = calls_checker(
-    "bank",
-    TEXTS["bank"],
-    _ANOMALIES,
-    frozenset({"read", "transfer"}),
-    _check,
+    "bank", TEXTS["bank"], _ANOMALIES, frozenset({"read", "transfer"}), _check
 )

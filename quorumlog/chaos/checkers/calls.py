@@ -5,7 +5,7 @@ key of its first micro-operation, or "" if it has none.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.entries import FAIL, INFO, OK, Ints, sorted_codes
-from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
-from quorumlog.chaos.checkers.judgement import judge
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
 from quorumlog.chaos.checkers.verdict import (
     WITNESSES_MAX,
     Anomaly,
@@ -23,7 +22,6 @@ from quorumlog.chaos.checkers.verdict import (
     Gap,
     Partial,
     Severity,
-    Verdict,
 )
 from quorumlog.chaos.history.model import NEMESIS, NEVER_NS, OUTCOMES, HistoryError
 
@@ -64,17 +62,6 @@ def calls_checker(
         del facts  # no rule here needs facts about the whole history
         return check(calls.combine_chunks())
 
-    def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
-        return judge(
-            partials,
-            bands,
-            facts,
-            model=model,
-            text=text,
-            anomalies=ranked,
-            missing=nothing_done,
-        )
-
     return Checker(
         model=model,
         text=text,
@@ -83,11 +70,11 @@ def calls_checker(
         entries=CALLS,
         explode=explode,
         check=check_keys,
-        conclude=conclude,
+        missing=nothing_done,
     )
 
 
-def nothing_done(merged: Partial) -> list[str]:
+def nothing_done(merged: Partial, _: Facts) -> list[str]:
     """Return the reasons why a history proves nothing; an empty list if it is conclusive."""
     if not merged.counts.get("operations"):
         return ["the history is empty"]
@@ -210,17 +197,23 @@ def _told(calls: pa.Table, role: str, row: int) -> dict[str, Any]:
     values = [one["text"] or one["value"]]
     if one["values"] > 1:
         values.append(one["second_text"] or one["second"])
-    open_at = one["completed"] < 0 or one["completed_ns"] >= NEVER_NS
+    value = values[0] if len(values) == 1 else " -> ".join(str(value) for value in values)
+    return told_row(role, one, one["f"], value)
+
+
+def told_row(role: str, row: Mapping[str, Any], f: str, value: Any) -> dict[str, Any]:
+    """Return a row of CALLS or TRANSACTIONS as an operation of a witness."""
+    is_open = row["completed"] < 0 or row["completed_ns"] >= NEVER_NS
     return {
         "role": role,
-        "index": one["invoked"],
-        "completion": None if one["completed"] < 0 else one["completed"],
-        "process": one["process"],
-        "f": one["f"],
-        "type": OUTCOMES[one["outcome"]],
-        "invoked_ns": one["invoked_ns"],
-        "completed_ns": None if open_at else one["completed_ns"],
-        "value": values[0] if len(values) == 1 else " -> ".join(str(value) for value in values),
+        "index": row["invoked"],
+        "completion": None if row["completed"] < 0 else row["completed"],
+        "process": row["process"],
+        "f": f,
+        "type": OUTCOMES[row["outcome"]],
+        "invoked_ns": row["invoked_ns"],
+        "completed_ns": None if is_open else row["completed_ns"],
+        "value": value,
     }
 
 

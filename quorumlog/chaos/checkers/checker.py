@@ -10,18 +10,32 @@ A history may be split by process before `explode`, and by `key` before `check`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from quorumlog.chaos.checkers.fault_bands import Band
-from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Verdict
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED, Band, add_faults, ended_nodes
+from quorumlog.chaos.checkers.verdict import (
+    Anomaly,
+    Partial,
+    Severity,
+    Valid,
+    Verdict,
+    merge,
+    worst,
+)
 from quorumlog.chaos.history.schema import CUT_OFF, DENSE, ENDED, FINAL_READS
 
 SHARED: Final = -1  # position of an entry that every range receives: see Ranges
 APART: Final = -2  # position of an entry that no range receives
+_EFFECTS: Final[Mapping[Severity, Valid]] = {
+    Severity.ALLOWED: True,
+    Severity.UNKNOWN: "unknown",
+    Severity.INVALID: False,
+}
+_SHOWN: Final = 3  # examples of a gap that the verdict names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +63,6 @@ def facts_of(metadata: Mapping[bytes, bytes] | None) -> Facts:
         ended=ENDED in known,
         dense=DENSE in known,
     )
-
-
-class Conclude(Protocol):
-    """The last step of a check: from partial results to the verdict."""
-
-    def __call__(self, partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
-        """Merge the partial results and return the verdict. `bands`: when each fault was active."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +114,8 @@ class Checker:
     operations: every `f` that it accepts; a history with any other `f` is refused.
     micros: every micro-operation of its transactions (f = "txn").
     entries: the schema of the result of `explode`. It has a column `key` of strings.
+    missing: the reasons why the merged result lacks evidence for a verdict, in plain words.
+    join: one more partial result, from evidence that lies across keys.
     runs: how it explodes runs; None: only whole processes.
     ranges: how it proves a large key clean in ranges; None: a key is checked as a whole.
     """
@@ -118,7 +127,46 @@ class Checker:
     entries: pa.Schema
     explode: Callable[[pa.Table], pa.Table]
     check: Callable[[pa.Table, Facts], Partial]
-    conclude: Conclude
+    missing: Callable[[Partial, Facts], list[str]]
+    join: Callable[[Sequence[Partial]], Partial] | None = None
     micros: frozenset[str] = frozenset()
     runs: Runs | None = None
     ranges: Ranges | None = None
+
+    def conclude(self, partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
+        """Merge the partial results and return the verdict. `bands`: when each fault was active."""
+        joined = [] if self.join is None else [self.join(partials)]
+        merged = merge([*partials, *joined], self.anomalies)
+        for result in merged.results:
+            add_faults(result.witnesses, bands)
+        results = [*ended_nodes(bands), *merged.results]
+        reasons = [*self.missing(merged, facts), *_gaps(merged)]
+        if facts.cut_off:
+            reasons.insert(0, "the last line of the history is cut off")
+        elif not facts.ended:
+            reasons.insert(0, "the history has no end row: it is unfinished")
+        counts = dict(sorted(merged.counts.items()))
+        verdicts: list[Valid] = [True, *(_EFFECTS[result.severity] for result in results)]
+        verdicts += ["unknown" for _ in reasons]
+        return Verdict(
+            model=self.model,
+            text=self.text,
+            meanings={anomaly.name: anomaly.meaning for anomaly in self.anomalies},
+            valid=worst(verdicts),
+            operations=counts.pop("operations", 0),
+            results=results,
+            unknown_because=reasons,
+            figures={
+                **counts,
+                **merged.peaks,
+                "faults": sum(band.fault != NODE_ENDED for band in bands),
+            },
+        )
+
+
+def _gaps(merged: Partial) -> list[str]:
+    told = []
+    for reason, gap in sorted(merged.gaps.items()):
+        more = ", ..." if gap.count > _SHOWN else ""
+        told.append(f"{reason}: {gap.count} ({', '.join(gap.examples[:_SHOWN])}{more})")
+    return told

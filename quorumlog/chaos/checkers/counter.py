@@ -76,7 +76,7 @@ def _sums(at: Ints, value: Ints, sign: int, before: Ints) -> Ints:
 CHECKER: Final = calls_checker(
     "counter",
     TEXTS["counter"],
-    (Anomaly(name=_OUT_OF_BOUNDS, meaning="A read is no sum of earlier or concurrent adds."),),
+    (Anomaly(_OUT_OF_BOUNDS, "A read is no sum of earlier or concurrent adds."),),
     frozenset({"add", "read"}),
     _check,
 )

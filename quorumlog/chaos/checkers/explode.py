@@ -13,22 +13,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.entries import (
+    ASKED,
+    COMMITTED,
     COUNT,
     FINAL_END,
     FINAL_POLL,
     GROUP_FLAG,
+    OFFSETS,
+    OK,
     POLL,
     REBALANCED_FLAG,
     SEND,
     SOUGHT_FLAG,
     TXN_FLAG,
     Entries,
+    Ints,
     sorted_codes,
 )
 from quorumlog.chaos.checkers.positions import Changes, changes_before, position_changes
 from quorumlog.chaos.checkers.reader_lives import loss_errors, reader_lives
 from quorumlog.chaos.checkers.rows import Rows, rows_of
-from quorumlog.chaos.checkers.transaction_notes import transaction_notes
 from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, UNKNOWN_OFFSET, HistoryError
 
 _TXN: Final = "txn"
@@ -81,7 +85,7 @@ def _explode(rows: Rows, changes: Changes) -> pa.Table:
         _messages(rows, changes),
         _counts(_tally(rows)),
         loss_errors(rows, changes),
-        transaction_notes(rows),
+        _transaction_notes(rows),
     ]
     return pa.concat_tables([part.to_arrow() for part in parts])
 
@@ -173,4 +177,43 @@ def _counts(tally: dict[str, int]) -> Entries:
         kind=np.full(len(tally), COUNT, np.int8),
         value=np.array([*tally.values()], np.int64),
         **columns,
+    )
+
+
+def _transaction_notes(rows: Rows) -> Entries:
+    """Return the entries of all transactions and `committed` requests, besides their messages.
+
+    ASKED, for each send of a transaction that recorded when its commit was requested, with the
+    operation and the ordinal of the send; OFFSETS, for each offset of a group that a transaction
+    commits; COMMITTED, for each response with a committed offset of a group.
+    """
+    lengths = rows.lengths()
+    row = np.repeat(np.arange(len(rows)), lengths)
+    of_txn = rows.is_f(_TXN)[row]
+    micro_fs = np.array([*rows.micro_fs, ""])[rows.micro_f]
+    commits = np.flatnonzero(of_txn & (micro_fs == "commit"))
+    asked_ns = np.full(len(rows) + 1, -1)
+    asked_ns[row[commits]] = rows.value[commits]
+    sends = np.flatnonzero(of_txn & (micro_fs == "send") & (asked_ns[row] >= 0))
+    offsets = np.flatnonzero(of_txn & (micro_fs == "offsets"))
+    answers = np.flatnonzero(rows.is_f("committed")[row] & (rows.outcome[row] == OK))
+    places = np.concatenate([sends, offsets, answers])
+    kind = np.repeat([ASKED, OFFSETS, COMMITTED], [len(sends), len(offsets), len(answers)])
+    of = row[places]
+    ordinal: Ints = places - rows.starts[:-1][of]
+    return Entries(
+        keys=rows.keys,
+        key=rows.key[places],
+        kind=kind.astype(np.int8),
+        outcome=rows.outcome[of].astype(np.int8),
+        flags=np.zeros(len(places), np.int8),
+        offset=rows.offset[places],
+        value=rows.value[places],
+        op=rows.invoked[of],
+        completion=rows.completed[of],
+        process=rows.process[of],
+        invoked_ns=np.where(kind == ASKED, asked_ns[of], rows.invoked_ns[of]),
+        completed_ns=rows.completed_ns[of],
+        ordinal=ordinal.astype(np.int32),
+        segment=np.zeros(len(places), np.int32),
     )

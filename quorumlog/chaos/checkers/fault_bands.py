@@ -34,9 +34,7 @@ NODE_ENDED: Final = "node-ended"
 _ASKED: Final = "asked"
 _NO_FAULTS: Final = frozenset({"not-ready", "skipped", _ASKED})
 
-NODE_ENDED_ANOMALY: Final = Anomaly(
-    name=NODE_ENDED, meaning="A process ended that the lab had not killed."
-)
+NODE_ENDED_ANOMALY: Final = Anomaly(NODE_ENDED, "A process ended that the lab had not killed.")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,14 +1,18 @@
 """Rows and findings of the checkers that check one key after the other."""
 
-from collections.abc import Collection, Container, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.calls import refuse_others
+from quorumlog.chaos.checkers.checker import Checker, Facts
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
+from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.verdict import (
     WITNESSES_MAX,
     Anomaly,
@@ -169,3 +173,61 @@ def _told(role: str, row: Row) -> dict[str, Any]:
         "offset": row.offset,
         "value": row.value,
     }
+
+
+def rows_checker(
+    anomalies: Sequence[Anomaly],
+    *,
+    model: str,
+    operations: frozenset[str],
+    explode: Callable[[pa.Table], pa.Table],
+    check_key: Callable[[Sequence[Row], Partial], None],
+    evidence: Mapping[str, str],
+) -> Checker:
+    """Return a checker that calls `check_key` with the rows of each key, in order.
+
+    `evidence`: of each count that must not be 0, the reason for an unknown verdict if it is.
+    """
+
+    def check(entries: pa.Table, facts: Facts) -> Partial:
+        del facts  # no rule here needs facts about the whole history
+        partial = Partial()
+        for rows in rows_by_key(entries, partial):
+            check_key(rows, partial)
+        return partial
+
+    def missing(merged: Partial, _: Facts) -> list[str]:
+        return [reason for name, reason in evidence.items() if not merged.counts.get(name)]
+
+    return Checker(
+        model=model,
+        text=TEXTS[model],
+        anomalies=(NODE_ENDED_ANOMALY, *anomalies),
+        operations=operations,
+        entries=ENTRIES,
+        explode=explode,
+        check=check,
+        missing=missing,
+    )
+
+
+T = TypeVar("T")
+
+
+class Greatest(Generic[T]):
+    """The greatest of some things before an event. `event` and `rank` return when and how great."""
+
+    def __init__(
+        self, things: Iterable[T], *, event: Callable[[T], int], rank: Callable[[T], int]
+    ) -> None:
+        ordered = sorted(things, key=event)
+        self._events: Final = [event(one) for one in ordered]
+        self._greatest: Final[list[T]] = []
+        for one in ordered:
+            best = self._greatest[-1] if self._greatest else one
+            self._greatest.append(one if rank(one) > rank(best) else best)
+
+    def before(self, event: int) -> T | None:
+        """Return the greatest thing of an earlier event, or None."""
+        place = bisect_left(self._events, event)
+        return self._greatest[place - 1] if place else None

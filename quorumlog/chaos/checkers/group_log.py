@@ -22,86 +22,60 @@ that reports it. Sources: KIP-62, KIP-345, KIP-429; Kafka's consumer protocol.
 """
 
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
 import pyarrow as pa
 
-from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.explode import OPERATIONS
-from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
 from quorumlog.chaos.checkers.findings import (
-    ENTRIES,
     Findings,
+    Greatest,
     Row,
     count,
     entries_of,
-    rows_by_key,
+    rows_checker,
     rows_of,
 )
-from quorumlog.chaos.checkers.judgement import judge
-from quorumlog.chaos.checkers.moments import Greatest
-from quorumlog.chaos.checkers.texts import TEXTS
-from quorumlog.chaos.checkers.verdict import (
-    Anomaly,
-    Partial,
-    Severity,
-    Verdict,
-)
+from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
 
 ANOMALIES: Final = (
-    NODE_ENDED_ANOMALY,
-    Anomaly(name="lost-record", meaning="An acknowledged record lies beyond the end of its log."),
+    Anomaly("lost-record", "An acknowledged record lies beyond the end of its log."),
     Anomaly(
-        name="other-record",
-        meaning="The group received another record than the one acknowledged at that offset.",
+        "other-record",
+        "The group received another record than the one acknowledged at that offset.",
+    ),
+    Anomaly("committed-lost", "The group's committed offset is lower than an earlier commit."),
+    Anomaly(
+        "committed-stale",
+        "For a while, an older committed offset was returned, by a replaced coordinator.",
+        Severity.ALLOWED,
     ),
     Anomaly(
-        name="committed-lost",
-        meaning="The group's committed offset is lower than an earlier commit.",
+        "committed-ahead",
+        "The group's committed offset is higher than every offset in a commit request.",
+    ),
+    Anomaly("split-ownership", "Two members owned one partition in the same generation."),
+    Anomaly("generation-went-back", "The group's new generation is not above an earlier one."),
+    Anomaly(
+        "zombie-commit", "A member of an old generation committed after a newer generation existed."
     ),
     Anomaly(
-        name="committed-stale",
-        meaning="For a while, an older committed offset was returned, by a replaced coordinator.",
-        severity=Severity.ALLOWED,
+        "committed-went-back",
+        "A commit succeeded although the group had committed a higher offset before.",
     ),
     Anomaly(
-        name="committed-ahead",
-        meaning="The group's committed offset is higher than every offset in a commit request.",
+        "resumed-ahead", "A new owner started above every committed offset: it skipped records."
     ),
+    Anomaly("resumed-behind", "A new owner started below an earlier committed offset."),
+    Anomaly("group-skip", "A member did not receive the record after its last record."),
     Anomaly(
-        name="split-ownership", meaning="Two members owned one partition in the same generation."
-    ),
-    Anomaly(
-        name="generation-went-back",
-        meaning="The group's new generation is not above an earlier one.",
-    ),
-    Anomaly(
-        name="zombie-commit",
-        meaning="A member of an old generation committed after a newer generation existed.",
-    ),
-    Anomaly(
-        name="committed-went-back",
-        meaning="A commit succeeded although the group had committed a higher offset before.",
-    ),
-    Anomaly(
-        name="resumed-ahead",
-        meaning="A new owner started above every committed offset: it skipped records.",
-    ),
-    Anomaly(
-        name="resumed-behind", meaning="A new owner started below an earlier committed offset."
-    ),
-    Anomaly(
-        name="group-skip", meaning="A member did not receive the record after its last record."
-    ),
-    Anomaly(
-        name="undelivered",
-        meaning="The group has committed an offset above an acknowledged record that no member"
+        "undelivered",
+        "The group has committed an offset above an acknowledged record that no member"
         " was delivered.",
     ),
 )
 _MODEL: Final = "group_log"
-_TEXT: Final = TEXTS["group_log"]
 _OPERATIONS: Final = OPERATIONS | {"join", "group_poll", "commit", "committed"}
 _POLLS: Final = frozenset({"group_poll", "join"})
 _KINDS: Final = frozenset(
@@ -111,6 +85,12 @@ _KINDS: Final = frozenset(
 _LIVED: Final = "lived"
 _BEYOND: Final = "acknowledged records that the group has not committed past"
 _NO_END: Final = "no final read has reached the end of a key"
+_completed, _invoked, _offset, _value = map(attrgetter, ("completed", "invoked", "offset", "value"))
+_EVIDENCE: Final = {
+    "acknowledged": "no send was acknowledged",
+    "polled": "the group received no record",
+    "commits": "the group committed no offset",
+}
 
 
 def explode(table: pa.Table) -> pa.Table:
@@ -139,15 +119,6 @@ def explode(table: pa.Table) -> pa.Table:
         if row.kind == "assigned"
     ]
     return entries_of([*(row._replace(extra=before.get(row.invoked, 0)) for row in rows), *lives])
-
-
-def check(entries: pa.Table, facts: Facts) -> Partial:
-    """Check all keys of `entries`; each key's entries must be complete, in any order."""
-    del facts
-    partial = Partial()
-    for rows in rows_by_key(entries, partial):
-        _Key(rows, partial).check()
-    return partial
 
 
 class _Key:
@@ -313,51 +284,11 @@ class _Key:
             self._findings.add("resumed-ahead", note, ("assigned", assigned), ("first", first))
 
 
-def _invoked(entry: Row) -> int:
-    return entry.invoked
-
-
-def _completed(entry: Row) -> int:
-    return entry.completed
-
-
-def _offset(entry: Row) -> int:
-    return entry.offset
-
-
-def _value(entry: Row) -> int:
-    return entry.value
-
-
-def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
-    """Merge the partial results and return the verdict."""
-    return judge(
-        partials,
-        bands,
-        facts,
-        model=_MODEL,
-        text=_TEXT,
-        anomalies=ANOMALIES,
-        missing=_missing,
-    )
-
-
-def _missing(merged: Partial) -> list[str]:
-    wanted = {
-        "acknowledged": "no send was acknowledged",
-        "polled": "the group received no record",
-        "commits": "the group committed no offset",
-    }
-    return [reason for name, reason in wanted.items() if not merged.counts.get(name)]
-
-
-CHECKER: Final = Checker(
+CHECKER: Final = rows_checker(
+    ANOMALIES,
     model=_MODEL,
-    text=_TEXT,
-    anomalies=ANOMALIES,
     operations=_OPERATIONS,
-    entries=ENTRIES,
     explode=explode,
-    check=check,
-    conclude=conclude,
+    check_key=lambda rows, partial: _Key(rows, partial).check(),
+    evidence=_EVIDENCE,
 )

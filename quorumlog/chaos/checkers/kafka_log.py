@@ -7,14 +7,13 @@ Anomalies of severity INVALID make the verdict False. Missing evidence (no ackno
 final reads, rows that do not fit the model) makes it "unknown", never True.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from quorumlog.chaos.checkers.checker import Checker, Facts, Ranges, Runs
-from quorumlog.chaos.checkers.context import context_of
 from quorumlog.chaos.checkers.entries import (
     ASKED,
     COUNT,
@@ -29,24 +28,19 @@ from quorumlog.chaos.checkers.entries import (
     Entries,
     Flags,
 )
-from quorumlog.chaos.checkers.explode import (
-    OPERATIONS,
-    explode_lives,
-    explode_run,
-    explode_table,
-)
-from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
+from quorumlog.chaos.checkers.explode import OPERATIONS, explode_lives, explode_run, explode_table
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
 from quorumlog.chaos.checkers.final_reads import final_reads
-from quorumlog.chaos.checkers.judgement import judge
 from quorumlog.chaos.checkers.key_ranges import examine, positions
-from quorumlog.chaos.checkers.key_stitching import stitch
 from quorumlog.chaos.checkers.linearizability import bounds_of, check_log
 from quorumlog.chaos.checkers.log_anomalies import gaps_of, log_anomalies
 from quorumlog.chaos.checkers.log_ends import end_anomalies
 from quorumlog.chaos.checkers.log_transactions import join_keys, of_transactions
 from quorumlog.chaos.checkers.order_anomalies import order_anomalies
+from quorumlog.chaos.checkers.positions import context_of
 from quorumlog.chaos.checkers.reader_lag import reader_lag, stopped_early
 from quorumlog.chaos.checkers.reader_lives import CORRUPT
+from quorumlog.chaos.checkers.stitched_keys import stitch
 from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.verdict import (
     Anomaly,
@@ -54,7 +48,6 @@ from quorumlog.chaos.checkers.verdict import (
     Gap,
     Partial,
     Severity,
-    Verdict,
     first_examples,
 )
 from quorumlog.chaos.checkers.version_order import (
@@ -67,102 +60,62 @@ from quorumlog.chaos.checkers.witnesses import Told, invalid
 
 ANOMALIES: Final = (
     NODE_ENDED_ANOMALY,
-    Anomaly(name="phantom", meaning="A poll returned a value that was never sent."),
-    Anomaly(name="G1a", meaning="A poll returned the value of a failed send (aborted read)."),
+    Anomaly("phantom", "A poll returned a value that was never sent."),
+    Anomaly("G1a", "A poll returned the value of a failed send (aborted read)."),
+    Anomaly("G1b", "A poll returned a transaction's record before its commit was requested."),
+    Anomaly("precommitted-read", "A transaction polled a record that it had sent itself."),
+    Anomaly("G1c", "Transactions polled each other's records in a circle."),
+    Anomaly("inconsistent-offsets", "Clients saw two different values at one offset."),
+    Anomaly("duplicate", "Clients saw one value at more than one offset."),
     Anomaly(
-        name="G1b",
-        meaning="A poll returned a transaction's record before its commit was requested.",
+        "lost-write", "An acknowledged value is missing, although readers read past its offset."
+    ),
+    Anomaly("vanished-write", "A value was polled once, but is missing from the final reads."),
+    Anomaly("consumed-twice", "Two committed transactions of a group consumed the same record."),
+    Anomaly("unconsumed", "A group consumed past a record that no transaction consumed."),
+    Anomaly("offset-ahead", "A group received an offset that no transaction committed."),
+    Anomaly(
+        "offset-lost", "A group received a lower offset than an earlier transaction committed."
+    ),
+    Anomaly("corrupt-read", "A reader received bytes that fail their checksum."),
+    Anomaly(
+        "truncated-read",
+        "A reader's position was beyond the log's end: records that it read are gone.",
     ),
     Anomaly(
-        name="precommitted-read", meaning="A transaction polled a record that it had sent itself."
+        "log-end-regression", "A log's end was reported below an earlier record or an earlier end."
+    ),
+    Anomaly("hole", "Offsets have no record, in a log without gaps by design."),
+    Anomaly("nonlinearizable-log", "A record was in the log before a record below it was sent."),
+    Anomaly("G1c-realtime", "A poll returned a transaction's record before it was sent."),
+    Anomaly("nonmonotonic-send", "A process's later send went to a lower offset."),
+    Anomaly(
+        "int-nonmonotonic-send", "Within one operation, a later message went to a lower offset."
+    ),
+    Anomaly("int-poll-skip", "One poll left out records between two that it returned."),
+    Anomaly(
+        "int-nonmonotonic-poll", "One poll returned a record before a record with a lower offset."
+    ),
+    Anomaly("poll-skip", "A process's next poll left out records after its last one."),
+    Anomaly("nonmonotonic-poll", "A process's next poll went back behind its last one."),
+    Anomaly("G0", "Transactions wrote before each other in a circle.", Severity.ALLOWED),
+    Anomaly(
+        "G0-realtime",
+        "A transaction's record was in the log before a record below it was sent.",
+        Severity.ALLOWED,
     ),
     Anomaly(
-        name="G1c",
-        meaning="Transactions polled each other's records in a circle.",
-    ),
-    Anomaly(name="inconsistent-offsets", meaning="Clients saw two different values at one offset."),
-    Anomaly(name="duplicate", meaning="Clients saw one value at more than one offset."),
-    Anomaly(
-        name="lost-write",
-        meaning="An acknowledged value is missing, although readers read past its offset.",
+        "int-send-skip",
+        "Between two sends of one transaction lie records of others.",
+        Severity.ALLOWED,
     ),
     Anomaly(
-        name="vanished-write",
-        meaning="A value was polled once, but is missing from the final reads.",
+        "late-read",
+        "A reader received a record long after its acknowledgement, or never.",
+        Severity.ALLOWED,
     ),
     Anomaly(
-        name="consumed-twice",
-        meaning="Two committed transactions of a group consumed the same record.",
-    ),
-    Anomaly(
-        name="unconsumed",
-        meaning="A group consumed past a record that no transaction consumed.",
-    ),
-    Anomaly(
-        name="offset-ahead",
-        meaning="A group received an offset that no transaction committed.",
-    ),
-    Anomaly(
-        name="offset-lost",
-        meaning="A group received a lower offset than an earlier transaction committed.",
-    ),
-    Anomaly(name="corrupt-read", meaning="A reader received bytes that fail their checksum."),
-    Anomaly(
-        name="truncated-read",
-        meaning="A reader's position was beyond the log's end: records that it read are gone.",
-    ),
-    Anomaly(
-        name="log-end-regression",
-        meaning="A log's end was reported below an earlier record or an earlier end.",
-    ),
-    Anomaly(name="hole", meaning="Offsets have no record, in a log without gaps by design."),
-    Anomaly(
-        name="nonlinearizable-log",
-        meaning="A record was in the log before a record below it was sent.",
-    ),
-    Anomaly(
-        name="G1c-realtime", meaning="A poll returned a transaction's record before it was sent."
-    ),
-    Anomaly(name="nonmonotonic-send", meaning="A process's later send went to a lower offset."),
-    Anomaly(
-        name="int-nonmonotonic-send",
-        meaning="Within one operation, a later message went to a lower offset.",
-    ),
-    Anomaly(
-        name="int-poll-skip", meaning="One poll left out records between two that it returned."
-    ),
-    Anomaly(
-        name="int-nonmonotonic-poll",
-        meaning="One poll returned a record before a record with a lower offset.",
-    ),
-    Anomaly(name="poll-skip", meaning="A process's next poll left out records after its last one."),
-    Anomaly(
-        name="nonmonotonic-poll", meaning="A process's next poll went back behind its last one."
-    ),
-    Anomaly(
-        name="G0",
-        meaning="Transactions wrote before each other in a circle.",
-        severity=Severity.ALLOWED,
-    ),
-    Anomaly(
-        name="G0-realtime",
-        meaning="A transaction's record was in the log before a record below it was sent.",
-        severity=Severity.ALLOWED,
-    ),
-    Anomaly(
-        name="int-send-skip",
-        meaning="Between two sends of one transaction lie records of others.",
-        severity=Severity.ALLOWED,
-    ),
-    Anomaly(
-        name="late-read",
-        meaning="A reader received a record long after its acknowledgement, or never.",
-        severity=Severity.ALLOWED,
-    ),
-    Anomaly(
-        name="unseen",
-        meaning="Acknowledged values were never polled: lost, or merely late.",
-        severity=Severity.UNKNOWN,
+        "unseen", "Acknowledged values were never polled: lost, or merely late.", Severity.UNKNOWN
     ),
 )
 _MODEL: Final = "kafka_log"
@@ -201,19 +154,6 @@ def check(table: pa.Table, facts: Facts) -> Partial:
         if examples:
             partial.gaps[reason] = _gap(examples)
     return partial
-
-
-def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
-    """Merge the partial results and return the verdict."""
-    return judge(
-        [*partials, join_keys(partials)],
-        bands,
-        facts,
-        model=_MODEL,
-        text=_TEXT,
-        anomalies=ANOMALIES,
-        missing=lambda merged: _missing(merged, facts),
-    )
 
 
 def _missing(merged: Partial, facts: Facts) -> list[str]:
@@ -302,7 +242,8 @@ CHECKER: Final = Checker(
     entries=ENTRY_SCHEMA,
     explode=explode_table,
     check=check,
-    conclude=conclude,
+    missing=_missing,
+    join=join_keys,
     runs=Runs(context=context_of, explode=explode_run, explode_context=explode_lives),
     ranges=Ranges(positions=positions, examine=examine, stitch=stitch),
 )

@@ -15,14 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quorumlog.chaos.checkers.calls import (
-    calls_checker,
-    count_calls,
-    found,
-    gap,
-    value_of,
-    witness,
-)
+from quorumlog.chaos.checkers.calls import calls_checker, count_calls, found, gap, value_of, witness
 from quorumlog.chaos.checkers.checker import Checker
 from quorumlog.chaos.checkers.entries import FAIL, OK, Flags, Ints, sorted_codes
 from quorumlog.chaos.checkers.model import Call, Model
@@ -44,8 +37,8 @@ from quorumlog.chaos.checkers.zones import (
 NONLINEARIZABLE: Final = "nonlinearizable"
 ANOMALIES: Final = (
     Anomaly(
-        name=NONLINEARIZABLE,
-        meaning="No order of a key's operations, each at a moment of its run, explains them.",
+        NONLINEARIZABLE,
+        "No order of a key's operations, each at a moment of its run, explains them.",
     ),
 )
 _EASY: Final = Budget(steps=200_000, held_bytes=64 << 20)

@@ -14,12 +14,7 @@ from typing import Any, Final
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
 from quorumlog.chaos.checkers.texts import TEXTS
-from quorumlog.chaos.checkers.transactions import (
-    Findings,
-    Micro,
-    Transaction,
-    transactions_checker,
-)
+from quorumlog.chaos.checkers.transactions import Findings, Micro, Transaction, transactions_checker
 from quorumlog.chaos.checkers.verdict import Anomaly
 from quorumlog.chaos.history.model import HistoryError
 
@@ -28,15 +23,15 @@ READ: Final = "r"
 _READERS_MAX: Final = 64  # readers of the longest list with edges to unread values
 
 _ANOMALIES: Final = (
-    Anomaly(name="phantom", meaning="A read returned a value that no transaction appended."),
-    Anomaly(name="G1a", meaning="A read returned a value of a failed transaction (aborted read)."),
-    Anomaly(name="duplicate-elements", meaning="One read returned a value twice."),
+    Anomaly("phantom", "A read returned a value that no transaction appended."),
+    Anomaly("G1a", "A read returned a value of a failed transaction (aborted read)."),
+    Anomaly("duplicate-elements", "One read returned a value twice."),
     Anomaly(
-        name="incompatible-order",
-        meaning="Two reads, or a read and a transaction, disagree about the order of a list.",
+        "incompatible-order",
+        "Two reads, or a read and a transaction, disagree about the order of a list.",
     ),
-    Anomaly(name="internal", meaning="A transaction does not see its own earlier operations."),
-    Anomaly(name="G1b", meaning="A read returned a part of a transaction (intermediate read)."),
+    Anomaly("internal", "A transaction does not see its own earlier operations."),
+    Anomaly("G1b", "A read returned a part of a transaction (intermediate read)."),
 )
 
 
@@ -237,9 +232,5 @@ def _connect_reads(
 
 
 CHECKER: Final = transactions_checker(
-    "list-append",
-    TEXTS["list-append"],
-    _ANOMALIES,
-    frozenset({APPEND, READ}),
-    _judge,
+    "list-append", TEXTS["list-append"], _ANOMALIES, frozenset({APPEND, READ}), _judge
 )

@@ -23,63 +23,57 @@ Sources: KIP-79, KIP-207, KIP-734.
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import Final
 
 import pyarrow as pa
 
-from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.explode import OPERATIONS
-from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
 from quorumlog.chaos.checkers.findings import (
-    ENTRIES,
     Findings,
+    Greatest,
     Row,
     count,
     entries_of,
-    rows_by_key,
+    rows_checker,
     rows_of,
 )
-from quorumlog.chaos.checkers.judgement import judge
-from quorumlog.chaos.checkers.moments import Greatest
-from quorumlog.chaos.checkers.texts import TEXTS
-from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity, Verdict
+from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
 
 ANOMALIES: Final = (
-    NODE_ENDED_ANOMALY,
+    Anomaly("start-moved", "The log starts above offset 0 although no record was deleted."),
+    Anomaly("end-went-back", "One client received a lower end than before."),
     Anomaly(
-        name="start-moved", meaning="The log starts above offset 0 although no record was deleted."
+        "end-too-low", "After all faults, the returned end was below the end of the final reads."
     ),
-    Anomaly(name="end-went-back", meaning="One client received a lower end than before."),
+    Anomaly("end-too-high", "The returned end was above the log's end."),
+    Anomaly("no-such-record", "The response named an offset without a record."),
+    Anomaly("wrong-timestamp", "The response named a record with a wrong timestamp."),
+    Anomaly("too-old", "The response named a record older than the requested time."),
     Anomaly(
-        name="end-too-low",
-        meaning="After all faults, the returned end was below the end of the final reads.",
+        "not-the-first",
+        "The response skipped an earlier record that also matches the requested time.",
     ),
-    Anomaly(name="end-too-high", meaning="The returned end was above the log's end."),
-    Anomaly(name="no-such-record", meaning="The response named an offset without a record."),
-    Anomaly(name="wrong-timestamp", meaning="The response named a record with a wrong timestamp."),
-    Anomaly(name="too-old", meaning="The response named a record older than the requested time."),
+    Anomaly("not-found", "After all faults, the response named no record although one matches."),
     Anomaly(
-        name="not-the-first",
-        meaning="The response skipped an earlier record that also matches the requested time.",
-    ),
-    Anomaly(
-        name="not-found",
-        meaning="After all faults, the response named no record although one matches.",
-    ),
-    Anomaly(
-        name="stale-answer",
-        meaning="The response missed records acknowledged before the request: a replaced leader"
+        "stale-answer",
+        "The response missed records acknowledged before the request: a replaced leader"
         " may send it until it learns of its successor.",
-        severity=Severity.ALLOWED,
+        Severity.ALLOWED,
     ),
 )
 _MODEL: Final = "list_offsets"
-_TEXT: Final = TEXTS["list_offsets"]
 _QUESTIONS: Final = frozenset({"earliest", "latest", "by_time", "max_timestamp"})
 _KINDS: Final = _QUESTIONS | {"send", "final_poll", "final_end", "found"}
 _OPERATIONS: Final = OPERATIONS | {"list_offsets", "final_list_offsets"}
 _FINAL: Final = "final_list_offsets"
 _UNREAD: Final = "final reads did not read a log from 0 to its end"
+_completed, _offset, _value = map(attrgetter, ("completed", "offset", "value"))
+_EVIDENCE: Final = {
+    "acknowledged": "no send was acknowledged",
+    "answers": "no request was answered",
+    "final_answers": "no request was answered after all faults",
+}
 
 
 def explode(table: pa.Table) -> pa.Table:
@@ -89,15 +83,6 @@ def explode(table: pa.Table) -> pa.Table:
     return entries_of(
         [row._replace(extra=told.get((row.op, row.key), -1)) for row in rows if row.kind != "found"]
     )
-
-
-def check(entries: pa.Table, facts: Facts) -> Partial:
-    """Check all keys of `entries`; each key's entries must be complete, in any order."""
-    del facts
-    partial = Partial()
-    for rows in rows_by_key(entries, partial):
-        _Key(rows, partial).check()
-    return partial
 
 
 class _Key:
@@ -117,12 +102,8 @@ class _Key:
         self._is_read: Final = bool(self._ends) and all(at in read for at in range(self._end))
         self._times: Final = [read.get(offset, -1) for offset in range(self._end)]
         self._greatest: Final = [*accumulate(self._times, max)]  # of each prefix of the log
-        self._acknowledged: Final = Greatest(
-            self._sent, event=lambda row: row.completed, rank=lambda row: row.offset
-        )
-        self._youngest: Final = Greatest(
-            self._sent, event=lambda row: row.completed, rank=lambda row: row.value
-        )
+        self._acknowledged: Final = Greatest(self._sent, event=_completed, rank=_offset)
+        self._youngest: Final = Greatest(self._sent, event=_completed, rank=_value)
 
     def _of(self, kind: str) -> Iterator[Row]:
         return (row for row in self._rows if row.kind == kind)
@@ -215,35 +196,11 @@ class _Key:
             self._findings.add("stale-answer", note, ("sent", before), ("answer", row))
 
 
-def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
-    """Merge the partial results and return the verdict."""
-    return judge(
-        partials,
-        bands,
-        facts,
-        model=_MODEL,
-        text=_TEXT,
-        anomalies=ANOMALIES,
-        missing=_missing,
-    )
-
-
-def _missing(merged: Partial) -> list[str]:
-    wanted = {
-        "acknowledged": "no send was acknowledged",
-        "answers": "no request was answered",
-        "final_answers": "no request was answered after all faults",
-    }
-    return [reason for name, reason in wanted.items() if not merged.counts.get(name)]
-
-
-CHECKER: Final = Checker(
+CHECKER: Final = rows_checker(
+    ANOMALIES,
     model=_MODEL,
-    text=_TEXT,
-    anomalies=ANOMALIES,
     operations=_OPERATIONS,
-    entries=ENTRIES,
     explode=explode,
-    check=check,
-    conclude=conclude,
+    check_key=lambda rows, partial: _Key(rows, partial).check(),
+    evidence=_EVIDENCE,
 )

@@ -18,7 +18,6 @@ from typing import Any, Final
 import numpy as np
 
 from quorumlog.chaos.checkers.cycles import WR, WW, Graph, find_cycles
-from quorumlog.chaos.checkers.early_reads import early_reads
 from quorumlog.chaos.checkers.entries import (
     ASKED,
     FAIL,
@@ -33,13 +32,8 @@ from quorumlog.chaos.checkers.entries import (
 )
 from quorumlog.chaos.checkers.exactly_once import INPUTS, STEPS, join_steps, offset_anomalies
 from quorumlog.chaos.checkers.final_reads import FinalReads, is_from_start
-from quorumlog.chaos.checkers.verdict import (
-    WITNESSES_MAX,
-    CheckResult,
-    Partial,
-    Severity,
-)
-from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder
+from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, CheckResult, Partial, Severity
+from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, earliest
 from quorumlog.chaos.checkers.witnesses import Told, Witness, invalid, witness
 
 _READ_FROM: Final = "read from"  # [the sender's event, the reader's event, a witness of both]
@@ -64,7 +58,7 @@ def of_transactions(
     entries, values = order.entries, order.values
     in_txn = (entries.flags & TXN_FLAG) != 0
     found = offset_anomalies(order, notes, across)
-    found += early_reads(order, notes.take(np.flatnonzero(notes.kind == ASKED)))
+    found += _early_reads(order, notes.take(np.flatnonzero(notes.kind == ASKED)))
     if not in_txn.any():
         return found
     polls = np.flatnonzero(order.is_poll & (entries.outcome == OK))
@@ -223,3 +217,55 @@ def _unread(order: VersionOrder, finals: FinalReads, in_txn: Flags) -> list[int]
     absent &= finals.complete[entries.key] & ~values.polled_at_all[order.value_of]
     found: list[int] = np.unique(entries.op[absent]).tolist()
     return found
+
+
+_ORDINAL_BITS = 24
+
+
+def _early_reads(order: VersionOrder, asked: Entries) -> list[CheckResult]:
+    """Return the polls of a transaction's records before its commit was requested.
+
+    `asked`: the entries of kind ASKED of these keys, from our own histories alone. Such a record
+    was visible while the transaction was open, whether it was committed later or not: that is
+    Adya's G1b, a read of an intermediate state, seen through time. If the transaction failed, it is
+    G1a.
+    """
+    if not len(asked):
+        return []
+    entries, values = order.entries, order.values
+    asked_ns = _asked_ns(order, asked)
+    sends = np.append(values.send_entry, ABSENT)[order.value_of]  # ABSENT takes the appended item
+    early = order.is_poll & (entries.outcome == OK)
+    early &= entries.completed_ns < np.append(asked_ns, ABSENT)[order.value_of]
+    early &= np.append(entries.outcome, FAIL)[sends] != FAIL
+    polls = earliest(order.value_of, early, len(values.key))
+    polls = polls[polls != ABSENT]
+    if not len(polls):
+        return []
+
+    def tell(n: int) -> Told:
+        poll = int(polls[n])
+        before_ns = int(asked_ns[order.value_of[poll]] - entries.completed_ns[poll])
+        note = f"polled {before_ns / 1e6:.3f} ms before the commit was requested"
+        return note, [("sent", int(sends[poll])), ("polled", poll)]
+
+    return [invalid(entries, "G1b", sends[polls], tell)]
+
+
+def _asked_ns(order: VersionOrder, asked: Entries) -> Ints:
+    """Return when each value's commit was requested, in ns; -1: unknown, or sent repeatedly."""
+    entries, values = order.entries, order.values
+    moments = _moments(asked)
+    by_moment = np.argsort(moments, kind="stable")
+    moments, told_ns = moments[by_moment], asked.invoked_ns[by_moment]
+    sent = np.flatnonzero((values.send_entry != ABSENT) & ~values.resent)
+    wanted = _moments(entries)[values.send_entry[sent]]
+    at = np.minimum(np.searchsorted(moments, wanted), len(moments) - 1)
+    found = np.full(len(values.key), ABSENT)
+    found[sent] = np.where(moments[at] == wanted, told_ns[at], ABSENT)
+    return found
+
+
+def _moments(entries: Entries) -> Ints:
+    moments: Ints = (entries.op << _ORDINAL_BITS) | entries.ordinal
+    return moments

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from quorumlog.chaos.checkers.model import Call, Model, State
+from quorumlog.chaos.history.model import DONE
 
+TOPICS: Final = "topics"
 CAS_REFUSED: Final = "cas_refused"  # a compare-and-set that found another value than this one
 
 
@@ -161,6 +163,28 @@ class FifoQueue:
 def _without(state: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     place = state.index(value)
     return (*state[:place], *state[place + 1 :])
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """create R, delete R: R is DONE, or REFUSED. The state is whether the topic exists.
+
+    A refusal proves as much as a success: the topic existed, or did not, and not because of the
+    refused change. A cluster that retries a change after a lost response fails this check, because
+    it refuses a change that it made itself.
+    """
+
+    name: str = TOPICS
+    operations: frozenset[str] = frozenset({"create", "delete"})
+    reads: frozenset[str] = frozenset()
+    initial: State = False
+
+    def step(self, state: Any, call: Call) -> Iterable[State]:
+        """Return whether the topic exists after the call; () if the call is impossible."""
+        wanted = call.f == "create"
+        if call.is_known and (call.values[0] == DONE) == (state == wanted):
+            return ()
+        return (wanted,)
 
 
 REGISTER: Final = Register("register", has_cas=False)

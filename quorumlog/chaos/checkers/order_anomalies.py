@@ -24,12 +24,7 @@ from quorumlog.chaos.checkers.entries import (
 )
 from quorumlog.chaos.checkers.final_reads import is_from_start
 from quorumlog.chaos.checkers.verdict import CheckResult, Severity
-from quorumlog.chaos.checkers.version_order import (
-    ABSENT,
-    VersionOrder,
-    acknowledged,
-    sorted_pairs,
-)
+from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowledged, sorted_pairs
 from quorumlog.chaos.checkers.witnesses import Told, first_entry, invalid
 
 INTERLEAVED_SENDS: Final = "interleaved_sends"  # Jepsen's int-send-skip: legal, so only a figure

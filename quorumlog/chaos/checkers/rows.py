@@ -7,12 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quorumlog.chaos.checkers.entries import (
-    Codes,
-    Flags,
-    Ints,
-    sorted_codes,
-)
+from quorumlog.chaos.checkers.entries import Codes, Flags, Ints, sorted_codes
 from quorumlog.chaos.history.model import IN_TXN, NEMESIS, OUTCOMES, REBALANCED
 
 

@@ -13,12 +13,7 @@ from typing import Any, Final
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
 from quorumlog.chaos.checkers.texts import TEXTS
-from quorumlog.chaos.checkers.transactions import (
-    Findings,
-    Micro,
-    Transaction,
-    transactions_checker,
-)
+from quorumlog.chaos.checkers.transactions import Findings, Micro, Transaction, transactions_checker
 from quorumlog.chaos.checkers.verdict import Anomaly, Severity
 from quorumlog.chaos.history.model import HistoryError
 
@@ -27,13 +22,13 @@ READ: Final = "r"
 _READERS_MAX: Final = 64  # readers of nil with edges to all writes
 
 _ANOMALIES: Final = (
-    Anomaly(name="G1a", meaning="A value was read whose transaction failed (aborted read)."),
-    Anomaly(name="internal", meaning="A transaction does not see its own operations before."),
-    Anomaly(name="G1b", meaning="A read saw a value that its own transaction overwrote."),
+    Anomaly("G1a", "A value was read whose transaction failed (aborted read)."),
+    Anomaly("internal", "A transaction does not see its own operations before."),
+    Anomaly("G1b", "A read saw a value that its own transaction overwrote."),
     Anomaly(
-        name="unwritten-read",
-        meaning="A value was read that no transaction wrote: it may be the initial value.",
-        severity=Severity.ALLOWED,
+        "unwritten-read",
+        "A value was read that no transaction wrote: it may be the initial value.",
+        Severity.ALLOWED,
     ),
 )
 
@@ -135,9 +130,5 @@ def _connect(name: str, each: _Register, graph: Graph) -> None:
 
 
 CHECKER: Final = transactions_checker(
-    "rw-register",
-    TEXTS["rw-register"],
-    _ANOMALIES,
-    frozenset({WRITE, READ}),
-    _judge,
+    "rw-register", TEXTS["rw-register"], _ANOMALIES, frozenset({WRITE, READ}), _judge
 )

@@ -26,13 +26,13 @@ from quorumlog.chaos.checkers.verdict import Anomaly, CheckResult, Partial, Seve
 _OPERATIONS: Final = frozenset({"add", "read"})
 _NEVER: Final = -1
 _ANOMALIES: Final = (
-    Anomaly(name="phantom", meaning="An element was read that was never added."),
-    Anomaly(name="duplicate", meaning="One read returned an element more than once."),
-    Anomaly(name="lost", meaning="An acknowledged element was missing when the set was last read."),
+    Anomaly("phantom", "An element was read that was never added."),
+    Anomaly("duplicate", "One read returned an element more than once."),
+    Anomaly("lost", "An acknowledged element was missing when the set was last read."),
     Anomaly(
-        name="stale",
-        meaning="A read missed an acknowledged element that a later read returned.",
-        severity=Severity.ALLOWED,
+        "stale",
+        "A read missed an acknowledged element that a later read returned.",
+        Severity.ALLOWED,
     ),
 )
 _EFFECT: Final = {anomaly.name: anomaly.severity for anomaly in _ANOMALIES}
@@ -137,11 +137,7 @@ def _follow(
 
 
 SET: Final = calls_checker(
-    "set",
-    TEXTS["set"],
-    _ANOMALIES,
-    _OPERATIONS,
-    lambda calls: _check(calls, is_full=False),
+    "set", TEXTS["set"], _ANOMALIES, _OPERATIONS, lambda calls: _check(calls, is_full=False)
 )
 SET_FULL: Final = calls_checker(
     "set-full",

@@ -6,9 +6,7 @@ This module imports no checker: `chaos list` shows the models without numpy and 
 from collections.abc import Mapping
 from typing import Final
 
-from quorumlog.chaos.checkers.models import MODELS
-
-TOPICS: Final = "topics"
+from quorumlog.chaos.checkers.models import MODELS, TOPICS
 
 
 def linearizable_text(model: str) -> str:

@@ -15,54 +15,43 @@ from typing import Final
 
 import pyarrow as pa
 
-from quorumlog.chaos.checkers.checker import Checker, Facts
-from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
 from quorumlog.chaos.checkers.findings import (
-    ENTRIES,
     Findings,
     Row,
     count,
     entries_of,
-    rows_by_key,
+    rows_checker,
     rows_of,
 )
-from quorumlog.chaos.checkers.judgement import judge
-from quorumlog.chaos.checkers.texts import TEXTS
-from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity, Verdict
+from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
 
 ANOMALIES: Final = (
-    NODE_ENDED_ANOMALY,
     Anomaly(
-        name="skipped-record",
-        meaning="Readers received a record, but never an acknowledged record below it in the same"
+        "skipped-record",
+        "Readers received a record, but never an acknowledged record below it in the same"
         " life of the topic.",
     ),
     Anomaly(
-        name="elsewhere",
-        meaning="Two records were acknowledged at one offset: a leader without the deletion in"
+        "elsewhere",
+        "Two records were acknowledged at one offset: a leader without the deletion in"
         " its metadata wrote one to the former topic.",
-        severity=Severity.ALLOWED,
+        Severity.ALLOWED,
     ),
 )
 _MODEL: Final = "topic_lives"
-_TEXT: Final = TEXTS[_MODEL]
 _READERS: Final = ("alone", "classic", "consumer")
 _OPERATIONS: Final = frozenset({"send", "poll", "recreate"})
 _KINDS: Final = frozenset({"send", "recreate", *_READERS})
+_EVIDENCE: Final = {
+    "acknowledged": "no send was acknowledged",
+    "recreated": "the topic was never created again",
+    **{kind: f"no reader of the kind {kind!r} received a record" for kind in _READERS},
+}
 
 
 def explode(table: pa.Table) -> pa.Table:
     """Return an entry for each micro-operation; `extra` is 0."""
     return entries_of(rows_of(table, _KINDS, _MODEL, _OPERATIONS))
-
-
-def check(entries: pa.Table, facts: Facts) -> Partial:
-    """Check all keys of `entries`; each key's entries must be complete, in any order."""
-    del facts
-    partial = Partial()
-    for rows in rows_by_key(entries, partial):
-        _check_key(rows, partial)
-    return partial
 
 
 def _check_key(rows: Sequence[Row], partial: Partial) -> None:
@@ -99,35 +88,11 @@ def _is_in(log: Mapping[int, Row], row: Row) -> bool:
     return sent is not None and sent.value == row.value
 
 
-def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
-    """Merge the partial results and return the verdict."""
-    return judge(
-        partials,
-        bands,
-        facts,
-        model=_MODEL,
-        text=_TEXT,
-        anomalies=ANOMALIES,
-        missing=_missing,
-    )
-
-
-def _missing(merged: Partial) -> list[str]:
-    wanted = {
-        "acknowledged": "no send was acknowledged",
-        "recreated": "the topic was never created again",
-        **{kind: f"no reader of the kind {kind!r} received a record" for kind in _READERS},
-    }
-    return [reason for name, reason in wanted.items() if not merged.counts.get(name)]
-
-
-CHECKER: Final = Checker(
+CHECKER: Final = rows_checker(
+    ANOMALIES,
     model=_MODEL,
-    text=_TEXT,
-    anomalies=ANOMALIES,
     operations=_OPERATIONS,
-    entries=ENTRIES,
     explode=explode,
-    check=check,
-    conclude=conclude,
+    check_key=_check_key,
+    evidence=_EVIDENCE,
 )

@@ -11,14 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quorumlog.chaos.checkers.calls import found, nothing_done, refuse_others, value_of
+from quorumlog.chaos.checkers.calls import found, nothing_done, refuse_others, told_row, value_of
 from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.cycles import Cycle, Graph, find_cycles
 from quorumlog.chaos.checkers.entries import OK
-from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
-from quorumlog.chaos.checkers.judgement import judge
-from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity, Verdict
-from quorumlog.chaos.history.model import NEMESIS, NEVER_NS, OUTCOMES, HistoryError
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
+from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
+from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, HistoryError
 
 TXN: Final = "txn"
 _ONE_KEY: Final = ""
@@ -39,16 +38,12 @@ TRANSACTIONS: Final = pa.schema(
     ]
 )
 CYCLES: Final = (
-    Anomaly(name="G0", meaning="Transactions overwrote each other in a circle (write cycle)."),
-    Anomaly(name="G1c", meaning="Transactions depend on each other in a circle."),
+    Anomaly("G0", "Transactions overwrote each other in a circle (write cycle)."),
+    Anomaly("G1c", "Transactions depend on each other in a circle."),
     Anomaly(
-        name="G-single",
-        meaning="A transaction read old values although it depends on newer ones (read skew).",
+        "G-single", "A transaction read old values although it depends on newer ones (read skew)."
     ),
-    Anomaly(
-        name="G2",
-        meaning="Transactions read, in a circle, values that the next transaction changed.",
-    ),
+    Anomaly("G2", "Transactions read, in a circle, values that the next transaction changed."),
 )
 
 
@@ -129,17 +124,6 @@ def transactions_checker(
         findings.into(partial)
         return partial
 
-    def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
-        return judge(
-            partials,
-            bands,
-            facts,
-            model=model,
-            text=text,
-            anomalies=ranked,
-            missing=nothing_done,
-        )
-
     return Checker(
         model=model,
         text=text,
@@ -148,7 +132,7 @@ def transactions_checker(
         entries=TRANSACTIONS,
         explode=explode,
         check=check,
-        conclude=conclude,
+        missing=nothing_done,
         micros=micros,
     )
 
@@ -204,20 +188,8 @@ def _counts(transactions: Sequence[Transaction]) -> dict[str, int]:
 
 
 def _told(role: str, transaction: Transaction) -> dict[str, Any]:
-    row = transaction.row
-    is_open = row["completed"] < 0 or row["completed_ns"] >= NEVER_NS
     micros = ", ".join(f"{one.f} {one.object} {_words(one.value)}" for one in transaction.micros)
-    return {
-        "role": role,
-        "index": row["invoked"],
-        "completion": None if row["completed"] < 0 else row["completed"],
-        "process": row["process"],
-        "f": TXN,
-        "type": OUTCOMES[transaction.outcome],
-        "invoked_ns": row["invoked_ns"],
-        "completed_ns": None if is_open else row["completed_ns"],
-        "value": micros,
-    }
+    return told_row(role, transaction.row, TXN, micros)
 
 
 def _words(value: Any) -> str:

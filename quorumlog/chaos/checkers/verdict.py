@@ -23,7 +23,7 @@ class Severity(IntEnum):
     INVALID = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Anomaly:
     """A kind of anomaly: its name, its meaning in one sentence, and its severity."""
 

@@ -5,13 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from quorumlog.chaos.checkers.entries import (
-    ERROR,
-    F_OF_KIND,
-    Entries,
-    Flags,
-    Ints,
-)
+from quorumlog.chaos.checkers.entries import ERROR, F_OF_KIND, Entries, Flags, Ints
 from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, CheckResult, Severity
 from quorumlog.chaos.history.model import NEVER_NS, OUTCOMES
 

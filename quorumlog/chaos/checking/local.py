@@ -12,12 +12,14 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from quorumlog.chaos.checkers.check import check_history
 from quorumlog.chaos.checkers.checker import Checker, Doubt, Facts, Ranges, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
-from quorumlog.chaos.checkers.registry import find_checker
+from quorumlog.chaos.checkers.registry import check_history, find_checker
 from quorumlog.chaos.checkers.verdict import Partial, Verdict
-from quorumlog.chaos.checking.parts.cutting import (
+from quorumlog.chaos.checking.parts.plan import Plan, plan_of
+from quorumlog.chaos.checking.parts.row_groups import RowGroups, find_row_groups, read_groups
+from quorumlog.chaos.checking.parts.survey import Survey, look, survey_of
+from quorumlog.chaos.checking.parts.table_cuts import (
     Cuts,
     cut_by_key,
     cut_by_process,
@@ -25,9 +27,6 @@ from quorumlog.chaos.checking.parts.cutting import (
     unpack,
     unshared,
 )
-from quorumlog.chaos.checking.parts.plan import Plan, plan_of
-from quorumlog.chaos.checking.parts.row_groups import RowGroups, find_row_groups, read_groups
-from quorumlog.chaos.checking.parts.survey import Survey, look, survey_of
 from quorumlog.chaos.history.files import HistorySource
 from quorumlog.chaos.history.schema import OPERATIONS
 

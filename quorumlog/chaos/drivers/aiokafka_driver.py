@@ -1,49 +1,80 @@
 """aiokafka: the asyncio client that most Python services use. Real processes only."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
-from quorumlog.chaos.drivers.aiokafka_transactions import Committed, Transactions, translated
+from quorumlog.chaos.drivers.common import (
+    Rebalancing,
+    TopicCreation,
+    compression_type,
+    driver_error,
+    member_settings,
+    records_of,
+    translating,
+)
 from quorumlog.chaos.drivers.driver import (
     AT_ONCE,
     EARLIEST,
     LATEST,
-    NO_GENERATION,
     TRANSACTION_TIMEOUT_MS,
     Batching,
+    DriverError,
     Headers,
     Membership,
     OffsetAt,
-    Rebalance,
     Record,
     SendFailed,
 )
-from quorumlog.chaos.drivers.foreign_errors import check_answer, driver_error
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition as Place
 
-_REQUEST_TIMEOUT_MS: Final = 5_000
 _POLL_RECORDS_MAX: Final = 500
+_COMMON: Final[dict[str, Any]] = {"request_timeout_ms": 5_000, "retry_backoff_ms": 20}
 _READING: Final[dict[str, Any]] = {
+    **_COMMON,
     "enable_auto_commit": False,
     "check_crcs": True,
     "fetch_max_wait_ms": 100,
-    "request_timeout_ms": _REQUEST_TIMEOUT_MS,
-    "retry_backoff_ms": 20,
     "metadata_max_age_ms": 5_000,
 }
+_translated: Final = partial(
+    translating, driver_error, KafkaError, OSError, asyncio.InvalidStateError
+)
 
 
-class AiokafkaProducer:
-    """An idempotent producer."""
+@contextmanager
+def _in_state() -> Iterator[None]:
+    """Translate errors, also assertions of the library about its own states."""
+    try:
+        with _translated():
+            yield
+    except AssertionError as error:
+        raise DriverError("ILLEGAL_STATE", str(error)) from error
 
-    def __init__(self, producer: Any) -> None:
-        self._producer = producer
 
+class _Client:
+    """A producer or a consumer of the library.
+
+    It and its subclasses have the methods of the protocols in `driver`, documented there.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client: Final = client
+
+    async def close(self) -> None:
+        """Release all resources; a producer waits for its records in flight, as the library."""
+        with _translated():
+            await self._client.stop()
+
+
+class _Producer(_Client):
     async def send(
         self,
         topic: str,
@@ -54,9 +85,8 @@ class AiokafkaProducer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[int]:
-        """Queue a record; its future returns the acknowledged offset. Raises SendFailed."""
         try:
-            pending = await self._producer.send(
+            pending = await self._client.send(
                 topic,
                 value,
                 key,
@@ -68,11 +98,6 @@ class AiokafkaProducer:
             raise SendFailed(str(driver_error(error)), definite=True) from error
         return asyncio.ensure_future(_acknowledged(pending))
 
-    async def close(self) -> None:
-        """Wait for the records in flight, as the library does, and release all resources."""
-        with translated():
-            await self._producer.stop()
-
 
 async def _acknowledged(pending: asyncio.Future[Any]) -> int:
     try:
@@ -82,73 +107,97 @@ async def _acknowledged(pending: asyncio.Future[Any]) -> int:
         raise SendFailed(str(driver_error(error)), definite=False) from error
 
 
-class _Reader:
-    """The methods that all consumers share."""
+class _Transactions(_Producer):
+    async def begin(self) -> None:
+        with _in_state():
+            await self._client.begin_transaction()
 
-    def __init__(self, consumer: Any) -> None:
-        self._consumer = consumer
+    async def send_offsets(self, group_id: str, topic: str, offsets: Mapping[int, int]) -> None:
+        with _in_state():
+            await self._client.send_offsets_to_transaction(_by_place(topic, offsets), group_id)
 
+    async def commit(self) -> None:
+        """Commit. Raises DriverError, never definite: the library does not report the outcome."""
+        with _in_state():
+            await self._client.commit_transaction()
+
+    async def abort(self) -> None:
+        with _in_state():
+            await self._client.abort_transaction()
+
+
+class _Polling(_Client):
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return the records that arrived, in order per partition. Raises DriverError."""
-        with translated():
-            polled = await self._consumer.getmany(
-                timeout_ms=timeout_ms, max_records=_POLL_RECORDS_MAX
+        with _translated():
+            return records_of(
+                await self._client.getmany(timeout_ms=timeout_ms, max_records=_POLL_RECORDS_MAX)
             )
-        return [_record(record) for records in polled.values() for record in records]
-
-    async def close(self) -> None:
-        """Release all resources."""
-        with translated():
-            await self._consumer.stop()
 
 
-class AiokafkaConsumer(_Reader):
-    """A consumer of assigned partitions."""
-
+class _Consumer(_Polling):
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
-        """Assign these partitions, from their beginning."""
-        wanted = _places(topic, partitions)
-        self._consumer.assign(wanted)
-        for place in wanted:
-            self._consumer.seek(place, 0)
+        wanted = _by_place(topic, dict.fromkeys(partitions, 0))
+        self._client.assign([*wanted])
+        for place, offset in wanted.items():
+            self._client.seek(place, offset)
 
     async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return the high watermark of each partition (exclusive). Raises DriverError."""
-        with translated():
-            ends = await self._consumer.end_offsets(_places(topic, partitions))
+        with _translated():
+            ends = await self._client.end_offsets(_places(topic, partitions))
         return {place.partition: end for place, end in ends.items()}
 
 
-class AiokafkaTransactions(Transactions, AiokafkaProducer):
-    """The producer of a transactional id."""
+class _Committed(_Polling):
+    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        with _translated():
+            for place in _places(topic, partitions):
+                offset = await self._client.committed(place)
+                if offset is not None:
+                    found[place.partition] = offset
+        return found
 
 
-class AiokafkaReader(Committed, AiokafkaConsumer):
-    """A consumer of assigned partitions with isolation level read_committed."""
+class _Reader(_Committed, _Consumer):
+    async def seek(self, topic: str, offsets: Mapping[int, int]) -> None:
+        for place, offset in _by_place(topic, offsets).items():
+            self._client.seek(place, offset)
 
 
-class AiokafkaLookup(_Reader):
-    """Looks up offsets by time."""
+class _Member(Rebalancing, _Committed, aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
+    async def on_partitions_assigned(self, assigned: Sequence[Place]) -> None:
+        """Record the owned partitions: the library revokes all of them before it joins."""
+        self._note("assigned", assigned)
 
+    async def on_partitions_revoked(self, revoked: Sequence[Place]) -> None:
+        self._note("revoked", revoked)
+
+    async def subscribe(self, topic: str) -> None:
+        self._client.subscribe([topic], listener=self)
+
+    async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
+        with _translated():
+            await self._client.commit(_by_place(topic, offsets))
+
+
+class _Lookup(_Client):
     async def ask(self, topic: str, timestamps: Mapping[int, int]) -> dict[int, OffsetAt]:
         """Look up a time, EARLIEST or LATEST, in each partition. Raises DriverError."""
         first = _places(topic, [index for index, asked in timestamps.items() if asked == EARLIEST])
         last = _places(topic, [index for index, asked in timestamps.items() if asked == LATEST])
-        times = {
-            aiokafka.TopicPartition(topic, index): asked
-            for index, asked in timestamps.items()
-            if asked >= 0
-        }
+        times = _by_place(
+            topic, {index: asked for index, asked in timestamps.items() if asked >= 0}
+        )
         answers: dict[int, OffsetAt] = {}
-        with translated():
+        with _translated():
             if first:
-                found = await self._consumer.beginning_offsets(first)
+                found = await self._client.beginning_offsets(first)
                 answers |= {place.partition: OffsetAt(at, -1) for place, at in found.items()}
             if last:
-                found = await self._consumer.end_offsets(last)
+                found = await self._client.end_offsets(last)
                 answers |= {place.partition: OffsetAt(at, -1) for place, at in found.items()}
             if times:
-                found = await self._consumer.offsets_for_times(times)
+                found = await self._client.offsets_for_times(times)
                 answers |= {
                     place.partition: OffsetAt(-1, -1) if at is None else OffsetAt(*at)
                     for place, at in found.items()
@@ -156,50 +205,7 @@ class AiokafkaLookup(_Reader):
         return answers
 
 
-class AiokafkaMember(Committed, _Reader, aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
-    """A consumer in a group. The library does not report its generation."""
-
-    def __init__(self, consumer: Any) -> None:
-        super().__init__(consumer)
-        self._changes: list[Rebalance] = []
-
-    async def on_partitions_assigned(self, assigned: Sequence[Place]) -> None:
-        """Record the owned partitions: the library revokes all of them before it joins."""
-        self._note("assigned", assigned)
-
-    async def on_partitions_revoked(self, revoked: Sequence[Place]) -> None:
-        """Record the revoked partitions."""
-        self._note("revoked", revoked)
-
-    def _note(self, change: str, partitions: Sequence[Place]) -> None:
-        indexes = tuple(sorted(one.partition for one in partitions))
-        self._changes.append(Rebalance(change, indexes, NO_GENERATION))
-
-    async def subscribe(self, topic: str) -> None:
-        """Join the group, from the next polls on."""
-        self._consumer.subscribe([topic], listener=self)
-
-    def rebalances(self) -> list[Rebalance]:
-        """Return the rebalances since the last call, in order."""
-        changes, self._changes = self._changes, []
-        return changes
-
-    def generation(self) -> int:
-        """Return NO_GENERATION: the library does not report the generation."""
-        return NO_GENERATION
-
-    async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Commit the next offset to read of each partition. Raises DriverError."""
-        wanted = {
-            aiokafka.TopicPartition(topic, index): offset for index, offset in offsets.items()
-        }
-        with translated():
-            await self._consumer.commit(wanted)
-
-
-class AiokafkaAdmin:
-    """Changes and describes topics."""
-
+class _Admin:
     def __init__(self, admin: AIOKafkaAdminClient) -> None:
         self._admin: Final = admin
 
@@ -211,175 +217,129 @@ class AiokafkaAdmin:
         replication_factor: int,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic. Raises DriverError."""
         wanted = NewTopic(topic, partitions, replication_factor, topic_configs={**(config or {})})
-        with translated():
+        with _translated():
             answer: Any = await self._admin.create_topics([wanted])
         for name, code, *text in answer.topic_errors:
-            check_answer(code, f"{name}: {text}")
+            _check_answer(code, f"{name}: {text}")
 
     async def delete(self, topic: str) -> None:
-        """Delete a topic. Raises DriverError."""
-        with translated():
+        with _translated():
             answer: Any = await self._admin.delete_topics([topic])
         for name, code in answer.topic_error_codes:
-            check_answer(code, name)
+            _check_answer(code, name)
 
     async def exists(self, topic: str) -> bool:
-        """Return whether a broker has the topic. Raises DriverError."""
-        with translated():
+        with _translated():
             return topic in await self._admin.list_topics()  # describing would create it
 
     async def close(self) -> None:
-        """Close the connections."""
-        with translated():
+        with _translated():
             await self._admin.close()
 
 
-class AiokafkaDriver:
-    """aiokafka."""
+def _check_answer(code: int, text: str) -> None:
+    if code != ErrorCode.NONE:
+        raise DriverError(ErrorCode(code).name, text)
+
+
+class AiokafkaDriver(TopicCreation):
+    """aiokafka. Its methods raise DriverError if no broker answers."""
 
     capabilities: Final = frozenset({"groups", "offsets", "topics", "transactions"})
 
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
-    ) -> AiokafkaProducer:
-        """Make a producer. Raises DriverError if no broker answers."""
+    ) -> _Producer:
+        """Make a producer."""
         producer = aiokafka.AIOKafkaProducer(
             bootstrap_servers=bootstrap,
             client_id=client_id,
             enable_idempotence=True,
             linger_ms=batching.linger_ms,
-            compression_type=None if batching.compression == "none" else batching.compression,
-            request_timeout_ms=_REQUEST_TIMEOUT_MS,
-            retry_backoff_ms=20,
+            compression_type=compression_type(batching),
+            **_COMMON,
         )
-        await _started(producer)
-        return AiokafkaProducer(producer)
-
-    async def consumer(self, bootstrap: str, client_id: str) -> AiokafkaConsumer:
-        """Make a consumer. Raises DriverError if no broker answers."""
-        consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=bootstrap,
-            client_id=client_id,
-            auto_offset_reset="none",  # a reset would hide a gap
-            **_READING,
-        )
-        await _started(consumer)
-        return AiokafkaConsumer(consumer)
+        return _Producer(await _started(producer))
 
     async def transactional(
         self, bootstrap: str, client_id: str, transactional_id: str
-    ) -> AiokafkaTransactions:
+    ) -> _Transactions:
         """Make the producer of an id. Raises DriverError if its predecessors are not fenced."""
         producer = aiokafka.AIOKafkaProducer(
             bootstrap_servers=bootstrap,
             client_id=client_id,
             transactional_id=transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-            request_timeout_ms=_REQUEST_TIMEOUT_MS,
-            retry_backoff_ms=20,
+            **_COMMON,
         )
-        await _started(producer)
-        return AiokafkaTransactions(producer)
+        return _Transactions(await _started(producer))
 
-    async def reader(self, bootstrap: str, client_id: str, group_id: str) -> AiokafkaReader:
-        """Make a read_committed reader. Raises DriverError if no broker answers."""
-        consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=bootstrap,
-            client_id=client_id,
-            group_id=group_id,
-            isolation_level="read_committed",
-            auto_offset_reset="none",
-            **_READING,
+    async def consumer(self, bootstrap: str, client_id: str) -> _Consumer:
+        """Make a consumer; a reset of its offsets would hide a gap."""
+        return _Consumer(await _consumer(bootstrap, client_id, auto_offset_reset="none"))
+
+    async def reader(self, bootstrap: str, client_id: str, group_id: str) -> _Reader:
+        """Make a read_committed reader."""
+        return _Reader(
+            await _consumer(
+                bootstrap,
+                client_id,
+                group_id=group_id,
+                isolation_level="read_committed",
+                auto_offset_reset="none",
+            )
         )
-        await _started(consumer)
-        return AiokafkaReader(consumer)
 
-    async def offsets(self, bootstrap: str, client_id: str) -> AiokafkaLookup:
-        """Make a client that looks up offsets. Raises DriverError if no broker answers."""
-        consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=bootstrap, client_id=client_id, **_READING
-        )
-        await _started(consumer)
-        return AiokafkaLookup(consumer)
+    async def member(self, bootstrap: str, client_id: str, membership: Membership) -> _Member:
+        """Make a consumer that can join a group."""
+        return _Member(await _consumer(bootstrap, client_id, **member_settings(membership)))
 
-    async def member(
-        self, bootstrap: str, client_id: str, membership: Membership
-    ) -> AiokafkaMember:
-        """Make a consumer that can join a group. Raises DriverError if no broker answers."""
-        consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=bootstrap,
-            client_id=client_id,
-            group_id=membership.group_id,
-            group_instance_id=membership.instance_id,
-            auto_offset_reset="earliest",
-            session_timeout_ms=membership.session_timeout_ms,
-            heartbeat_interval_ms=membership.session_timeout_ms // 10,
-            max_poll_interval_ms=membership.max_poll_interval_ms,
-            **_READING,
-        )
-        await _started(consumer)
-        return AiokafkaMember(consumer)
+    async def offsets(self, bootstrap: str, client_id: str) -> _Lookup:
+        """Make a client that looks up offsets."""
+        return _Lookup(await _consumer(bootstrap, client_id))
 
-    async def admin(self, bootstrap: str, client_id: str) -> AiokafkaAdmin:
-        """Make an administrator. Raises DriverError if no broker answers."""
+    async def admin(self, bootstrap: str, client_id: str) -> _Admin:
+        """Make an administrator."""
         admin = AIOKafkaAdminClient(
             bootstrap_servers=bootstrap,
             client_id=client_id,
-            request_timeout_ms=_REQUEST_TIMEOUT_MS,
+            request_timeout_ms=_COMMON["request_timeout_ms"],
         )
         try:
-            with translated():
+            with _translated():
                 await admin.start()
         except BaseException:
             await admin.close()
             raise
-        return AiokafkaAdmin(admin)
-
-    async def create_topic(
-        self,
-        bootstrap: str,
-        topic: str,
-        *,
-        partitions: int,
-        replication_factor: int,
-        config: Mapping[str, str] | None = None,
-    ) -> None:
-        """Create a topic and return when its metadata is committed. Raises DriverError."""
-        admin = await self.admin(bootstrap, "creator")
-        try:
-            await admin.create(
-                topic, partitions=partitions, replication_factor=replication_factor, config=config
-            )
-        finally:
-            await admin.close()
+        return _Admin(admin)
 
 
-async def _started(client: Any) -> None:
-    """Start a client, or stop it if that fails. Raises DriverError."""
+async def _consumer(bootstrap: str, client_id: str, **settings: Any) -> Any:
+    return await _started(
+        aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=bootstrap, client_id=client_id, **_READING, **settings
+        )
+    )
+
+
+async def _started(client: Any) -> Any:
+    """Start a client and return it, or stop it if that fails. Raises DriverError."""
     try:
-        with translated():
+        with _translated():
             await client.start()
     except BaseException:  # the caller may have been cancelled
         await client.stop()
         raise
+    return client
 
 
 def _places(topic: str, partitions: Sequence[int]) -> list[Any]:
     return [aiokafka.TopicPartition(topic, partition) for partition in partitions]
 
 
-def _record(record: Any) -> Record:
-    return Record(
-        record.topic,
-        record.partition,
-        record.offset,
-        record.value or b"",
-        record.key,
-        tuple(record.headers),
-        record.timestamp,
-    )
+def _by_place(topic: str, offsets: Mapping[int, int]) -> dict[Any, int]:
+    return {aiokafka.TopicPartition(topic, index): offset for index, offset in offsets.items()}
 
 
 DRIVER: Final = AiokafkaDriver()

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import cycle
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
-from quorumlog.chaos.drivers.client_transactions import Committed, Transactions, translated
+from quorumlog.chaos.drivers.common import Rebalancing, member_settings, translating
 from quorumlog.chaos.drivers.driver import (
     AT_ONCE,
     NO_GENERATION,
@@ -15,7 +16,6 @@ from quorumlog.chaos.drivers.driver import (
     Headers,
     Membership,
     OffsetAt,
-    Rebalance,
     Record,
     SendFailed,
 )
@@ -24,6 +24,7 @@ from quorumlog.client import (
     Consumer,
     ConsumerRecord,
     Delivery,
+    GroupMetadata,
     KafkaError,
     NewTopic,
     Producer,
@@ -48,10 +49,16 @@ _READING: Final[Mapping[str, Any]] = {
     "retry_backoff_ms": 20,
     "default_api_timeout_ms": _DELIVERY_TIMEOUT_MS,
 }
+_Started = TypeVar("_Started", Producer, Consumer, Admin)
+_translated: Final = partial(
+    translating,
+    lambda error: DriverError(error.code.name, error.message, definite=error.definite),
+    KafkaError,
+)
 
 
-class ClientProducer:
-    """A producer with acks=all and idempotence."""
+class _Producer:
+    """It and the other clients have the methods of the protocols in `driver`, documented there."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -66,7 +73,6 @@ class ClientProducer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[int]:
-        """Queue a record; its future returns the acknowledged offset. Raises SendFailed."""
         try:
             delivery = await self._producer.send(
                 topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
@@ -76,7 +82,6 @@ class ClientProducer:
         return asyncio.ensure_future(_acknowledged(delivery))
 
     async def close(self) -> None:
-        """Discard the records in flight and release all resources."""
         await self._producer.stop(timeout_ms=0)
 
 
@@ -87,81 +92,83 @@ async def _acknowledged(delivery: Delivery) -> int:
         raise SendFailed(str(error), definite=error.definite) from error
 
 
-class ClientConsumer:
-    """A consumer of assigned partitions."""
+class _Transactions(_Producer):
+    async def begin(self) -> None:
+        with _translated():
+            self._producer.begin_transaction()
 
+    async def send_offsets(self, group_id: str, topic: str, offsets: Mapping[int, int]) -> None:
+        with _translated():
+            await self._producer.send_offsets_to_transaction(
+                _by_place(topic, offsets), GroupMetadata(group_id, -1, "", None)
+            )
+
+    async def commit(self) -> None:
+        """Commit; `definite` refers to the transaction. Raises DriverError."""
+        with _translated():
+            await self._producer.commit_transaction()
+
+    async def abort(self) -> None:
+        with _translated():
+            await self._producer.abort_transaction()
+
+
+class _Polling:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
 
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        with _translated():
+            polled = await self._consumer.poll(timeout_ms, max_records=_POLL_RECORDS_MAX)
+        return [_record(record) for records in polled.values() for record in records]
+
+    async def close(self) -> None:
+        await self._consumer.stop()
+
+
+class _Consumer(_Polling):
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
-        """Assign these partitions, from their beginning."""
         wanted = _places(topic, partitions)
         self._consumer.assign(wanted)
         self._consumer.seek_to_beginning(*wanted)
 
-    async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return the records that arrived, in order per partition. Raises DriverError."""
-        with translated():
-            polled = await self._consumer.poll(timeout_ms, max_records=_POLL_RECORDS_MAX)
-        return [_record(record) for records in polled.values() for record in records]
-
     async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return the high watermark of each partition (exclusive). Raises DriverError."""
-        with translated():
+        with _translated():
             ends = await self._consumer.end_offsets(_places(topic, partitions))
         return {asked.partition: end for asked, end in ends.items()}
 
-    async def close(self) -> None:
-        """Release all resources."""
-        await self._consumer.stop()
+
+class _Committed(_Polling):
+    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        with _translated():
+            found = await self._consumer.committed(_places(topic, partitions))
+        return {asked.partition: place.offset for asked, place in found.items()}
 
 
-class ClientTransactions(Transactions, ClientProducer):
-    """The producer of a transactional id."""
+class _Reader(_Committed, _Consumer):
+    async def seek(self, topic: str, offsets: Mapping[int, int]) -> None:
+        for place, offset in _by_place(topic, offsets).items():
+            self._consumer.seek(place, offset)
 
 
-class ClientReader(Committed, ClientConsumer):
-    """A consumer of assigned partitions with isolation level read_committed."""
-
-
-class ClientMember(Committed, RebalanceListener):
+class _Member(Rebalancing, _Committed, RebalanceListener):
     """A consumer in a group, which records its own rebalances."""
 
     def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._changes: list[Rebalance] = []
+        super().__init__(consumer)
         self._has_generation = consumer.settings.group_protocol == "classic"
 
     async def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Record the added partitions."""
         self._note("assigned", partitions)
 
     async def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Record the revoked partitions."""
         self._note("revoked", partitions)
 
     async def on_partitions_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """Record the lost partitions: other members may own them already."""
         self._note("lost", partitions)
 
-    def _note(self, change: str, partitions: frozenset[TopicPartition]) -> None:
-        indexes = tuple(sorted(one.partition for one in partitions))
-        self._changes.append(Rebalance(change, indexes, self.generation()))
-
     async def subscribe(self, topic: str) -> None:
-        """Join the group, from the next polls on."""
         self._consumer.subscribe([topic], self)
-
-    async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return new records of the partitions owned now. Raises DriverError."""
-        with translated():
-            polled = await self._consumer.poll(timeout_ms, max_records=_POLL_RECORDS_MAX)
-        return [_record(record) for records in polled.values() for record in records]
-
-    def rebalances(self) -> list[Rebalance]:
-        """Return the rebalances since the last call, in order."""
-        changes, self._changes = self._changes, []
-        return changes
 
     def generation(self) -> int:
         """Return the member's current generation, or NO_GENERATION.
@@ -174,56 +181,30 @@ class ClientMember(Committed, RebalanceListener):
         return generation if generation >= 0 else NO_GENERATION
 
     async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Commit the next offset to read of each partition. Raises DriverError."""
-        with translated():
-            await self._consumer.commit(
-                {TopicPartition(topic, index): offset for index, offset in offsets.items()},
-                timeout_ms=_DELIVERY_TIMEOUT_MS,
-            )
-
-    async def close(self) -> None:
-        """Leave the group without a commit, and release all resources."""
-        await self._consumer.stop()
+        with _translated():
+            await self._consumer.commit(_by_place(topic, offsets), timeout_ms=_DELIVERY_TIMEOUT_MS)
 
 
-class ClientLookup:
-    """Looks up offsets by time."""
-
+class _Admin:
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
 
     async def ask(self, topic: str, timestamps: Mapping[int, int]) -> dict[int, OffsetAt]:
-        """Look up the offset of a time in each partition. Raises DriverError."""
-        wanted = {TopicPartition(topic, index): asked for index, asked in timestamps.items()}
-        with translated():
-            found = await self._admin.list_offsets(wanted)
+        with _translated():
+            found = await self._admin.list_offsets(_by_place(topic, timestamps))
         return {asked.partition: OffsetAt(one[0], one[1]) for asked, one in found.items()}
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._admin.stop()
-
-
-class ClientTopicAdmin:
-    """Changes and describes topics."""
-
-    def __init__(self, admin: Admin) -> None:
-        self._admin = admin
-
     async def create(self, topic: str, *, partitions: int, replication_factor: int) -> None:
-        """Create a topic. Raises DriverError."""
-        with translated():
+        with _translated():
             await self._admin.create_topics([NewTopic(topic, partitions, replication_factor)])
 
     async def delete(self, topic: str) -> None:
-        """Delete a topic. Raises DriverError."""
-        with translated():
+        with _translated():
             await self._admin.delete_topics([topic])
 
     async def exists(self, topic: str) -> bool:
-        """Return whether a broker has the topic. Raises DriverError."""
         try:
-            with translated():
+            with _translated():
                 await self._admin.describe_topics([topic])
         except DriverError as error:
             if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name:
@@ -232,7 +213,6 @@ class ClientTopicAdmin:
         return True
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._admin.stop()
 
 
@@ -248,7 +228,7 @@ class ClientDriver:
 
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
-    ) -> ClientProducer:
+    ) -> _Producer:
         """Make a producer. Raises DriverError if no broker answers."""
         producer = Producer(
             bootstrap_servers=bootstrap,
@@ -257,13 +237,11 @@ class ClientDriver:
             compression_type=cast(CompressionType, batching.compression),
             **_WRITING,
         )
-        with translated():
-            await producer.start()
-        return ClientProducer(producer)
+        return _Producer(await _started(producer))
 
     async def transactional(
         self, bootstrap: str, client_id: str, transactional_id: str
-    ) -> ClientTransactions:
+    ) -> _Transactions:
         """Make the producer of an id. Raises DriverError if its predecessors are not fenced."""
         producer = Producer(
             bootstrap_servers=bootstrap,
@@ -272,29 +250,27 @@ class ClientDriver:
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             **_WRITING,
         )
-        with translated():
+        with _translated():
             await producer.start()
             try:
                 await producer.init_transactions()
             except BaseException:  # the caller may have been cancelled
                 await producer.stop(timeout_ms=0)
                 raise
-        return ClientTransactions(producer)
+        return _Transactions(producer)
 
-    async def consumer(self, bootstrap: str, client_id: str) -> ClientConsumer:
-        """Make a consumer. Raises DriverError if no broker answers."""
+    async def consumer(self, bootstrap: str, client_id: str) -> _Consumer:
+        """Make a consumer; a reset of its offsets would hide a gap. Raises DriverError."""
         consumer = Consumer(
             bootstrap_servers=bootstrap,
             client_id=client_id,
             client_rack=next(self._racks),
-            auto_offset_reset="none",  # a reset would hide a gap
+            auto_offset_reset="none",
             **_READING,
         )
-        with translated():
-            await consumer.start()
-        return ClientConsumer(consumer)
+        return _Consumer(await _started(consumer))
 
-    async def reader(self, bootstrap: str, client_id: str, group_id: str) -> ClientReader:
+    async def reader(self, bootstrap: str, client_id: str, group_id: str) -> _Reader:
         """Make a read_committed reader. Raises DriverError if no broker answers."""
         consumer = Consumer(
             bootstrap_servers=bootstrap,
@@ -306,36 +282,31 @@ class ClientDriver:
             auto_offset_reset="none",
             **_READING,
         )
-        with translated():
-            await consumer.start()
-        return ClientReader(consumer)
+        return _Reader(await _started(consumer))
 
-    async def member(self, bootstrap: str, client_id: str, membership: Membership) -> ClientMember:
+    async def member(self, bootstrap: str, client_id: str, membership: Membership) -> _Member:
         """Make a consumer that can join a group. Raises DriverError if no broker answers."""
         consumer = Consumer(
             bootstrap_servers=bootstrap,
             client_id=client_id,
-            group_id=membership.group_id,
-            group_instance_id=membership.instance_id,
             group_protocol=cast(GroupProtocol, membership.protocol),
-            session_timeout_ms=membership.session_timeout_ms,
-            heartbeat_interval_ms=membership.session_timeout_ms // 10,
-            max_poll_interval_ms=membership.max_poll_interval_ms,
             enable_auto_commit=False,
-            auto_offset_reset="earliest",  # no record is deleted: it applies only without a commit
+            **member_settings(membership),
             **_READING,
         )
-        with translated():
-            await consumer.start()
-        return ClientMember(consumer)
+        return _Member(await _started(consumer))
 
-    async def offsets(self, bootstrap: str, client_id: str) -> ClientLookup:
-        """Make a client that looks up offsets. Raises DriverError if no broker answers."""
-        return ClientLookup(await _admin(bootstrap, client_id))
+    async def admin(self, bootstrap: str, client_id: str) -> _Admin:
+        """Make an administrator, which looks up offsets, too. Raises DriverError."""
+        admin = Admin(
+            bootstrap_servers=bootstrap,
+            client_id=client_id,
+            request_timeout_ms=_REQUEST_TIMEOUT_MS,
+            default_api_timeout_ms=_DELIVERY_TIMEOUT_MS,
+        )
+        return _Admin(await _started(admin))
 
-    async def admin(self, bootstrap: str, client_id: str) -> ClientTopicAdmin:
-        """Make an administrator. Raises DriverError if no broker answers."""
-        return ClientTopicAdmin(await _admin(bootstrap, client_id))
+    offsets = admin
 
     async def create_topic(
         self,
@@ -347,22 +318,20 @@ class ClientDriver:
         config: Mapping[str, str] | None = None,
     ) -> None:
         """Create a topic and return when its metadata is committed. Raises DriverError."""
-        with translated():
+        with _translated():
             async with Admin(bootstrap_servers=bootstrap) as admin:
                 wanted = NewTopic(topic, partitions, replication_factor, configs={**(config or {})})
                 await admin.create_topics([wanted])
 
 
-async def _admin(bootstrap: str, client_id: str) -> Admin:
-    admin = Admin(
-        bootstrap_servers=bootstrap,
-        client_id=client_id,
-        request_timeout_ms=_REQUEST_TIMEOUT_MS,
-        default_api_timeout_ms=_DELIVERY_TIMEOUT_MS,
-    )
-    with translated():
-        await admin.start()
-    return admin
+async def _started(client: _Started) -> _Started:
+    with _translated():
+        await client.start()
+    return client
+
+
+def _by_place(topic: str, offsets: Mapping[int, int]) -> dict[TopicPartition, int]:
+    return {TopicPartition(topic, index): offset for index, offset in offsets.items()}
 
 
 def _places(topic: str, partitions: Sequence[int]) -> list[TopicPartition]:

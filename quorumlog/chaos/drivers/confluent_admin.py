@@ -1,7 +1,9 @@
 """confluent-kafka's administrator: topics, and offsets by time."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final
 
 import confluent_kafka
@@ -10,10 +12,51 @@ from confluent_kafka import admin as library
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from quorumlog.chaos.drivers.confluent_errors import QUIET, translated
+from quorumlog.chaos.drivers.common import translating
 from quorumlog.chaos.drivers.driver import EARLIEST, LATEST, MAX_TIMESTAMP, DriverError, OffsetAt
 from quorumlog.chaos.drivers.worker import Worker
 from quorumlog.wire.codec.error_codes import ErrorCode
+
+QUIET: Final[dict[str, Any]] = {
+    "log_level": 0,  # lost connections are expected in a chaos run
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 500,
+    "topic.metadata.refresh.fast.interval.ms": 50,
+    "socket.connection.setup.timeout.ms": 2_000,
+}
+_BAD_MESSAGE: Final = -199  # RD_KAFKA_RESP_ERR__BAD_MSG
+_AUTO_OFFSET_RESET: Final = -140  # the text has the reason
+
+
+def error_code(error: confluent_kafka.KafkaError) -> str:
+    """Return Kafka's name of a broker's error, or librdkafka's (`_TIMED_OUT`) of its own."""
+    number = error.code()
+    if number == _BAD_MESSAGE:
+        return ErrorCode.CORRUPT_MESSAGE.name
+    if number == _AUTO_OFFSET_RESET and "out of range" in error.str().lower():
+        return ErrorCode.OFFSET_OUT_OF_RANGE.name
+    with contextlib.suppress(ValueError):
+        return ErrorCode(number).name
+    return str(error.name())
+
+
+def driver_error(error: Exception) -> DriverError:
+    """Translate a KafkaException. Never definite: the library does not report earlier attempts."""
+    cause = error.args[0] if error.args else None
+    if isinstance(cause, confluent_kafka.KafkaError):
+        return DriverError(error_code(cause), cause.str())
+    return DriverError(type(error).__name__, str(error))
+
+
+translated: Final = partial(translating, driver_error, confluent_kafka.KafkaException)
+
+
+def check_places(places: Sequence[Any]) -> None:
+    """Raise DriverError if a partition of a response has an error."""
+    for place in places:
+        if place.error is not None:
+            raise DriverError(error_code(place.error), place.error.str())
+
 
 _QUESTION_TIMEOUT_S: Final = 5.0
 _CREATE_TIMEOUT_S: Final = 30.0

@@ -5,34 +5,42 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import confluent_kafka
 
-from quorumlog.chaos.drivers.confluent_admin import ConfluentAdmin
-from quorumlog.chaos.drivers.confluent_errors import QUIET, driver_error, error_code, translated
-from quorumlog.chaos.drivers.confluent_transactions import Committed, Transactions
+from quorumlog.chaos.drivers.common import Rebalancing, TopicCreation
+from quorumlog.chaos.drivers.confluent_admin import (
+    QUIET,
+    ConfluentAdmin,
+    check_places,
+    driver_error,
+    error_code,
+    translated,
+)
 from quorumlog.chaos.drivers.driver import (
     AT_ONCE,
-    NO_GENERATION,
     TRANSACTION_TIMEOUT_MS,
     Batching,
     DriverError,
     Headers,
     Membership,
-    Rebalance,
     Record,
     SendFailed,
 )
-from quorumlog.chaos.drivers.worker import Worker
+from quorumlog.chaos.drivers.worker import Worker, settled_elsewhere
 
 _DELIVERY_TIMEOUT_MS: Final = 5_000
 _POLL_S: Final = 0.1
 _POLL_RECORDS_MAX: Final = 500
 _END_OFFSETS_TIMEOUT_S: Final = 2.0
+_COMMITTED_TIMEOUT_S: Final = 5.0
+_TRANSACTION_TIMEOUT_S: Final = 10.0
+_REBALANCES: Final = {"assign": "assigned", "revoke": "revoked", "lost": "lost"}
 # In KIP-848 they are settings of the group, which the broker sends.
 _OF_THE_CLASSIC_PROTOCOL: Final = ("session.timeout.ms", "heartbeat.interval.ms")
 
+_Result = TypeVar("_Result")
 _READING: Final[dict[str, Any]] = {
     **QUIET,
     "check.crcs": True,
@@ -42,8 +50,8 @@ _READING: Final[dict[str, Any]] = {
 }
 
 
-class ConfluentProducer:
-    """A producer; a thread of its own serves its delivery reports."""
+class _Producer:
+    """A `driver.DriverProducer`; a thread of its own serves its delivery reports."""
 
     def __init__(
         self,
@@ -90,22 +98,15 @@ class ConfluentProducer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[int]:
-        """Queue a record; its future returns the acknowledged offset. Raises SendFailed."""
-        done: asyncio.Future[int] = self._loop.create_future()
+        done, settle = settled_elsewhere()
 
         def delivered(error: Any, message: Any) -> None:
-            def settle() -> None:
-                if done.done():
-                    return
-                if error is None:
-                    done.set_result(message.offset())
-                else:
-                    # A report does not include whether an earlier attempt was written to a socket.
-                    reason = f"{error_code(error)}: {error.str()}"
-                    done.set_exception(SendFailed(reason, definite=False))
-
-            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller is waiting
-                self._loop.call_soon_threadsafe(settle)
+            if error is None:
+                settle(message.offset(), None)
+            else:
+                # A report does not include whether an earlier attempt was written to a socket.
+                reason = f"{error_code(error)}: {error.str()}"
+                settle(None, SendFailed(reason, definite=False))
 
         optional: dict[str, Any] = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
         if headers:
@@ -119,31 +120,107 @@ class ConfluentProducer:
         return done
 
     async def close(self) -> None:
-        """Discard the records in flight and release all resources."""
         self._closing.set()
         await self._has_ended.wait()
         self._producer.purge()
 
 
-class _Polling:
-    """Polls a consumer in its thread. An error beside records is raised by the next poll."""
+class _Transactions(_Producer):
+    """A `driver.TransactionalProducer`. The calls of the library block, so a thread serves them."""
 
-    def __init__(self, settings: Mapping[str, Any], client_id: str) -> None:
-        self.worker: Final = Worker(client_id)
-        self.consumer: Final = confluent_kafka.Consumer({**_READING, **settings})
+    def __init__(self, bootstrap: str, client_id: str, transactional_id: str) -> None:
+        settings = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        }
+        super().__init__(bootstrap, client_id, AT_ONCE, settings)
+        self._worker = Worker(f"transactions of {client_id}")
+
+    async def initialize(self) -> None:
+        """Fence the predecessors. Raises DriverError."""
+        await self._call(lambda: self._producer.init_transactions(_TRANSACTION_TIMEOUT_S))
+
+    async def begin(self) -> None:
+        await self._call(self._producer.begin_transaction)
+
+    async def send_offsets(self, group_id: str, topic: str, offsets: Mapping[int, int]) -> None:
+        places = _places(topic, offsets)
+
+        def send() -> None:
+            nameless = confluent_kafka.Consumer({"group.id": group_id})  # it connects to no broker
+            try:
+                group = nameless.consumer_group_metadata()
+                self._producer.send_offsets_to_transaction(places, group, _TRANSACTION_TIMEOUT_S)
+            finally:
+                nameless.close()
+
+        await self._call(send)
+
+    async def commit(self) -> None:
+        """Commit. Raises DriverError.
+
+        The library does not report whether it sent the commit. After a failed commit, a successful
+        abort proves that the transaction is not committed.
+        """
+
+        def commit() -> None:
+            try:
+                self._producer.commit_transaction(_TRANSACTION_TIMEOUT_S)
+            except confluent_kafka.KafkaException as error:
+                told = driver_error(error)
+                if not _must_abort(error):
+                    raise told from error
+                with contextlib.suppress(confluent_kafka.KafkaException):
+                    self._producer.abort_transaction(_TRANSACTION_TIMEOUT_S)
+                    raise DriverError(told.code, str(error), definite=True) from error
+                raise told from error
+
+        await self._worker.call(commit)
+
+    async def abort(self) -> None:
+        await self._call(lambda: self._producer.abort_transaction(_TRANSACTION_TIMEOUT_S))
+
+    async def _call(self, work: Callable[[], Any]) -> None:
+        with translated():
+            await self._worker.call(work)
+
+    async def close(self) -> None:
+        """Release all resources; the broker aborts an open transaction after its timeout."""
+        self._worker.close()
+        await super().close()
+
+
+def _must_abort(error: confluent_kafka.KafkaException) -> bool:
+    cause = error.args[0] if error.args else None
+    return isinstance(cause, confluent_kafka.KafkaError) and cause.txn_requires_abort()
+
+
+class _Polling:
+    """A consumer of the library in its thread.
+
+    It and its subclasses have the methods of the protocols in `driver`, documented there.
+    """
+
+    def __init__(self, bootstrap: str, client_id: str, settings: Mapping[str, Any]) -> None:
+        own = {"bootstrap.servers": bootstrap, "client.id": client_id}
+        self._worker: Final = Worker(client_id)
+        self._consumer: Final = confluent_kafka.Consumer({**_READING, **own, **settings})
         self._errors: list[confluent_kafka.KafkaError] = []
 
+    async def _call(self, work: Callable[[], _Result]) -> _Result:
+        with translated():
+            return await self._worker.call(work)
+
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return the records that arrived, in order per partition. Raises DriverError."""
-        return await self.worker.call(lambda: self._poll(timeout_ms / 1000))
+        """Poll; an error beside records is raised by the next poll."""
+        return await self._call(lambda: self._poll(timeout_ms / 1000))
 
     def _poll(self, timeout_s: float) -> list[Record]:
         if not self._errors:
-            with translated():
-                first = self.consumer.poll(timeout_s)
-                if first is None:
-                    return []
-                polled = [first, *self.consumer.consume(_POLL_RECORDS_MAX, timeout=0)]
+            first = self._consumer.poll(timeout_s)
+            if first is None:
+                return []
+            polled = [first, *self._consumer.consume(_POLL_RECORDS_MAX, timeout=0)]
             self._errors = [error for message in polled if (error := message.error()) is not None]
             records = [_record(message) for message in polled if message.error() is None]
             if records or not self._errors:
@@ -152,9 +229,8 @@ class _Polling:
         raise DriverError(error_code(error), error.str())
 
     async def close(self) -> None:
-        """Release all resources; a member leaves its group."""
-        await self.worker.call(self.consumer.close)
-        self.worker.close()
+        await self._call(self._consumer.close)
+        self._worker.close()
 
 
 def _record(message: confluent_kafka.Message) -> Record:
@@ -176,9 +252,7 @@ def _bytes(value: str | bytes | None) -> bytes:
     return value.encode() if isinstance(value, str) else value or b""
 
 
-class ConfluentConsumer:
-    """A consumer of assigned partitions."""
-
+class _Consumer(_Polling):
     def __init__(
         self,
         bootstrap: str,
@@ -187,77 +261,51 @@ class ConfluentConsumer:
         isolation: str = "read_uncommitted",
     ) -> None:
         settings = {
-            "bootstrap.servers": bootstrap,
-            "client.id": client_id,
             "group.id": group_id or f"unused-{client_id}",  # the library requires a name
             "auto.offset.reset": "error",  # a reset would hide a gap
             "isolation.level": isolation,
         }
-        self._polling = _Polling(settings, client_id)
+        super().__init__(bootstrap, client_id, settings)
 
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
-        """Assign these partitions, from their beginning."""
-        wanted = [
-            confluent_kafka.TopicPartition(topic, partition, confluent_kafka.OFFSET_BEGINNING)
-            for partition in partitions
-        ]
-        await self._polling.worker.call(lambda: self._polling.consumer.assign(wanted))
+        await self.seek(topic, dict.fromkeys(partitions, confluent_kafka.OFFSET_BEGINNING))
 
-    async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return the records that arrived, in order per partition. Raises DriverError."""
-        return await self._polling.poll(timeout_ms)
+    async def seek(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """Seek by a new assignment: the library cannot seek before it has begun to read."""
+        places = _places(topic, offsets)
+        await self._call(lambda: self._consumer.assign(places))
 
     async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return the high watermark of each partition (exclusive). Raises DriverError."""
-
         def ask() -> dict[int, int]:
             ends = {}
             for partition in partitions:
                 asked = confluent_kafka.TopicPartition(topic, partition)
-                found = self._polling.consumer.get_watermark_offsets(
-                    asked, timeout=_END_OFFSETS_TIMEOUT_S
-                )
+                found = self._consumer.get_watermark_offsets(asked, timeout=_END_OFFSETS_TIMEOUT_S)
                 if found is None:
                     raise DriverError("_TIMED_OUT", f"no end of {topic}-{partition}")
                 ends[partition] = found[1]
             return ends
 
-        with translated():
-            return await self._polling.worker.call(ask)
-
-    async def close(self) -> None:
-        """Release all resources."""
-        await self._polling.close()
+        return await self._call(ask)
 
 
-class ConfluentTransactions(Transactions, ConfluentProducer):
-    """The producer of a transactional id."""
-
-    def __init__(self, bootstrap: str, client_id: str, transactional_id: str) -> None:
-        settings = {
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-        }
-        super().__init__(bootstrap, client_id, AT_ONCE, settings)
-        self._worker = Worker(f"transactions of {client_id}")
+class _Committed(_Polling):
+    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        wanted = [confluent_kafka.TopicPartition(topic, partition) for partition in partitions]
+        found = await self._call(
+            lambda: self._consumer.committed(wanted, timeout=_COMMITTED_TIMEOUT_S)
+        )
+        check_places(found)
+        return {one.partition: one.offset for one in found if one.offset >= 0}
 
 
-class ConfluentReader(Committed, ConfluentConsumer):
-    """A consumer of assigned partitions with isolation level read_committed."""
-
-    def __init__(self, bootstrap: str, client_id: str, group_id: str) -> None:
-        super().__init__(bootstrap, client_id, group_id, "read_committed")
-        self._worker = self._polling.worker
-        self._consumer = self._polling.consumer
+class _Reader(_Committed, _Consumer):
+    pass
 
 
-class ConfluentMember(Committed):
-    """A consumer in a group. The library does not report its generation."""
-
+class _Member(Rebalancing, _Committed):
     def __init__(self, bootstrap: str, client_id: str, membership: Membership) -> None:
         settings: dict[str, Any] = {
-            "bootstrap.servers": bootstrap,
-            "client.id": client_id,
             "group.id": membership.group_id,
             "auto.offset.reset": "earliest",
             "session.timeout.ms": membership.session_timeout_ms,
@@ -273,63 +321,31 @@ class ConfluentMember(Committed):
             settings["group.protocol"] = "consumer"
         if membership.instance_id is not None:
             settings["group.instance.id"] = membership.instance_id
-        self._polling = _Polling(settings, client_id)
-        self._worker, self._consumer = self._polling.worker, self._polling.consumer
-        self._changes: list[Rebalance] = []
+        super().__init__(bootstrap, client_id, settings)
 
     async def subscribe(self, topic: str) -> None:
-        """Join the group, from the next polls on."""
-        await self._polling.worker.call(
-            lambda: self._polling.consumer.subscribe(
-                [topic],
-                on_assign=self._noting("assigned"),
-                on_revoke=self._noting("revoked"),
-                on_lost=self._noting("lost"),
-            )
-        )
+        noting = {f"on_{event}": self._noting(change) for event, change in _REBALANCES.items()}
+        await self._call(lambda: self._consumer.subscribe([topic], **noting))
 
     def _noting(self, change: str) -> Callable[[Any, Sequence[Any]], None]:
-        def note(_: Any, partitions: Sequence[Any]) -> None:
-            indexes = tuple(sorted(one.partition for one in partitions))
-            self._changes.append(Rebalance(change, indexes, NO_GENERATION))
-
-        return note
-
-    async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return new records of the partitions owned now. Raises DriverError."""
-        return await self._polling.poll(timeout_ms)
-
-    def rebalances(self) -> list[Rebalance]:
-        """Return the rebalances since the last call, in order."""
-        changes, self._changes = self._changes, []
-        return changes
-
-    def generation(self) -> int:
-        """Return NO_GENERATION: the library does not report the generation."""
-        return NO_GENERATION
+        return lambda _, partitions: self._note(change, partitions)
 
     async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Commit the next offset to read of each partition. Raises DriverError."""
-        wanted = [
-            confluent_kafka.TopicPartition(topic, partition, offset)
-            for partition, offset in offsets.items()
-        ]
-
-        def commit() -> Sequence[Any]:
-            return self._polling.consumer.commit(offsets=wanted, asynchronous=False) or ()
-
-        with translated():
-            answered = await self._polling.worker.call(commit)
-        for one in answered:
-            if one.error is not None:
-                raise DriverError(error_code(one.error), one.error.str())
-
-    async def close(self) -> None:
-        """Leave the group (a static member stays in it), and release all resources."""
-        await self._polling.close()
+        wanted = _places(topic, offsets)
+        answered = await self._call(
+            lambda: self._consumer.commit(offsets=wanted, asynchronous=False)
+        )
+        check_places(answered or ())
 
 
-class ConfluentDriver:
+def _places(topic: str, offsets: Mapping[int, int]) -> list[confluent_kafka.TopicPartition]:
+    return [
+        confluent_kafka.TopicPartition(topic, partition, offset)
+        for partition, offset in offsets.items()
+    ]
+
+
+class ConfluentDriver(TopicCreation):
     """confluent-kafka."""
 
     capabilities: Final = frozenset(
@@ -338,19 +354,19 @@ class ConfluentDriver:
 
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
-    ) -> ConfluentProducer:
+    ) -> _Producer:
         """Make a producer."""
-        return ConfluentProducer(bootstrap, client_id, batching)
+        return _Producer(bootstrap, client_id, batching)
 
-    async def consumer(self, bootstrap: str, client_id: str) -> ConfluentConsumer:
+    async def consumer(self, bootstrap: str, client_id: str) -> _Consumer:
         """Make a consumer."""
-        return ConfluentConsumer(bootstrap, client_id)
+        return _Consumer(bootstrap, client_id)
 
     async def transactional(
         self, bootstrap: str, client_id: str, transactional_id: str
-    ) -> ConfluentTransactions:
+    ) -> _Transactions:
         """Make the producer of an id. Raises DriverError if its predecessors are not fenced."""
-        producer = ConfluentTransactions(bootstrap, client_id, transactional_id)
+        producer = _Transactions(bootstrap, client_id, transactional_id)
         try:
             await producer.initialize()
         except BaseException:  # the caller may have been cancelled
@@ -358,41 +374,19 @@ class ConfluentDriver:
             raise
         return producer
 
-    async def reader(self, bootstrap: str, client_id: str, group_id: str) -> ConfluentReader:
+    async def reader(self, bootstrap: str, client_id: str, group_id: str) -> _Reader:
         """Make a read_committed reader."""
-        return ConfluentReader(bootstrap, client_id, group_id)
+        return _Reader(bootstrap, client_id, group_id, "read_committed")
 
-    async def member(
-        self, bootstrap: str, client_id: str, membership: Membership
-    ) -> ConfluentMember:
+    async def member(self, bootstrap: str, client_id: str, membership: Membership) -> _Member:
         """Make a consumer that can join a group."""
-        return ConfluentMember(bootstrap, client_id, membership)
-
-    async def offsets(self, bootstrap: str, client_id: str) -> ConfluentAdmin:
-        """Make a client that looks up offsets."""
-        return ConfluentAdmin(bootstrap, client_id)
+        return _Member(bootstrap, client_id, membership)
 
     async def admin(self, bootstrap: str, client_id: str) -> ConfluentAdmin:
-        """Make an administrator."""
+        """Make an administrator, which looks up offsets, too."""
         return ConfluentAdmin(bootstrap, client_id)
 
-    async def create_topic(
-        self,
-        bootstrap: str,
-        topic: str,
-        *,
-        partitions: int,
-        replication_factor: int,
-        config: Mapping[str, str] | None = None,
-    ) -> None:
-        """Create a topic and return when its metadata is committed. Raises DriverError."""
-        admin = ConfluentAdmin(bootstrap, "creator")
-        try:
-            await admin.create(
-                topic, partitions=partitions, replication_factor=replication_factor, config=config
-            )
-        finally:
-            await admin.close()
+    offsets = admin
 
 
 DRIVER: Final = ConfluentDriver()

@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
-from quorumlog.chaos.drivers.driver import (
-    AnyDriver,
-    CallTimedOut,
-    Driver,
-    DriverError,
-    SendFailed,
-)
+from quorumlog.chaos.drivers.driver import AnyDriver, CallTimedOut, Driver, DriverError, SendFailed
 
 _Result = TypeVar("_Result")
 Call = Callable[..., Coroutine[Any, Any, Any]]

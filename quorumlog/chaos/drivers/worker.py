@@ -11,6 +11,31 @@ _Result = TypeVar("_Result")
 _Job = Callable[[], None]
 
 
+def settled_elsewhere() -> tuple[
+    asyncio.Future[Any], Callable[[object, BaseException | None], None]
+]:
+    """Return a future of the running loop, and a function by which another thread settles it.
+
+    The function takes the result and the exception; the result counts if the exception is None.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: object, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+
+    def settle_in_loop(result: object, error: BaseException | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller is waiting
+            loop.call_soon_threadsafe(settle, result, error)
+
+    return done, settle_in_loop
+
+
 class Worker:
     """One thread for one client, so that one caller at a time uses it.
 
@@ -19,7 +44,6 @@ class Worker:
     """
 
     def __init__(self, name: str) -> None:
-        self._loop: Final = asyncio.get_running_loop()
         self._jobs: Final[SimpleQueue[_Job | None]] = SimpleQueue()
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
@@ -29,7 +53,7 @@ class Worker:
 
     async def call(self, work: Callable[[], _Result]) -> _Result:
         """Return the result of `work`, in its turn, or raise its exception."""
-        done: asyncio.Future[_Result] = self._loop.create_future()
+        done, settle = settled_elsewhere()
 
         def job() -> None:
             if done.cancelled():  # cancelled before its turn
@@ -37,27 +61,14 @@ class Worker:
             try:
                 result = work()
             except Exception as error:  # noqa: BLE001 - raised to the caller, in another thread
-                self._tell(_fail, done, error)
+                settle(None, error)
             else:
-                self._tell(_succeed, done, result)
+                settle(result, None)
 
         self._jobs.put(job)
-        return await done
+        result: _Result = await done
+        return result
 
     def close(self) -> None:
         """End the thread after the queued calls."""
         self._jobs.put(None)
-
-    def _tell(self, settle: Callable[..., None], done: asyncio.Future[Any], what: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller is waiting
-            self._loop.call_soon_threadsafe(settle, done, what)
-
-
-def _succeed(done: asyncio.Future[Any], result: object) -> None:
-    if not done.done():
-        done.set_result(result)
-
-
-def _fail(done: asyncio.Future[Any], error: BaseException) -> None:
-    if not done.done():
-        done.set_exception(error)

@@ -1,9 +1,8 @@
 """Changes that an administrator makes while clients work: topics, replicas, throttles."""
 
-from collections.abc import Sequence
 from typing import ClassVar
 
-from quorumlog.chaos.faults.fault import ALL, AnyStep, Scene, Step, StepFault, named, ranged
+from quorumlog.chaos.faults.fault import ALL, StepFault, named, ranged
 
 
 @named(
@@ -14,14 +13,9 @@ from quorumlog.chaos.faults.fault import ALL, AnyStep, Scene, Step, StepFault, n
 class AdminChurn(StepFault):
     """About `per_s` changes a second to topics of its own; all partitions may move."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"churn", "calm"})
     breaks: ClassVar[str] = "churn"
     drawn_duration_ms: ClassVar[tuple[int, int]] = (3_000, 8_000)
-    per_s: int = ranged(1, 1_000, default=10)
-
-    def inject(self, scene: Scene) -> Sequence[AnyStep]:
-        """Begin to change."""
-        return (Step(operation="churn", node_ids=scene.victims, amount=self.per_s),)
+    per_s: int = ranged(1, 1_000, default=10, is_amount=True)
 
 
 @named("reassign", "a partition moves to other brokers, or back")
@@ -31,7 +25,6 @@ class Reassign(StepFault):
     It goes on by itself: nothing is taken back.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"reassign"})
     breaks: ClassVar[str] = "reassign"
 
 
@@ -39,7 +32,6 @@ class Reassign(StepFault):
 class Grow(StepFault):
     """A few at most (KIP-195). Partitions stay: nothing is taken back."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"grow"})
     breaks: ClassVar[str] = "grow"
 
 
@@ -51,14 +43,9 @@ class Grow(StepFault):
 class Throttle(StepFault):
     """All replicas of all topics, on both sides, get `bytes_per_s` on each broker."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"throttle", "release"})
     breaks: ClassVar[str] = "throttle"
     drawn_duration_ms: ClassVar[tuple[int, int]] = (2_000, 6_000)
-    bytes_per_s: int = ranged(1, 1_000_000_000, default=10_000)
-
-    def inject(self, scene: Scene) -> Sequence[AnyStep]:
-        """Begin to throttle."""
-        return (Step(operation="throttle", node_ids=scene.victims, amount=self.bytes_per_s),)
+    bytes_per_s: int = ranged(1, 1_000_000_000, default=10_000, is_amount=True)
 
 
 @named(
@@ -72,7 +59,6 @@ class DeleteRecords(StepFault):
     Deleted records stay deleted: nothing is healed.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"delete_records"})
     breaks: ClassVar[str] = "delete_records"
 
 
@@ -83,5 +69,4 @@ class AlterLogDirs(StepFault):
     It goes on by itself: nothing is taken back.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"alter_log_dirs"})
     breaks: ClassVar[str] = "alter_log_dirs"

@@ -76,11 +76,7 @@ class DiskFull(StepFault):
 
     needs: ClassVar[frozenset[str]] = frozenset({"fill_disk", "free_disk", "start"})
     breaks: ClassVar[str] = "fill_disk"
-    left_bytes: int = ranged(0, _LEFT_BYTES_MAX, default=5_000)
-
-    def inject(self, scene: Scene) -> Sequence[AnyStep]:
-        """Fill the disks of the victims."""
-        return (Step(operation="fill_disk", node_ids=scene.victims, amount=self.left_bytes),)
+    left_bytes: int = ranged(0, _LEFT_BYTES_MAX, default=5_000, is_amount=True)
 
     def heal(self, scene: Scene) -> Sequence[AnyStep]:
         """Make room; start the nodes that have ended."""
@@ -94,21 +90,15 @@ class DiskFull(StepFault):
 class SlowFsync(StepFault):
     """An fsync takes up to `us` longer."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"slow_fsync", "mend_fsync"})
     breaks: ClassVar[str] = "slow_fsync"
     drawn_duration_ms: ClassVar[tuple[int, int]] = (2_000, 6_000)
-    us: int = ranged(1, 60 * MILLION, default=500_000)
-
-    def inject(self, scene: Scene) -> Sequence[AnyStep]:
-        """Slow the disks of the victims."""
-        return (Step(operation="slow_fsync", node_ids=scene.victims, amount=self.us),)
+    us: int = ranged(1, 60 * MILLION, default=500_000, is_amount=True)
 
 
 @named("fsync_error", "an fsync fails, and the machine starts again")
 class FsyncError(StepFault):
     """The target's next fsync fails; its machine starts again."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"fail_fsync", "start"})
     breaks: ClassVar[str] = "fail_fsync"
     destroys: ClassVar[bool] = True
 
@@ -117,7 +107,6 @@ class FsyncError(StepFault):
 class SlowDisk(StepFault):
     """Each fsync takes from `min_us` to `min_us + spread_us`."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"slow_fsync", "mend_fsync"})
     breaks: ClassVar[str] = "slow_fsync"
     min_us: int = ranged(0, 60 * MILLION)
     spread_us: int = ranged(0, 60 * MILLION)

@@ -165,7 +165,8 @@ class StepFault(Fault):
     """A fault that consists of steps.
 
     needs: the operations on nodes among them; `imposes`: the effects of the rules among them.
-    `breaks` is the operation of a simple fault; `UNDONE_BY` has the operation that ends it.
+    `breaks` is the operation of a simple fault, whose amount is the parameter that is marked so;
+    `UNDONE_BY` has the operation that ends it. By default, a fault needs these two.
     destroys: copies of data are gone for good, so that two such faults never overlap.
     is_control: more is destroyed than a cluster is to survive, to see that a run finds the loss.
     """
@@ -180,7 +181,9 @@ class StepFault(Fault):
 
     def inject(self, scene: Scene) -> Sequence[AnyStep]:
         """Return the steps that break the victims of the scene."""
-        return (Step(operation=self.breaks, node_ids=scene.victims),)
+        amounts = [one.name for one in fields(self) if one.metadata.get("is_amount")]
+        amount = getattr(self, amounts[0]) if amounts else 0
+        return (Step(operation=self.breaks, node_ids=scene.victims, amount=amount),)
 
     def heal(self, scene: Scene) -> Sequence[AnyStep]:
         """Return the steps that end the fault; none if it is done and over."""
@@ -211,9 +214,13 @@ class LinkFault(StepFault):
 FaultT = TypeVar("FaultT", bound=Fault)
 
 
-def ranged(low: int, high: int, *, default: int | None = None) -> Any:
-    """Return a parameter of a fault: a whole number with `low <= number <= high`."""
-    return field(default=MISSING if default is None else default, metadata={"range": (low, high)})
+def ranged(low: int, high: int, *, default: int | None = None, is_amount: bool = False) -> Any:
+    """Return a parameter of a fault: a whole number with `low <= number <= high`.
+
+    is_amount: it is the amount of the fault's only step.
+    """
+    limits = {"range": (low, high), "is_amount": is_amount}
+    return field(default=MISSING if default is None else default, metadata=limits)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(ranged,))
@@ -225,6 +232,9 @@ def named(
     def declare(kind: type[FaultT]) -> type[FaultT]:
         made = dataclass(frozen=True, slots=True, kw_only=True)(kind)
         made.name, made.text, made.targets = name, text, targets
+        if issubclass(made, StepFault) and made.breaks and not made.needs:
+            undo = UNDONE_BY.get(made.breaks)
+            made.needs = frozenset({made.breaks} if undo is None else {made.breaks, undo})
         return made
 
     return declare

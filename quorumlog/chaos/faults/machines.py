@@ -24,7 +24,6 @@ _DAY_MS: Final = 24 * 60 * 60 * 1000
 class PowerLoss(StepFault):
     """The target's machine loses all unfsynced bytes, perhaps with a torn tail, and restarts."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"lose_power", "start"})
     breaks: ClassVar[str] = "lose_power"
     destroys: ClassVar[bool] = True
 
@@ -66,13 +65,8 @@ class InterruptedWrite(Fault):
 class ClockDrift(StepFault):
     """The target's monotonic clock runs at `rate_ppm` millionths of true time."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"drift_clock", "steady_clock"})
     breaks: ClassVar[str] = "drift_clock"
-    rate_ppm: int = ranged(MILLION // 10, 10 * MILLION)
-
-    def inject(self, scene: Scene) -> Sequence[AnyStep]:
-        """Let the clocks of the victims run at this rate."""
-        return (Step(operation="drift_clock", node_ids=scene.victims, amount=self.rate_ppm),)
+    rate_ppm: int = ranged(MILLION // 10, 10 * MILLION, is_amount=True)
 
 
 @named("clock_step", "the wall clock of a node jumps by minutes, and back", targets=NODE_ROLES)
@@ -82,7 +76,6 @@ class ClockStep(StepFault):
     direction: `back`, `forward`, or one of them at random.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"step_clock", "reset_clock"})
     breaks: ClassVar[str] = "step_clock"
     step_ms: int = ranged(1, 365 * _DAY_MS, default=5 * 60 * 1000)
     direction: Literal["back", "forward", "either"] = "either"

@@ -2,14 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from quorumlog.chaos.faults.fault import (
-    ALL,
-    CLIENT,
-    NODE_ROLES,
-    LinkFault,
-    Scene,
-    named,
-)
+from quorumlog.chaos.faults.fault import ALL, CLIENT, NODE_ROLES, LinkFault, Scene, named
 from quorumlog.chaos.faults.links import Cut, Effect, Link, LinkRule, between
 
 
@@ -46,11 +39,7 @@ class PartitionHalves(LinkFault):
         return (LinkRule(scene.rule_id(), between(nodes[:majority], nodes[majority:]), Cut()),)
 
 
-@named(
-    "partition_ring",
-    "every node reaches a majority, each node a different one",
-    targets=(ALL,),
-)
+@named("partition_ring", "every node reaches a majority, each node a different one", targets=(ALL,))
 class PartitionRing(LinkFault):
     """Puts the nodes into a random ring; each reaches the fewest neighbours that are a majority.
 
@@ -112,14 +101,8 @@ class IsolateRole(LinkFault):
 
 
 @named("partition", "the simulator's name of partition_one")
-class Partition(LinkFault):
+class Partition(PartitionOne):
     """No message passes between the target nodes and all others, in either direction."""
-
-    imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Cut})
-
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
-        """See LinkFault."""
-        return (LinkRule(scene.rule_id(), between(scene.parties, scene.other_nodes), Cut()),)
 
 
 @named("one_way_cut", "the simulator's name of partition_one_way; direction: in or out")

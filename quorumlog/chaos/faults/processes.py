@@ -20,7 +20,6 @@ from quorumlog.chaos.faults.fault import (
 class Kill(StepFault):
     """SIGKILL to a node: its writes stay in the page cache of its machine."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"kill", "start"})
     breaks: ClassVar[str] = "kill"
 
 
@@ -37,7 +36,6 @@ class KillAll(Kill):
 class Pause(StepFault):
     """SIGSTOP to a node: it goes on later, unaware that time has passed."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"pause", "resume"})
     breaks: ClassVar[str] = "pause"
     drawn_duration_ms: ClassVar[tuple[int, int]] = (500, 5_000)
 
@@ -77,7 +75,6 @@ class PauseKill(StepFault):
 class Restart(StepFault):
     """The node hands over what it leads before it ends."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"stop", "start"})
     breaks: ClassVar[str] = "stop"
 
 
@@ -118,7 +115,6 @@ class RollingRestart(StepFault):
 class CrashLoop(StepFault):
     """The node is killed `times` times, at most `alive_us` after it takes part again."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"kill", "start"})
     breaks: ClassVar[str] = "kill"
     drawn_duration_ms: ClassVar[tuple[int, int]] = (3_000, 8_000)
     times: int = ranged(1, 100, default=3)
@@ -139,11 +135,6 @@ class CrashLoop(StepFault):
 class Starve(StepFault):
     """The process runs `share_percent` of the time, in turns of a few tens of milliseconds."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"starve", "feed"})
     breaks: ClassVar[str] = "starve"
     drawn_duration_ms: ClassVar[tuple[int, int]] = (2_000, 6_000)
-    share_percent: int = ranged(1, 90, default=15)
-
-    def inject(self, scene: Scene) -> Sequence[AnyStep]:
-        """Starve the victims."""
-        return (Step(operation="starve", node_ids=scene.victims, amount=self.share_percent),)
+    share_percent: int = ranged(1, 90, default=15, is_amount=True)

@@ -13,14 +13,10 @@ class ChangeVoters(StepFault):
     A removal with an unknown outcome is healed like a successful one.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"remove_voter", "add_voter"})
     breaks: ClassVar[str] = "remove_voter"
 
 
-@named(
-    "replace_voter",
-    "SIGKILL a controller, empty its log directory, and add it as a new voter",
-)
+@named("replace_voter", "SIGKILL a controller, empty its log directory, and add it as a new voter")
 class ReplaceVoter(StepFault):
     """A disk is replaced: the old voter is removed, and the node is added with its new directory.
 

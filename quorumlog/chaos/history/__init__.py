@@ -6,13 +6,7 @@ one; `pairing` joins events to operations, and `validate` rejects invalid histor
 
 from quorumlog.chaos.history.files import HistorySource, read_history
 from quorumlog.chaos.history.meta import read_meta, write_meta
-from quorumlog.chaos.history.model import (
-    NEMESIS,
-    UNKNOWN_OFFSET,
-    HistoryError,
-    Message,
-    Operation,
-)
+from quorumlog.chaos.history.model import NEMESIS, UNKNOWN_OFFSET, HistoryError, Message, Operation
 from quorumlog.chaos.history.writer import HistoryWriter
 
 __all__ = [

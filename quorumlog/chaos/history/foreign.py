@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from quorumlog.chaos.history import jepsen
 from quorumlog.chaos.history.edn import EdnError, Form, Tagged, plain, read_forms
+from quorumlog.chaos.history.jepsen import INT64, integer, list_of
 from quorumlog.chaos.history.model import (
     INVOKE,
     NEMESIS,
@@ -30,7 +31,7 @@ from quorumlog.chaos.history.model import (
     Message,
     Operation,
 )
-from quorumlog.chaos.history.pairing import EventError, table_of
+from quorumlog.chaos.history.operations_table import EventError, table_of
 
 CAS: Final = "cas"
 CAS_REFUSED: Final = "cas_refused"
@@ -54,7 +55,6 @@ _KAFKA: Final = frozenset(
     {"send", "poll", TXN, "assign", "subscribe", "crash", "debug-topic-partitions"}
 )
 _KAFKA_MICRO: Final = frozenset({"send", "poll"})
-_INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ def _event(number: int, said: dict[str, Any]) -> Operation:
     error = said.get("error")
     return Operation(
         index=number,
-        time_ns=_int("time", said.get("time", number)),
+        time_ns=integer("time", said.get("time", number)),
         process=process,
         type=type_,
         f=f,
@@ -249,13 +249,7 @@ def _process(said: Any) -> int:
         return NEMESIS
     if type(said) is not int or said < 0:
         raise ValueError(f"process {str(said)[:40]!r} is neither a client nor the nemesis")
-    return _int("process", said)
-
-
-def _int(name: str, said: Any) -> int:
-    if type(said) is not int or said not in _INT64:
-        raise TypeError(f"{name} {str(said)[:80]!r} is not an integer of 64 bits")
-    return said
+    return integer("process", said)
 
 
 def _messages(
@@ -264,7 +258,7 @@ def _messages(
     """Return the micro-operations; none of a completion without a value."""
     key = _key(said.get("key"))
     if f == TXN:
-        return tuple(_micro(one) for one in _list(value))
+        return tuple(_micro(one) for one in list_of(value))
     if f == CAS and value is not None:
         match value:
             case [old, new]:
@@ -277,17 +271,11 @@ def _messages(
 
 
 def _micro(said: Any) -> Message:
-    match _list(said):
+    match list_of(said):
         case [str(f), key, value]:
             return _message(_key(key), f, value)
         case _:
             raise ValueError(f"a micro-operation is [f key value], not {str(said)[:80]}")
-
-
-def _list(said: Any) -> list[Any]:
-    if not isinstance(said, list):
-        raise TypeError(f"{str(said)[:80]!r} is not a list")
-    return said
 
 
 def _key(said: Any) -> str:
@@ -297,7 +285,7 @@ def _key(said: Any) -> str:
 
 
 def _message(key: str, f: str, value: Any) -> Message:
-    if type(value) is int and value in _INT64:
+    if type(value) is int and value in INT64:
         return Message(key, UNKNOWN_OFFSET, value, "", f)
     text = json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
     return Message(key, UNKNOWN_OFFSET, 0, text, f)

@@ -29,7 +29,7 @@ from quorumlog.chaos.history.model import (
     Message,
     Operation,
 )
-from quorumlog.chaos.history.pairing import EventError, table_of
+from quorumlog.chaos.history.operations_table import EventError, table_of
 
 _KEY_LISTS: Final = ("assign", "subscribe")
 _MICRO_LISTS: Final = ("send", "poll", "txn")
@@ -37,7 +37,7 @@ _OTHERS: Final = ("crash", "debug-topic-partitions")
 _OURS: Final = (HEADER, END, "time_ns", "messages", "micro")  # fields of our lines alone
 _TXN: Final = "txn"
 _ORDER: Final = frozenset({"index", "time"})
-_INT64: Final = range(-(1 << 63), 1 << 63)
+INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 def looks_like_jepsen(file: Path) -> bool:
@@ -145,7 +145,7 @@ def _operation(row: Any) -> Operation:
     if process == NEMESIS:
         details = "" if value is None else json.dumps(value)
     elif f in _KEY_LISTS:
-        keys = [] if value is None else _list(value)
+        keys = [] if value is None else list_of(value)
         messages = [Message(str(key), UNKNOWN_OFFSET, 0) for key in keys]
     elif f in _MICRO_LISTS:
         if value is None and type_ == "ok":
@@ -157,8 +157,8 @@ def _operation(row: Any) -> Operation:
         known = ", ".join((*_MICRO_LISTS, *_KEY_LISTS, *_OTHERS))
         raise ValueError(f"f is {f!r}; the Kafka workload has {known}")
     return Operation(
-        index=_int("index", row["index"]),
-        time_ns=_int("time", row["time"]),
+        index=integer("index", row["index"]),
+        time_ns=integer("time", row["time"]),
         process=process,
         type=type_,
         f=str(f),
@@ -170,7 +170,7 @@ def _operation(row: Any) -> Operation:
 
 def _micro(f: str, value: Any) -> tuple[set[str], list[Message]]:
     """Return the kinds of the micro-operations, and their messages."""
-    micro = [] if value is None else [_list(one) for one in _list(value)]
+    micro = [] if value is None else [list_of(one) for one in list_of(value)]
     kinds = {str(one[0]) if one else "" for one in micro}
     if f != _TXN and kinds - {f}:
         raise ValueError(f"a {f} that holds {', '.join(sorted(kinds))}")
@@ -182,16 +182,18 @@ def _process(said: Any) -> int:
         return NEMESIS
     if type(said) is not int or said < 0:
         raise ValueError(f"process {said!r} is neither a client nor the nemesis")
-    return _int("process", said)
+    return integer("process", said)
 
 
-def _int(name: str, said: Any) -> int:
-    if type(said) is not int or said not in _INT64:
+def integer(name: str, said: Any) -> int:
+    """Return an integer of 64 bits. Raises TypeError for anything else."""
+    if type(said) is not int or said not in INT64:
         raise TypeError(f"{name} {str(said)[:80]!r} is not an integer of 64 bits")
     return said
 
 
-def _list(said: Any) -> list[Any]:
+def list_of(said: Any) -> list[Any]:
+    """Return a list. Raises TypeError for anything else."""
     if not isinstance(said, list):
         raise TypeError(f"{str(said)[:80]!r} is not a list")
     return said
@@ -228,14 +230,14 @@ def _messages(micro: list[Any]) -> list[Message]:
             return [
                 _message("poll", key, *_pair(pair))
                 for key, pairs in polled.items()
-                for pair in _list(pairs)
+                for pair in list_of(pairs)
             ]
         case _:
             raise ValueError(f"micro-operation {str(micro)[:80]}")
 
 
 def _pair(said: Any) -> tuple[Any, Any]:
-    match _list(said):
+    match list_of(said):
         case [offset, value]:
             return offset, value
         case _:
@@ -243,5 +245,5 @@ def _pair(said: Any) -> tuple[Any, Any]:
 
 
 def _message(f: str, key: Any, offset: Any, value: Any) -> Message:
-    known = UNKNOWN_OFFSET if offset is None else _int("offset", offset)
-    return Message(str(key), known, _int("value", value), f=f)
+    known = UNKNOWN_OFFSET if offset is None else integer("offset", offset)
+    return Message(str(key), known, integer("value", value), f=f)

@@ -17,15 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from quorumlog.chaos.history.model import TYPES, HistoryError
-from quorumlog.chaos.history.pairing import EventError, operations_of
-from quorumlog.chaos.history.schema import (
-    DENSE,
-    EVENTS,
-    MICRO,
-    MODEL,
-    WORKLOAD,
-    facts_of,
-)
+from quorumlog.chaos.history.operations_table import EventError, operations_of
+from quorumlog.chaos.history.schema import DENSE, EVENTS, MICRO, MODEL, WORKLOAD, facts_of
 
 HEADER: Final = "quorumlog_history"
 END: Final = "end"

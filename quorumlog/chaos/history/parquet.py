@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from quorumlog.chaos.history.lines import events_from
 from quorumlog.chaos.history.model import HistoryError
-from quorumlog.chaos.history.pairing import EventError, operations_of
+from quorumlog.chaos.history.operations_table import EventError, operations_of
 from quorumlog.chaos.history.schema import (
     CUT_OFF,
     ENDED,

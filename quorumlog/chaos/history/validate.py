@@ -23,13 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quorumlog.chaos.history.model import (
-    NEMESIS,
-    NEVER_NS,
-    OUTCOMES,
-    UNKNOWN_OFFSET,
-    HistoryError,
-)
+from quorumlog.chaos.history.model import NEMESIS, NEVER_NS, OUTCOMES, UNKNOWN_OFFSET, HistoryError
 from quorumlog.chaos.history.schema import OPERATIONS
 
 Ints = npt.NDArray[np.int64]

@@ -12,5 +12,5 @@ from quorumlog.storage.io.disk import RealDisk
 
 if __name__ == "__main__":
     mutant = node_mutant(sys.argv[1])
-    substitutes = replace(mutant.substitutes, open_disk=lambda: mutant.disk(RealDisk()))
-    sys.exit(main(sys.argv[2:], substitutes))
+    dependencies = replace(mutant.dependencies, open_disk=lambda: mutant.disk(RealDisk()))
+    sys.exit(main(sys.argv[2:], dependencies))

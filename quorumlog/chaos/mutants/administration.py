@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.effects import Effect
-from quorumlog.broker.partitions.core.following import Followership
+from quorumlog.broker.partitions.core.followership import Followership
 from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.metadata_quorum.controller.controller import Controller

@@ -30,7 +30,7 @@ from quorumlog.broker.groups.core.consumer.targets import TargetJob, Targets
 from quorumlog.broker.groups.core.consumer.writes import GroupWrites, PendingAnswer
 from quorumlog.broker.groups.core.consumer_groups import ConsumerGroups, Replaced
 from quorumlog.broker.groups.core.group import Group, Member
-from quorumlog.broker.groups.core.joining import Joining
+from quorumlog.broker.groups.core.joins import Joins
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import LogRecord
 from quorumlog.broker.groups.core.requests import (
@@ -266,6 +266,12 @@ class _AnswersNoSync(ClassicMembers):
         raise RequestRefused(ErrorCode.REBALANCE_IN_PROGRESS, "a mutant")
 
 
+@MIXED_GROUPS.breaks("a classic member that has synced is removed at its sync deadline")
+class _KeepsTheSyncDeadline(MemberDeadlines):
+    def note_sync(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        self.begin_session(group, member_id, now_ms)
+
+
 @MIXED_GROUPS.breaks("a classic static member blocks its successor with the consumer protocol")
 class _KeepsTheSuccessorOut(Heartbeats):
     def begin(
@@ -290,14 +296,14 @@ class _WaitsForNoStaticMember(Rebalance):
 
 
 @MIXED_GROUPS.breaks("a static member rejoins with other topics, without a rebalance")
-class _AssignsNoNewTopics(Joining):
+class _AssignsNoNewTopics(Joins):
     def _wants_the_same(self, group: Group, member: Member, join: Join) -> bool:
         del member
         return group.select_protocol(join) == group.protocol_name
 
 
 @MIXED_GROUPS.breaks("a rejoining static member need not revoke its partitions")
-class _WaitsForTheReturned(Joining):
+class _WaitsForTheReturned(Joins):
     def _must_give_up(self, group: Group, member: Member) -> bool:
         del group, member
         return False

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from quorumlog.broker.partitions.core import effects, events
-from quorumlog.broker.partitions.core.following import Followership
+from quorumlog.broker.partitions.core.followership import Followership
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.log_loss import NO_LOSS, Losses
@@ -22,7 +22,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     Decision,
     IsrResults,
 )
-from quorumlog.metadata_quorum.controller.resuming import Resumptions
+from quorumlog.metadata_quorum.controller.resumptions import Resumptions
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration, IsrProposal
 from quorumlog.metadata_quorum.image import BrokerImage, PartitionImage

@@ -9,11 +9,11 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from quorumlog.broker.partitions.core.directory_moves import (
+    AfterStep,
     CaughtUp,
     CopyFrom,
     CutTo,
     DirectoryMoveRules,
-    Ending,
     LogView,
     StartOver,
     Step,
@@ -46,7 +46,7 @@ LOSSES: Final = Mutants("replication")
 class _SwapsBeforeItHasCaughtUp(DirectoryMoveRules):
     def ending(
         self, step: Step, *, reaches_end: bool, is_announced: bool, is_named: bool
-    ) -> Ending:
+    ) -> AfterStep:
         is_copying = isinstance(step, CopyFrom | CaughtUp)
         return super().ending(
             step,
@@ -70,11 +70,11 @@ class _ForgetsTruncations(DirectoryMoveRules):
 class _SwapsWithoutTheMetadata(DirectoryMoveRules):
     def ending(
         self, step: Step, *, reaches_end: bool, is_announced: bool, is_named: bool
-    ) -> Ending:
+    ) -> AfterStep:
         ending = super().ending(
             step, reaches_end=reaches_end, is_announced=is_announced, is_named=is_named
         )
-        return ending if ending is Ending.GO_ON else Ending.SWAP
+        return ending if ending is AfterStep.GO_ON else AfterStep.SWAP
 
 
 class _UnflushedCopy(Log):

@@ -1,6 +1,6 @@
 """The replaceable parts of a node: a mutant replaces some of them by classes that break a rule.
 
-A simulated world takes `Parts` as they are; `registry` makes the `Substitutes` of a whole node.
+A simulated world takes `Parts` as they are; `registry` makes the `NodeDependencies` of a node.
 """
 
 from collections.abc import Callable

@@ -31,7 +31,7 @@ from quorumlog.metadata_quorum.core.roles import (
     Unattached,
 )
 from quorumlog.metadata_quorum.core.snapshot_downloads import SnapshotDownloads
-from quorumlog.metadata_quorum.core.starting import Starting
+from quorumlog.metadata_quorum.core.start_role import StartRole
 from quorumlog.metadata_quorum.core.timeouts import Timeouts
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.driver.driver import Driver
@@ -164,7 +164,7 @@ class _HighWatermarkFromDivergence(Followership):
 
 
 @QUORUMS.breaks("a restarted leader continues its epoch (KAFKA-10527)")
-class _LeaderRestartsAsLeader(Starting):
+class _LeaderRestartsAsLeader(StartRole):
     def _resume_as_resigned(self, deadline_ms: int) -> None:
         super()._resume_as_resigned(deadline_ms)
         ballot = Ballot(granted={self._state.node_id})

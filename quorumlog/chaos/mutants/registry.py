@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from quorumlog.broker.handlers.registry import HANDLERS
-from quorumlog.broker.partitions.log.surroundings import Surroundings
+from quorumlog.broker.partitions.log.dependencies import PartitionDependencies
 from quorumlog.broker.server.api import ApiHandler, BrokerContext, Handle, Reply, when_done
 from quorumlog.chaos.mutants.administration import CHURN, MOVES
 from quorumlog.chaos.mutants.consumer_groups import CONSUMER_GROUPS, MIXED_GROUPS
@@ -29,8 +29,8 @@ from quorumlog.chaos.mutants.transaction_logs import OUTCOMES, TRANSACTION_LOGS
 from quorumlog.chaos.mutants.transactions import COORDINATORS
 from quorumlog.chaos.mutants.voters import VOTER_RESPONSES, VOTERS
 from quorumlog.chaos.registered import registered
-from quorumlog.metadata_quorum.io.parts import QuorumParts
-from quorumlog.node.substitutes import Substitutes
+from quorumlog.metadata_quorum.io.dependencies import QuorumDependencies
+from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.storage.io.disk import Disk
 from quorumlog.wire.codec.message import Response
 from quorumlog.wire.codec.schemas import RequestHeader
@@ -53,15 +53,15 @@ class NodeMutant(Mutant):
         return self.parts.disk
 
     @property
-    def substitutes(self) -> Substitutes:
+    def dependencies(self) -> NodeDependencies:
         """The parts of a new node, but for its disk."""
         parts = self.parts
-        return Substitutes(
+        return NodeDependencies(
             partition_rules=parts.partition,
             handlers=HANDLERS if parts.responses is None else _changing(parts.responses()),
             new_logs=partial(parts.directory, new_log=parts.log),
-            new_surroundings=partial(Surroundings, new_flusher=parts.flusher),
-            quorum=QuorumParts(
+            new_dependencies=partial(PartitionDependencies, new_flusher=parts.flusher),
+            quorum=QuorumDependencies(
                 quorum=parts.quorum,
                 controller=parts.controller,
                 new_log=parts.metadata_log,

@@ -7,15 +7,15 @@ from typing import Final
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.data_path import ReadEnd
 from quorumlog.broker.partitions.core.effects import Effect
-from quorumlog.broker.partitions.core.following import Followership
+from quorumlog.broker.partitions.core.followership import Followership
 from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr import FollowerProgress
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
-from quorumlog.broker.partitions.core.leading import Leadership
+from quorumlog.broker.partitions.core.leadership import Leadership
 from quorumlog.broker.partitions.core.placement import Standing
+from quorumlog.broker.partitions.core.reads import Reads
 from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Leader, Role
-from quorumlog.broker.partitions.core.serving import Serving
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.log_flusher import LogFlusher
 from quorumlog.chaos.mutants.mutant import Mutants
@@ -112,7 +112,7 @@ class CountsDivergingFollowers(Leadership):
 
 
 @REPLICAS.breaks("a leader serves a fetch without comparing the logs (KIP-595)")
-class IgnoresDivergence(Serving):
+class IgnoresDivergence(Reads):
     """Sends records to a follower whose log differs."""
 
     def judge_read(
@@ -255,7 +255,7 @@ class _CountsFlushesFromBeforeCuts(LogFlusher):
 
 
 @FOLLOWER_READS.breaks("a follower serves uncommitted records to consumers (KIP-392)")
-class _FollowersServeTheirLogEnd(Serving):
+class _FollowersServeTheirLogEnd(Reads):
     def read_end(self, end: ReadEnd) -> Offset:
         state = self._state
         return super().read_end(end) if state.is_leader else state.log_end_offset

@@ -18,7 +18,7 @@ from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
 from quorumlog.storage.io.timestamps import Found, TimeLookup
-from quorumlog.wire.codec.filtering import DELETE_HORIZON_BIT, RawRecord
+from quorumlog.wire.codec.filtered_batches import DELETE_HORIZON_BIT, RawRecord
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, decode_batch, encode_batch, read_header
@@ -199,7 +199,7 @@ class _RemovesTheNewestFirst(Log):
 class _DeletesWholeSegmentsAlone(Log):
     def advance_log_start_offset(self, offset: int) -> None:
         held_by = [base for base in self.segment_base_offsets if base <= offset]
-        super().advance_log_start_offset(max(self.log_start_offset, *held_by[-1:]))
+        super().advance_log_start_offset(max([self.log_start_offset, *held_by[-1:]]))
 
 
 @RETENTION.breaks("recovery checks only the last segment, not all unflushed segments")
@@ -245,11 +245,7 @@ class _DropsTombstonesAtOnce(CleaningRules):
 @RETENTION.breaks("tombstones are never removed")
 class _KeepsTombstonesForEver(CleaningRules):
     def is_kept(
-        self,
-        record: RawRecord,
-        offset: int,
-        newest: NewestOffsets,
-        horizon_ms: int | None,
+        self, record: RawRecord, offset: int, newest: NewestOffsets, horizon_ms: int | None
     ) -> bool:
         return super().is_kept(record, offset, newest, None)
 
@@ -266,11 +262,7 @@ class _RenewsTheDeleteHorizon(CleaningRules):
 @RETENTION.breaks("compaction drops a producer's last batch: its duplicates are not detected")
 class _ForgetsLastSequences(CleaningRules):
     def cleaned(
-        self,
-        batch: Buffer,
-        header: BatchHeader,
-        newest: NewestOffsets,
-        **known: bool,
+        self, batch: Buffer, header: BatchHeader, newest: NewestOffsets, **known: bool
     ) -> Buffer | None:
         return super().cleaned(batch, header, newest, **{**known, "is_last": False})
 

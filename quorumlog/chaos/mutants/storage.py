@@ -13,8 +13,8 @@ from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.log.log_directory import REFUSED_FILE, LogDirectory
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.chaos.mutants.parts import HandsOn, of_every_log
-from quorumlog.storage.core.appending import AppendInfo
-from quorumlog.storage.core.reading import ReadResult
+from quorumlog.storage.core.append_checks import AppendInfo
+from quorumlog.storage.core.read_limits import ReadResult
 from quorumlog.storage.core.recovery import MAX_EPOCH, SegmentScan
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.append_handles import AppendFile, DiskFile

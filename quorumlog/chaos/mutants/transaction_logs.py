@@ -9,9 +9,9 @@ from quorumlog.broker.groups.core.pending_offsets import PendingOffset
 from quorumlog.broker.partitions.core.open_transactions import OpenTransactions
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.verification import Guard, Guards
-from quorumlog.broker.transactions.core.ending import Ending
 from quorumlog.broker.transactions.core.requests import EndTransaction
 from quorumlog.broker.transactions.core.transaction import Transaction
+from quorumlog.broker.transactions.core.transaction_end import TransactionEnd
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.chaos.mutants.parts import ChangedResponses, is_from_consumer
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction, AbortedTransactions
@@ -208,7 +208,7 @@ class _HidesAbortedTransactions(ChangedResponses):
 
 
 @OUTCOMES.breaks("a transaction is committed although its producer aborts it")
-class _CommitsWhatIsAborted(Ending):
+class _CommitsWhatIsAborted(TransactionEnd):
     def _decide(
         self, transaction: Transaction, now_ms: int, request_id: int, request: EndTransaction
     ) -> None:

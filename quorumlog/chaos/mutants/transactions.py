@@ -4,15 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from quorumlog.broker.transactions.core import ending
-from quorumlog.broker.transactions.core.adding import Adding
+from quorumlog.broker.transactions.core import transaction_end
 from quorumlog.broker.transactions.core.deadlines import Expiry
-from quorumlog.broker.transactions.core.ending import Ending
 from quorumlog.broker.transactions.core.events import MarkersWritten
-from quorumlog.broker.transactions.core.held import Addition
-from quorumlog.broker.transactions.core.initialization import Initialization
 from quorumlog.broker.transactions.core.markers import Markers
 from quorumlog.broker.transactions.core.outbox import WriteDone
+from quorumlog.broker.transactions.core.partition_additions import PartitionAdditions
+from quorumlog.broker.transactions.core.producer_initialization import ProducerInitialization
 from quorumlog.broker.transactions.core.requests import (
     NO_PRODUCER,
     AddPartitions,
@@ -23,6 +21,8 @@ from quorumlog.broker.transactions.core.requests import (
 )
 from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction
+from quorumlog.broker.transactions.core.transaction_end import TransactionEnd
+from quorumlog.broker.transactions.core.waiting_additions import Addition
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -34,8 +34,8 @@ COORDINATORS: Final = Mutants("transactions")
 
 
 @COORDINATORS.breaks("two producers of one transactional id get the same producer epoch")
-class _GivesTheSameEpochTwice(Initialization):
-    def _go_on(
+class _GivesTheSameEpochTwice(ProducerInitialization):
+    def _resume(
         self, transaction: Transaction, now_ms: int, request_id: int, request: InitProducerId
     ) -> None:
         transaction.begin(TransactionState.EMPTY)
@@ -45,19 +45,19 @@ class _GivesTheSameEpochTwice(Initialization):
 
 
 @COORDINATORS.breaks("a replaced producer continues with its successor's producer epoch")
-class _LetsTheReplacedComeBack(Initialization):
-    def _go_on(
+class _LetsTheReplacedComeBack(ProducerInitialization):
+    def _resume(
         self, transaction: Transaction, now_ms: int, request_id: int, request: InitProducerId
     ) -> None:
         if request.expected == NO_PRODUCER:
             known = replace(request, expected=transaction.producer)
-            super()._go_on(transaction, now_ms, request_id, known)
+            super()._resume(transaction, now_ms, request_id, known)
         else:
-            super()._go_on(transaction, now_ms, request_id, request)
+            super()._resume(transaction, now_ms, request_id, request)
 
 
 @COORDINATORS.breaks("a fenced producer aborts its successor's transaction (decision 33)")
-class _LetsAnyEpochAbortAnOpenTransaction(Initialization):
+class _LetsAnyEpochAbortAnOpenTransaction(ProducerInitialization):
     def _busy_or_fenced(self, transaction: Transaction, expected: ProducerIdAndEpoch) -> ErrorCode:
         if transaction.state is TransactionState.ONGOING and not transaction.is_busy:
             return ErrorCode.NONE
@@ -65,7 +65,7 @@ class _LetsAnyEpochAbortAnOpenTransaction(Initialization):
 
 
 @COORDINATORS.breaks("a fenced producer adds partitions to its successor's transaction")
-class _AddsForAnyEpoch(Adding):
+class _AddsForAnyEpoch(PartitionAdditions):
     def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
         epoch = transaction.producer.epoch
         requests = [one.request for one in additions]
@@ -77,7 +77,7 @@ class _AddsForAnyEpoch(Adding):
 
 
 @COORDINATORS.breaks("a coordinator confirms partitions outside the transaction (KIP-890)")
-class _VerifiesWhatIsNotThere(Adding):
+class _VerifiesWhatIsNotThere(PartitionAdditions):
     def _verify(self, transaction: Transaction, request_id: int, request: AddPartitions) -> None:
         outcomes = dict.fromkeys(request.partitions, ErrorCode.NONE)
         if transaction.refusal_of(request.producer) is ErrorCode.NONE:
@@ -87,7 +87,7 @@ class _VerifiesWhatIsNotThere(Adding):
 
 
 @COORDINATORS.breaks("AddPartitionsToTxn is acknowledged before its record is committed")
-class _SaysThatPartitionsAreAddedAtOnce(Adding):
+class _SaysThatPartitionsAreAddedAtOnce(PartitionAdditions):
     def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
         producer = transaction.producer
         fine = [one for one in additions if one.request.producer == producer]
@@ -102,7 +102,7 @@ class _SaysThatPartitionsAreAddedAtOnce(Adding):
 
 
 @COORDINATORS.breaks("adding a partition drops the partitions added before")
-class _ForgetsPartitionsThatWereAddedBefore(Adding):
+class _ForgetsPartitionsThatWereAddedBefore(PartitionAdditions):
     def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
         metadata = transaction.metadata
         asked = {where for one in additions for where in one.request.partitions}
@@ -122,7 +122,7 @@ class _ExpiresTooEarly(Expiry):
 
 
 @COORDINATORS.breaks("EndTxn is acknowledged before the decision is committed")
-class _TellsTheOutcomeBeforeItIsCommitted(Ending):
+class _TellsTheOutcomeBeforeItIsCommitted(TransactionEnd):
     def _prepare(self, *arguments: Any, is_fence: bool = False) -> None:
         transaction, now_ms, to, version, done = arguments
         if is_fence:
@@ -133,13 +133,9 @@ class _TellsTheOutcomeBeforeItIsCommitted(Ending):
 
 
 @COORDINATORS.breaks("an EndTxn with a future producer epoch ends a transaction (KAFKA-9600)")
-class _TakesNewerEpochs(Ending):
+class _TakesNewerEpochs(TransactionEnd):
     def handle(
-        self,
-        transaction: Transaction | None,
-        now_ms: int,
-        request_id: int,
-        request: EndTransaction,
+        self, transaction: Transaction | None, now_ms: int, request_id: int, request: EndTransaction
     ) -> None:
         if transaction is not None and request.producer.epoch > transaction.producer.epoch:
             request = replace(request, producer=transaction.producer)
@@ -147,13 +143,9 @@ class _TakesNewerEpochs(Ending):
 
 
 @COORDINATORS.breaks("a delayed EndTxn ends the next transaction (KAFKA-17754)")
-class _TakesTheEpochBefore(Ending):
+class _TakesTheEpochBefore(TransactionEnd):
     def handle(
-        self,
-        transaction: Transaction | None,
-        now_ms: int,
-        request_id: int,
-        request: EndTransaction,
+        self, transaction: Transaction | None, now_ms: int, request_id: int, request: EndTransaction
     ) -> None:
         if transaction is not None and request.producer.epoch == transaction.producer.epoch - 1:
             request = replace(request, producer=transaction.producer)
@@ -161,7 +153,7 @@ class _TakesTheEpochBefore(Ending):
 
 
 @COORDINATORS.breaks("the coordinator aborts a transaction without bumping the producer epoch")
-class _FencesWithoutAnEpoch(Ending):
+class _FencesWithoutAnEpoch(TransactionEnd):
     def _prepare(self, *arguments: Any, is_fence: bool = False) -> None:
         transaction, now_ms, to, version, done = arguments
         if is_fence:
@@ -171,7 +163,7 @@ class _FencesWithoutAnEpoch(Ending):
 
 
 @COORDINATORS.breaks("an abort by the coordinator bumps the producer epoch twice (KAFKA-19367)")
-class _FencesWithTwoEpochs(Ending):
+class _FencesWithTwoEpochs(TransactionEnd):
     def fence(self, transaction: Transaction, now_ms: int, done: WriteDone) -> None:
         metadata = transaction.metadata
         epoch = metadata.producer_epoch + 1
@@ -183,9 +175,9 @@ class _FencesWithTwoEpochs(Ending):
 @COORDINATORS.breaks(
     "the last epoch of a producer id is used like any other (KAFKA-20090, KAFKA-18660)"
 )
-class _UsesTheLastEpochAsAnyOther(Ending):
+class _UsesTheLastEpochAsAnyOther(TransactionEnd):
     def _prepare(self, *arguments: Any, is_fence: bool = False) -> None:
-        names = vars(ending)
+        names = vars(transaction_end)
         exhausted = names["is_exhausted"]
         try:
             names["is_exhausted"] = lambda _epoch: False
@@ -195,21 +187,21 @@ class _UsesTheLastEpochAsAnyOther(Ending):
 
 
 @COORDINATORS.breaks("a repeated EndTxn succeeds even if the transaction ended otherwise")
-class _GrantsRepeatedRequestsWhateverTheOutcome(Ending):
-    def _judge_with_bump(
+class _GrantsRepeatedRequestsWhateverTheOutcome(TransactionEnd):
+    def _validate_v2(
         self, transaction: Transaction, producer: ProducerIdAndEpoch, *, commit: bool
     ) -> ErrorCode | None:
         if not transaction.is_busy and self._is_retry(transaction, producer):
             return ErrorCode.NONE
-        return super()._judge_with_bump(transaction, producer, commit=commit)
+        return super()._validate_v2(transaction, producer, commit=commit)
 
 
 @COORDINATORS.breaks("a commit after the coordinator's abort gets a fatal error (KAFKA-20785)")
-class _CallsCommitsBehindTimeoutsMistakes(Ending):
-    def _judge_with_bump(
+class _CallsCommitsBehindTimeoutsMistakes(TransactionEnd):
+    def _validate_v2(
         self, transaction: Transaction, producer: ProducerIdAndEpoch, *, commit: bool
     ) -> ErrorCode | None:
-        outcome = super()._judge_with_bump(transaction, producer, commit=commit)
+        outcome = super()._validate_v2(transaction, producer, commit=commit)
         is_retry = not transaction.is_busy and self._is_retry(transaction, producer)
         is_fenced = outcome is ErrorCode.PRODUCER_FENCED
         return ErrorCode.INVALID_TXN_STATE if is_retry and is_fenced else outcome
@@ -218,14 +210,24 @@ class _CallsCommitsBehindTimeoutsMistakes(Ending):
 @COORDINATORS.breaks(
     "a producer is fenced while its last transaction's markers are written (KAFKA-18464)"
 )
-class _JudgesTheEpochBeforeItWaits(Ending):
-    def _judge_with_bump(
+class _JudgesTheEpochBeforeItWaits(TransactionEnd):
+    def _validate_v2(
         self, transaction: Transaction, producer: ProducerIdAndEpoch, *, commit: bool
     ) -> ErrorCode | None:
         error_code = transaction.refusal_of(producer)
         if transaction.is_busy and error_code is not ErrorCode.NONE:
             return error_code
-        return super()._judge_with_bump(transaction, producer, commit=commit)
+        return super()._validate_v2(transaction, producer, commit=commit)
+
+
+@COORDINATORS.breaks("an EndTxn with any older producer epoch counts as a retry of the last EndTxn")
+class _CountsAnyOlderEpochAsRepeated(TransactionEnd):
+    def _is_retry(self, transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:
+        newest = transaction.metadata.producer_epoch - 1
+        is_older = producer.epoch < newest and producer.producer_id == transaction.producer[0]
+        return super()._is_retry(
+            transaction, producer._replace(epoch=newest) if is_older else producer
+        )
 
 
 # --- markers ---
@@ -237,12 +239,12 @@ class _SendsMarkersBeforeTheDecisionIsCommitted(Markers):
         super().__init__(*arguments)
         self._sent_for: set[tuple[str, int]] = set()  # else each response would send them again
 
-    def go_on(self, transaction: Transaction, now_ms: int) -> None:
+    def resume(self, transaction: Transaction, now_ms: int) -> None:
         is_open = transaction.state is TransactionState.ONGOING and transaction.pending is None
         if is_open and self._is_new(transaction):
             decided = replace(transaction.metadata, state=TransactionState.PREPARE_COMMIT)
-            super().go_on(Transaction(transaction.transactional_id, decided), now_ms)
-        super().go_on(transaction, now_ms)
+            super().resume(Transaction(transaction.transactional_id, decided), now_ms)
+        super().resume(transaction, now_ms)
 
     def _is_new(self, transaction: Transaction) -> bool:
         change = transaction.transactional_id, transaction.metadata.last_update_ms
@@ -289,12 +291,12 @@ class _ForgetsWhatWasDecidedBefore(Markers):
         super().__init__(*arguments)
         self._own: set[Transaction] = set()
 
-    def go_on(self, transaction: Transaction, now_ms: int) -> None:
+    def resume(self, transaction: Transaction, now_ms: int) -> None:
         if transaction.state not in PREPARED:
             self._own.add(transaction)
         elif transaction not in self._own:
             transaction.being_marked.update(transaction.unmarked)
-        super().go_on(transaction, now_ms)
+        super().resume(transaction, now_ms)
 
 
 @COORDINATORS.breaks("a transaction waits for the markers of deleted partitions")

@@ -142,6 +142,12 @@ class _ForgetsVotersAtStart(UncheckedQuorum):
 # --- responses to an administrator ---
 
 
+@VOTERS.breaks("a restarted voter forgets the directory id that it voted for")
+class _ForgetsTheDirectoryOfItsVote(UncheckedQuorum):
+    def _handle_started(self, event: events.Started) -> None:
+        super()._handle_started(replace(event, voted_directory_id=None))
+
+
 @VOTER_RESPONSES.breaks("a voter change is acknowledged before it is committed")
 class _AnswersVoterChangesAtOnce(VoterChanges):
     def _answer_or_wait(self, role: Leader, request_id: int, request: VoterChangeRequest) -> None:

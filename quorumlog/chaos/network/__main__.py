@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from quorumlog.chaos.network.commands import routes_of, rule_of
 from quorumlog.chaos.network.forwarder import PortInUse
+from quorumlog.chaos.network.links import routes_of, rule_of
 from quorumlog.chaos.network.network import Network
 from quorumlog.tasks import Tasks
 

@@ -71,7 +71,7 @@ class Direction:
             contents = [piece.content for piece in pieces]
             destination.write(contents[0] if len(contents) == 1 else b"".join(contents))
         else:
-            self._go_on()
+            self._resume()
 
     def lose(self) -> None:
         """Discard the queue and all later bytes: the destination is gone."""
@@ -93,7 +93,7 @@ class Direction:
         if not self._is_lost and (rest := self._splitter.rest()):
             self._enqueue(Piece(rest))
         self._queue.append((self._last_due_s, None))
-        self._go_on()
+        self._resume()
 
     def block(self, is_blocked: bool) -> None:
         """Pause or resume, as the destination's buffer is full or not."""
@@ -107,7 +107,7 @@ class Direction:
             self._last_due_s = self._free_s = now_s
             for place, (_, content) in enumerate(self._queue):
                 self._queue[place] = (now_s, content)
-        self._go_on()
+        self._resume()
 
     def close(self) -> None:
         """Close the source: both directions have ended."""
@@ -128,7 +128,7 @@ class Direction:
         self.queued_bytes += len(content)
         self._last_due_s = due_s
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Send the bytes that are due, and set a timer for the next ones."""
         queue, destination = self._queue, self.destination
         if self._timer is not None:
@@ -137,7 +137,7 @@ class Direction:
         while queue and not self.state.is_cut and destination is not None and not self._is_blocked:
             due_s, content = queue[0]
             if due_s > self._loop.time():
-                self._timer = self._loop.call_at(due_s, self._go_on)
+                self._timer = self._loop.call_at(due_s, self._resume)
                 break
             queue.popleft()
             if content is None:

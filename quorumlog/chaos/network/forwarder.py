@@ -196,10 +196,7 @@ class Connection:
             ended=self._passed_end,
         )
         self._back: Final = Direction(
-            forwarder.back,
-            self._exchange.replies,
-            picks=self._picks_reply,
-            ended=self._passed_end,
+            forwarder.back, self._exchange.replies, picks=self._picks_reply, ended=self._passed_end
         )
         self._ends_passed = 0
 

@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, Self
 
 from quorumlog.chaos.faults.links import LinkRule
-from quorumlog.chaos.network.commands import plain_routes, plain_rule
-from quorumlog.chaos.network.links import LinksFailed, Route
+from quorumlog.chaos.network.links import LinksFailed, Route, plain_routes, plain_rule
 
 ANSWER_TIMEOUT_S: Final = 30.0
 _END_TIMEOUT_S: Final = 5.0

@@ -41,10 +41,7 @@ class _Child:
 
 
 def run_forked(
-    wanted: Sequence[NodesSettings],
-    *,
-    workers: int = 0,
-    idle: Callable[[], None] = lambda: None,
+    wanted: Sequence[NodesSettings], *, workers: int = 0, idle: Callable[[], None] = lambda: None
 ) -> Iterator[NodesResult | RunFailed]:
     """Yield the results in the order of `wanted`, with `workers` at a time; 0: one per core.
 

@@ -138,10 +138,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return process.clock.local_s(self.now_s)
 
     def call_soon(
-        self,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: *Ts,
-        context: Context | None = None,
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """See asyncio."""
         if context is None:
@@ -151,10 +148,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return handle
 
     def call_soon_threadsafe(
-        self,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: *Ts,
-        context: Context | None = None,
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """See asyncio; there is only one thread."""
         return self.call_soon(callback, *args, context=context)

@@ -25,6 +25,7 @@ from quorumlog.cluster.roles import BROKER, CONTROLLER
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 from quorumlog.node import config as configuration
+from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.main import (
     CANNOT_RUN,
     EXIT_CANNOT_RUN,
@@ -34,7 +35,6 @@ from quorumlog.node.main import (
 )
 from quorumlog.node.node import Node
 from quorumlog.node.room import Room, StartEnded
-from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.errors import StorageError, lacks_room
 from quorumlog.storage.io.disk import Disk
 
@@ -98,7 +98,7 @@ class Machine:
         loop: SimulatedLoop,
         network: Network,
         settings: Mapping[str, str],
-        substitutes: Substitutes,
+        dependencies: NodeDependencies,
         seen_disk: Callable[[Disk], Disk],
         happened: Happened,
     ) -> None:
@@ -133,12 +133,12 @@ class Machine:
         self.is_broker: Final = BROKER in settings["process.roles"]
         self.is_controller: Final = CONTROLLER in settings["process.roles"]
         self._settings: Final = dict(settings)
-        self._substitutes: Final = replace(
-            substitutes,
+        self._dependencies: Final = replace(
+            dependencies,
             open_disk=lambda: seen_disk(self.disk),
             bind=cast(Any, lambda _, address: network.bound(address.host, address.port)),
             quorum=replace(
-                substitutes.quorum, socket_factory=cast(Any, lambda _: network.socket())
+                dependencies.quorum, socket_factory=cast(Any, lambda _: network.socket())
             ),
             boot_id_file=self,
         )
@@ -342,7 +342,7 @@ class Machine:
         room = self._room = Room()
         config = configuration.build(self._settings)
         try:
-            node = self.node = await Node.made(config, self._substitutes, room)
+            node = self.node = await Node.made(config, self._dependencies, room)
             process.failed = partial(end_if_it_is_our_bug, node.fail)
             await node.start()
         except StartEnded:

@@ -49,9 +49,7 @@ def _identify(machine: Machine, name: str, topic_id: TopicId) -> None:
             machine.start()
 
 
-def _partitions(
-    image: ClusterImage,
-) -> Iterator[tuple[TopicPartition, TopicId, PartitionImage]]:
+def _partitions(image: ClusterImage) -> Iterator[tuple[TopicPartition, TopicId, PartitionImage]]:
     for name, topic in sorted(image.topics.items()):
         for index, partition in enumerate(topic.partitions):
             yield TopicPartition(name, index), topic.topic_id, partition

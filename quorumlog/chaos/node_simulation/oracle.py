@@ -140,7 +140,7 @@ class Oracle:
             replica = self._replicas.get(identity) or self._find(identity, state)
             if replica is None:
                 continue  # it is not, or no longer, in its node's table
-            if replica.driver.is_cutting:
+            if replica.driver.is_truncating:
                 continue  # a thread truncates its log: check it later
             del self._changed[identity]
             self._look_at_replica(replica, state)
@@ -265,7 +265,7 @@ class Oracle:
             if registered.broker_epoch != broker.replicas.broker_epoch or registered.fenced:
                 continue  # this process is not registered yet, or is fenced
             driver = broker.replicas.drivers.get(at)
-            if driver is None or driver.topic_id != topic_id or driver.is_cutting:
+            if driver is None or driver.topic_id != topic_id or driver.is_truncating:
                 continue
             held = driver.partition.state.log_end_offset
             if held < committed:

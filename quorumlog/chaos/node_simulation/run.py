@@ -37,9 +37,9 @@ from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.operator import AFTER_S, Operator
 from quorumlog.chaos.node_simulation.oracle import Oracle
 from quorumlog.chaos.node_simulation.process import Clock, Process
+from quorumlog.chaos.node_simulation.process_globals import replace_process_globals
 from quorumlog.chaos.node_simulation.rude_client import RudeClient
 from quorumlog.chaos.node_simulation.settings import NodesResult, NodesSettings
-from quorumlog.chaos.node_simulation.surroundings import replace_surroundings
 from quorumlog.chaos.node_simulation.target import CLIENTS_HOST, SimulatedMachines
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.oracles.exchanges import Conversation
@@ -126,7 +126,7 @@ class SimulatedRun:
             self._machines, settings.voter_ids, self._violated, copies=self._copies
         )
         mutant = mutant_called(settings.mutant)
-        parts = mutant.substitutes
+        parts = mutant.dependencies
         parts = replace(parts, partition_rules=self._oracle.watching(parts.partition_rules))
         for node_id in settings.roles:
             self._machines[node_id] = Machine(
@@ -135,7 +135,7 @@ class SimulatedRun:
                 loop=self._loop,
                 network=self._network,
                 settings=_node_settings(node_id, settings),
-                substitutes=parts,
+                dependencies=parts,
                 seen_disk=mutant.disk,
                 happened=self._happened,
             )
@@ -172,7 +172,7 @@ class SimulatedRun:
         logging.basicConfig(level=self._settings.log_level.upper(), format=_LOG_FORMAT)
         if self._copies is not None:
             self._copies.listen()
-        replace_surroundings(self._loop, self._seed)
+        replace_process_globals(self._loop, self._seed)
         asyncio.set_event_loop(self._loop)
         clients = Process("clients", CLIENTS_HOST, Clock())
         main = self._loop.spawn(clients, lambda: self._phases(started_s))

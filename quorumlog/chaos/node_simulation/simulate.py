@@ -47,10 +47,7 @@ def settings_of(
         options=options_of(kind.read_options({**given, **(options or {})})),
     )
     return NodesSettings(
-        schedule=schedule,
-        shape=shape or ClusterShape(),
-        config=config or {},
-        mutant=mutant,
+        schedule=schedule, shape=shape or ClusterShape(), config=config or {}, mutant=mutant
     )
 
 

@@ -19,12 +19,7 @@ from quorumlog.chaos.faults.links import CLIENTS, EFFECTS, LinkRule, Reset
 from quorumlog.chaos.faults.links import Link as FaultyLink
 from quorumlog.chaos.node_simulation.links import Link
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
-from quorumlog.chaos.node_simulation.machine import (
-    KAFKA_PORT,
-    PLANES,
-    Machine,
-    host_of,
-)
+from quorumlog.chaos.node_simulation.machine import KAFKA_PORT, PLANES, Machine, host_of
 from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.operations import AT_ONCE, LATER, OF_FILES, require_down
 from quorumlog.chaos.node_simulation.voters import SimulatedVoters

@@ -13,12 +13,7 @@ class SimulatedVoters:
     """The voters of one run: machines with the role controller."""
 
     def __init__(
-        self,
-        machines: Mapping[int, Machine],
-        bootstrap: str,
-        *,
-        loop: SimulatedLoop,
-        told: Told,
+        self, machines: Mapping[int, Machine], bootstrap: str, *, loop: SimulatedLoop, told: Told
     ) -> None:
         self._machines: Final = machines
         self._directories: Final[dict[int, str]] = {}

@@ -14,10 +14,7 @@ from quorumlog.wire.codec.encoder import encoder_for
 from quorumlog.wire.codec.messages import APIS
 from quorumlog.wire.codec.schemas import request_class, response_class
 
-_MODULES: Final = (
-    "quorumlog.chaos.drivers.client_driver",
-    "quorumlog.chaos.node_simulation.run",
-)
+_MODULES: Final = ("quorumlog.chaos.drivers.client_driver", "quorumlog.chaos.node_simulation.run")
 _APIS: Final = (
     "Produce", "Fetch", "ListOffsets", "Metadata", "OffsetCommit", "OffsetFetch",
     "FindCoordinator", "JoinGroup", "Heartbeat", "LeaveGroup", "SyncGroup", "ApiVersions",

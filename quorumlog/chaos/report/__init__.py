@@ -27,11 +27,7 @@ def write_report(history: str | Path | HistorySource, verdict: Verdict, target: 
     except ValueError as error:
         raise HistoryError(str(error)) from error
     page = render(
-        verdict,
-        run_series(source.table),
-        source.meta,
-        states,
-        name=source.local_path.name,
+        verdict, run_series(source.table), source.meta, states, name=source.local_path.name
     )
     target.write_text(page, encoding="utf-8")
     return target

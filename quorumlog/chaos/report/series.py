@@ -9,16 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quorumlog.chaos.checkers.entries import (
-    FINAL_POLL,
-    OK,
-    POLL,
-    SEND,
-    Codes,
-    Entries,
-    Flags,
-    Ints,
-)
+from quorumlog.chaos.checkers.entries import FINAL_POLL, OK, POLL, SEND, Codes, Entries, Flags, Ints
 from quorumlog.chaos.checkers.explode import OPERATIONS, explode
 from quorumlog.chaos.checkers.fault_bands import Band, fault_bands
 from quorumlog.chaos.checkers.rows import rows_of

@@ -59,9 +59,7 @@ def _controller(state: ClusterState) -> Told | None:
 
 
 def _spans(
-    states: Sequence[ClusterState],
-    duration_s: float,
-    tell: Callable[[ClusterState], Told | None],
+    states: Sequence[ClusterState], duration_s: float, tell: Callable[[ClusterState], Told | None]
 ) -> list[tuple[float, float, Told]]:
     """Return (start, end, content) for each time in which the content was the same."""
     spans: list[tuple[float, float, Told]] = []

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from quorumlog.chaos.back_ends.back_end import BackEnd, check_schedule
-from quorumlog.chaos.back_ends.equipment import check_equipment, equipment_for, started
 from quorumlog.chaos.back_ends.registry import open_back_end
+from quorumlog.chaos.back_ends.run_resources import check_equipment, equipment_for, started
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers.driver import Driver
 from quorumlog.chaos.drivers.registry import check_capable, load_driver
@@ -28,8 +28,13 @@ from quorumlog.chaos.run import cluster_states
 from quorumlog.chaos.run.figures import LoadMeter, figures
 from quorumlog.chaos.run.interruption import Interruption
 from quorumlog.chaos.run.run_directory import CLUSTER_DIRECTORY, SCHEDULE_FILE, make_room
-from quorumlog.chaos.run.run_meta import meta_at_end, meta_at_start, topic_settings
-from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
+from quorumlog.chaos.run.run_settings import (
+    RunSettings,
+    RunSummary,
+    meta_at_end,
+    meta_at_start,
+    topic_settings,
+)
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup, Topic

@@ -10,7 +10,7 @@ from typing import Final
 
 from quorumlog.chaos.drivers.driver import DriverProducer
 from quorumlog.chaos.workloads.lanes import Lanes
-from quorumlog.chaos.workloads.sending import send_one
+from quorumlog.chaos.workloads.sends import send_one
 from quorumlog.chaos.workloads.workload import LaneOptions, Workload, opened
 
 

@@ -15,6 +15,7 @@ import asyncio
 import random
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Final
 
 from quorumlog.chaos.drivers.driver import DriverConsumer, DriverProducer, SendFailed
@@ -24,9 +25,11 @@ from quorumlog.chaos.workloads.workload import (
     LaneOptions,
     Setup,
     Workload,
+    before,
     one_topic,
     opened,
     option,
+    use_clients,
 )
 
 _POLL_MS: Final = 200
@@ -69,54 +72,39 @@ class CompactedRegister:
         self._setup: Final = setup
         self._history: Final = setup.history
         self._next_value = 0
-        self._next_process = 0
+        self._new_process: Final = count().__next__
 
     async def work(self, working: asyncio.Event) -> None:
         """Write and read until `working` is cleared."""
-        options, seed = self._setup.options, self._setup.seed
+        options, rng = self._setup.options, self._setup.rng
         async with asyncio.TaskGroup() as tasks:
             for lane in range(options.producers):
-                rng = random.Random(f"writer {lane} of {seed}")  # noqa: S311 - reproducible
-                tasks.create_task(self._go_on(rng, working, writes=True))
+                tasks.create_task(self._resume(rng(f"writer {lane}"), working, writes=True))
             for lane in range(options.consumers):
-                rng = random.Random(f"reader {lane} of {seed}")  # noqa: S311 - reproducible
-                tasks.create_task(self._go_on(rng, working, writes=False))
+                tasks.create_task(self._resume(rng(f"reader {lane}"), working, writes=False))
 
-    async def _go_on(self, rng: random.Random, working: asyncio.Event, *, writes: bool) -> None:
+    async def _resume(self, rng: random.Random, working: asyncio.Event, *, writes: bool) -> None:
         """Write or read one register after the other; after a doubt, as another process."""
         options = self._setup.options
         gap_s = options.producers / options.rate if writes else options.consumers / options.reads
-        while working.is_set():
-            process = self._new_process()
-            client = await self._open(process, reads=not writes)
-            if client is None:
-                continue
-            try:
-                is_sure = True
-                while is_sure and working.is_set():
-                    await asyncio.sleep(rng.expovariate(1 / gap_s))
-                    register = rng.randrange(options.registers)
-                    if writes:
-                        is_sure = await self._write(client, process, register)
-                    else:
-                        is_sure = await self._read(client, process, register)
-            finally:
-                await client.close()
 
-    def _new_process(self) -> int:
-        self._next_process += 1
-        return self._next_process - 1
+        async def act(client: _Client, process: int) -> bool:
+            await asyncio.sleep(rng.expovariate(1 / gap_s))
+            register = rng.randrange(options.registers)
+            return await (self._write if writes else self._read)(client, process, register)
 
-    async def _open(self, process: int, *, reads: bool) -> _Client | None:
-        setup = self._setup
+        await use_clients(working.is_set, lambda: self._open(reads=not writes), act)
+
+    async def _open(self, *, reads: bool) -> tuple[int, _Client | None]:
+        setup, process = self._setup, self._new_process()
         producer = await opened(setup.driver.producer(setup.bootstrap, f"p{process}"))
         if producer is None or not reads:
-            return None if producer is None else _Client(producer, None)
+            return process, None if producer is None else _Client(producer, None)
         consumer = await opened(setup.driver.consumer(setup.bootstrap, f"c{process}"))
         if consumer is None:
             await producer.close()
-            return None
-        return _Client(producer, consumer)
+            return process, None
+        return process, _Client(producer, consumer)
 
     async def _append(
         self, producer: DriverProducer, partition: int, key: bytes, value: int
@@ -192,26 +180,20 @@ class CompactedRegister:
 
     async def final_reads(self, timeout_s: float) -> bool:
         """Read every register with every final reader; return whether all finished in time."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_s
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
         readers = range(self._setup.options.final_readers)
         return all(await asyncio.gather(*(self._read_all(deadline_s) for _ in readers)))
 
     async def _read_all(self, deadline_s: float) -> bool:
-        loop = asyncio.get_running_loop()
         left = [*range(self._setup.options.registers)]
-        while left and loop.time() < deadline_s:
-            process = self._new_process()
-            client = await self._open(process, reads=True)
-            if client is None:
-                continue
-            try:
-                while left and loop.time() < deadline_s:
-                    if not await self._read(client, process, left[0]):
-                        break
-                    del left[0]
-            finally:
-                await client.close()
+
+        async def read(client: _Client, process: int) -> bool:
+            is_read = await self._read(client, process, left[0])
+            del left[:is_read]
+            return is_read
+
+        opening = partial(self._open, reads=True)
+        await use_clients(lambda: bool(left) and before(deadline_s), opening, read)
         return not left
 
 

@@ -17,6 +17,7 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Final
 
 from quorumlog.chaos.drivers.driver import (
@@ -27,8 +28,8 @@ from quorumlog.chaos.drivers.driver import (
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.readers import key_of, message_of
-from quorumlog.chaos.workloads.sending import send_one
-from quorumlog.chaos.workloads.transacting import (
+from quorumlog.chaos.workloads.sends import keep_sending, send_one
+from quorumlog.chaos.workloads.transactions import (
     OFFSETS,
     CommittedReaders,
     Crash,
@@ -183,50 +184,36 @@ class ConsumeTransformProduce:
         self._inputs: Final = range(setup.partitions)
         self._outputs: Final = range(setup.partitions, 2 * setup.partitions)
         self._lanes: Final = range(min(options.workers, setup.partitions))
-        self._next_value = 0
-        self._next_process = options.producers + options.consumers + options.final_readers
+        self._new_value: Final = count().__next__
+        self._new_process: Final = count(
+            options.producers + options.consumers + options.final_readers
+        ).__next__
         both = replace(setup, partitions=2 * setup.partitions)
         self._readers: Final = CommittedReaders(both, self._new_process, self._new_value)
-
-    def _new_process(self) -> int:
-        self._next_process += 1
-        return self._next_process - 1
-
-    def _new_value(self) -> int:
-        self._next_value += 1
-        return self._next_value - 1
 
     async def work(self, working: asyncio.Event) -> None:
         """Send to the inputs, and move records to the outputs, until `working` is cleared."""
         options = self._setup.options
         async with asyncio.TaskGroup() as tasks:
             for lane in range(options.producers):
-                rng = random.Random(f"producer {lane} of {self._setup.seed}")  # noqa: S311 - reproducible
+                rng = self._setup.rng(f"producer {lane}")
                 tasks.create_task(self._produce(lane, rng, working))
             for lane in self._lanes:
-                rng = random.Random(f"worker {lane} of {self._setup.seed}")  # noqa: S311 - reproducible
+                rng = self._setup.rng(f"worker {lane}")
                 tasks.create_task(self._succeed(lane, rng, working, tasks))
             tasks.create_task(self._readers.work(working))
 
     async def _produce(self, process: int, rng: random.Random, working: asyncio.Event) -> None:
         """Send one value after the other to the inputs."""
-        setup = self._setup
-        gap_s = setup.options.producers / setup.options.rate
-        producer: DriverProducer | None = None
-        try:
-            while working.is_set():
-                await asyncio.sleep(rng.expovariate(1 / gap_s))
-                if producer is None:
-                    producer = await opened(setup.driver.producer(setup.bootstrap, f"p{process}"))
-                    continue
-                partition = rng.choice(self._inputs)
-                if not await send_one(setup, producer, process, partition, self._new_value()):
-                    process = self._new_process()
-                    unsure, producer = producer, None
-                    await unsure.close()
-        finally:
-            if producer is not None:
-                await producer.close()
+        setup, options = self._setup, self._setup.options
+        gap_s = options.producers / options.rate
+
+        async def send(producer: DriverProducer, process: int) -> bool:
+            partition = rng.choice(self._inputs)
+            return await send_one(setup, producer, process, partition, self._new_value())
+
+        processes = chain([process], iter(self._new_process, None))
+        await keep_sending(setup, processes, working, send, rng=rng, gap_s=gap_s)
 
     async def _succeed(
         self, lane: int, rng: random.Random, working: asyncio.Event, tasks: asyncio.TaskGroup
@@ -239,7 +226,7 @@ class ConsumeTransformProduce:
                 return
             try:
                 if await worker.resume() is not None:
-                    await self._go_on(worker, rng, working, is_replaced)
+                    await self._resume(worker, rng, working, is_replaced)
             finally:
                 await worker.close()
 
@@ -260,7 +247,7 @@ class ConsumeTransformProduce:
             return None
         return _Worker(setup, process, inputs, producer, reader)
 
-    async def _go_on(
+    async def _resume(
         self,
         worker: _Worker,
         rng: random.Random,

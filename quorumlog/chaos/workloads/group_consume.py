@@ -24,9 +24,9 @@ A history holds, beside sends and final reads (`f`):
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from quorumlog.chaos.drivers.driver import (
     NO_GENERATION,
@@ -39,15 +39,18 @@ from quorumlog.chaos.drivers.driver import (
     Rebalance,
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
-from quorumlog.chaos.workloads.readers import Readers, key_of
-from quorumlog.chaos.workloads.sending import send_one
+from quorumlog.chaos.workloads.lanes import Lanes
+from quorumlog.chaos.workloads.readers import key_of
+from quorumlog.chaos.workloads.sends import keep_sending, send_one
 from quorumlog.chaos.workloads.workload import (
     REOPEN_S,
     LaneOptions,
     Setup,
     Workload,
+    before,
     opened,
     option,
+    use_clients,
 )
 
 _POLL_MS: Final = 200
@@ -80,7 +83,7 @@ class _Member:
         self, member: GroupMember, process: int, setup: Setup[GroupConsumeOptions]
     ) -> None:
         self._member: Final = member
-        self.process: Final = process
+        self._process: Final = process
         self._topic: Final = setup.topic
         self._history: Final = setup.history
         self._partitions: Final = range(setup.partitions)
@@ -89,22 +92,22 @@ class _Member:
 
     async def join(self) -> None:
         """Subscribe. Raises DriverError."""
-        self._history.append(self.process, "invoke", "join")
+        self._history.append(self._process, "invoke", "join")
         try:
             await self._member.subscribe(self._topic)
         except DriverError as error:
-            self._history.append(self.process, "info", "join", error=str(error))
+            self._history.append(self._process, "info", "join", error=str(error))
             raise
-        self._history.append(self.process, "ok", "join")
+        self._history.append(self._process, "ok", "join")
 
     async def poll(self) -> None:
         """Poll, and process the records. Raises CallTimedOut: discard this member."""
-        self._history.append(self.process, "invoke", "group_poll")
+        self._history.append(self._process, "invoke", "group_poll")
         error_text, outcome = "", "ok"
         try:
             records = await self._member.poll(_POLL_MS)
         except CallTimedOut as error:
-            self._history.append(self.process, "info", "group_poll", error=str(error))
+            self._history.append(self._process, "info", "group_poll", error=str(error))
             raise
         except DriverError as error:  # no records were returned, and no position has moved
             records, outcome, error_text = [], "fail", str(error)
@@ -115,7 +118,7 @@ class _Member:
             key = key_of(record.topic, record.partition)
             told.append(Message(key, record.offset, value, f="group_poll"))
             self._processed[record.partition] = record.offset + 1
-        self._history.append(self.process, outcome, "group_poll", told, error=error_text)
+        self._history.append(self._process, outcome, "group_poll", told, error=error_text)
         if outcome == "fail":
             await asyncio.sleep(REOPEN_S)
 
@@ -140,7 +143,7 @@ class _Member:
         if self._changes or not self._processed:
             return
         offsets, before = {**self._processed}, self._member.generation()
-        self._history.append(self.process, "invoke", "commit", self._places(offsets, before))
+        self._history.append(self._process, "invoke", "commit", self._places(offsets, before))
         outcome, error_text = "ok", ""
         try:
             await self._member.commit(self._topic, offsets)
@@ -148,19 +151,19 @@ class _Member:
             outcome, error_text = "fail" if error.definite else "info", str(error)
         is_same = self._member.generation() == before
         places = self._places(offsets, before if is_same else NO_GENERATION)
-        self._history.append(self.process, outcome, "commit", places, error=error_text)
+        self._history.append(self._process, outcome, "commit", places, error=error_text)
 
     async def ask_committed(self) -> dict[int, int]:
         """Return the group's committed offsets; {} if the request failed."""
         asked = self._places(dict.fromkeys(self._partitions, UNKNOWN_OFFSET), 0)
-        self._history.append(self.process, "invoke", "committed", asked)
+        self._history.append(self._process, "invoke", "committed", asked)
         try:
             found = await self._member.committed(self._topic, self._partitions)
         except DriverError as error:
-            self._history.append(self.process, "fail", "committed", asked, error=str(error))
+            self._history.append(self._process, "fail", "committed", asked, error=str(error))
             return {}
         known = {index: found.get(index, UNKNOWN_OFFSET) for index in self._partitions}
-        self._history.append(self.process, "ok", "committed", self._places(known, 0))
+        self._history.append(self._process, "ok", "committed", self._places(known, 0))
         return found
 
     def _places(self, offsets: Mapping[int, int], value: int) -> list[Message]:
@@ -173,60 +176,39 @@ class _Member:
         await self._member.close()
 
 
-class GroupConsume:
+class GroupConsume(Lanes[GroupConsumeOptions]):
     """The lanes of one run. Process numbers: producers, members, final readers, then again."""
 
     protocol = "classic"
 
     def __init__(self, setup: Setup[GroupConsumeOptions]) -> None:
-        self._setup: Final = setup
-        self._readers: Final = Readers(setup)
-        self._next_value = 0
-
-    def _next_process(self, process: int) -> int:
-        options = self._setup.options
-        return process + options.producers + options.consumers + options.final_readers
-
-    async def work(self, working: asyncio.Event) -> None:
-        """Produce and consume until `working` is cleared."""
-        options = self._setup.options
+        super().__init__(setup)
+        options = setup.options
         self._processes = {lane: options.producers + lane for lane in range(options.consumers)}
-        async with asyncio.TaskGroup() as tasks:
-            for lane in range(options.producers):
-                rng = random.Random(f"producer {lane} of {self._setup.seed}")  # noqa: S311 - reproducible
-                tasks.create_task(self._produce(lane, rng, working))
-            for lane in range(options.consumers):
-                rng = random.Random(f"member {lane} of {self._setup.seed}")  # noqa: S311 - reproducible
-                tasks.create_task(self._consume(lane, rng, working))
 
-    async def _produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
+    def consumers(self, working: asyncio.Event) -> Iterable[Coroutine[Any, Any, None]]:
+        """Return the work of the members."""
+        rng = self._setup.rng
+        return [self._consume(lane, rng(f"member {lane}"), working) for lane in self._processes]
+
+    async def produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
         """Send one value after the other."""
-        setup = self._setup
-        gap_s = setup.options.producers / setup.options.rate
-        process = lane
-        producer: DriverProducer | None = None
-        try:
-            while working.is_set():
-                await asyncio.sleep(rng.expovariate(1 / gap_s))
-                if producer is None:
-                    producer = await opened(setup.driver.producer(setup.bootstrap, f"p{process}"))
-                    continue
-                value, self._next_value = self._next_value, self._next_value + 1
-                partition = rng.randrange(setup.partitions)
-                if not await send_one(setup, producer, process, partition, value):
-                    process = self._next_process(process)
-                    unsure, producer = producer, None
-                    await unsure.close()
-        finally:
-            if producer is not None:
-                await producer.close()
+        setup, options = self._setup, self._setup.options
+        gap_s = options.producers / options.rate
+
+        async def send(producer: DriverProducer, process: int) -> bool:
+            value, self._next_value = self._next_value, self._next_value + 1
+            return await send_one(setup, producer, process, rng.randrange(setup.partitions), value)
+
+        processes = self.processes(lane)
+        await keep_sending(setup, processes, working, send, rng=rng, gap_s=gap_s)
 
     def _protocol(self, rng: random.Random) -> str:
         """Return the protocol of the next member."""
         del rng
         return self.protocol
 
-    async def _open(self, lane: int, rng: random.Random) -> _Member | None:
+    async def _open(self, lane: int, rng: random.Random) -> tuple[int, _Member | None]:
         """Join the group as the next member of a lane; None if no broker answers."""
         setup, options = self._setup, self._setup.options
         membership = Membership(
@@ -240,28 +222,24 @@ class GroupConsume:
         driver = cast(GroupDriver, setup.driver)
         client = await opened(driver.member(setup.bootstrap, f"m{process}", membership))
         if client is None:
-            return None
-        self._processes[lane] = self._next_process(process)
+            return process, None
+        self._processes[lane] = self.next_process(process)
         member = _Member(client, process, setup)
         try:
             await member.join()
         except DriverError:
             await member.close()
-            return None
-        return member
+            return process, None
+        return process, member
 
     async def _consume(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
         """Run members one after the other."""
-        while working.is_set():
-            member = await self._open(lane, rng)
-            if member is None:
-                continue
-            try:
-                await self._live(member, rng, working)
-            except CallTimedOut:
-                continue
-            finally:
-                await member.close()
+
+        async def live(member: _Member, _: int) -> bool:
+            await self._live(member, rng, working)
+            return False
+
+        await use_clients(working.is_set, lambda: self._open(lane, rng), live)
 
     async def _live(self, member: _Member, rng: random.Random, working: asyncio.Event) -> None:
         options = self._setup.options
@@ -286,7 +264,7 @@ class GroupConsume:
     async def final_reads(self, timeout_s: float) -> bool:
         """Read every log to its end, and let the group commit the end of every partition."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
-        if not await self._readers.final_reads(timeout_s):
+        if not await super().final_reads(timeout_s):
             return False
         ends = await self._ends(deadline_s)
         lanes = range(self._setup.options.consumers)
@@ -295,8 +273,8 @@ class GroupConsume:
 
     async def _ends(self, deadline_s: float) -> dict[int, int]:
         """Return the end offsets after the producers have stopped; {} if no broker answers."""
-        setup, loop = self._setup, asyncio.get_running_loop()
-        while loop.time() < deadline_s:
+        setup = self._setup
+        while before(deadline_s):
             consumer = await opened(setup.driver.consumer(setup.bootstrap, "c-ends"))
             if consumer is None:
                 continue
@@ -310,24 +288,20 @@ class GroupConsume:
 
     async def _drain(self, lane: int, ends: Mapping[int, int], deadline_s: float) -> bool:
         """Poll and commit until the group has committed `ends`; return whether it has."""
-        loop = asyncio.get_running_loop()
-        rng = random.Random(f"drain {lane} of {self._setup.seed}")  # noqa: S311 - reproducible
-        while loop.time() < deadline_s:
-            member = await self._open(lane, rng)
-            if member is None:
-                continue
-            try:
-                while loop.time() < deadline_s:
-                    await member.poll()
-                    await member.commit()
-                    committed = await member.ask_committed()
-                    if all(committed.get(index, 0) >= end for index, end in ends.items()):
-                        return True
-            except CallTimedOut:
-                continue
-            finally:
-                await member.close()
-        return False
+        rng, is_done = self._setup.rng(f"drain {lane}"), False
+
+        async def drain(member: _Member, _: int) -> bool:
+            nonlocal is_done
+            await member.poll()
+            await member.commit()
+            committed = await member.ask_committed()
+            is_done = all(committed.get(index, 0) >= end for index, end in ends.items())
+            return True
+
+        await use_clients(
+            lambda: not is_done and before(deadline_s), lambda: self._open(lane, rng), drain
+        )
+        return is_done
 
 
 WORKLOAD: Final = Workload(

@@ -20,6 +20,7 @@ from quorumlog.chaos.drivers.driver import DriverProducer, SendFailed
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.lanes import Lanes
 from quorumlog.chaos.workloads.readers import key_of
+from quorumlog.chaos.workloads.sends import complete
 from quorumlog.chaos.workloads.workload import LaneOptions, Workload, opened, option
 
 _KILLED_WITHIN_S: Final = 0.03  # of the start of a burst: while responses are due
@@ -88,7 +89,7 @@ class IdempotentSend(Lanes[IdempotentSendOptions]):
         ]
         self._history.append(process, "invoke", "send", messages)
         results = await self._attempt(producer, messages, partitions, timeout_s)
-        return self._complete(process, messages, results)
+        return complete(self._setup, process, messages, results)
 
     async def _attempt(
         self,
@@ -120,32 +121,6 @@ class IdempotentSend(Lanes[IdempotentSendOptions]):
         results += last
         never_sent = SendFailed("not sent", definite=True)
         return [*results, *(never_sent for _ in messages[len(results) :])]
-
-    def _complete(
-        self, process: int, messages: Sequence[Message], results: Sequence[int | BaseException]
-    ) -> bool:
-        """Write the completion of a burst; return whether the outcome of each value is certain."""
-        told = [
-            message._replace(offset=result) if isinstance(result, int) else message
-            for message, result in zip(messages, results, strict=True)
-        ]
-        errors = [result for result in results if isinstance(result, BaseException)]
-        for error in errors:
-            if not isinstance(error, SendFailed | asyncio.CancelledError):
-                raise error
-        if not errors:
-            outcome = "ok"
-        elif len(errors) == len(results) and all(map(_is_definite, errors)):
-            outcome = "fail"
-        else:
-            outcome = "info"
-        said = "; ".join(dict.fromkeys(str(error) or "no answer yet" for error in errors))
-        self._history.append(process, outcome, "send", told, error=said)
-        return outcome != "info"
-
-
-def _is_definite(error: BaseException) -> bool:
-    return isinstance(error, SendFailed) and error.definite
 
 
 WORKLOAD: Final = Workload(

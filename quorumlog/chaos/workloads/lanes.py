@@ -6,7 +6,9 @@ as a new process with a new client, because the old one may still act (Jepsen).
 
 import asyncio
 import random
-from typing import Final, Generic, TypeVar
+from collections.abc import Coroutine, Iterable, Iterator
+from itertools import count
+from typing import Any, Final, Generic, TypeVar
 
 from quorumlog.chaos.workloads.readers import Readers
 from quorumlog.chaos.workloads.workload import LaneOptions, Setup
@@ -15,12 +17,12 @@ OptionsT = TypeVar("OptionsT", bound=LaneOptions)
 
 
 class Lanes(Generic[OptionsT]):
-    """The clients of one run. A workload writes `produce`."""
+    """The clients of one run. A workload writes `produce`, and `consumers` if it has its own."""
 
-    def __init__(self, setup: Setup[OptionsT]) -> None:
+    def __init__(self, setup: Setup[OptionsT], readers: Readers | None = None) -> None:
         self._setup: Final = setup
         self._history: Final = setup.history
-        self._readers: Final = Readers(setup)
+        self._readers: Final = readers or Readers(setup)
         self._next_value = 0
 
     def next_process(self, process: int) -> int:
@@ -28,17 +30,26 @@ class Lanes(Generic[OptionsT]):
         options = self._setup.options
         return process + options.producers + options.consumers + options.final_readers
 
+    def processes(self, process: int) -> Iterator[int]:
+        """Return the numbers of all processes of the lane that begins with `process`."""
+        return count(process, self.next_process(0))
+
     async def produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
         """Send values until `working` is cleared."""
         raise NotImplementedError
+
+    def consumers(self, working: asyncio.Event) -> Iterable[Coroutine[Any, Any, None]]:
+        """Return the work of all consumers until `working` is cleared."""
+        return [self._readers.work(working)]
 
     async def work(self, working: asyncio.Event) -> None:
         """Produce and consume until `working` is cleared."""
         async with asyncio.TaskGroup() as tasks:
             for lane in range(self._setup.options.producers):
-                rng = random.Random(f"producer {lane} of {self._setup.seed}")  # noqa: S311 - reproducible
+                rng = self._setup.rng(f"producer {lane}")
                 tasks.create_task(self.produce(lane, rng, working))
-            tasks.create_task(self._readers.work(working))
+            for consumer in self.consumers(working):
+                tasks.create_task(consumer)
 
     async def final_reads(self, timeout_s: float) -> bool:
         """Read every partition from its beginning to its end; return whether all readers did."""

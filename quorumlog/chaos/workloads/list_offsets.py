@@ -20,10 +20,10 @@ is a batch to one partition. A history holds, beside sends and final reads (`f`)
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from quorumlog.chaos.drivers.driver import (
     EARLIEST,
@@ -39,15 +39,17 @@ from quorumlog.chaos.drivers.driver import (
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.lanes import Lanes
 from quorumlog.chaos.workloads.readers import key_of
-from quorumlog.chaos.workloads.sending import send_batch
+from quorumlog.chaos.workloads.sends import keep_sending, send_batch
 from quorumlog.chaos.workloads.workload import (
     REOPEN_S,
     LaneOptions,
     Setup,
     Workload,
+    before,
     one_topic,
     opened,
     option,
+    use_clients,
 )
 
 _FIRST_MS: Final = 1_000_000_000_000
@@ -76,7 +78,7 @@ class ListOffsets(Lanes[ListOffsetsOptions]):
     def __init__(self, setup: Setup[ListOffsetsOptions]) -> None:
         super().__init__(setup)
         self._block: list[int] = []
-        self._rng: Final = random.Random(f"times of {setup.seed}")  # noqa: S311 - reproducible
+        self._rng: Final = setup.rng("times")
 
     def _next_time(self) -> int:
         if not self._block:
@@ -86,42 +88,33 @@ class ListOffsets(Lanes[ListOffsetsOptions]):
         self._next_value += 1
         return self._block.pop()
 
-    async def work(self, working: asyncio.Event) -> None:
-        """Send and query until `working` is cleared."""
-        options, seed = self._setup.options, self._setup.seed
-        async with asyncio.TaskGroup() as tasks:
-            for lane in range(options.producers):
-                rng = random.Random(f"producer {lane} of {seed}")  # noqa: S311 - reproducible
-                tasks.create_task(self.produce(lane, rng, working))
-            for lane in range(options.consumers):
-                rng = random.Random(f"asker {lane} of {seed}")  # noqa: S311 - reproducible
-                tasks.create_task(self._ask_on(options.producers + lane, rng, working))
+    def consumers(self, working: asyncio.Event) -> Iterable[Coroutine[Any, Any, None]]:
+        """Return the work of the clients that look up offsets."""
+        options, rng = self._setup.options, self._setup.rng
+        return [
+            self._ask_on(options.producers + lane, rng(f"asker {lane}"), working)
+            for lane in range(options.consumers)
+        ]
 
     async def produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
         """Send one batch after the other."""
         setup, options = self._setup, self._setup.options
         gap_s = options.producers * options.batch / options.rate
-        batching = Batching(linger_ms=_LINGER_MS)
-        process = lane
-        producer: DriverProducer | None = None
-        try:
-            while working.is_set():
-                await asyncio.sleep(rng.expovariate(1 / gap_s))
-                if producer is None:
-                    opening = setup.driver.producer(setup.bootstrap, f"p{process}", batching)
-                    producer = await opened(opening)
-                    continue
-                times = [self._next_time() for _ in range(options.batch)]
-                partition = rng.randrange(setup.partitions)
-                if not await send_batch(
-                    setup, producer, process, partition, times, timestamps_ms=times
-                ):
-                    process = self.next_process(process)
-                    unsure, producer = producer, None
-                    await unsure.close()
-        finally:
-            if producer is not None:
-                await producer.close()
+
+        async def send(producer: DriverProducer, process: int) -> bool:
+            times = [self._next_time() for _ in range(options.batch)]
+            partition = rng.randrange(setup.partitions)
+            return await send_batch(setup, producer, process, partition, times, timestamps_ms=times)
+
+        await keep_sending(
+            setup,
+            self.processes(lane),
+            working,
+            send,
+            rng=rng,
+            gap_s=gap_s,
+            batching=Batching(linger_ms=_LINGER_MS),
+        )
 
     async def _open(self, process: int) -> OffsetLookup | None:
         driver = cast(OffsetsDriver, self._setup.driver)
@@ -188,27 +181,24 @@ class ListOffsets(Lanes[ListOffsetsOptions]):
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         if not await super().final_reads(timeout_s):
             return False
-        rng = random.Random(f"last questions of {self._setup.seed}")  # noqa: S311 - reproducible
+        rng = self._setup.rng("last questions")
         questions = [EARLIEST, LATEST, *(self._question(rng) for _ in range(_FINAL_QUESTIONS))]
         return await self._ask_all(questions, deadline_s)
 
     async def _ask_all(self, questions: Sequence[int], deadline_s: float) -> bool:
-        loop, options = asyncio.get_running_loop(), self._setup.options
         left = [*questions]
-        process = self.next_process(options.producers)
-        while left and loop.time() < deadline_s:
-            process = self.next_process(process)
-            lookup = await self._open(process)
-            if lookup is None:
-                continue
-            try:
-                while left and loop.time() < deadline_s:
-                    if await self._ask(lookup, process, "final_list_offsets", left[0]):
-                        del left[0]
-            except CallTimedOut:
-                continue
-            finally:
-                await lookup.close()
+        first = self.next_process(self.next_process(self._setup.options.producers))
+        processes = self.processes(first)
+
+        async def opening() -> tuple[int, OffsetLookup | None]:
+            process = next(processes)
+            return process, await self._open(process)
+
+        async def ask(lookup: OffsetLookup, process: int) -> bool:
+            del left[: await self._ask(lookup, process, "final_list_offsets", left[0])]
+            return True
+
+        await use_clients(lambda: bool(left) and before(deadline_s), opening, ask)
         return not left
 
 

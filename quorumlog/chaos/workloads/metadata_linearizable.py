@@ -14,12 +14,21 @@ name is used for some operations only, so that the check stays cheap. The checke
 import asyncio
 import random
 from dataclasses import dataclass
+from itertools import count
 from typing import Final, cast
 
 from quorumlog.chaos.drivers.driver import DriverError, TopicAdmin, TopicDriver
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.history.model import DONE, REFUSED
-from quorumlog.chaos.workloads.workload import REOPEN_S, Setup, Workload, opened, option
+from quorumlog.chaos.workloads.workload import (
+    REOPEN_S,
+    Setup,
+    Workload,
+    before,
+    opened,
+    option,
+    use_clients,
+)
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 _REFUSALS: Final = frozenset(
@@ -43,35 +52,28 @@ class MetadataLinearizable:
     def __init__(self, setup: Setup[MetadataOptions]) -> None:
         self._setup: Final = setup
         self._history: Final = setup.history
-        self._next_process = 0
+        self._new_process: Final = count().__next__
         self._uses: list[int] = []  # of each name
 
     async def work(self, working: asyncio.Event) -> None:
         """Create and delete until `working` is cleared."""
-        options, seed = self._setup.options, self._setup.seed
         async with asyncio.TaskGroup() as tasks:
-            for lane in range(options.clients):
-                rng = random.Random(f"client {lane} of {seed}")  # noqa: S311 - reproducible
-                tasks.create_task(self._go_on(rng, working))
+            for lane in range(self._setup.options.clients):
+                tasks.create_task(self._resume(self._setup.rng(f"client {lane}"), working))
 
-    async def _go_on(self, rng: random.Random, working: asyncio.Event) -> None:
+    async def _resume(self, rng: random.Random, working: asyncio.Event) -> None:
         options = self._setup.options
         gap_s = options.clients / options.rate
-        while working.is_set():
-            process, admin = await self._open()
-            if admin is None:
-                continue
-            try:
-                is_sure = True
-                while is_sure and working.is_set():
-                    await asyncio.sleep(rng.expovariate(1 / gap_s))
-                    name = self._name(rng)
-                    is_sure = await self._change(admin, process, name, creates=rng.random() < 0.5)
-            finally:
-                await admin.close()
+
+        async def change(admin: TopicAdmin, process: int) -> bool:
+            await asyncio.sleep(rng.expovariate(1 / gap_s))
+            name = self._name(rng)
+            return await self._change(admin, process, name, creates=rng.random() < 0.5)
+
+        await use_clients(working.is_set, self._open, change)
 
     async def _open(self) -> tuple[int, TopicAdmin | None]:
-        process, self._next_process = self._next_process, self._next_process + 1
+        process = self._new_process()
         driver = cast(TopicDriver, self._setup.driver)
         return process, await opened(driver.admin(self._setup.bootstrap, f"a{process}"))
 
@@ -111,20 +113,15 @@ class MetadataLinearizable:
 
     async def final_reads(self, timeout_s: float) -> bool:
         """Create every topic once more; return whether all attempts succeeded in time."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_s
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
         left = [*range(len(self._uses))]
-        while left and loop.time() < deadline_s:
-            process, admin = await self._open()
-            if admin is None:
-                continue
-            try:
-                while left and loop.time() < deadline_s:
-                    if not await self._change(admin, process, left[0], creates=True):
-                        break
-                    del left[0]
-            finally:
-                await admin.close()
+
+        async def create(admin: TopicAdmin, process: int) -> bool:
+            is_sure = await self._change(admin, process, left[0], creates=True)
+            del left[:is_sure]
+            return is_sure
+
+        await use_clients(lambda: bool(left) and before(deadline_s), self._open, create)
         return not left
 
 

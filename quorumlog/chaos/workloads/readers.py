@@ -5,12 +5,12 @@ an integer that was sent once, identifies its send.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from quorumlog.chaos.drivers.driver import DriverConsumer, Record
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
-from quorumlog.chaos.workloads.workload import REOPEN_S, LaneOptions, Setup, opened
+from quorumlog.chaos.workloads.workload import REOPEN_S, LaneOptions, Setup, before, opened
 
 _POLL_MS: Final = 200
 _FINAL_POLL_MS: Final = 500
@@ -51,19 +51,32 @@ class Readers:
                 tasks.create_task(self._consume(process, working))
 
     async def _consume(self, process: int, working: asyncio.Event) -> None:
-        consumer: DriverConsumer | None = None
-        while working.is_set():
+        async def poll(consumer: DriverConsumer, process: int) -> bool:
+            while working.is_set():
+                await self._poll(consumer, process, "poll", _POLL_MS)
+            return True
+
+        await self._live(process, working.is_set, poll)
+
+    async def _live(
+        self,
+        process: int,
+        goes_on: Callable[[], bool],
+        read: Callable[[DriverConsumer, int], Awaitable[bool]],
+    ) -> bool:
+        """Read with one client after the other; return the first result, False without any."""
+        while goes_on():
             consumer = await self._opened(process)
             if consumer is None:
                 continue
             try:
                 await self._assign(consumer, process)
-                while working.is_set():
-                    await self._poll(consumer, process, "poll", _POLL_MS)
+                return await read(consumer, process)
             except _LifeOver:
                 process = self._next_process(process)
             finally:
                 await consumer.close()
+        return False
 
     async def _opened(self, process: int) -> DriverConsumer | None:
         """Open a consumer; None if no broker answers."""
@@ -109,20 +122,12 @@ class Readers:
         return all(results)
 
     async def _read_to_end(self, process: int, timeout_s: float) -> bool:
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_s
-        while loop.time() < deadline_s:
-            consumer = await self._opened(process)
-            if consumer is None:
-                continue
-            try:
-                await self._assign(consumer, process)
-                return await self._read_and_compare(consumer, process, deadline_s)
-            except _LifeOver:
-                process = self._next_process(process)
-            finally:
-                await consumer.close()
-        return False
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        return await self._live(
+            process,
+            lambda: before(deadline_s),
+            lambda consumer, process: self._read_and_compare(consumer, process, deadline_s),
+        )
 
     async def _read_and_compare(
         self, consumer: DriverConsumer, process: int, deadline_s: float

@@ -22,8 +22,10 @@ holds (`f`):
 
 import asyncio
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from typing import Final, cast
 
 from quorumlog.chaos.drivers.driver import (
@@ -40,6 +42,7 @@ from quorumlog.chaos.drivers.driver import (
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.readers import key_of
+from quorumlog.chaos.workloads.sends import keep_sending
 from quorumlog.chaos.workloads.workload import REOPEN_S, Setup, Workload, opened, option
 
 KINDS: Final = ("alone", "classic", "consumer")
@@ -107,15 +110,13 @@ class RecreatedTopic:
 
     async def work(self, working: asyncio.Event) -> None:
         """Send, read and recreate until `working` is cleared."""
+        rng = self._setup.rng
         async with asyncio.TaskGroup() as tasks:
             for process in range(self._setup.options.producers):
-                tasks.create_task(self._produce(process, self._rng(f"producer {process}"), working))
+                tasks.create_task(self._produce(process, rng(f"producer {process}"), working))
             for kind in KINDS:
-                tasks.create_task(self._consume(kind, self._rng(kind), working))
-            tasks.create_task(self._recreate_often(self._rng("administrator"), working))
-
-    def _rng(self, who: str) -> random.Random:
-        return random.Random(f"{who} of {self._setup.seed}")  # noqa: S311 - reproducible
+                tasks.create_task(self._consume(kind, working.is_set, rng(kind)))
+            tasks.create_task(self._recreate_often(rng("administrator"), working))
 
     def _key(self, life: int, partition: int) -> str:
         return key_of(f"{self._setup.topic}.{life}", partition)
@@ -123,19 +124,14 @@ class RecreatedTopic:
     # --- sends ---
 
     async def _produce(self, process: int, rng: random.Random, working: asyncio.Event) -> None:
-        setup = self._setup
-        gap_s = setup.options.producers / setup.options.rate
-        producer: DriverProducer | None = None
-        try:
-            while working.is_set():
-                await asyncio.sleep(rng.expovariate(1 / gap_s))
-                if producer is None:
-                    producer = await opened(setup.driver.producer(setup.bootstrap, f"p{process}"))
-                    continue
-                await self._send(producer, process, rng.choice(self._partitions))
-        finally:
-            if producer is not None:
-                await producer.close()
+        options = self._setup.options
+        gap_s = options.producers / options.rate
+
+        async def send(producer: DriverProducer, process: int) -> bool:
+            await self._send(producer, process, rng.choice(self._partitions))
+            return True
+
+        await keep_sending(self._setup, count(process), working, send, rng=rng, gap_s=gap_s)
 
     async def _send(self, producer: DriverProducer, process: int, partition: int) -> int | None:
         """Send the next value; return it if it is acknowledged in one life of the topic."""
@@ -173,17 +169,19 @@ class RecreatedTopic:
         member = await opened(driver.member(setup.bootstrap, kind, membership))
         return None if member is None else _Member(member, setup.topic)
 
-    async def _consume(self, kind: str, rng: random.Random, working: asyncio.Event) -> None:
-        """Run readers of a kind one after the other."""
-        while working.is_set():
+    async def _consume(
+        self, kind: str, goes_on: Callable[[], bool], rng: random.Random | None = None
+    ) -> None:
+        """Read with readers of a kind, one after the other, which live on without an `rng`."""
+        while goes_on():
             reader = await self._open(kind)
             if reader is None:
                 continue
             try:
                 await reader.begin()
-                while working.is_set():
+                while goes_on():
                     await self._poll(reader, kind)
-                    if rng.random() < 1 / self._setup.options.polls_per_life:
+                    if rng and rng.random() < 1 / self._setup.options.polls_per_life:
                         break
             except ConnectionError:  # the next reader takes its place
                 await asyncio.sleep(REOPEN_S)
@@ -277,10 +275,15 @@ class RecreatedTopic:
         try:
             async with asyncio.timeout(timeout_s):
                 last = {await self._send_last(partition) for partition in self._partitions}
-                await asyncio.gather(*(self._read_to(kind, last) for kind in KINDS))
+                await asyncio.gather(
+                    *(self._consume(kind, partial(self._lacks, kind, last)) for kind in KINDS)
+                )
         except TimeoutError:
             return False
         return True
+
+    def _lacks(self, kind: str, values: set[int]) -> bool:
+        return not values <= self._read[kind]
 
     async def _send_last(self, partition: int) -> int:
         setup = self._setup
@@ -294,20 +297,6 @@ class RecreatedTopic:
                 await producer.close()
             if value is not None:
                 return value
-
-    async def _read_to(self, kind: str, last: set[int]) -> None:
-        while not last <= self._read[kind]:
-            reader = await self._open(kind)
-            if reader is None:
-                continue
-            try:
-                await reader.begin()
-                while not last <= self._read[kind]:
-                    await self._poll(reader, kind)
-            except ConnectionError:
-                await asyncio.sleep(REOPEN_S)
-            finally:
-                await reader.client.close()
 
 
 WORKLOAD: Final = Workload(

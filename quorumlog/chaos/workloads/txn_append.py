@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from quorumlog.chaos.drivers.driver import (
@@ -19,8 +20,9 @@ from quorumlog.chaos.drivers.driver import (
     TransactionalProducer,
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.workloads.lanes import Lanes
 from quorumlog.chaos.workloads.readers import key_of, message_of
-from quorumlog.chaos.workloads.transacting import (
+from quorumlog.chaos.workloads.transactions import (
     CommittedReaders,
     open_reader,
     send_all,
@@ -47,37 +49,17 @@ class TxnAppendOptions(LaneOptions):
     twins: int = option(1, "pairs of producers that share a transactional id", above=-1)
 
 
-class TxnAppend:
+class TxnAppend(Lanes[TxnAppendOptions]):
     """The lanes of one run. Invariant: no value is sent twice."""
 
     def __init__(self, setup: Setup[TxnAppendOptions]) -> None:
         options = setup.options
-        self._setup: Final = setup
-        self._next_value = 0
-        self._next_process = options.producers + options.consumers + options.final_readers
-        self._readers: Final = CommittedReaders(setup, self._new_process, self._new_value)
+        first = options.producers + options.consumers + options.final_readers
+        self._new_process: Final = count(first).__next__
+        self._new_value: Final = count().__next__
+        super().__init__(setup, CommittedReaders(setup, self._new_process, self._new_value))
 
-    def _new_process(self) -> int:
-        self._next_process += 1
-        return self._next_process - 1
-
-    def _new_value(self) -> int:
-        self._next_value += 1
-        return self._next_value - 1
-
-    async def work(self, working: asyncio.Event) -> None:
-        """Perform transactions, and read, until `working` is cleared."""
-        async with asyncio.TaskGroup() as tasks:
-            for lane in range(self._setup.options.producers):
-                rng = random.Random(f"producer {lane} of {self._setup.seed}")  # noqa: S311 - reproducible
-                tasks.create_task(self._produce(lane, rng, working))
-            tasks.create_task(self._readers.work(working))
-
-    async def final_reads(self, timeout_s: float) -> bool:
-        """Read every partition to its end; return whether all readers did."""
-        return await self._readers.final_reads(timeout_s)
-
-    async def _produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
+    async def produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
         """Perform transactions; after a doubt, and when fenced, with new clients."""
         setup = self._setup
         options = setup.options

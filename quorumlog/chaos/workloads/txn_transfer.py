@@ -14,15 +14,12 @@ import json
 import random
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Final
 
-from quorumlog.chaos.drivers.driver import (
-    CommittedReader,
-    SendFailed,
-    TransactionalProducer,
-)
+from quorumlog.chaos.drivers.driver import CommittedReader, SendFailed, TransactionalProducer
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
-from quorumlog.chaos.workloads.transacting import (
+from quorumlog.chaos.workloads.transactions import (
     Lives,
     raise_first,
     send_in_order,
@@ -34,6 +31,7 @@ from quorumlog.chaos.workloads.workload import (
     LaneOptions,
     Setup,
     Workload,
+    before,
     one_topic,
     opened,
     option,
@@ -68,18 +66,14 @@ class TxnTransfer:
 
     def __init__(self, setup: Setup[TxnTransferOptions]) -> None:
         self._setup: Final = setup
-        self._next_process = 0
+        self._new_process: Final = count().__next__
         self._is_open: Final[set[int]] = set()  # branches whose accounts are committed
-
-    def _new_process(self) -> int:
-        self._next_process += 1
-        return self._next_process - 1
 
     async def work(self, working: asyncio.Event) -> None:
         """Transfer until `working` is cleared."""
         async with asyncio.TaskGroup() as tasks:
             for branch in range(self._setup.options.producers):
-                rng = random.Random(f"teller {branch} of {self._setup.seed}")  # noqa: S311 - reproducible
+                rng = self._setup.rng(f"teller {branch}")
                 live = partial(self._live, branch, rng, working)
                 tasks.create_task(Lives(tasks, working).succeed(live))
 
@@ -200,9 +194,8 @@ class TxnTransfer:
         return all(await asyncio.gather(*(self._read_all(deadline_s) for _ in readers)))
 
     async def _read_all(self, deadline_s: float) -> bool:
-        loop = asyncio.get_running_loop()
         left = [*range(self._setup.options.producers)]
-        while left and loop.time() < deadline_s:
+        while left and before(deadline_s):
             if await self._read(self._new_process(), left[0]) is not None:
                 del left[0]
         return not left

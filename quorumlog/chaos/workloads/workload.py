@@ -5,13 +5,14 @@ depends on no workload: it makes the topics, starts the clients, and calls the f
 """
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from math import inf
 from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from quorumlog.chaos.drivers.driver import Driver
+from quorumlog.chaos.drivers.driver import CallTimedOut, Driver
 from quorumlog.chaos.history import HistoryWriter
 from quorumlog.chaos.schedule import Option
 
@@ -36,6 +37,10 @@ class Setup(Generic[O_co]):
     seed: int
     options: O_co
     history: HistoryWriter
+
+    def rng(self, who: str) -> random.Random:
+        """Return the random numbers of a client, which depend on its name and the seed alone."""
+        return random.Random(f"{who} of {self.seed}")  # noqa: S311 - reproducible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,3 +158,32 @@ async def opened(opening: Awaitable[_Opened]) -> _Opened | None:
     except ConnectionError:
         await asyncio.sleep(REOPEN_S)
         return None
+
+
+async def use_clients(
+    goes_on: Callable[[], bool],
+    opening: Callable[[], Awaitable[tuple[int, Any]]],
+    act: Callable[[Any, int], Awaitable[bool]],
+) -> None:
+    """Act with one client after the other while `goes_on`.
+
+    opening: returns a new process with its client; None: no broker answers.
+    act: acts once with the client of a process; returns whether that client can be used again.
+        After CallTimedOut it cannot.
+    """
+    while goes_on():
+        process, client = await opening()
+        if client is None:
+            continue
+        try:
+            while await act(client, process) and goes_on():
+                pass
+        except CallTimedOut:
+            continue
+        finally:
+            await client.close()
+
+
+def before(deadline_s: float) -> bool:
+    """Return whether the event loop's clock has not reached the deadline."""
+    return asyncio.get_running_loop().time() < deadline_s

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
 from quorumlog.client.core.absences import listed
-from quorumlog.client.core.grouping import by_topic
+from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.core.waits import Wait
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import Cluster, labelled

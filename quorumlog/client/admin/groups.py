@@ -9,7 +9,7 @@ from quorumlog.client.admin import topics
 from quorumlog.client.admin.asker import LEFT_OUT, Asker
 from quorumlog.client.checks import checked_names, checked_partitions, checked_places
 from quorumlog.client.core.group_protocol import PROTOCOL_TYPE, decode_assignment
-from quorumlog.client.core.grouping import by_topic
+from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import check
 from quorumlog.client.io.coordinator import Coordinator
@@ -28,11 +28,7 @@ NO_GROUP: Final = "Dead"  # the state in responses for a group that does not exi
 
 
 async def _ask(
-    asker: Asker,
-    group_id: str,
-    ask: Callable[[Coordinator], Awaitable[Result]],
-    *,
-    changes: bool,
+    asker: Asker, group_id: str, ask: Callable[[Coordinator], Awaitable[Result]], *, changes: bool
 ) -> Result:
     """Call `ask` with the group's coordinator, with retries; find it again after an error."""
     if not isinstance(group_id, str):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import LEFT_OUT, Asker
 from quorumlog.client.checks import checked_partitions
-from quorumlog.client.core.grouping import by_topic
+from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, check, labelled
 from quorumlog.wire.codec.error_codes import ErrorCode

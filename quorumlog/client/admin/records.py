@@ -13,8 +13,8 @@ from quorumlog.client.checks import (
     checked_partitions,
     checked_timestamps,
 )
-from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.position import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.io.cluster import labelled
 from quorumlog.client.io.list_offsets import list_offsets
@@ -35,9 +35,7 @@ _States = tuple[about.ProducerStateDescription, ...]
 
 
 async def offsets(
-    asker: Asker,
-    specs: Mapping[TopicPartition, OffsetSpec | int],
-    isolation_level: IsolationLevel,
+    asker: Asker, specs: Mapping[TopicPartition, OffsetSpec | int], isolation_level: IsolationLevel
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """See Admin.list_offsets."""
     timestamps: dict[TopicPartition, int] = {}

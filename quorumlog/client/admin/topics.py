@@ -9,8 +9,8 @@ from quorumlog.client.admin.asker import Asker, check_all
 from quorumlog.client.admin.choices import Election
 from quorumlog.client.admin.configs import as_text
 from quorumlog.client.checks import checked_all, checked_mapping, checked_names, checked_partitions
-from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.metadata_cache import MetadataCache, PartitionView
+from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.errors import KafkaError, answered, known
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, check, labelled
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -178,10 +178,7 @@ async def _describe_with_elr(asker: Asker, names: list[str]) -> dict[str, about.
             found = partitions.setdefault(name, {})
             found.update((one.partition_index, _view(one)) for one in topic.partitions)
             described[name] = about.TopicDescription(
-                name=name,
-                topic_id=topic.topic_id,
-                is_internal=topic.is_internal,
-                partitions=found,
+                name=name, topic_id=topic.topic_id, is_internal=topic.is_internal, partitions=found
             )
         end = page.next_cursor
         if end is None:

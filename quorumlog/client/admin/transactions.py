@@ -8,7 +8,7 @@ from quorumlog.client import descriptions as about
 from quorumlog.client.admin import topics
 from quorumlog.client.admin.asker import Answers, Asker
 from quorumlog.client.checks import checked_all, checked_names, checked_partitions
-from quorumlog.client.core.grouping import by_topic
+from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.core.transaction_requests import CoordinatorType
 from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.io.cluster import check

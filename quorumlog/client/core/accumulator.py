@@ -33,11 +33,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from quorumlog.backoff import Backoff
-from quorumlog.client.core.batch import (
-    Batch,
-    BatchState,
-    ProducerIdentity,
-)
+from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity
 from quorumlog.client.core.metadata_cache import Leader, Leaders
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.records import Headers

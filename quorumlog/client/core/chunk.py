@@ -14,11 +14,7 @@ from typing import Final, NamedTuple
 from quorumlog.client.records import ConsumerRecord
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Buffer
-from quorumlog.wire.codec.records import (
-    BatchHeader,
-    decode_batch,
-    iterate_headers,
-)
+from quorumlog.wire.codec.records import BatchHeader, decode_batch, iterate_headers
 
 _ABORT: Final = b"\0\0"  # the type in a marker's key, after its int16 version; 1 is COMMIT
 

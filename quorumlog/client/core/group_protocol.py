@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from quorumlog.client.core.assignors import Subscription
-from quorumlog.client.core.grouping import by_topic
+from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Buffer

@@ -65,9 +65,7 @@ class Positions:
         return iter(self.by_partition.values())
 
     def assign(
-        self,
-        partitions: Iterable[TopicPartition],
-        topic_ids: Mapping[str, bytes] = _NO_TOPIC_IDS,
+        self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, bytes] = _NO_TOPIC_IDS
     ) -> None:
         """Read exactly these partitions; partitions that were assigned before keep their position.
 

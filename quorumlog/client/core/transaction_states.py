@@ -45,11 +45,7 @@ TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
         }
     ),
     TransactionState.ABORTING: frozenset(
-        {
-            TransactionState.INITIALIZING,
-            TransactionState.READY,
-            TransactionState.FATAL_ERROR,
-        }
+        {TransactionState.INITIALIZING, TransactionState.READY, TransactionState.FATAL_ERROR}
     ),
     TransactionState.ABORTABLE_ERROR: frozenset(
         {TransactionState.ABORTING, TransactionState.FATAL_ERROR}

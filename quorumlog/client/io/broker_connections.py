@@ -50,10 +50,7 @@ class BrokerConnections:
     """
 
     def __init__(
-        self,
-        settings: CommonSettings,
-        on_change: Callable[[], None],
-        on_late: Callable[[], None],
+        self, settings: CommonSettings, on_change: Callable[[], None], on_late: Callable[[], None]
     ) -> None:
         """`on_late`: called when a connection is not made after `absences.REPORT_AFTER_MS`."""
         self._settings: Final = settings

@@ -8,8 +8,8 @@ from typing import Final
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
 from quorumlog.client.core.absences import listed
-from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.metadata_cache import Node
+from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.core.transaction_requests import CoordinatorType
 from quorumlog.client.core.waits import Wait
 from quorumlog.client.errors import DEFINITE, KafkaError, known

@@ -33,15 +33,9 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Request
 from quorumlog.wire.codec.messages.describe_groups import DescribeGroupsRequest
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest
-from quorumlog.wire.codec.messages.join_group import (
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-)
+from quorumlog.wire.codec.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from quorumlog.wire.codec.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from quorumlog.wire.codec.messages.sync_group import (
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-)
+from quorumlog.wire.codec.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from quorumlog.wire.codec.topic_names import is_topic_name
 
 _logger: Final = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import Final
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
 from quorumlog.client.core.absences import NO_LEADER
-from quorumlog.client.core.grouping import by_topic
+from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.errors import KafkaError, known
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
 from quorumlog.client.records import OffsetAndTimestamp
@@ -21,10 +21,7 @@ from quorumlog.wire.codec.messages.list_offsets import (
 )
 
 CONSUMER: Final = -1  # the replica id of clients
-ISOLATION_LEVELS: Final[Mapping[IsolationLevel, int]] = {
-    "read_uncommitted": 0,
-    "read_committed": 1,
-}
+ISOLATION_LEVELS: Final[Mapping[IsolationLevel, int]] = {"read_uncommitted": 0, "read_committed": 1}
 
 Timestamps = Mapping[TopicPartition, int]
 Found = dict[TopicPartition, OffsetAndTimestamp]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from quorumlog.client.core.batch import ProducerIdentity
-from quorumlog.client.core.grouping import by_topic
+from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.core.transaction_requests import (
     Abilities,
     AddOffsets,

@@ -6,11 +6,7 @@ from typing import Final
 
 from quorumlog.client.settings import Address
 from quorumlog.wire.codec.errors import MalformedFrame
-from quorumlog.wire.io.connection import (
-    ConnectionLost,
-    RequestTimedOut,
-    UnsupportedVersion,
-)
+from quorumlog.wire.io.connection import ConnectionLost, RequestTimedOut, UnsupportedVersion
 
 CHAIN_MAX: Final = 10
 _REFUSED: Final = f"[Errno {errno.ECONNREFUSED}]"

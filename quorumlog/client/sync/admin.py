@@ -5,7 +5,7 @@ from typing import Unpack
 from quorumlog.client.admin import Admin
 from quorumlog.client.admin.transactions import TransactionAdmin
 from quorumlog.client.settings import AdminOptions, BootstrapServers, with_servers
-from quorumlog.client.sync.blocking import Blocking, Part, blocking
+from quorumlog.client.sync.blocking_client import Blocking, Part, blocking
 
 
 class SyncTransactionAdmin(Part[TransactionAdmin]):

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, Unpack
 from quorumlog.client.consumer import ITERATION_POLL_MS, Consumer, Records
 from quorumlog.client.records import ConsumerRecord, GroupMetadata, TopicPartition
 from quorumlog.client.settings import BootstrapServers, ConsumerOptions, with_servers
-from quorumlog.client.sync.blocking import Blocking, blocking, on_loop
+from quorumlog.client.sync.blocking_client import Blocking, blocking, on_loop
 
 Result = TypeVar("Result")
 

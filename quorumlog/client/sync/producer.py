@@ -8,7 +8,7 @@ from quorumlog.client.io.delivery import Delivery
 from quorumlog.client.producer import Producer, SendOptions
 from quorumlog.client.records import RecordMetadata
 from quorumlog.client.settings import BootstrapServers, ProducerOptions, with_servers
-from quorumlog.client.sync.blocking import Blocking, blocking, on_loop
+from quorumlog.client.sync.blocking_client import Blocking, blocking, on_loop
 from quorumlog.client.sync.loop_thread import LoopThread
 
 

@@ -5,12 +5,7 @@ Source: KIP-11, KIP-290; Kafka's `AclControlManager`.
 
 from typing import Final
 
-from quorumlog.metadata_quorum.cluster_changes import (
-    DONE,
-    CreateAcls,
-    DeleteAcls,
-    Outcome,
-)
+from quorumlog.metadata_quorum.cluster_changes import DONE, CreateAcls, DeleteAcls, Outcome
 from quorumlog.metadata_quorum.image.access import AccessReplay
 from quorumlog.metadata_quorum.image.acls import acl_problem, filter_problem, matching, only_match
 from quorumlog.metadata_quorum.image.records import (

@@ -28,7 +28,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     ProducerIdsReply,
 )
 from quorumlog.metadata_quorum.controller.scram import decide_credentials
-from quorumlog.metadata_quorum.controller.unregistering import decide_unregistration
+from quorumlog.metadata_quorum.controller.unregistration import decide_unregistration
 from quorumlog.metadata_quorum.controller_client import ProducerIdBlock
 from quorumlog.metadata_quorum.image.features import LEVEL_OF_ACCESS, LEVEL_OF_GROUP_CONFIGS
 from quorumlog.metadata_quorum.image.records import MetadataRecord, ProducerIds
@@ -67,10 +67,7 @@ class ClusterDecisions:
     """Decides cluster changes and producer id requests; changes no state."""
 
     def __init__(
-        self,
-        cluster: ClusterReplay,
-        partitions: PartitionDecisions,
-        settings: ControllerSettings,
+        self, cluster: ClusterReplay, partitions: PartitionDecisions, settings: ControllerSettings
     ) -> None:
         self._cluster: Final = cluster
         self._partitions: Final = partitions

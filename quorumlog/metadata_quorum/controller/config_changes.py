@@ -25,16 +25,8 @@ from quorumlog.metadata_quorum.controller.refusals import (
     check_records,
     decide_each,
 )
-from quorumlog.metadata_quorum.controller.requests import (
-    AlterConfigs,
-    ConfigResults,
-    Decision,
-)
-from quorumlog.metadata_quorum.image.records import (
-    TOPIC_RESOURCE,
-    Config,
-    MetadataRecord,
-)
+from quorumlog.metadata_quorum.controller.requests import AlterConfigs, ConfigResults, Decision
+from quorumlog.metadata_quorum.image.records import TOPIC_RESOURCE, Config, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset

@@ -32,11 +32,7 @@ from quorumlog.metadata_quorum.controller.directories import (
 )
 from quorumlog.metadata_quorum.controller.growth import GrowthDecisions
 from quorumlog.metadata_quorum.controller.leader_balance import LeaderBalance
-from quorumlog.metadata_quorum.controller.log_loss import (
-    is_total,
-    losses_since,
-    remark_on,
-)
+from quorumlog.metadata_quorum.controller.log_loss import is_total, losses_since, remark_on
 from quorumlog.metadata_quorum.controller.log_reports import LogReports
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
@@ -63,10 +59,7 @@ from quorumlog.metadata_quorum.controller_client import (
     RegistrationReply,
 )
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage
-from quorumlog.metadata_quorum.image.records import (
-    BrokerRegistrationChange,
-    MetadataRecord,
-)
+from quorumlog.metadata_quorum.image.records import BrokerRegistrationChange, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode

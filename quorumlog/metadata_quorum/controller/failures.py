@@ -6,12 +6,7 @@ does not retry at this controller and then at the next.
 
 from typing import Final, assert_never
 
-from quorumlog.metadata_quorum.cluster_changes import (
-    ClusterChange,
-    Outcome,
-    Outcomes,
-    parts_of,
-)
+from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcome, Outcomes, parts_of
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,

@@ -73,10 +73,7 @@ def _alter(
         raise TopicRefused(ErrorCode.INVALID_CONFIG, problem)
     records: list[MetadataRecord] = [
         Config(
-            resource_type=GROUP_RESOURCE,
-            resource_name=group.name,
-            name=name,
-            value=after.get(name),
+            resource_type=GROUP_RESOURCE, resource_name=group.name, name=name, value=after.get(name)
         )
         for name in sorted({*before, *after})
         if before.get(name) != after.get(name)

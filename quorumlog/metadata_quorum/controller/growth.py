@@ -45,8 +45,7 @@ class GrowthDecisions:
             twice="Duplicate topic name.",
         )
         return Decision(
-            response=TopicResults(results=results),
-            records=() if request.validate_only else records,
+            response=TopicResults(results=results), records=() if request.validate_only else records
         )
 
     def _added(self, topic: NewPartitions) -> int:

@@ -12,12 +12,7 @@ from typing import Final, NamedTuple
 
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
-from quorumlog.metadata_quorum.controller.log_loss import (
-    ALL_LOST,
-    NO_LOSS,
-    LogLoss,
-    Losses,
-)
+from quorumlog.metadata_quorum.controller.log_loss import ALL_LOST, NO_LOSS, LogLoss, Losses
 from quorumlog.metadata_quorum.controller.partition_changes import (
     Located,
     PartitionChanges,
@@ -33,11 +28,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectLeaders,
     IsrResults,
 )
-from quorumlog.metadata_quorum.controller_client import (
-    ElectionResult,
-    IsrProposal,
-    IsrResult,
-)
+from quorumlog.metadata_quorum.controller_client import ElectionResult, IsrProposal, IsrResult
 from quorumlog.metadata_quorum.image.model import PartitionImage
 from quorumlog.metadata_quorum.image.partition_change import changed
 from quorumlog.metadata_quorum.image.partitions_by_broker import Place
@@ -345,10 +336,7 @@ class PartitionDecisions:
         wanted = tuple(member for member, _ in proposal.new_isr)
         partition = located.partition
         change = self._changes.change(
-            located,
-            wanted,
-            active_brokers(self._cluster),
-            is_recovered=not proposal.is_recovering,
+            located, wanted, active_brokers(self._cluster), is_recovered=not proposal.is_recovering
         )
         after = partition if change is None else changed(partition, change)
         if after.leader_id != partition.leader_id:

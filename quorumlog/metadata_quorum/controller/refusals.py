@@ -72,8 +72,7 @@ def check_named(count: int, what: str = "topics") -> None:
     """Raise TopicRefused if a request names more than NAMED_PER_REQUEST_MAX items."""
     if count > NAMED_PER_REQUEST_MAX:
         raise TopicRefused(
-            ErrorCode.POLICY_VIOLATION,
-            f"A request may name at most {NAMED_PER_REQUEST_MAX} {what}",
+            ErrorCode.POLICY_VIOLATION, f"A request may name at most {NAMED_PER_REQUEST_MAX} {what}"
         )
 
 

@@ -6,7 +6,7 @@ from quorumlog.metadata_quorum.controller.log_evidence import LogEvidence
 from quorumlog.metadata_quorum.controller.partition_changes import PartitionChanges
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller.reassignment import ReassignmentDecisions
-from quorumlog.metadata_quorum.controller.resuming import Resumptions
+from quorumlog.metadata_quorum.controller.resumptions import Resumptions
 from quorumlog.metadata_quorum.controller.slices import Slices
 
 

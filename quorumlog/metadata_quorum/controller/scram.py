@@ -61,16 +61,8 @@ def _refusal(access: AccessReplay, one: ScramAlteration) -> Outcome | None:
             ErrorCode.RESOURCE_NOT_FOUND,
             "Attempt to delete a user credential that does not exist",
         ),
-        (
-            iterations < ITERATIONS_MIN,
-            ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            "Too few iterations",
-        ),
-        (
-            iterations > ITERATIONS_MAX,
-            ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            "Too many iterations",
-        ),
+        (iterations < ITERATIONS_MIN, ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations"),
+        (iterations > ITERATIONS_MAX, ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations"),
     )
     refusals = (_refused(code, message) for fails, code, message in checks if fails)
     return next(refusals, None)

@@ -73,8 +73,7 @@ class TopicDecisions:
             request.topics, create, TopicRefused.result_of, twice="Duplicate topic name."
         )
         return Decision(
-            response=TopicResults(results=results),
-            records=() if request.validate_only else records,
+            response=TopicResults(results=results), records=() if request.validate_only else records
         )
 
     def decide_find(self, request: FindTopics) -> Decision[TopicResults]:

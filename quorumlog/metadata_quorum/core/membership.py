@@ -15,11 +15,7 @@ class Membership:
     """The voters that follow from the log of one node. They change with the log."""
 
     def __init__(
-        self,
-        node_id: BrokerId,
-        directory_id: str | None,
-        configured: VoterSet,
-        log: LogOutline,
+        self, node_id: BrokerId, directory_id: str | None, configured: VoterSet, log: LogOutline
     ) -> None:
         self._node_id: Final = node_id
         self._directory_id: Final = directory_id

@@ -47,7 +47,7 @@ from quorumlog.metadata_quorum.core.roles import (
 )
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.core.snapshot_downloads import SnapshotDownloads
-from quorumlog.metadata_quorum.core.starting import Starting
+from quorumlog.metadata_quorum.core.start_role import StartRole
 from quorumlog.metadata_quorum.core.voter_changes import VoterChanges
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
@@ -66,7 +66,7 @@ class Rules:
     followership: type[Followership] = Followership
     snapshot_downloads: type[SnapshotDownloads] = SnapshotDownloads
     voter_changes: type[VoterChanges] = VoterChanges
-    starting: type[Starting] = Starting
+    starting: type[StartRole] = StartRole
     auto_join: type[AutoJoin] = AutoJoin
 
 

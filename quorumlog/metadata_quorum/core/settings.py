@@ -26,8 +26,7 @@ class QuorumSettings:
         20, "Delay before a failed request is retried.", least=0
     )
     controller_quorum_auto_join_enable: bool = flag(
-        False,
-        "Whether an observer with the role controller requests once to become a voter.",
+        False, "Whether an observer with the role controller requests once to become a voter."
     )
     controller_quorum_fetch_max_wait_ms: int = integer(
         500, "Maximum delay of an empty fetch response. Not in Kafka.", least=0

@@ -14,9 +14,7 @@ from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.log_loss import unclean_elections
 from quorumlog.metadata_quorum.controller.requests import Decision, UserChange
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
-from quorumlog.metadata_quorum.driver.enactment import Enactment
-from quorumlog.metadata_quorum.driver.remembered_answers import Remembered, RememberedAnswers
-from quorumlog.metadata_quorum.driver.seams import (
+from quorumlog.metadata_quorum.driver.dependencies import (
     Answer,
     Ask,
     BrokerProcessDied,
@@ -24,6 +22,8 @@ from quorumlog.metadata_quorum.driver.seams import (
     NotController,
     refuse,
 )
+from quorumlog.metadata_quorum.driver.pending_decision import PendingDecision
+from quorumlog.metadata_quorum.driver.remembered_answers import Remembered, RememberedAnswers
 from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
@@ -81,7 +81,7 @@ class ActiveController:
         self.controller: Final = controller
         self.leader_epoch: Final = leader_epoch
         self.waiting: Final[deque[Ask | BrokerProcessDied]] = deque(waiting)
-        self.under_way: Enactment | None = None  # not in the log yet
+        self.under_way: PendingDecision | None = None  # not in the log yet
         self.has_ordered_upgrade = False  # of kraft.version
         self._remembered: Final = RememberedAnswers()
         self._uncommitted: Final = deque[_Uncommitted]()

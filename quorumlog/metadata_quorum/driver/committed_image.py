@@ -12,7 +12,7 @@ from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage, Im
 from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
-from quorumlog.metadata_quorum.log.restoring import restored_image
+from quorumlog.metadata_quorum.log.restored_image import restored_image
 from quorumlog.storage.errors import DiskExhausted
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 

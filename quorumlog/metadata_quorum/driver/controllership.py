@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from quorumlog.lasting import LastingCondition
+from quorumlog.lasting_condition import LastingCondition
 from quorumlog.metadata_quorum.controller.failures import failure_response
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest, Decision
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
@@ -18,14 +18,14 @@ from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY
 from quorumlog.metadata_quorum.driver.active_controller import ActiveController, Claim
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
-from quorumlog.metadata_quorum.driver.enactment import Enactment
-from quorumlog.metadata_quorum.driver.seams import (
+from quorumlog.metadata_quorum.driver.dependencies import (
     Ask,
     BrokerProcessDied,
+    DriverDependencies,
     NotController,
-    Seams,
     refuse,
 )
+from quorumlog.metadata_quorum.driver.pending_decision import PendingDecision
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.errors import DiskExhausted
@@ -48,7 +48,7 @@ class Controllership:
         log: MetadataLog,
         committed: CommittedImage,
         settings: ControllerSettings,
-        seams: Seams,
+        dependencies: DriverDependencies,
         feed_first: Callable[[events.Event], None],
         kraft_version: Callable[[], int],
     ) -> None:
@@ -58,7 +58,7 @@ class Controllership:
         self._log: Final = log
         self._committed: Final = committed
         self._settings: Final = settings
-        self._seams: Final = seams
+        self._dependencies: Final = dependencies
         self._feed_first: Final = feed_first
         self._kraft_version: Final = kraft_version
         self._stage: Claim | ActiveController | None = None
@@ -78,10 +78,10 @@ class Controllership:
     def next_deadline_ms(self) -> int | None:
         """Return when the next action is due, such as the end of a session; None: never."""
         if self._committed.is_behind:
-            return self._seams.clock.now_ms()
+            return self._dependencies.clock.now_ms()
         match self._stage:
             case ActiveController() as active if active.under_way or active.waiting:
-                return self._seams.clock.now_ms()
+                return self._dependencies.clock.now_ms()
             case ActiveController() as active:
                 return active.next_deadline_ms(self._committed.image.end_offset)
             case _:
@@ -92,7 +92,7 @@ class Controllership:
         self._may_work = True
         match self._stage:
             case ActiveController() as active:
-                active.note_time(self._seams.clock.now_ms())
+                active.note_time(self._dependencies.clock.now_ms())
             case _:
                 pass
 
@@ -111,7 +111,7 @@ class Controllership:
             case effects.ResignLeadership():
                 pass
         self._committed.lead_by(self.leader_id, Epoch(effect.leader_epoch))
-        self._seams.leader_listener.leader_changed(self.leader_id)
+        self._dependencies.leader_listener.leader_changed(self.leader_id)
 
     def advance(self, high_watermark: Offset) -> None:
         """Set the high watermark: its records are published now, or slice by slice."""
@@ -163,14 +163,14 @@ class Controllership:
         """
         if active.under_way is not None:
             self._may_work = False
-            self._go_on(active, active.under_way)
+            self._resume(active, active.under_way)
             return True
         if active.waiting:
             self._may_work = False
             self._decide_waiting(active.waiting.popleft())
             return True
         due_ms = active.next_deadline_ms(self._committed.image.end_offset)
-        now_ms = self._seams.clock.now_ms()
+        now_ms = self._dependencies.clock.now_ms()
         if due_ms is None or due_ms > now_ms:
             return False
         self._may_work = False
@@ -182,7 +182,7 @@ class Controllership:
         """Extend a broker's session when its heartbeat arrives, before the answer (KAFKA-15019)."""
         match self._stage, request:
             case ActiveController(controller=controller), BrokerHeartbeat():
-                controller.touch(request, self._seams.clock.now_ms())
+                controller.touch(request, self._dependencies.clock.now_ms())
             case _:
                 pass
 
@@ -198,26 +198,26 @@ class Controllership:
                 refuse(ask.answer, NotController("this node does not lead the quorum"))
             case Claim() as claim:
                 claim.wait(ask)
-            case ActiveController(under_way=Enactment()) as active:
+            case ActiveController(under_way=PendingDecision()) as active:
                 active.wait(ask)
             case ActiveController() as active if active.maybe_answer_again(ask):
                 self._maybe_answer()
             case ActiveController() as active:
-                now_ms, end_offset = self._seams.clock.now_ms(), self._log.end_offset
+                now_ms, end_offset = self._dependencies.clock.now_ms(), self._log.end_offset
                 decide = partial(active.decide, ask, now_ms=now_ms, end_offset=end_offset)
                 self._enact(active, decide, ask)
 
     def decide_process_died(self, died: BrokerProcessDied) -> None:
         """Fence a broker whose process is gone."""
         match self._stage:
-            case ActiveController(under_way=Enactment()) as active:
+            case ActiveController(under_way=PendingDecision()) as active:
                 active.wait(died)
             case ActiveController(controller=controller) as active:
                 decide = partial(
                     controller.decide_process_died,
                     died.broker_id,
                     broker_epoch=died.broker_epoch,
-                    now_ms=self._seams.clock.now_ms(),
+                    now_ms=self._dependencies.clock.now_ms(),
                 )
                 self._enact(active, decide)
             case _:
@@ -231,11 +231,11 @@ class Controllership:
                 self.decide_process_died(fact)
 
     def _take_over(self, claim: Claim) -> None:
-        controller = self._seams.controller(
+        controller = self._dependencies.controller(
             self._committed.image,
             self._settings,
-            random_bytes=self._seams.random_bytes,
-            now_ms=self._seams.clock.now_ms(),
+            random_bytes=self._dependencies.random_bytes,
+            now_ms=self._dependencies.clock.now_ms(),
             kraft_version=self._kraft_version,
         )
         active = ActiveController(
@@ -243,13 +243,10 @@ class Controllership:
         )
         self._stage = active
         if self._enact(active, controller.decide_activation):
-            self._seams.leader_listener.controller_claimed()
+            self._dependencies.leader_listener.controller_claimed()
 
     def _enact(
-        self,
-        active: ActiveController,
-        decide: Callable[[], Decision[Any]],
-        ask: Ask | None = None,
+        self, active: ActiveController, decide: Callable[[], Decision[Any]], ask: Ask | None = None
     ) -> bool:
         """Decide, apply, append, in this order; False: a step failed, and the node resigns.
 
@@ -262,12 +259,12 @@ class Controllership:
             self._give_up(error, ask)
             return False
         records = decision.records or active.confirming(ask)
-        enactment = Enactment(
+        enactment = PendingDecision(
             active.controller, decision, records, base_offset=self._log.end_offset, ask=ask
         )
-        return self._go_on(active, enactment)
+        return self._resume(active, enactment)
 
-    def _go_on(self, active: ActiveController, enactment: Enactment) -> bool:
+    def _resume(self, active: ActiveController, enactment: PendingDecision) -> bool:
         """Apply a slice; append after the last one. False: a step failed, and the node resigns."""
         active.under_way = None
         try:
@@ -281,16 +278,16 @@ class Controllership:
         self._may_work = False
         return True
 
-    def _append(self, active: ActiveController, enactment: Enactment) -> bool:
+    def _append(self, active: ActiveController, enactment: PendingDecision) -> bool:
         ask = enactment.ask
         if enactment.values:
-            wall_ms = self._seams.clock.wall_ms()
+            wall_ms = self._dependencies.clock.wall_ms()
             try:
                 self._log.append(enactment.values, active.leader_epoch, wall_ms=wall_ms)
             except DiskExhausted as refusal:
                 self._give_way(refusal, ask)
                 return False
-            self._has_no_room.end(self._seams.clock.now_ms(), "decisions have room again")
+            self._has_no_room.end(self._dependencies.clock.now_ms(), "decisions have room again")
             end_offset = self._log.end_offset
             self._feed_first(
                 events.RecordsAppended(leader_epoch=active.leader_epoch, log_end_offset=end_offset)
@@ -316,7 +313,7 @@ class Controllership:
         The decision is in the live state, but not in the log.
         """
         text = f"the controller has no room for a decision, and resigns: {refusal}"
-        self._has_no_room.note(self._seams.clock.now_ms(), text)
+        self._has_no_room.note(self._dependencies.clock.now_ms(), text)
         if ask is not None:
             refuse(ask.answer, NotController("there is no room on the controller's disk"))
         self._feed_first(events.ResignRequested())

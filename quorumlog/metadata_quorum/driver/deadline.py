@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from quorumlog.metadata_quorum.driver.seams import Clock, Timer
+from quorumlog.metadata_quorum.driver.dependencies import Clock, Timer
 
 
 class Deadline:

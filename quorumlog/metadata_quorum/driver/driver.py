@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, ClassVar, Final, assert_never
 
 from quorumlog.invariants import some
-from quorumlog.lasting import LastingCondition
+from quorumlog.lasting_condition import LastingCondition
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import Request
@@ -22,23 +22,23 @@ from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.controllership import Controllership
 from quorumlog.metadata_quorum.driver.deadline import Deadline
-from quorumlog.metadata_quorum.driver.patience import FIRST_WAIT_MS, PatientExecutor
-from quorumlog.metadata_quorum.driver.peer_answers import PeerAnswers
-from quorumlog.metadata_quorum.driver.seams import (
+from quorumlog.metadata_quorum.driver.dependencies import (
     Answer,
     Ask,
     BrokerProcessDied,
     Clock,
+    DriverDependencies,
     Fact,
     NotController,
     Responded,
-    Seams,
     Stopped,
     TurnDue,
     refuse,
 )
+from quorumlog.metadata_quorum.driver.patience import FIRST_WAIT_MS, PatientExecutor
+from quorumlog.metadata_quorum.driver.peer_answers import PeerAnswers
+from quorumlog.metadata_quorum.driver.snapshot_schedule import SnapshotSchedule
 from quorumlog.metadata_quorum.driver.snapshot_transfer import SnapshotTransfer
-from quorumlog.metadata_quorum.driver.snapshotting import Snapshotting
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -81,7 +81,7 @@ CHECKPOINT_MS: Final = 5000  # Kafka: replica.high.watermark.checkpoint.interval
 
 
 class Driver:
-    """The driver of one quorum node. It needs no lock: one thread calls it and `done` of the seams.
+    """The driver of one quorum node. It needs no lock: one thread calls it and each `done`.
 
     1. While a write is in progress, the driver does no other work: facts wait in the inbox.
     2. A turn handles the first of these: an effect; an urgent event, such as the end of a write; an
@@ -101,13 +101,15 @@ class Driver:
         elections: ElectionStore,
         committed: CommittedImage,
         settings: ControllerSettings,
-        seams: Seams,
+        dependencies: DriverDependencies,
     ) -> None:
         self._quorum: Final = quorum
         self._log: Final = log
         self._elections: Final = elections
-        self._seams: Final = seams
-        self._executor: Final = self.patience(seams.executor, seams.clock, self._lacks_room)
+        self._dependencies: Final = dependencies
+        self._executor: Final = self.patience(
+            dependencies.executor, dependencies.clock, self._lacks_room
+        )
         self._orders: Final = deque[effects.Effect]()
         self._urgent: Final = deque[events.Event]()
         self._inbox: Final = deque[Fact]()
@@ -116,22 +118,25 @@ class Driver:
         self._fetched: Responded | None = None  # for the effects of the current step
         self._has_started = self._has_ended = False
         self._is_running = self._is_writing = False
-        self._stalls: Final = Stalls(seams.clock, quorum.node_id)
-        self._deadline: Final = Deadline(seams.clock, self._tick)
-        self._checkpoint_due: Final = Deadline(seams.clock, self._checkpoint)
-        self._resume_due: Final = Deadline(seams.clock, self._resume)  # a read found no file handle
+        self._stalls: Final = Stalls(dependencies.clock, quorum.node_id)
+        self._deadline: Final = Deadline(dependencies.clock, self._tick)
+        self._checkpoint_due: Final = Deadline(dependencies.clock, self._checkpoint)
+        self._resume_due: Final = Deadline(
+            dependencies.clock, self._resume
+        )  # a read found no file handle
         self._unread: Final = LastingCondition(_logger)
         self._request_ids: Final = count(1)
         self._requests: Final[dict[int, Answer]] = {}  # of peers, not yet answered
         self._resignations: Final[list[Answer]] = []
         self._answers: Final = PeerAnswers()
         self._controllership: Final = Controllership(
-            log=log, committed=committed, settings=settings, seams=seams, node_id=quorum.node_id,
-            feed_first=self._urgent.append, kraft_version=lambda: quorum.kraft_version,
+            log=log, committed=committed, settings=settings, dependencies=dependencies,
+            node_id=quorum.node_id, feed_first=self._urgent.append,
+            kraft_version=lambda: quorum.kraft_version,
         )  # fmt: skip
-        self._snapshotting: Final = Snapshotting(
+        self._snapshotting: Final = SnapshotSchedule(
             log=log, committed=committed, settings=settings,
-            seams=replace(seams, executor=self._executor), feed=self.feed,
+            dependencies=replace(dependencies, executor=self._executor), feed=self.feed,
             flushes_log=lambda: quorum.flushes_log, voters_at=quorum.voters_at,
         )  # fmt: skip
         self._transfer: Final = SnapshotTransfer(log, committed, self._executor, self.feed)
@@ -234,7 +239,7 @@ class Driver:
         if len(self._inbox) >= INBOX_FACTS_MAX:
             refuse(answer, NotController("too many requests wait"))
             return
-        self.feed(Ask(request, answer, self._seams.clock.now_ms(), request_id))
+        self.feed(Ask(request, answer, self._dependencies.clock.now_ms(), request_id))
 
     def resign(self, answer: Answer) -> None:
         """Resign, if this node leads; answer None when the other voters have confirmed it."""
@@ -262,19 +267,19 @@ class Driver:
                 self._set_deadline()
                 self._maybe_answer_resignations()
         except DiskExhausted as refusal:  # of a read: a later turn repeats it
-            now_ms = self._seams.clock.now_ms()
+            now_ms = self._dependencies.clock.now_ms()
             self._unread.note(now_ms, f"the metadata log cannot be read for now: {refusal}")
             self._resume_due.set(now_ms + FIRST_WAIT_MS)
         except Exception as error:  # noqa: BLE001 - the outermost frame: the node ends
             self.stop()
-            self._seams.failed(error)
+            self._dependencies.failed(error)
         finally:
             self._is_running = False
 
     def _resume(self, _: int) -> None:
         self._run()
         if not self._resume_due.is_set:
-            now_ms = self._seams.clock.now_ms()
+            now_ms = self._dependencies.clock.now_ms()
             self._unread.end(now_ms, "the metadata log can be read again")
 
     def _take_turn(self) -> bool:
@@ -309,7 +314,7 @@ class Driver:
 
     def _step(self, event: events.Event, fetched: Responded | None = None) -> None:
         self._fetched = fetched
-        self._orders.extend(self._quorum.step(self._seams.clock.now_ms(), event))
+        self._orders.extend(self._quorum.step(self._dependencies.clock.now_ms(), event))
 
     def _set_deadline(self) -> None:
         due_ms = self._quorum.next_deadline_ms(), self._controllership.next_deadline_ms()
@@ -327,7 +332,7 @@ class Driver:
         match effect:
             case effects.SendRequest(destination=destination, request=request):
                 done = partial(self._received, effect)
-                self._seams.transport.send(
+                self._dependencies.transport.send(
                     destination, request, timeout_ms=effect.timeout_ms, done=done
                 )
             case effects.SendResponse(request_id=request_id, response=response):
@@ -337,14 +342,14 @@ class Driver:
             case effects.AnswerFetchSnapshot() | effects.CheckSnapshot():
                 self._transfer.begin(effect, self._respond)
             case effects.FlushLog():
-                flushed = partial(self._flushed, self._seams.clock.now_ms())
+                flushed = partial(self._flushed, self._dependencies.clock.now_ms())
                 self._executor.run(self._log.flush, flushed)
             case effects.AdvanceHighWatermark(high_watermark=high_watermark):
                 self._advance(high_watermark)
             case effects.BecomeLeader() | effects.ResignLeadership() | effects.FollowLeader():
                 self._controllership.change_leader(effect)
             case effects.VotersChanged(voters=voters):
-                self._seams.voters_changed(voters)
+                self._dependencies.voters_changed(voters)
             case _:
                 self._perform_write(effect)
 
@@ -372,11 +377,11 @@ class Driver:
                 )
                 self._write(partial(self._elections.save, election), "election state")
             case effects.AppendLeaderChange():
-                wall_ms = self._seams.clock.wall_ms()
+                wall_ms = self._dependencies.clock.wall_ms()
                 append = partial(self._log.append_leader_change, effect, wall_ms=wall_ms)
                 self._write(append, "start of its epoch")
             case effects.AppendVoters():
-                wall_ms = self._seams.clock.wall_ms()
+                wall_ms = self._dependencies.clock.wall_ms()
                 append = partial(self._log.append_voters, effect, wall_ms=wall_ms)
                 self._write(append, "voters")
             case effects.AppendFetched():
@@ -394,7 +399,7 @@ class Driver:
         self._controllership.advance(high_watermark)
         self._snapshotting.note_commit()
         if not self._checkpoint_due.is_set:
-            self._checkpoint_due.set(self._seams.clock.now_ms() + CHECKPOINT_MS)
+            self._checkpoint_due.set(self._dependencies.clock.now_ms() + CHECKPOINT_MS)
 
     def _append_fetched(self) -> None:
         fetched = some(self._fetched, "fetched records come beside a response")
@@ -402,7 +407,7 @@ class Driver:
         if self._log.starts_epoch(fetched.event.records):
             self._write(append, "start of an epoch")  # fsynced before the core relies on it
             return
-        began_ms = self._seams.clock.now_ms()
+        began_ms = self._dependencies.clock.now_ms()
         try:
             append()  # a flush follows
         except DiskExhausted as refusal:
@@ -413,7 +418,7 @@ class Driver:
     def _write(self, work: Callable[[], object], name: str) -> None:
         """Run `work` in the executor; the driver waits until it is done."""
         self._is_writing = True
-        written = partial(self._written, self._seams.clock.now_ms(), name)
+        written = partial(self._written, self._dependencies.clock.now_ms(), name)
         self._executor.run(work, written)
 
     def _written(self, began_ms: int, name: str, _: object) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from quorumlog.lasting import LastingCondition
-from quorumlog.metadata_quorum.driver.seams import Clock, Executor, Timer
+from quorumlog.lasting_condition import LastingCondition
+from quorumlog.metadata_quorum.driver.dependencies import Clock, Executor, Timer
 from quorumlog.storage.errors import DiskExhausted
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse
-from quorumlog.metadata_quorum.driver.seams import Fact, Responded
+from quorumlog.metadata_quorum.driver.dependencies import Fact, Responded
 from quorumlog.metadata_quorum.log.metadata_log import describe
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import BrokerId

@@ -8,10 +8,10 @@ from quorumlog.invariants import some
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
-from quorumlog.metadata_quorum.driver.seams import Executor, Responded
+from quorumlog.metadata_quorum.driver.dependencies import Executor, Responded
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
-from quorumlog.metadata_quorum.log.restoring import FetchedSnapshot, fetched_snapshot
+from quorumlog.metadata_quorum.log.restored_image import FetchedSnapshot, fetched_snapshot
 from quorumlog.metadata_quorum.log.snapshot_files import snapshot_answer
 
 Respond = Callable[[int, FetchSnapshotResponse, bytes | None], None]

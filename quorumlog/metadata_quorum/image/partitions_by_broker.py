@@ -117,11 +117,7 @@ class PartitionsByBroker:
         return copied
 
     def note(
-        self,
-        topic_id: TopicId,
-        index: PartitionIndex,
-        before: Indexed | None,
-        after: Indexed,
+        self, topic_id: TopicId, index: PartitionIndex, before: Indexed | None, after: Indexed
     ) -> None:
         """Update the index after a change of a partition; `before` is None for a new partition."""
         bit = 1 << index

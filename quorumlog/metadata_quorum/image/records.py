@@ -11,21 +11,11 @@ from typing import Final
 
 import cbor2
 
-from quorumlog.metadata_quorum.cbor_values import (
-    MalformedValue,
-    changed_to_plain,
-    from_plain,
-)
+from quorumlog.metadata_quorum.cbor_values import MalformedValue, changed_to_plain, from_plain
 from quorumlog.metadata_quorum.image.features import ANNOUNCED, level_problem
 from quorumlog.metadata_quorum.image.scram import ScramCredential
 from quorumlog.storage.errors import StorageError
-from quorumlog.wire.codec.identifiers import (
-    NO_LEADER,
-    BrokerId,
-    Epoch,
-    PartitionIndex,
-    TopicId,
-)
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, PartitionIndex, TopicId
 
 TOPIC_RESOURCE: Final = 2  # ConfigResource.Type.TOPIC
 BROKER_RESOURCE: Final = 4  # ConfigResource.Type.BROKER; the name "" stands for all brokers

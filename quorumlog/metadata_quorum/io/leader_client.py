@@ -73,7 +73,7 @@ from quorumlog.metadata_quorum.core.messages import (
     VoterChangeResponse,
 )
 from quorumlog.metadata_quorum.core.voter_sets import Voter
-from quorumlog.metadata_quorum.driver.seams import ControllerDeposed, NotController
+from quorumlog.metadata_quorum.driver.dependencies import ControllerDeposed, NotController
 from quorumlog.metadata_quorum.io.rpc_client import RpcFailed, RpcTooLarge
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId

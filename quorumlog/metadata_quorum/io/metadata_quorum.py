@@ -24,33 +24,28 @@ from quorumlog.metadata_quorum.core.messages import (
     VoterChangeRequest,
 )
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
-from quorumlog.metadata_quorum.driver.driver import Driver
-from quorumlog.metadata_quorum.driver.seams import (
+from quorumlog.metadata_quorum.driver.dependencies import (
     BrokerProcessDied,
     ControllerDeposed,
+    DriverDependencies,
     NotController,
-    Seams,
     Stopped,
 )
+from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
 from quorumlog.metadata_quorum.io.address_book import AddressBook
-from quorumlog.metadata_quorum.io.founding import found
+from quorumlog.metadata_quorum.io.bootstrap import found
+from quorumlog.metadata_quorum.io.dependencies import REAL_DEPENDENCIES, QuorumDependencies
 from quorumlog.metadata_quorum.io.leader_client import Askable, LeaderClient, LeaderWatch
-from quorumlog.metadata_quorum.io.outgoing import Outgoing
-from quorumlog.metadata_quorum.io.parts import REAL_PARTS, QuorumParts
-from quorumlog.metadata_quorum.io.presence import (
+from quorumlog.metadata_quorum.io.outgoing_requests import OutgoingRequests
+from quorumlog.metadata_quorum.io.peer_liveness import (
     PresenceClient,
     PresenceServer,
     has_died,
     no_process_listens,
 )
 from quorumlog.metadata_quorum.io.quorum_description import describe_quorum, describe_status
-from quorumlog.metadata_quorum.io.rpc import (
-    QUORUM_RPCS,
-    REQUEST_BYTES_MAX,
-    Reply,
-    RpcServer,
-)
+from quorumlog.metadata_quorum.io.rpc import QUORUM_RPCS, REQUEST_BYTES_MAX, Reply, RpcServer
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME, Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
@@ -124,7 +119,7 @@ class MetadataQuorum:
         settings: MetadataQuorumSettings,
         disk: Disk,
         *,
-        parts: QuorumParts = REAL_PARTS,
+        dependencies: QuorumDependencies = REAL_DEPENDENCIES,
     ) -> None:
         """Read the disk. Raises StorageError; CorruptCheckpoint if `quorum-state` is not whole.
 
@@ -137,16 +132,18 @@ class MetadataQuorum:
         )
         elections = ElectionStore(disk, f"{settings.log_dir}/{DIRECTORY}", settings.voters)
         election = elections.load()
-        self._log: Final = _open_log(settings, disk, parts)
+        self._log: Final = _open_log(settings, disk, dependencies)
         self._committed: Final = CommittedImage(self._log)
         self._election: Final = self._founded(elections, election)
         self._say_if_absurd(self._election.leader_epoch)
         self._threads: Final = DiskThreads(self._failed)
         self._leader: Final = LeaderWatch()
         self._addresses: Final = AddressBook.of(settings)
-        self._outgoing: Final = Outgoing(settings, self._addresses, parts, self._failed)
-        self._quorum: Final = parts.make_quorum(settings, self._addresses.configured_voters)
-        self._driver: Final = self._driver_of(elections, parts)
+        self._outgoing: Final = OutgoingRequests(
+            settings, self._addresses, dependencies, self._failed
+        )
+        self._quorum: Final = dependencies.make_quorum(settings, self._addresses.configured_voters)
+        self._driver: Final = self._driver_of(elections, dependencies)
         cluster_id, secret = settings.cluster_id, settings.shared_secret
         self._server: Final = RpcServer(
             cluster_id=cluster_id, shared_secret=secret, handle=self._handle,
@@ -187,20 +184,20 @@ class MetadataQuorum:
             is_upgrade_committed=self._committed.is_upgrade_committed,
         )
 
-    def _driver_of(self, elections: ElectionStore, parts: QuorumParts) -> Driver:
-        return parts.driver(
+    def _driver_of(self, elections: ElectionStore, dependencies: QuorumDependencies) -> Driver:
+        return dependencies.driver(
             quorum=self._quorum,
             log=self._log,
             elections=elections,
             committed=self._committed,
             settings=self.settings.controller,
-            seams=Seams(
+            dependencies=DriverDependencies(
                 clock=EventLoopClock(),
                 executor=self._threads,
                 transport=self._outgoing.peers,
                 leader_listener=self,
                 random_bytes=random_bytes,
-                controller=parts.controller,
+                controller=dependencies.controller,
                 failed=self._failed,
                 voters_changed=self._addresses.voters_changed,
             ),
@@ -393,6 +390,8 @@ class MetadataQuorum:
             self._driver.feed(BrokerProcessDied(broker_id, broker.broker_epoch))
 
 
-def _open_log(settings: MetadataQuorumSettings, disk: Disk, parts: QuorumParts) -> MetadataLog:
+def _open_log(
+    settings: MetadataQuorumSettings, disk: Disk, dependencies: QuorumDependencies
+) -> MetadataLog:
     log_settings = settings.controller.log_settings
-    return MetadataLog.open(disk, settings.log_dir, log_settings, new_log=parts.new_log)
+    return MetadataLog.open(disk, settings.log_dir, log_settings, new_log=dependencies.new_log)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from quorumlog.metadata_quorum.controller_client import QuorumDescription, QuorumReplica
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader, Progress
-from quorumlog.metadata_quorum.driver.seams import NotController
+from quorumlog.metadata_quorum.driver.dependencies import NotController
 from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.wire.codec.identifiers import BrokerId
 

@@ -51,10 +51,7 @@ QUORUM_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxyType
         "AddVoter": (messages.AddVoterRequest, messages.VoterChangeResponse),
         "RemoveVoter": (messages.RemoveVoterRequest, messages.VoterChangeResponse),
         "UpdateVoter": (messages.UpdateVoterRequest, messages.VoterChangeResponse),
-        "UpgradeKRaftVersion": (
-            messages.UpgradeKRaftVersionRequest,
-            messages.VoterChangeResponse,
-        ),
+        "UpgradeKRaftVersion": (messages.UpgradeKRaftVersionRequest, messages.VoterChangeResponse),
     }
 )
 CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxyType(
@@ -67,10 +64,7 @@ CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxy
         "CreatePartitions": (requests.CreatePartitions, requests.TopicResults),
         "AlterConfigs": (requests.AlterConfigs, requests.ConfigResults),
         "ElectLeaders": (requests.ElectLeaders, requests.ElectionResults),
-        "AlterPartitionReassignments": (
-            requests.AlterReassignments,
-            requests.ReassignmentResults,
-        ),
+        "AlterPartitionReassignments": (requests.AlterReassignments, requests.ReassignmentResults),
         "AlterPartition": (requests.AlterPartitions, requests.IsrResults),
         "UnregisterBroker": (cluster_changes.UnregisterBroker, cluster_changes.Outcomes),
         "CreateAcls": (cluster_changes.CreateAcls, cluster_changes.Outcomes),
@@ -165,12 +159,7 @@ class RpcServer:
     """
 
     def __init__(
-        self,
-        *,
-        cluster_id: str,
-        shared_secret: str | None,
-        handle: Handler,
-        hear: Hear = _ignore,
+        self, *, cluster_id: str, shared_secret: str | None, handle: Handler, hear: Hear = _ignore
     ) -> None:
         self._strangers = Strangers()  # who have not shown the secret, if there is one
         self._cluster_id = cluster_id

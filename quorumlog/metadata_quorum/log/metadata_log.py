@@ -13,10 +13,7 @@ from quorumlog.metadata_quorum.core.effects import AppendLeaderChange, AppendVot
 from quorumlog.metadata_quorum.core.events import FetchedRecords
 from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.core.voter_sets import History, VoterSet
-from quorumlog.metadata_quorum.image.records import (
-    MetadataRecord,
-    decode_record,
-)
+from quorumlog.metadata_quorum.image.records import MetadataRecord, decode_record
 from quorumlog.metadata_quorum.log.log_end import LogEndCheckpoint
 from quorumlog.metadata_quorum.log.snapshot_files import SnapshotFiles
 from quorumlog.metadata_quorum.log.voter_records import (

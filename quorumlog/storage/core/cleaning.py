@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from quorumlog.storage.core.retention import SegmentFacts
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
-from quorumlog.wire.codec.filtering import (
+from quorumlog.wire.codec.filtered_batches import (
     DELETE_HORIZON_BIT,
     RawRecord,
     raw_records,

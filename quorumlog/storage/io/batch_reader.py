@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from quorumlog.storage.core.log_index import CorruptIndex, IndexEntry
-from quorumlog.storage.core.reading import ReadLimits, ReadResult
+from quorumlog.storage.core.read_limits import ReadLimits, ReadResult
 from quorumlog.storage.core.segment_index import SegmentIndex
 from quorumlog.storage.io.batch_scan import BrokenSegment, Pread, scan_batches
 from quorumlog.wire.codec.identifiers import Offset

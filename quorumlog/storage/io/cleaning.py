@@ -23,7 +23,7 @@ from quorumlog.storage.io.append_handles import DiskFile
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, INDEX_SUFFIXES, segment_path
-from quorumlog.wire.codec.filtering import empty_batch
+from quorumlog.wire.codec.filtered_batches import empty_batch
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
     BatchHeader,
@@ -268,10 +268,7 @@ class _Draft:
         self._file.fsync()
         self.index.seal()
         base_offset = self.index.base_offset
-        encoded = {
-            ".index": self.index.offsets.encode(),
-            ".timeindex": self.index.times.encode(),
-        }
+        encoded = {".index": self.index.offsets.encode(), ".timeindex": self.index.times.encode()}
         if transactions is not None:
             encoded[TRANSACTION_SUFFIX] = transactions
         for suffix, content in encoded.items():

@@ -7,8 +7,8 @@ from typing import Final
 
 from quorumlog.storage.core.aborted_transactions import AbortedTransactions
 from quorumlog.storage.errors import storage_error
-from quorumlog.storage.io.loading import LoadedLog
 from quorumlog.storage.io.log_health import LogHealth
+from quorumlog.storage.io.log_loader import LoadedLog
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_list import SegmentList
@@ -23,12 +23,7 @@ class KeptProducers:
     """The snapshots of one log. Other threads may use them beside appends: `lock` excludes cuts."""
 
     def __init__(
-        self,
-        loaded: LoadedLog,
-        segments: SegmentList,
-        *,
-        lock: threading.Lock,
-        health: LogHealth,
+        self, loaded: LoadedLog, segments: SegmentList, *, lock: threading.Lock, health: LogHealth
     ) -> None:
         self._snapshots: Final = loaded.snapshots
         self._recent = loaded.recent

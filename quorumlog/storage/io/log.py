@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from quorumlog.storage.core.appending import (
+from quorumlog.storage.core.append_checks import (
     Append,
     AppendInfo,
     stamped_by_another,
     stamped_by_leader,
 )
-from quorumlog.storage.core.reading import NoteRead, ReadLimits, ReadResult
+from quorumlog.storage.core.read_limits import NoteRead, ReadLimits, ReadResult
 from quorumlog.storage.core.recovery import MAX_EPOCH, SegmentScan
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import INT32_MAX, LogSettings
@@ -23,8 +23,8 @@ from quorumlog.storage.io.batch_scan import BrokenSegment
 from quorumlog.storage.io.compaction import Compaction
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.kept_producers import KeptProducers
-from quorumlog.storage.io.loading import UNKNOWN, KnownOfLog, LoadedLog, load_log
 from quorumlog.storage.io.log_health import LogHealth
+from quorumlog.storage.io.log_loader import UNKNOWN, KnownOfLog, LoadedLog, load_log
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.storage.io.segment_survey import SegmentSurvey

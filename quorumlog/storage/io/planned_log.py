@@ -13,8 +13,8 @@ from quorumlog.storage.core.leader_epochs import LeaderEpochs
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
-from quorumlog.storage.io.loading import LoadedLog
 from quorumlog.storage.io.log import Log
+from quorumlog.storage.io.log_loader import LoadedLog
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_list import SegmentList

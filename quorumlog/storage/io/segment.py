@@ -13,7 +13,7 @@ from typing import Final
 
 from quorumlog.invariants import InvariantViolation
 from quorumlog.storage.core.log_index import CorruptIndex, TimeEntry
-from quorumlog.storage.core.reading import NoteRead, ReadLimits, ReadResult
+from quorumlog.storage.core.read_limits import NoteRead, ReadLimits, ReadResult
 from quorumlog.storage.core.recovery import MAX_EPOCH, SegmentScan
 from quorumlog.storage.core.segment_index import BatchSpan, SegmentIndex
 from quorumlog.storage.core.settings import LogSettings

@@ -93,9 +93,7 @@ def _plain_marker(batch: Buffer, position: int, header: BatchHeader) -> Transact
     return TransactionMarker(header.producer_id, header.producer_epoch, epoch, kind == COMMIT)
 
 
-def marked_headers(
-    batches: Buffer,
-) -> list[tuple[int, BatchHeader, TransactionMarker | None]]:
+def marked_headers(batches: Buffer) -> list[tuple[int, BatchHeader, TransactionMarker | None]]:
     """Return (position, header, marker) of each whole batch. Raises CorruptBatch.
 
     The caller checks the CRCs: a marker's CRC is not always checked here.

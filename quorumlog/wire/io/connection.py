@@ -81,11 +81,7 @@ class KafkaConnection:
     """
 
     def __init__(
-        self,
-        *,
-        client_id: str | None,
-        request_timeout_ms: int,
-        in_flight_max: int,
+        self, *, client_id: str | None, request_timeout_ms: int, in_flight_max: int
     ) -> None:
         self._loop: Final = asyncio.get_running_loop()
         self._protocol: Final = _ClientProtocol(self)
@@ -116,9 +112,7 @@ class KafkaConnection:
         Raises ConnectionLost (also if no process listens) or RequestTimedOut.
         """
         connection = cls(
-            client_id=client_id,
-            request_timeout_ms=request_timeout_ms,
-            in_flight_max=in_flight_max,
+            client_id=client_id, request_timeout_ms=request_timeout_ms, in_flight_max=in_flight_max
         )
         try:
             async with asyncio.timeout(request_timeout_ms / 1000):

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.partitions.core.directory_moves import (
+    AfterStep,
     CaughtUp,
     CopyFrom,
     CutTo,
     DirectoryMoveRules,
-    Ending,
     LogView,
     StartAt,
     StartOver,
@@ -95,9 +95,9 @@ class Script:
             is_announced=self.is_announced,
             is_named=self.named == "b",
         )
-        if ending is not Ending.WAIT:  # what was read meanwhile is read again
+        if ending is not AfterStep.WAIT:  # what was read meanwhile is read again
             self.apply(step, read)
-        if ending is Ending.ANNOUNCE:
+        if ending is AfterStep.ANNOUNCE:
             self.is_announced = True
         shown = " ".join(f"{one.name}={getattr(step, one.name)}" for one in fields(step))
         return f"{type(step).__name__} {shown}".rstrip() + f" => {ending.name}; copy {self.future}"

@@ -178,7 +178,7 @@ async def until_in(replicas: Replicas, name: str) -> None:
     await until(
         lambda: (
             (driver := replicas.drivers.get(AT)) is not None
-            and not driver.is_cutting
+            and not driver.is_truncating
             and driver.log.directory == f"/{name}/{AT}"
         )
     )

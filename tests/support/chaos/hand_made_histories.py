@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.history import NEMESIS, UNKNOWN_OFFSET, Message, Operation
-from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.operations_table import table_of
 from quorumlog.chaos.history.schema import DENSE
 
 STEP_NS = 1_000_000

@@ -7,8 +7,8 @@ import pyarrow as pa
 from quorumlog.chaos.checkers import Verdict
 from quorumlog.chaos.checkers.checker import Checker, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
-from quorumlog.chaos.checking.parts.cutting import cut_by_key, spread
 from quorumlog.chaos.checking.parts.survey import look, survey_of
+from quorumlog.chaos.checking.parts.table_cuts import cut_by_key, spread
 
 
 def checked_in_runs(whole: pa.Table, checker: Checker, rng: random.Random) -> Verdict:

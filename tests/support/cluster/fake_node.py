@@ -19,29 +19,29 @@ from quorumlog.node.progress import note_end, progress_file
 STEPS = 4
 
 
-async def take_steps(pid_file: Path, what: str, go_on: asyncio.Event) -> None:
+async def take_steps(pid_file: Path, what: str, resume: asyncio.Event) -> None:
     for step in range(STEPS):
-        go_on.clear()
+        resume.clear()
         progress_file(pid_file).write_text(f"{what}: {step}")
-        await go_on.wait()
+        await resume.wait()
 
 
 async def serve(
     parent: Parent, ready_fd: int | None, pid_file: Path, behaviour: str | None
 ) -> None:
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
-    is_deaf, is_slow, go_on = behaviour == "deaf", behaviour == "slow", asyncio.Event()
+    is_deaf, is_slow, resume = behaviour == "deaf", behaviour == "slow", asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, (lambda: None) if is_deaf else stopping.set)
-    loop.add_signal_handler(signal.SIGUSR1, go_on.set)
+    loop.add_signal_handler(signal.SIGUSR1, resume.set)
     parent.watch(stopping.set)
     if is_slow:
-        await take_steps(pid_file, "starting", go_on)
+        await take_steps(pid_file, "starting", resume)
     if ready_fd is not None:
         os.write(ready_fd, json.dumps({"pid": os.getpid()}).encode() + b"\n")
         os.close(ready_fd)
     await stopping.wait()
     if is_slow:
-        await take_steps(pid_file, "stopping", go_on)
+        await take_steps(pid_file, "stopping", resume)
 
 
 def main() -> int:

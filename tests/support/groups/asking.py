@@ -9,10 +9,7 @@ from pathlib import Path
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.messages.create_topics import (
-    CreatableTopic,
-    CreateTopicsRequest,
-)
+from quorumlog.wire.codec.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from quorumlog.wire.codec.messages.describe_groups import DescribeGroupsRequest
 from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest
 from quorumlog.wire.io.connection import KafkaConnection
@@ -27,9 +24,7 @@ from tests.support.groups.single_broker import (
 
 @asynccontextmanager
 async def asking(
-    directory: Path,
-    settings: BrokerSettings = SETTINGS,
-    features: Mapping[str, int] | None = None,
+    directory: Path, settings: BrokerSettings = SETTINGS, features: Mapping[str, int] | None = None
 ) -> AsyncIterator[tuple[SingleBroker, KafkaConnection]]:
     controller = TestController()
     controller.image = replace(controller.image, features=features or {})

@@ -77,11 +77,7 @@ class Coordination(DrivenShard[GroupCoordinator]):
     """The groups of one partition, loaded."""
 
     def __init__(
-        self,
-        settings: BrokerSettings = SETTINGS,
-        *,
-        batches: Iterable[bytes] = (),
-        now_ms: int = 0,
+        self, settings: BrokerSettings = SETTINGS, *, batches: Iterable[bytes] = (), now_ms: int = 0
     ) -> None:
         super().__init__(partial(GroupCoordinator, settings), batches=batches, now_ms=now_ms)
         self.load()

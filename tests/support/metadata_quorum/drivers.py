@@ -23,9 +23,9 @@ from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
+from quorumlog.metadata_quorum.driver.dependencies import DriverDependencies, Stopped, Transport
 from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.metadata_quorum.driver.patience import attempt
-from quorumlog.metadata_quorum.driver.seams import Seams, Stopped, Transport
 from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE, KRAFT_VERSION_MAX
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord
@@ -137,7 +137,7 @@ def driver_on(
         elections=elections,
         committed=committed,
         settings=settings,
-        seams=Seams(
+        dependencies=DriverDependencies(
             clock=EventLoopClock(),
             executor=threads,
             transport=transport,

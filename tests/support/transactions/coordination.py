@@ -62,10 +62,7 @@ def verify(producer: ProducerIdAndEpoch, *partitions: TopicPartition) -> AddPart
 
 def add_offsets(producer: ProducerIdAndEpoch, *, api_version: int = 4) -> AddOffsets:
     return AddOffsets(
-        transactional_id="x",
-        producer=producer,
-        offsets_partition=OFFSETS,
-        api_version=api_version,
+        transactional_id="x", producer=producer, offsets_partition=OFFSETS, api_version=api_version
     )
 
 

@@ -16,10 +16,7 @@ from typing import Any
 from quorumlog.broker.transactions.core.effects import AllocateProducerId, SendMarkers
 from quorumlog.broker.transactions.core.events import PartitionsDeleted, TransactionVersionChanged
 from quorumlog.broker.transactions.core.records import TransactionRecord, encode
-from quorumlog.broker.transactions.core.requests import (
-    AddPartitions,
-    InitProducerId,
-)
+from quorumlog.broker.transactions.core.requests import AddPartitions, InitProducerId
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition

@@ -133,7 +133,7 @@ async def test_a_log_that_is_cut_meanwhile_shows_nothing_of_what_it_was(tmp_path
         take = follow(broker.replicas)
         driver = broker.replicas.drivers[AT]
         driver.feed(0, diverged(RECORDS, 5))
-        assert driver.is_cutting
+        assert driver.is_truncating
         await broker.work()
         [refused] = consumer.result()
         assert refused.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER

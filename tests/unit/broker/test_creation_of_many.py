@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from quorumlog.broker import replicas as replicas_module
-from quorumlog.broker.partitions.core.untold_news import UntoldNews
+from quorumlog.broker.partitions.core.pending_updates import PendingUpdates
 from quorumlog.broker.partitions.log import log_names
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.replicas import Replicas
@@ -289,18 +289,18 @@ def image_of_many(leader_id: int, leader_epoch: int) -> ClusterImage:
 
 def test_ten_times_as_many_replicas_make_ten_times_as_many_slices_not_larger_ones() -> None:
     for count in (2_000, 20_000):
-        news = UntoldNews()
+        news = PendingUpdates()
         news.note(TopicPartition("t", index) for index in range(count))
         news.note_brokers(TopicPartition("t", index) for index in range(count))
         sizes = []
         while len(news):
             slice_ = news.take()
             sizes.append(len(slice_.partitions) + len(slice_.of_brokers))
-        assert sizes == [UntoldNews.at_once] * (2 * count // UntoldNews.at_once)
+        assert sizes == [PendingUpdates.at_once] * (2 * count // PendingUpdates.at_once)
 
 
 def test_what_is_noted_twice_is_taken_once() -> None:
-    news = UntoldNews()
+    news = PendingUpdates()
     news.note(NEWS)
     news.note(reversed(NEWS))
     news.note_brokers(NEWS[:2])
@@ -314,9 +314,9 @@ async def few_at_once(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Replicas, Settled]]:
     """Run a broker that takes five pieces of news in a turn; with the wait until it has all."""
-    monkeypatch.setattr(UntoldNews, "at_once", 5)
+    monkeypatch.setattr(PendingUpdates, "at_once", 5)
     replicas = await start(directory, disk_queue=HeldQueue())
-    yield replicas, lambda: until(lambda: not replicas._replicas.has_untold)
+    yield replicas, lambda: until(lambda: not replicas._replicas.has_pending_updates)
     await replicas.stop()
 
 
@@ -367,7 +367,9 @@ async def test_no_log_is_set_aside_while_an_image_is_told(
     async with few_at_once(tmp_path, monkeypatch) as (replicas, settled):
         asked: list[bool] = []
         ours = replicas._replicas
-        monkeypatch.setattr(ours, "set_aside_strays", lambda: asked.append(ours.has_untold))
+        monkeypatch.setattr(
+            ours, "set_aside_strays", lambda: asked.append(ours.has_pending_updates)
+        )
         monkeypatch.setattr(replicas, "broker_epoch", ALL_ALIVE[replicas.broker_id].broker_epoch)
         delta = ClusterDelta(partitions=frozenset(NEWS), brokers=frozenset(ALL_ALIVE))
         replicas.publish(delta, image_of_many(1, 0))

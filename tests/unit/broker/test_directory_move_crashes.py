@@ -174,7 +174,7 @@ async def fails_at(step: int, failing: str) -> bool:
         has_failed = disk.has_failed
         home = replicas.descriptions.directory_of(AT)
         if AT in replicas.drivers:  # what is left goes on, and the controller knows where
-            assert not driver_of(replicas).is_exchanging
+            assert not driver_of(replicas).is_swapping_log
             assert metadata.directory == home
             if home != failing:
                 assert append(replicas, 20).result().error_code is ErrorCode.NONE

@@ -38,7 +38,7 @@ class FakeDriver:
             accepts_answer=lambda *asked: False,
             may_fetch=lambda: True,
         )
-        self.is_cutting = False
+        self.is_truncating = False
         self.log = SimpleNamespace(epochs=SimpleNamespace(latest_epoch=0))
 
 

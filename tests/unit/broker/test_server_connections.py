@@ -378,11 +378,11 @@ class CountedTurns:
 
     def __init__(self) -> None:
         self.count = 0
-        self._go_on()
+        self._resume()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self.count += 1
-        self._handle = asyncio.get_running_loop().call_soon(self._go_on)
+        self._handle = asyncio.get_running_loop().call_soon(self._resume)
 
     def stop(self) -> None:
         self._handle.cancel()

@@ -8,10 +8,9 @@ from typing import Any, Self, cast
 import pytest
 
 from quorumlog.chaos.back_ends import admin_churner, administrator
-from quorumlog.chaos.back_ends.admin_churner import AdminChurner
+from quorumlog.chaos.back_ends.admin_churner import AdminChurner, FeatureLevels
 from quorumlog.chaos.back_ends.administrator import Administrator
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
-from quorumlog.chaos.back_ends.feature_levels import FeatureLevels
 from quorumlog.client import Admin as RealAdmin
 from quorumlog.client import TopicPartition
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -2,12 +2,7 @@
 
 import pytest
 
-from quorumlog.chaos.simulation.oracles.exchanges import (
-    END_TXN,
-    READ_APIS,
-    Conversation,
-    Exchange,
-)
+from quorumlog.chaos.simulation.oracles.exchanges import END_TXN, READ_APIS, Conversation, Exchange
 from quorumlog.wire.codec.message import Request, Response
 from quorumlog.wire.codec.messages.end_txn import EndTxnRequest, EndTxnResponse
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

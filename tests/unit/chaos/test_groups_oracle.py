@@ -36,9 +36,7 @@ from quorumlog.wire.codec.messages.consumer_group_heartbeat import (
     RequestTopicPartitions,
     ResponseTopicPartitions,
 )
-from quorumlog.wire.codec.messages.consumer_protocol_assignment import (
-    ConsumerProtocolAssignment,
-)
+from quorumlog.wire.codec.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from quorumlog.wire.codec.messages.consumer_protocol_assignment import (
     TopicPartition as AssignedTopic,
 )
@@ -347,9 +345,7 @@ def test_a_commit_of_an_older_generation_is_not_stored(history: History) -> None
     assert other.broken == ["fenced-commit"]
 
 
-def test_a_commit_at_an_older_member_epoch_needs_the_partition_since_then(
-    history: History,
-) -> None:
+def test_a_commit_at_an_older_member_epoch_needs_the_partition_since_then(history: History) -> None:
     history.joins("m").current("m", 1, 0).current("m", 2, 0)
     history.commits(5)
     history.stored(5)

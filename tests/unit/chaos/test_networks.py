@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from quorumlog.chaos.back_ends.equipment import equipment_for
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+from quorumlog.chaos.back_ends.run_resources import equipment_for
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.faults.fault import Scene
 from quorumlog.chaos.faults.links import CLIENTS, EFFECTS, DropRequest, Effect, Link, LinkRule
@@ -25,13 +25,13 @@ from quorumlog.chaos.faults.partitions import (
 from quorumlog.chaos.faults.registry import STEP_FAULTS, FaultUnsupported
 from quorumlog.chaos.faults.requests import DropRequests, ReplyLost
 from quorumlog.chaos.held_nodes import HeldNodes, Hold
-from quorumlog.chaos.listing import listing
 from quorumlog.chaos.network import namespaces
-from quorumlog.chaos.network.commands import plain_rule, rule_of
+from quorumlog.chaos.network.links import plain_rule, rule_of
 from quorumlog.chaos.network.routes import are_used
 from quorumlog.chaos.run.run import run
 from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.schedule import Action
+from quorumlog.cli.chaos_list import listing
 from quorumlog.cluster import ClusterShape, LocalCluster
 from quorumlog.cluster.layout import NodeSpec
 from tests.support.chaos.fake_cluster import FakeCluster

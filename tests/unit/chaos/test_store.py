@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from quorumlog.chaos.report.lag import lag_lines, unseen_lines
+from quorumlog.chaos.report.plots import lag_lines, unseen_lines
 from quorumlog.chaos.report.series import run_series
 from quorumlog.chaos.report.state_plot import state_plot
 from quorumlog.chaos.run.cluster_states import (

@@ -12,7 +12,7 @@ import pytest
 from quorumlog.cli import formats
 from quorumlog.cli.lines import read_lines
 from quorumlog.cli.offset_resets import LogEnds, Move, Reset, parse_datetime_ms, parse_topics, plan
-from quorumlog.cli.table import table
+from quorumlog.cli.output import table
 from quorumlog.client import ConsumerRecord, TopicPartition
 
 

@@ -57,7 +57,7 @@ class Watcher:
         self._cluster = cluster
         self._clock = clock
 
-    def go_on(self, line: str) -> None:
+    def resume(self, line: str) -> None:
         self.lines.append(line)
         self._clock.ahead_s += 20
         pid = self._cluster.pid(1)
@@ -88,9 +88,9 @@ def test_a_slow_start_and_a_slow_stop_are_waited_for(
     cluster: LocalCluster, clock: Clock, stop: Callable[[LocalCluster, Say], list[int]]
 ) -> None:
     starting, stopping = Watcher(cluster, clock), Watcher(cluster, clock)
-    assert cluster.start(say=starting.go_on) < 30
+    assert cluster.start(say=starting.resume) < 30
     assert starting.lines == [f"waiting for node 1: starting: {step}" for step in range(STEPS)]
-    assert stop(cluster, stopping.go_on) == []
+    assert stop(cluster, stopping.resume) == []
     where = f"{cluster.directory}: " if stop is stop_found else ""
     told = [f"{where}waiting for node 1: stopping: {step}" for step in range(STEPS)]
     assert stopping.lines == told
@@ -130,7 +130,7 @@ def test_the_error_gives_the_reason_that_the_node_gives_and_a_final_one_at_once(
 def test_a_stop_that_makes_no_progress_ends_by_a_kill_and_says_so(
     cluster: LocalCluster, clock: Clock, stop: Callable[[LocalCluster, Say], list[int]]
 ) -> None:
-    cluster.start(say=Watcher(cluster, clock).go_on)
+    cluster.start(say=Watcher(cluster, clock).resume)
     watcher = Watcher(cluster, clock)
     assert 1 in stop(cluster, watcher.hang)
     (said,) = (line for line in watcher.lines if "node 1 made no" in line)

@@ -21,7 +21,7 @@ from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat, NewTopic
 from quorumlog.metadata_quorum.driver import active_controller
 from quorumlog.metadata_quorum.driver.active_controller import ActiveController, Claim
-from quorumlog.metadata_quorum.driver.seams import Ask, ControllerDeposed, NotController
+from quorumlog.metadata_quorum.driver.dependencies import Ask, ControllerDeposed, NotController
 from quorumlog.metadata_quorum.image.model import PartitionImage
 from quorumlog.metadata_quorum.image.partitions_by_broker import PartitionsByBroker, Place
 from quorumlog.metadata_quorum.image.records import MetadataRecord, PartitionChange

@@ -30,7 +30,7 @@ from quorumlog.metadata_quorum.core.messages import (
     UpgradeKRaftVersionRequest,
     VoterChangeResponse,
 )
-from quorumlog.metadata_quorum.driver.seams import ControllerDeposed, NotController
+from quorumlog.metadata_quorum.driver.dependencies import ControllerDeposed, NotController
 from quorumlog.metadata_quorum.io.leader_client import Askable, LeaderClient, LeaderWatch
 from quorumlog.metadata_quorum.io.rpc import REQUEST_BYTES_MAX
 from quorumlog.metadata_quorum.io.rpc_client import RpcClient, RpcFailed

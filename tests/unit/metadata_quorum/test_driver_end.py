@@ -14,9 +14,9 @@ from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.metadata_quorum.controller.requests import AllocateProducerIds
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import SnapshotId
+from quorumlog.metadata_quorum.driver.dependencies import DriverDependencies, NotController, Stopped
 from quorumlog.metadata_quorum.driver.driver import INBOX_FACTS_MAX, Driver
 from quorumlog.metadata_quorum.driver.patience import PatientExecutor
-from quorumlog.metadata_quorum.driver.seams import NotController, Seams, Stopped
 from quorumlog.metadata_quorum.io.metadata_quorum import DiskThreads, EventLoopClock
 from quorumlog.metadata_quorum.log import metadata_log
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
@@ -98,7 +98,7 @@ def driver_of(quorum: IdleQuorum, *, failed: Any = None, **parts: Any) -> Driver
         elections=cast(Any, elections),
         committed=cast(Any, committed),
         settings=ControllerSettings(),
-        seams=Seams(
+        dependencies=DriverDependencies(
             clock=EventLoopClock(),
             executor=parts.pop("executor", DoneLater()),
             transport=parts.pop("transport", None),

@@ -20,8 +20,8 @@ from quorumlog.metadata_quorum.core.messages import (
     VoteResponse,
 )
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.driver.dependencies import Stopped
 from quorumlog.metadata_quorum.driver.driver import Driver
-from quorumlog.metadata_quorum.driver.seams import Stopped
 from quorumlog.metadata_quorum.image.records import NoOp, encode_record
 from quorumlog.metadata_quorum.io.peers import Peers
 from quorumlog.metadata_quorum.io.rpc_client import RpcFailed

@@ -8,8 +8,8 @@ import pytest
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.controllership import Controllership
-from quorumlog.metadata_quorum.driver.enactment import Enactment
-from quorumlog.metadata_quorum.driver.seams import BrokerProcessDied, NotController
+from quorumlog.metadata_quorum.driver.dependencies import BrokerProcessDied, NotController
+from quorumlog.metadata_quorum.driver.pending_decision import PendingDecision
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.records import BrokerRegistrationChange, PartitionChange
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -175,7 +175,7 @@ async def begin_creation(
     network: Network, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> tuple[Voter, asyncio.Task[Any]]:
     """Let a leader begin to create a topic, ten records at a time; return when it has begun."""
-    monkeypatch.setattr(Enactment, "at_once", 10)
+    monkeypatch.setattr(PendingDecision, "at_once", 10)
     leader = await network.leader()
     large = create("large", partitions=partitions, replication_factor=2)
     creating = asyncio.create_task(ask(leader.driver, large))
@@ -194,10 +194,10 @@ def large(voter: Voter) -> int:
 async def test_a_large_creation_is_applied_in_slices_and_appended_as_one_batch(
     monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
-    take_slice, sizes, shown = Enactment.take_slice, list[int](), set[int]()
+    take_slice, sizes, shown = PendingDecision.take_slice, list[int](), set[int]()
     turns = Turns(monkeypatch)
 
-    def taken(self: Enactment) -> None:
+    def taken(self: PendingDecision) -> None:
         before = len(self.values)
         take_slice(self)
         sizes.append(len(self.values) - before)
@@ -205,7 +205,7 @@ async def test_a_large_creation_is_applied_in_slices_and_appended_as_one_batch(
 
     async with Network(1) as network:
         await start(network)
-        monkeypatch.setattr(Enactment, "take_slice", taken)
+        monkeypatch.setattr(PendingDecision, "take_slice", taken)
         leader, creating = await begin_creation(network, monkeypatch, partitions)
         end_offset = leader.log.end_offset
         while not creating.done():
@@ -256,4 +256,4 @@ async def test_nothing_is_left_of_a_creation_whose_controller_ends_on_the_way(
 
 def test_a_slice_is_larger_than_what_names_its_own_offset() -> None:
     """A registration ends a slice of a departure; a feature level may come before it."""
-    assert Enactment.at_once >= 500 + 2
+    assert PendingDecision.at_once >= 500 + 2

@@ -20,7 +20,7 @@ from quorumlog.metadata_quorum.image.snapshot_records import records_of
 from quorumlog.metadata_quorum.log import snapshot_files
 from quorumlog.metadata_quorum.log.log_end import FILE_NAME
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
-from quorumlog.metadata_quorum.log.restoring import restored_image
+from quorumlog.metadata_quorum.log.restored_image import restored_image
 from quorumlog.metadata_quorum.log.snapshot_files import SnapshotFiles
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.errors import DamagedLog, StorageError

@@ -22,11 +22,11 @@ from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.image.snapshot_records import records_of
-from quorumlog.metadata_quorum.io.founding import VotersChanged, found
+from quorumlog.metadata_quorum.io.bootstrap import VotersChanged, found
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
-from quorumlog.metadata_quorum.log.restoring import FetchedSnapshot, fetched_snapshot
+from quorumlog.metadata_quorum.log.restored_image import FetchedSnapshot, fetched_snapshot
 from quorumlog.metadata_quorum.log.snapshot_files import CorruptSnapshot
 from quorumlog.metadata_quorum.settings import ControllerSettings, MetadataQuorumSettings
 from quorumlog.storage.io.disk import RealDisk

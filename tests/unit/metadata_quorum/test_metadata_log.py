@@ -26,7 +26,7 @@ from quorumlog.metadata_quorum.image.records import (
     decode_record,
     encode_record,
 )
-from quorumlog.metadata_quorum.io.presence import has_died, no_process_listens
+from quorumlog.metadata_quorum.io.peer_liveness import has_died, no_process_listens
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.log_end import (
     FILE_NAME,

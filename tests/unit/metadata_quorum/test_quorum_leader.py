@@ -13,7 +13,7 @@ from quorumlog.metadata_quorum.core.messages import (
 )
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader, Progress, Resigned
-from quorumlog.metadata_quorum.driver.seams import NotController
+from quorumlog.metadata_quorum.driver.dependencies import NotController
 from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.metadata_quorum.io.quorum_description import describe_quorum
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -36,7 +36,7 @@ from quorumlog.metadata_quorum.image.records import (
 from quorumlog.metadata_quorum.image.scram import credential_of
 from quorumlog.metadata_quorum.image.snapshot_records import image_of, records_of
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
-from quorumlog.metadata_quorum.log.restoring import restored_image
+from quorumlog.metadata_quorum.log.restored_image import restored_image
 from quorumlog.metadata_quorum.log.snapshot_files import CorruptSnapshot, SnapshotFiles
 from quorumlog.storage.errors import DamagedLog
 from quorumlog.storage.io.disk import read_file, write_file_durably

@@ -12,7 +12,7 @@ from quorumlog.storage.core.cleaning import NewestOffsets
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.cleaning import CleanedSegment
 from quorumlog.storage.io.log import Log
-from quorumlog.wire.codec.filtering import DELETE_HORIZON_BIT
+from quorumlog.wire.codec.filtered_batches import DELETE_HORIZON_BIT
 from quorumlog.wire.codec.records import Compression, Record, encode_batch, iterate_headers
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 from tests.support.storage.batches import open_log, read_all

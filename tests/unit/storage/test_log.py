@@ -9,7 +9,7 @@ import pytest
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.invariants import InvariantViolation
-from quorumlog.storage.core.appending import AppendInfo
+from quorumlog.storage.core.append_checks import AppendInfo
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError, UnexpectedOffset
 from quorumlog.storage.io.disk import RealDisk

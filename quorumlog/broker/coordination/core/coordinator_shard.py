@@ -19,13 +19,7 @@ from quorumlog.broker.coordination.core.coordinator import (
 from quorumlog.broker.coordination.core.effects import Effect
 from quorumlog.broker.partitions.core.data_path import LocalRead
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import (
-    NO_EPOCH,
-    NO_PRODUCER_ID,
-    UNKNOWN_OFFSET,
-    Epoch,
-    Offset,
-)
+from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID, UNKNOWN_OFFSET, Epoch, Offset
 from quorumlog.wire.codec.records import BatchHeader, Record, decode_batches, encode_batch
 
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)

@@ -58,12 +58,7 @@ class CoordinatorLog(Protocol):
         """Append a marker as the leader; call `done` when it is committed or refused."""
 
     def read_local(
-        self,
-        at: TopicPartition,
-        offset: int,
-        max_bytes: int,
-        done: Callable[[LocalRead], None],
-        /,
+        self, at: TopicPartition, offset: int, max_bytes: int, done: Callable[[LocalRead], None], /
     ) -> None:
         """Call `done` with whole committed batches of the local replica, now or once in memory."""
 

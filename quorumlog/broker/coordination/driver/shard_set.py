@@ -6,7 +6,7 @@ from typing import Any, Final, Generic, TypeVar
 from quorumlog.broker.coordination.core.coordinator import Coordinator, CoordinatorRequest
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
 from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, Stopped
-from quorumlog.broker.coordination.core.partitioning import partition_for
+from quorumlog.broker.coordination.core.partition_hash import partition_for
 from quorumlog.broker.coordination.driver.shard_driver import ShardDependencies, ShardDriver
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -10,11 +10,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
-from quorumlog.broker.partitions.core.data_path import (
-    NO_REPLICA,
-    FetchedPartition,
-    PartitionFetch,
-)
+from quorumlog.broker.partitions.core.data_path import NO_REPLICA, FetchedPartition, PartitionFetch
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -250,10 +246,7 @@ class FetchSessions:
         return session
 
     def change(
-        self,
-        session: FetchSession,
-        asked: Iterable[PartitionFetch],
-        forgotten: Iterable[Key],
+        self, session: FetchSession, asked: Iterable[PartitionFetch], forgotten: Iterable[Key]
     ) -> bool:
         """Apply the changes of an incremental fetch; False: the session was closed.
 

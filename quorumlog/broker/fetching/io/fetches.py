@@ -12,11 +12,7 @@ from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSession
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
-from quorumlog.broker.fetching.io.delayed_fetch import (
-    DelayedFetch,
-    FetchAnswers,
-    PartitionRead,
-)
+from quorumlog.broker.fetching.io.delayed_fetch import DelayedFetch, FetchAnswers, PartitionRead
 from quorumlog.broker.fetching.io.partition_answers import answer_to
 from quorumlog.broker.fetching.io.session_answers import (
     drop_settled,

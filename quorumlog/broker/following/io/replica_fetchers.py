@@ -16,7 +16,7 @@ from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.peer_addresses import PeerAddresses
-from quorumlog.lasting import LastingCondition
+from quorumlog.lasting_condition import LastingCondition
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.tasks import Tasks, log_failure
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
@@ -32,9 +32,7 @@ class ReplicaFetchers:
     """Starts and stops fetchers: `follow`, `unfollow` collect changes; `publish` applies them."""
 
     def __init__(
-        self,
-        new_fetcher: Callable[..., ReplicaFetcher],
-        peer_addresses: Mapping[int, str],
+        self, new_fetcher: Callable[..., ReplicaFetcher], peer_addresses: Mapping[int, str]
     ) -> None:
         """`new_fetcher` makes a fetcher of the leader at (host, port).
 

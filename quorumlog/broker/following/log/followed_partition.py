@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from quorumlog.backoff import Backoff
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
-from quorumlog.lasting import LastingCondition
-from quorumlog.storage.core.appending import earlier_beginning
+from quorumlog.lasting_condition import LastingCondition
+from quorumlog.storage.core.append_checks import earlier_beginning
 from quorumlog.storage.errors import OlderEpoch, RecordsTooLarge, StorageError, UnexpectedOffset
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
@@ -67,13 +67,13 @@ class FollowedPartition:
     def is_ready(self) -> bool:
         """Whether the log is not being truncated, not contradicted, and durable as required."""
         partition = self.driver.partition
-        is_free = not self.driver.is_cutting and not partition.state.is_contradicted
+        is_free = not self.driver.is_truncating and not partition.state.is_contradicted
         return is_free and partition.may_fetch()
 
     @property
     def is_flushing(self) -> bool:
         """Whether the next fetch waits for a flush of the log."""
-        return not self.driver.is_cutting and not self.driver.partition.may_fetch()
+        return not self.driver.is_truncating and not self.driver.partition.may_fetch()
 
     def note_divergence(self, asked: Position, epoch: int, end_offset: int) -> None:
         """Record where the leader's log diverges, and whether the divergence is a repetition."""
@@ -113,7 +113,7 @@ def take_answer(
     """
     driver, fetch_offset = followed.driver, asked.fetch_offset
     last_fetched_epoch = asked.last_fetched_epoch
-    if driver.is_cutting or not driver.partition.accepts_answer(
+    if driver.is_truncating or not driver.partition.accepts_answer(
         followed.leader_epoch, fetch_offset, last_fetched_epoch
     ):
         return False
@@ -131,7 +131,7 @@ def take_answer(
                 log_start_offset=Offset(answer.log_start_offset),
             ),
         )
-        if driver.is_cutting or driver.partition.state.log_end_offset != fetch_offset:
+        if driver.is_truncating or driver.partition.state.log_end_offset != fetch_offset:
             return False
     is_first = followed.failures == 0 and answer.error_code != ErrorCode.NONE
     followed.back_off(now_ms, backoff, random_fraction)
@@ -254,7 +254,7 @@ def _begin_earlier(
         begins = driver.partition.accepts_answer(followed.leader_epoch, base_offset, NO_EPOCH)
         return begins and _take_records(followed, followed.position(), answer, now_ms, wall_ms)
 
-    if not driver.is_cutting:
+    if not driver.is_truncating:
         return take()
     answer.records = bytes(_one_buffer(answer))  # the receive buffer may be reused
     driver.hold(take)

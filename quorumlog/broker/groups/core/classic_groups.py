@@ -7,7 +7,7 @@ from sortedcontainers import SortedSet
 from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.group import Group, GroupState
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
-from quorumlog.broker.groups.core.joining import Joining
+from quorumlog.broker.groups.core.joins import Joins
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.requests import Heartbeat, Join, Leave, Sync
 from quorumlog.invariants import require
@@ -63,7 +63,7 @@ class ClassicGroups:
         committed: CommittedState,
         outbox: GroupOutbox,
         protocol: ClassicProtocol,
-        joining: Joining,
+        joining: Joins,
     ) -> None:
         self.groups: Final[dict[str, Group]] = {}
         self.protocol: Final = protocol

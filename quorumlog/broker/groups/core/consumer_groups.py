@@ -36,10 +36,7 @@ from quorumlog.broker.groups.core.consumer.offsets import (
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, RequestRefused
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
-from quorumlog.broker.groups.core.consumer.topics import (
-    InvalidRegularExpression,
-    Topics,
-)
+from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression, Topics
 from quorumlog.broker.groups.core.group import Group, GroupState
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState

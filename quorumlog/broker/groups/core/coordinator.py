@@ -185,7 +185,7 @@ class GroupCoordinator:
         write.done(now_ms, event.error_code)
         for group_id in sorted({record.group_id for record in write.records}):
             self._classic.settle(group_id)
-        self.rewrite.go_on()
+        self.rewrite.resume()
 
     def _handle_tick(self, now_ms: int) -> None:
         while (group := self._classic.pop_due(now_ms)) is not None:
@@ -199,4 +199,4 @@ class GroupCoordinator:
             if not self._removal.is_cleaning:
                 self._removal.begin_cleanup(self.known_groups())
             self._removal.clean_up(now_ms)
-        self.rewrite.go_on()
+        self.rewrite.resume()

@@ -86,7 +86,7 @@ class Rewrite:
             else:
                 self._todo.pop(key, None)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Begin a due rewrite, write its next slice, or end it. To be called after each write."""
         if self._begun_at is None:
             if not self._is_due():

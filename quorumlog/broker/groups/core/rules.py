@@ -10,7 +10,7 @@ from quorumlog.broker.groups.core.committed_offsets import CommittedOffsets
 from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
 from quorumlog.broker.groups.core.consumer.rules import ConsumerGroupRules
 from quorumlog.broker.groups.core.consumer_groups import ConsumerGroups
-from quorumlog.broker.groups.core.joining import Joining
+from quorumlog.broker.groups.core.joins import Joins
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.replay import Replay
@@ -30,7 +30,7 @@ class GroupRules(ConsumerGroupRules):
     rewrite: type[Rewrite] = Rewrite
     replay: type[Replay] = Replay
     rebalance: type[Rebalance] = Rebalance
-    joining: type[Joining] = Joining
+    joining: type[Joins] = Joins
     classic_protocol: type[ClassicProtocol] = ClassicProtocol
     classic_groups: type[ClassicGroups] = ClassicGroups
     consumer_coordinator: type[ConsumerGroupCoordinator] = ConsumerGroupCoordinator

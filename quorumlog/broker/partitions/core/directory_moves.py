@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
-from quorumlog.broker.partitions.core.divergence import (
-    EpochHistory,
-    judge_fetch,
-    truncation_offset,
-)
+from quorumlog.broker.partitions.core.divergence import EpochHistory, judge_fetch, truncation_offset
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
 
@@ -63,7 +59,7 @@ class CaughtUp:
 Step: TypeAlias = StartOver | CutTo | StartAt | CopyFrom | CaughtUp
 
 
-class Ending(Enum):
+class AfterStep(Enum):
     """The action that follows a step."""
 
     GO_ON = auto()
@@ -108,7 +104,7 @@ class DirectoryMoveRules:
 
     def ending(
         self, step: Step, *, reaches_end: bool, is_announced: bool, is_named: bool
-    ) -> Ending:
+    ) -> AfterStep:
         """Return the action after `step`.
 
         `reaches_end`: the chunk read for this step ends at the end of the current log.
@@ -116,7 +112,7 @@ class DirectoryMoveRules:
         before the announcement, an older move was given up and its retraction is under way.
         """
         if not (isinstance(step, CaughtUp) or (isinstance(step, CopyFrom) and reaches_end)):
-            return Ending.GO_ON
+            return AfterStep.GO_ON
         if is_announced:
-            return Ending.SWAP if is_named else Ending.WAIT
-        return Ending.WAIT if is_named else Ending.ANNOUNCE
+            return AfterStep.SWAP if is_named else AfterStep.WAIT
+        return AfterStep.WAIT if is_named else AfterStep.ANNOUNCE

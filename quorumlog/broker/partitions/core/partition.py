@@ -14,18 +14,18 @@ from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.directory_moves import DirectoryMoveRules
 from quorumlog.broker.partitions.core.divergence import EpochHistory
 from quorumlog.broker.partitions.core.effects import Effect
-from quorumlog.broker.partitions.core.following import Followership
+from quorumlog.broker.partitions.core.followership import Followership
 from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
-from quorumlog.broker.partitions.core.leading import Leadership
+from quorumlog.broker.partitions.core.leadership import Leadership
 from quorumlog.broker.partitions.core.partition_invariants import PartitionInvariants
 from quorumlog.broker.partitions.core.partition_state import NO_EFFECTS, PartitionState
+from quorumlog.broker.partitions.core.pending_updates import PendingUpdates
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
+from quorumlog.broker.partitions.core.reads import Reads
 from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
 from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Follower, Leader, Unassigned
-from quorumlog.broker.partitions.core.serving import Serving
-from quorumlog.broker.partitions.core.untold_news import UntoldNews
 from quorumlog.invariants import InvariantViolation
 from quorumlog.storage.core.cleaning import CleanableRange
 from quorumlog.storage.core.retention import Retention
@@ -36,7 +36,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 class PartitionRules:
     """The rules of a broker's replicas, each a class that a test or a mutant node may replace."""
 
-    serving: type[Serving] = Serving
+    serving: type[Reads] = Reads
     high_watermark: type[HighWatermarkRule] = HighWatermarkRule
     isr: type[IsrRules] = IsrRules
     leadership: type[Leadership] = Leadership
@@ -47,7 +47,7 @@ class PartitionRules:
     retention: type[Retention] = Retention
     cleanable: type[CleanableRange] = CleanableRange
     throttle: type[ReplicationThrottle] = ReplicationThrottle
-    untold_news: type[UntoldNews] = UntoldNews
+    pending_updates: type[PendingUpdates] = PendingUpdates
     directory_moves: type[DirectoryMoveRules] = DirectoryMoveRules
 
 

@@ -7,7 +7,7 @@ from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
-from quorumlog.broker.partitions.core.leading import new_followers
+from quorumlog.broker.partitions.core.leadership import new_followers
 from quorumlog.broker.partitions.core.partition_state import NO_EFFECTS, PartitionState
 from quorumlog.broker.partitions.core.roles import Follower, Leader, Role, Unassigned
 from quorumlog.metadata_quorum.image import PartitionImage
@@ -58,10 +58,7 @@ class RoleChanges:
             return NO_EFFECTS
         self._state.become(Unassigned())
         self._state.leader_id = NO_LEADER
-        ordered: list[Effect] = [
-            effects.StopFetching(),
-            effects.FailWaiting(error_code=error_code),
-        ]
+        ordered: list[Effect] = [effects.StopFetching(), effects.FailWaiting(error_code=error_code)]
         if isinstance(role, Leader):
             ordered.append(effects.AnnounceResignation(leader_epoch=self._state.leader_epoch))
         return ordered

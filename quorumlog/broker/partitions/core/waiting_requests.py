@@ -9,19 +9,19 @@ from quorumlog.broker.partitions.core.deletions import (
     WaitingDeletion,
 )
 from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce, ProduceQueue
-from quorumlog.broker.partitions.core.serving import Serving
+from quorumlog.broker.partitions.core.reads import Reads
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
 
 
 class WaitingRequests:
-    """Completes the waiting requests of one replica; `Serving` gives the outcome of a commit."""
+    """Completes the waiting requests of one replica; `Reads` gives the outcome of a commit."""
 
     __slots__ = ("_serving", "commits", "deletions", "flushes")
 
     def __init__(
         self,
-        serving: Serving,
+        serving: Reads,
         deadlines: Deadlines[PendingProduce],
         deletion_deadlines: Deadlines[WaitingDeletion],
     ) -> None:

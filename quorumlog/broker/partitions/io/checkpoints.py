@@ -15,7 +15,7 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.replica_set import STRAYS, ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
-from quorumlog.lasting import LastingCondition
+from quorumlog.lasting_condition import LastingCondition
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
@@ -72,7 +72,7 @@ class Checkpoints:
         return {
             at: driver.partition.state.high_watermark
             for at, driver in self._drivers.items()
-            if not driver.is_cutting
+            if not driver.is_truncating
         }
 
     async def close_logs(self, flushes: DiskQueue, broker_epoch: int, *, has_failed: bool) -> None:
@@ -110,7 +110,7 @@ class Checkpoints:
                 with suppress(StorageError):  # the next tick takes the replica offline
                     await performed(self._disk, at, log.flush)
                     is_same = self._drivers.get(at) is driver and driver.log is log
-                    if is_same and not driver.is_cutting:
+                    if is_same and not driver.is_truncating:
                         log.share_flushed_segments()  # otherwise another thread has the log
         logs = {at: driver.log for at, driver in self._drivers.items()}
         self._checkpoints.note_recovery_points(logs)

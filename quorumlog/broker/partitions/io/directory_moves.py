@@ -13,7 +13,7 @@ from typing import Final
 from quorumlog import chance
 from quorumlog.broker.partitions.core import directory_moves as core
 from quorumlog.broker.partitions.core.data_path import ReadEnd
-from quorumlog.broker.partitions.core.directory_moves import DirectoryMoveRules, Ending
+from quorumlog.broker.partitions.core.directory_moves import AfterStep, DirectoryMoveRules
 from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
 from quorumlog.broker.partitions.io.disk_threads import performed
 from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX, bring_in
@@ -35,12 +35,7 @@ from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
 from quorumlog.invariants import some
-from quorumlog.storage.errors import (
-    DiskExhausted,
-    NotInMemory,
-    OffsetOutOfRange,
-    StorageError,
-)
+from quorumlog.storage.errors import DiskExhausted, NotInMemory, OffsetOutOfRange, StorageError
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicPartition
@@ -115,9 +110,9 @@ class DirectoryMoves:
     async def _settled(self, at: TopicPartition) -> PartitionDriver | None:
         """Return the replica once no thread swaps its log; None: it is not on this broker."""
         drivers = self._replicas.drivers
-        while (driver := drivers.get(at)) is not None and driver.is_exchanging:
+        while (driver := drivers.get(at)) is not None and driver.is_swapping_log:
             await performed(self._disk, at, lambda: None)
-            if driver.is_exchanging:  # undecided: until new metadata is published
+            if driver.is_swapping_log:  # undecided: until new metadata is published
                 self._wake.clear()
                 await self._wake.wait()
         return driver
@@ -159,7 +154,7 @@ class DirectoryMoves:
                 await self._end(move)
             elif move.replica.log is None:
                 await performed(self._disk, LANE, move.replica.open)
-            elif move.driver.is_cutting:
+            elif move.driver.is_truncating:
                 await performed(self._disk, move.at, lambda: None)
             else:
                 await self._step(move)
@@ -197,16 +192,16 @@ class DirectoryMoves:
             is_announced=move.is_announced,
             is_named=self.table.is_named(move),
         )
-        if ending is Ending.SWAP:
+        if ending is AfterStep.SWAP:
             await self._swap(move, chunk)
-        elif ending is Ending.WAIT:
+        elif ending is AfterStep.WAIT:
             move.is_waiting = True
             self.table.note_assignment(move.at)
         elif chunk is not None:
             await self._copy(move, chunk)
         elif not isinstance(step, core.CaughtUp | core.CopyFrom):
             await performed(self._disk, LANE, partial(move.replica.apply, step))
-        if ending is Ending.ANNOUNCE and self.table.moves.get(move.at) is move:
+        if ending is AfterStep.ANNOUNCE and self.table.moves.get(move.at) is move:
             await performed(self._disk, LANE, move.replica.flush)
             self.table.announce(move)
 

@@ -19,7 +19,7 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
-from quorumlog.lasting import LastingCondition
+from quorumlog.lasting_condition import LastingCondition
 from quorumlog.settings.kinds import LONG_MAX
 from quorumlog.storage.core.cleaning import CleanableRange, CleaningRules, Dirtiness
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP

@@ -18,7 +18,7 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import REMOVAL
 from quorumlog.clock import monotonic_ms
-from quorumlog.lasting import LastingCondition
+from quorumlog.lasting_condition import LastingCondition
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import TopicPartition
 

@@ -39,7 +39,7 @@ class RecordDeletions:
         if driver is None:
             done(DeletionResult(self._replicas.error_for_missing(at)))
             return
-        if driver.is_exchanging:
+        if driver.is_swapping_log:
             driver.hold(partial(self.delete, at, offset, timeout_ms=timeout_ms, done=done))
             return
         error_code, required = driver.partition.serving.judge_deletion(
@@ -78,7 +78,7 @@ class RecordDeletions:
         driver = self._replicas.drivers.get(at)
         if driver is None:
             return
-        if driver.is_exchanging:
+        if driver.is_swapping_log:
             driver.hold(partial(self.advance_log_start, at, offset))
             return
         error_code, _ = driver.partition.serving.judge_deletion(offset, ErrorCode.NONE)

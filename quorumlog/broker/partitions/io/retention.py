@@ -15,7 +15,7 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
-from quorumlog.lasting import LastingCondition
+from quorumlog.lasting_condition import LastingCondition
 from quorumlog.storage.core.retention import Retention, RetentionLimits, retention_limits
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import Offset
@@ -26,7 +26,7 @@ LOGS_PER_TURN: Final = 100  # idle logs visited before the event loop gets a tur
 def is_at_rest(replicas: ReplicaSet, driver: PartitionDriver) -> bool:
     """Whether the log is still open and usable, and no thread truncates it."""
     is_here = replicas.drivers.get(driver.topic_partition) is driver
-    return is_here and not driver.is_cutting and driver.log.failure is None
+    return is_here and not driver.is_truncating and driver.log.failure is None
 
 
 _logger: Final = logging.getLogger(__name__)

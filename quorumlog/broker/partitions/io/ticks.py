@@ -37,13 +37,7 @@ class Ticks:
         self.retention: Final = LogRetention(
             replicas, disk, rules.retention(), interval_ms=interval_ms, wall_ms=wall_ms
         )
-        self.cleaner: Final = LogCleaner(
-            replicas,
-            disk,
-            files,
-            rules.cleanable(),
-            wall_ms=wall_ms,
-        )
+        self.cleaner: Final = LogCleaner(replicas, disk, files, rules.cleanable(), wall_ms=wall_ms)
         self._replicas: Final = replicas
         self._settings: Final = settings
         self._wall_ms: Final = wall_ms

@@ -90,7 +90,7 @@ class Appends:
         if driver is None:
             done(ProduceResult(self._replicas.error_for_missing(topic_partition)))
             return
-        if driver.is_exchanging:
+        if driver.is_swapping_log:
             kept = bytes(records)  # the receive buffer may be reused
             again = partial(self.append, topic_partition, kept, acks=acks, timeout_ms=timeout_ms)
             driver.hold(partial(again, done=done, transaction=transaction))
@@ -135,7 +135,7 @@ class Appends:
         if driver is None:
             done(ProduceResult(self._replicas.error_for_missing(topic_partition)))
             return
-        if driver.is_exchanging:
+        if driver.is_swapping_log:
             again = partial(self.append_marker, topic_partition, marker, done=done)
             driver.hold(partial(again, transaction_version=transaction_version))
             return
@@ -205,11 +205,7 @@ class Appends:
         header = batch.header
         try:
             info = driver.append_as_leader(
-                batch.records,
-                header,
-                now_ms=self._now_ms(),
-                wall_ms=self._wall_ms(),
-                marker=marker,
+                batch.records, header, now_ms=self._now_ms(), wall_ms=self._wall_ms(), marker=marker
             )
         except StorageError as error:
             driver.maybe_fail(error)  # with a full disk it stays: space may be freed

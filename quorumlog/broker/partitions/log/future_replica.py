@@ -15,12 +15,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from quorumlog.broker.partitions.core.directory_moves import (
-    CutTo,
-    LogView,
-    StartAt,
-    StartOver,
-)
+from quorumlog.broker.partitions.core.directory_moves import CutTo, LogView, StartAt, StartOver
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.invariants import some

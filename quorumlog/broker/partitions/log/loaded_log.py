@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.broker.partitions.log.producer_loading import load_producers
+from quorumlog.broker.partitions.log.producer_loader import load_producers
 from quorumlog.metadata_quorum.image import TopicImage
-from quorumlog.storage.core.reading import NoteRead
+from quorumlog.storage.core.read_limits import NoteRead
 from quorumlog.storage.core.recovery import MAX_EPOCH
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log

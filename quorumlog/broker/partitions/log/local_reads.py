@@ -33,7 +33,7 @@ class LocalReads:
         This happens at once, or when they are in memory; `bring_ins` counts the attempts.
         """
         driver = self._replicas.drivers.get(at)
-        if driver is None or driver.is_cutting:
+        if driver is None or driver.is_truncating:
             done(LocalRead(self._replicas.error_for_missing(at)))
             return
         start, end = driver.log.log_start_offset, driver.end(ReadEnd.LOG_END)
@@ -53,14 +53,7 @@ class LocalReads:
                 else:
                     done(LocalRead(ErrorCode.KAFKA_STORAGE_ERROR))
 
-            bring_in(
-                self._disk,
-                at,
-                driver.log,
-                absent,
-                is_wanted=lambda: True,
-                done=read_again,
-            )
+            bring_in(self._disk, at, driver.log, absent, is_wanted=lambda: True, done=read_again)
         except OffsetOutOfRange:
             done(LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=start))
         except StorageError:

@@ -294,12 +294,7 @@ class LogDirectories:
     # --- The homes of logs ---
 
     def place(
-        self,
-        at: TopicPartition,
-        topic_id: TopicId,
-        assigned: str | None,
-        *,
-        is_new: bool,
+        self, at: TopicPartition, topic_id: TopicId, assigned: str | None, *, is_new: bool
     ) -> LogDirectory | None:
         """Choose the directory in which to open or create a log: its home from now on.
 

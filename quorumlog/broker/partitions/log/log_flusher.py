@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
-from quorumlog.lasting import LastingCondition
+from quorumlog.lasting_condition import LastingCondition
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from quorumlog.lasting import LastingCondition
+from quorumlog.lasting_condition import LastingCondition
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.tail import Tail, TailRead
 from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
-from quorumlog.broker.partitions.log import producer_loading
-from quorumlog.broker.partitions.log.surroundings import Surroundings
+from quorumlog.broker.partitions.log import producer_loader
+from quorumlog.broker.partitions.log.dependencies import PartitionDependencies
 from quorumlog.invariants import InvariantViolation, require
-from quorumlog.storage.core.appending import AppendInfo
+from quorumlog.storage.core.append_checks import AppendInfo
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
@@ -42,9 +42,9 @@ class PartitionDriver:
         "_flusher",
         "_held",
         "_tail",
-        "is_cutting",
-        "is_exchanging",
         "is_moving",
+        "is_swapping_log",
+        "is_truncating",
         "log",
         "partition",
         "producers",
@@ -62,7 +62,7 @@ class PartitionDriver:
         log: Log,
         producers: ProducerStates,
         waiting: WaitingRequests,
-        around: Surroundings,
+        around: PartitionDependencies,
     ) -> None:
         self.topic_partition: Final = topic_partition
         self.topic_id: Final = topic_id
@@ -71,8 +71,8 @@ class PartitionDriver:
         self.producers = producers  # replaced after a truncation
         producers.transactions.committed_to(partition.state.high_watermark)
         self.waiting: Final = waiting
-        self.is_cutting = False  # a thread has the log: neither read it nor append
-        self.is_exchanging = False  # for a log with the same records: `is_cutting`, too
+        self.is_truncating = False  # a thread has the log: neither read it nor append
+        self.is_swapping_log = False  # for a log with the same records: `is_truncating`, too
         self.is_moving = False  # to another log directory: it is not compacted meanwhile
         self._held: Final[deque[Callable[[], object]]] = deque()  # until the thread is done
         self._around: Final = around
@@ -86,7 +86,7 @@ class PartitionDriver:
 
         While a thread has the log, the event waits, in order.
         """
-        if self.is_cutting:
+        if self.is_truncating:
             self._held.append(partial(self.feed, now_ms, event))
             return
         self._perform(now_ms, self.partition.step(now_ms, event))
@@ -94,9 +94,9 @@ class PartitionDriver:
 
     def judge_follower_fetch(self, now_ms: int, event: events.FollowerFetched) -> AnswerFetch:
         """Feed a follower's fetch, perform its effects, and return the response."""
-        if self.is_exchanging:
+        if self.is_swapping_log:
             self.hold(lambda: self.judge_follower_fetch(self._around.now_ms(), event))
-        if self.is_cutting:  # no records can be read now
+        if self.is_truncating:  # no records can be read now
             return self.partition.serving.judge_follower(event)
         *ordered, answer = self.partition.step(now_ms, event)
         self._perform(now_ms, ordered)
@@ -156,7 +156,7 @@ class PartitionDriver:
 
         Raises CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError: the log is unchanged.
         """
-        require(not self.is_cutting, "no append during a truncation")
+        require(not self.is_truncating, "no append during a truncation")
         if records:
             batches = marked_headers(records)
             info = self.log.append_as_follower(records, leader_epoch=leader_epoch)
@@ -183,16 +183,16 @@ class PartitionDriver:
 
     def _keep_producers(self, offset: Offset) -> None:
         """Keep a producer snapshot at a segment's start: a start of the broker reads on from it."""
-        work = producer_loading.work_to_spare_reads(self.log, self.producers, offset)
+        work = producer_loader.work_to_spare_reads(self.log, self.producers, offset)
         self._around.disk.submit(self.topic_partition, work, lambda _: None)
 
     def work_to_keep_producers(self) -> Callable[[], None]:
         """Return disk work that keeps a producer snapshot at the current log end."""
-        return producer_loading.work_to_keep(self.log, self.producers, self.log.log_end_offset)
+        return producer_loader.work_to_keep(self.log, self.producers, self.log.log_end_offset)
 
     def close(self) -> None:
         """Close the log cleanly; the replica is no longer in use. Raises StorageError."""
-        producer_loading.work_to_spare_reads(self.log, self.producers, self.log.log_end_offset)()
+        producer_loader.work_to_spare_reads(self.log, self.producers, self.log.log_end_offset)()
         self.log.close()
 
     def read(
@@ -202,7 +202,7 @@ class PartitionDriver:
 
         Returns no batches while a thread has the log; a CHANGED wakeup follows when it is done.
         """
-        if self.is_cutting:
+        if self.is_truncating:
             return TailRead([], 0, offset)
         end_offset = self.end(end)
         if offset == end_offset and self.log.failure is None:
@@ -234,7 +234,7 @@ class PartitionDriver:
 
         The `refusal` of an append is enough if the broker has other working directories.
         """
-        failure = None if self.is_exchanging else self.log.failure
+        failure = None if self.is_swapping_log else self.log.failure
         if failure is None and refusal is not None and not isinstance(refusal, DiskExhausted):
             failure = refusal if self._around.has_other_directories() else None
         if failure is not None:
@@ -245,7 +245,7 @@ class PartitionDriver:
         log, state = self.log, self.partition.state
         if log.failure is not None:
             self.maybe_fail()
-        if self.is_exchanging:
+        if self.is_swapping_log:
             return
         is_flushed_by_itself = state.acks_after_flush or log.settings.is_flushed_by_itself
         if is_flushed_by_itself and self._flusher.note_tick(now_ms):
@@ -269,7 +269,7 @@ class PartitionDriver:
 
     def note_log_start_kept(self, now_ms: int, offset: Offset) -> None:
         """Handle a log start that is durable now."""
-        if self.is_cutting:
+        if self.is_truncating:
             self._held.append(partial(self.note_log_start_kept, now_ms, offset))
             return
         self.feed(now_ms, events.LogStartKept(log_start_offset=offset))
@@ -278,7 +278,7 @@ class PartitionDriver:
 
     def _perform(self, now_ms: int, ordered: Sequence[Effect]) -> None:
         for effect in ordered:
-            if self.is_cutting:
+            if self.is_truncating:
                 require(False, "a cut is ordered last")
             self._perform_one(now_ms, effect)
 
@@ -331,7 +331,7 @@ class PartitionDriver:
 
     def _cut(self, now_ms: int, cut: Callable[[], None], event: Callable[[Offset], Event]) -> None:
         """Truncate the log in the disk queue; then feed the event, and the waiting calls."""
-        self.is_cutting = True
+        self.is_truncating = True
         around, at = self._around, self.topic_partition
         was_end = self.log.log_end_offset
 
@@ -340,10 +340,10 @@ class PartitionDriver:
             around.checkpoints.note_truncated(at, self.log)
             if self.log.log_end_offset == was_end:
                 return None  # only an epoch was removed: the producers are unchanged
-            return producer_loading.load_producers(self.log, type(self.producers))
+            return producer_loader.load_producers(self.log, type(self.producers))
 
         def done(outcome: ProducerStates | StorageError | None) -> None:
-            self.is_cutting = False
+            self.is_truncating = False
             if isinstance(outcome, StorageError):
                 self._held.clear()  # the replica is removed
                 around.failed(self, outcome)
@@ -353,7 +353,7 @@ class PartitionDriver:
                 self.producers.transactions.committed_to(self.partition.state.high_watermark)
             self.feed(now_ms, event(self.log.log_end_offset))
             self._maybe_flush()
-            self._go_on()
+            self._resume()
 
         around.disk.submit(at, work, done)
 
@@ -361,22 +361,22 @@ class PartitionDriver:
 
     def begin_exchange(self) -> None:
         """Give the log to a thread; calls wait for `end_exchange`."""
-        require(not self.is_cutting, "no thread has the log")
-        self.is_cutting = self.is_exchanging = True
+        require(not self.is_truncating, "no thread has the log")
+        self.is_truncating = self.is_swapping_log = True
 
     def end_exchange(self, log: Log | None) -> None:
         """Continue with a durable log of the same records; None: with the current log."""
-        self.is_cutting = self.is_exchanging = False
+        self.is_truncating = self.is_swapping_log = False
         if log is not None:
             log.epochs.extend(self.log.epochs.entries)  # including an epoch without records
             log.settings = self.log.settings
             self.log, self.partition.state.epochs = log, log.epochs
             self._flusher.exchange(log)
         self._flushed(self.log.flushed_offset)  # a flush may have ended meanwhile
-        self._go_on()
+        self._resume()
 
-    def _go_on(self) -> None:
-        while self._held and not self.is_cutting:
+    def _resume(self) -> None:
+        while self._held and not self.is_truncating:
             self._held.popleft()()
         self._around.readers.note_change(self.topic_partition, FetchWakeup.CHANGED)
         self._around.fetchers.wake()
@@ -384,7 +384,7 @@ class PartitionDriver:
     # --- Flushes ---
 
     def _maybe_flush(self) -> None:
-        if not self.is_cutting and self.partition.state.is_assigned:
+        if not self.is_truncating and self.partition.state.is_assigned:
             at_once = self.partition.state.acks_after_flush
             self._flusher.maybe_flush(1 if at_once else self.log.settings.flush_messages)
 

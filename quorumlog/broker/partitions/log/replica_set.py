@@ -15,12 +15,12 @@ from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
 from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce
 from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
+from quorumlog.broker.partitions.log.dependencies import PartitionDependencies
 from quorumlog.broker.partitions.log.loaded_log import LoadedLog, load_log
 from quorumlog.broker.partitions.log.log_directories import Fail, LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.reported_logs import ReportedLogs
-from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.partitions.log.topic_defaults import TopicDefaults
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
@@ -72,18 +72,18 @@ class ReplicaSet:
         self._now_ms: Final = now_ms
         self._was_opened: Final = opened
         self._failed: Final = failed
-        self._around: Surroundings
-        self._is_stopping = self._is_telling = self._strays_lack_room = False
+        self._around: PartitionDependencies
+        self._is_stopping = self._is_applying = self._strays_lack_room = False
         self._opening: Final[dict[TopicPartition, TopicId]] = {}  # in the disk queue
         self._postponed: Final[set[TopicPartition]] = set()  # no disk space or handle: `retry`
         self._refusal: str | None = None  # of the log that was postponed last
         self._unusable: Final[dict[TopicPartition, TopicId]] = {}  # their logs have failed
         self.reported: Final = ReportedLogs(broker_id, self.drivers)
-        self._untold: Final = rules.untold_news()
+        self._pending_updates: Final = rules.pending_updates()
         self._limits: Final[dict[str, TopicLimits]] = {}
         self._defaults: Final = TopicDefaults(broker_id, settings, logs)
 
-    def connect(self, around: Surroundings) -> None:
+    def connect(self, around: PartitionDependencies) -> None:
         """Set the receivers of the partitions' effects."""
         self._around = around
         self.reported.send = around.report
@@ -95,7 +95,7 @@ class ReplicaSet:
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> list[TopicPartition]:
         """Apply an image; return the partitions that it has changed or removed so far.
 
-        `tell_slice` applies the further slices. New replicas are opened when this returns, or
+        `apply_slice` applies the further slices. New replicas are opened when this returns, or
         later.
         """
         self.reported.new.note(delta, self.image, image)
@@ -107,18 +107,18 @@ class ReplicaSet:
         concerned = [*self._remove_deleted(delta), *self._configure(delta)]
         if self._defaults.maybe_alter(image, self.drivers.values()):
             self._limits.clear()
-        self._untold.note(sorted({*delta.partitions, *concerned}))
+        self._pending_updates.note(sorted({*delta.partitions, *concerned}))
         if delta.brokers:
-            self._untold.note_brokers(self.drivers)
-        return concerned + self.tell_slice()
+            self._pending_updates.note_brokers(self.drivers)
+        return concerned + self.apply_slice()
 
-    def tell_slice(self) -> list[TopicPartition]:
+    def apply_slice(self) -> list[TopicPartition]:
         """Apply the newest image to a slice of replicas; return the slice's changed partitions."""
-        news = self._untold.take()
-        self._is_telling = True  # a log that opens meanwhile is not the last one of the slice
+        news = self._pending_updates.take()
+        self._is_applying = True  # a log that opens meanwhile is not the last one of the slice
         for at in news.partitions:
             self._publish_partition(at)
-        self._is_telling = False
+        self._is_applying = False
         published = events.BrokersPublished(brokers=self.image.brokers)
         for at in news.of_brokers:
             driver = self.drivers.get(at)
@@ -127,9 +127,9 @@ class ReplicaSet:
         return news.partitions
 
     @property
-    def has_untold(self) -> bool:
-        """Whether changes are left for `tell_slice`."""
-        return (self._is_telling or len(self._untold) > 0) and not self._is_stopping
+    def has_pending_updates(self) -> bool:
+        """Whether changes are left for `apply_slice`."""
+        return (self._is_applying or len(self._pending_updates) > 0) and not self._is_stopping
 
     @property
     def settings(self) -> BrokerSettings:
@@ -139,7 +139,7 @@ class ReplicaSet:
     @property
     def is_opening(self) -> bool:
         """Whether logs are still to be opened, or may be in changes not applied yet."""
-        return self.has_untold or self.left_to_open > 0
+        return self.has_pending_updates or self.left_to_open > 0
 
     @property
     def left_to_open(self) -> int:

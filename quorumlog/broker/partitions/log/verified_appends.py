@@ -130,7 +130,7 @@ class VerifiedAppends:
 
     def _answered(self, key: _Key, guard: Guard, outcome: ErrorCode | None) -> None:
         driver = self._drivers.get(key[0])
-        if driver is not None and driver.is_exchanging:
+        if driver is not None and driver.is_swapping_log:
             driver.hold(partial(self._answered, key, guard, outcome))
             return
         error_code = ErrorCode.NOT_ENOUGH_REPLICAS if outcome is None else outcome

@@ -50,5 +50,6 @@ leader refuses a marker with TRANSACTION_COORDINATOR_FENCED, there is a newer co
 refuses all requests and sends no markers, until it is dropped or gets `BecameLeader` again.
 
 The states of a transactional id and their legal changes are the table `states.TRANSITIONS`. The
-rules (`rules.TransactionRules`): `Initialization`, `Adding`, `Ending`, `Markers`, `Expiry`.
+rules (`rules.TransactionRules`): `ProducerInitialization`, `PartitionAdditions`, `TransactionEnd`,
+`Markers`, `Expiry`.
 """

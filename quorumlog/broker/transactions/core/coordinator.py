@@ -11,9 +11,9 @@ from typing import Final, assert_never
 from quorumlog.backoff import Backoff
 from quorumlog.broker.transactions.core import events
 from quorumlog.broker.transactions.core.deadlines import Deadlines
+from quorumlog.broker.transactions.core.descriptions import describe, list_transactions
 from quorumlog.broker.transactions.core.effects import Effect
 from quorumlog.broker.transactions.core.events import Event
-from quorumlog.broker.transactions.core.listing import describe, list_transactions
 from quorumlog.broker.transactions.core.outbox import TransactionOutbox
 from quorumlog.broker.transactions.core.records import TransactionRecord, decode, encode
 from quorumlog.broker.transactions.core.requests import (
@@ -187,7 +187,7 @@ class TransactionCoordinator:
     def _after_change(self, now_ms: int, transactional_id: str, error_code: ErrorCode) -> None:
         transaction = self.transactions.get(transactional_id)
         if transaction is not None and error_code is ErrorCode.NONE and not self._is_superseded:
-            self._markers.go_on(transaction, now_ms)
+            self._markers.resume(transaction, now_ms)
         self._settle(now_ms, transactional_id)
 
     def _handle_allocated(self, now_ms: int, event: events.ProducerIdAllocated) -> None:
@@ -212,7 +212,7 @@ class TransactionCoordinator:
 
     def _maybe_complete(self, transaction: Transaction, now_ms: int) -> None:
         if not transaction.unmarked and not self._is_superseded:
-            self._markers.go_on(transaction, now_ms)
+            self._markers.resume(transaction, now_ms)
         self._settle(now_ms, transaction.transactional_id)
 
     # --- Time ---
@@ -226,7 +226,7 @@ class TransactionCoordinator:
             if transaction.state is TransactionState.ONGOING:
                 self._ending.fence(transaction, now_ms, lambda _now_ms, _error_code: None)
             elif transaction.state in PREPARED:
-                self._markers.go_on(transaction, now_ms)
+                self._markers.resume(transaction, now_ms)
             else:
                 self._expiry.maybe_expire(transaction, now_ms)
         self._expiry.write_tombstones()
@@ -236,7 +236,7 @@ class TransactionCoordinator:
 
     def _settle(self, now_ms: int, transactional_id: str) -> None:
         """Handle the additions held for an id that may have changed, then `_note` it."""
-        self._adding.go_on(self.transactions.get(transactional_id), now_ms, transactional_id)
+        self._adding.resume(self.transactions.get(transactional_id), now_ms, transactional_id)
         self._note(transactional_id)
 
     def _note(self, transactional_id: str) -> None:

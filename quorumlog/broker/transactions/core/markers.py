@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from quorumlog.backoff import Backoff
-from quorumlog.broker.transactions.core.adding import Adding
 from quorumlog.broker.transactions.core.effects import SendMarkers
 from quorumlog.broker.transactions.core.events import MarkersWritten
 from quorumlog.broker.transactions.core.outbox import TransactionOutbox
+from quorumlog.broker.transactions.core.partition_additions import PartitionAdditions
 from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -21,13 +21,15 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, TopicPartition
 class Markers:
     """Sends markers. `coordinator_epoch`: the leader epoch of our `__transaction_state` log."""
 
-    def __init__(self, outbox: TransactionOutbox, backoff: Backoff, adding: Adding) -> None:
+    def __init__(
+        self, outbox: TransactionOutbox, backoff: Backoff, adding: PartitionAdditions
+    ) -> None:
         self.coordinator_epoch: Epoch = NO_EPOCH
         self._outbox: Final = outbox
         self._adding: Final = adding
         self._backoff: Final = backoff
 
-    def go_on(self, transaction: Transaction, now_ms: int) -> None:
+    def resume(self, transaction: Transaction, now_ms: int) -> None:
         """Send the markers that are neither written nor under way; if all are written, complete."""
         if transaction.state not in PREPARED or transaction.pending is not None:
             return

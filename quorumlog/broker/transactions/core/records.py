@@ -97,10 +97,7 @@ class _Partitions(Struct):
     topic: str = ""
     partition_ids: list[int] = field(default_factory=list)
 
-    FIELDS = (
-        Field("topic", "string", "0+"),
-        Field("partition_ids", ["int32"], "0+"),
-    )
+    FIELDS = (Field("topic", "string", "0+"), Field("partition_ids", ["int32"], "0+"))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,9 +194,7 @@ def decode(key: bytes, value: bytes | None) -> TransactionRecord:
     if wrong is not None:
         raise MalformedFrame(f"{transactional_id}: {wrong}")
     return TransactionRecord(
-        transactional_id=transactional_id,
-        metadata=metadata,
-        value_version=_version_of(value),
+        transactional_id=transactional_id, metadata=metadata, value_version=_version_of(value)
     )
 
 

@@ -10,11 +10,7 @@ from typing import Final
 
 from quorumlog.backoff import Backoff
 from quorumlog.broker.transactions.core.records import TransactionMetadata, contradiction
-from quorumlog.broker.transactions.core.requests import (
-    EPOCH_BUMP,
-    NO_PRODUCER,
-    ProducerIdAndEpoch,
-)
+from quorumlog.broker.transactions.core.requests import EPOCH_BUMP, NO_PRODUCER, ProducerIdAndEpoch
 from quorumlog.broker.transactions.core.states import (
     PREPARED,
     TRANSITIONS,

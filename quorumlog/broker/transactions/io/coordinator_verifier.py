@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.transactions.io.broker_channels import (
-    BrokerChannels,
-    Peers,
-    error_code_of,
-)
+from quorumlog.broker.transactions.io.broker_channels import BrokerChannels, Peers, error_code_of
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition

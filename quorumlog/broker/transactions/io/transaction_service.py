@@ -170,10 +170,7 @@ class TransactionService:
         self._markers.send(markers, by_leader, partial(self._written, of, markers))
 
     def _written(
-        self,
-        of: TopicPartition,
-        markers: SendMarkers,
-        errors: Mapping[TopicPartition, ErrorCode],
+        self, of: TopicPartition, markers: SendMarkers, errors: Mapping[TopicPartition, ErrorCode]
     ) -> None:
         self._shards.feed(of, markers.written(errors))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from quorumlog.chaos.checkers.checker import Checker
-from quorumlog.chaos.checking.parts.cutting import Cuts, spread
+from quorumlog.chaos.checking.parts.table_cuts import Cuts, spread
 
 HOT: Final = 2_000_000  # messages of a key; a larger key is split
 MICRO_PER_RANGE: Final = 1_000_000

@@ -19,7 +19,10 @@ from quorumlog.chaos.checkers.checker import Checker, Facts, Ranges, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.registry import DEFAULT_MODEL, find_checker
 from quorumlog.chaos.checkers.verdict import Partial, Verdict
-from quorumlog.chaos.checking.parts.cutting import (
+from quorumlog.chaos.checking.parts.plan import Plan, plan_of
+from quorumlog.chaos.checking.parts.row_groups import find_row_groups
+from quorumlog.chaos.checking.parts.survey import Look, Survey, look, survey_of
+from quorumlog.chaos.checking.parts.table_cuts import (
     Cuts,
     cut_by_key,
     cut_by_process,
@@ -27,9 +30,6 @@ from quorumlog.chaos.checking.parts.cutting import (
     unpack,
     unshared,
 )
-from quorumlog.chaos.checking.parts.plan import Plan, plan_of
-from quorumlog.chaos.checking.parts.row_groups import find_row_groups
-from quorumlog.chaos.checking.parts.survey import Look, Survey, look, survey_of
 from quorumlog.chaos.checking.spark.executors import executors_expected
 from quorumlog.chaos.checking.spark.inputs import Input, files, remote, remote_metadata, table_of
 from quorumlog.chaos.checking.spark.session import cores, spark_session
@@ -152,11 +152,7 @@ def _check(
 
 
 def _check_whole(
-    blocks: "RDD[Numbered]",
-    doubted: Sequence[Cuts],
-    checker: Checker,
-    ranges: Ranges,
-    facts: Facts,
+    blocks: "RDD[Numbered]", doubted: Sequence[Cuts], checker: Checker, ranges: Ranges, facts: Facts
 ) -> list[Partial]:
     """Check the keys that ranges did not prove clean: the blocks of each go to one task."""
     key_of = {part: key for key, cuts in enumerate(doubted) for part in cuts.parts}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from quorumlog.chaos.checking.parts.cutting import pack, unpack
 from quorumlog.chaos.checking.parts.row_groups import ROWS_PER_CHUNK, RowGroups, read_groups
+from quorumlog.chaos.checking.parts.table_cuts import pack, unpack
 from quorumlog.chaos.checking.spark.session import cores
 from quorumlog.chaos.history.files import PARQUET
 from quorumlog.chaos.history.model import HistoryError

@@ -172,10 +172,7 @@ def _start(
         java_home = make_java_home(
             workspace / "java", find_java(), log=log, pid_file=workspace / jvm.PID_FILE
         )
-        with (
-            _environment(JAVA_HOME=str(java_home), **_python_of(master, conf)),
-            _own_ctrl_c(),
-        ):
+        with _environment(JAVA_HOME=str(java_home), **_python_of(master, conf)), _own_ctrl_c():
             session: SparkSession = builder.getOrCreate()
     except (PySparkRuntimeError, Py4JError, OSError) as error:
         said = in_short(log.read_text(encoding="utf-8", errors="replace"))

@@ -2,10 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from quorumlog.wire.codec.records import (
-    decode_batch,
-    iterate_headers,
-)
+from quorumlog.wire.codec.records import decode_batch, iterate_headers
 
 CONTROL: Final = b"LeaderChange"
 VOTERS: Final = b"Voters "  # and the value of the record

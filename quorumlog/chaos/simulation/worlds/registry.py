@@ -15,11 +15,7 @@ from quorumlog.chaos.simulation.worlds.quorum.world import (
     draw_quorum_options,
     draw_voters_options,
 )
-from quorumlog.chaos.simulation.worlds.world_kind import (
-    LOG_FAULTS,
-    QUORUM_FAULTS,
-    WorldKind,
-)
+from quorumlog.chaos.simulation.worlds.world_kind import LOG_FAULTS, QUORUM_FAULTS, WorldKind
 
 _QUORUM_HUNT: Final = Hunt(role="metadata-leader", files=("", "quorum-state"))
 _KINDS: Final = (

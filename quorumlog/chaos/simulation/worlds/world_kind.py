@@ -66,11 +66,7 @@ class WorldKind:
             hunt=self.hunt,
         )
         return Schedule(
-            seed=seed,
-            duration_us=duration_us,
-            actions=actions,
-            workload=self.name,
-            options=options,
+            seed=seed, duration_us=duration_us, actions=actions, workload=self.name, options=options
         )
 
     def check_schedule(self, schedule: Schedule) -> None:

@@ -14,10 +14,7 @@ class AddOffsetsToTxnResponse(Response):
     API_KEY = 25
     VERSIONS = range(0, 5)
     FLEXIBLE_SINCE = 3
-    FIELDS = (
-        Field("throttle_time_ms", "int32", "0+"),
-        Field("error_code", "int16", "0+"),
-    )
+    FIELDS = (Field("throttle_time_ms", "int32", "0+"), Field("error_code", "int16", "0+"))
 
     def __init__(self, *, throttle_time_ms: int = 0, error_code: int = 0) -> None:
         self.throttle_time_ms = throttle_time_ms

@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, Field, Request, Response, Struct
 
 class AddPartitionsToTxnPartitionResult(Struct):
     __slots__ = ("partition_index", "partition_error_code")
-    FIELDS = (
-        Field("partition_index", "int32", "0+"),
-        Field("partition_error_code", "int16", "0+"),
-    )
+    FIELDS = (Field("partition_index", "int32", "0+"), Field("partition_error_code", "int16", "0+"))
 
     def __init__(self, *, partition_index: int = 0, partition_error_code: int = 0) -> None:
         self.partition_index = partition_index
@@ -92,10 +89,7 @@ class AddPartitionsToTxnResponse(Response):
 
 class AddPartitionsToTxnTopic(Struct):
     __slots__ = ("name", "partitions")
-    FIELDS = (
-        Field("name", "string", "0+"),
-        Field("partitions", ["int32"], "0+"),
-    )
+    FIELDS = (Field("name", "string", "0+"), Field("partitions", ["int32"], "0+"))
 
     def __init__(self, *, name: str = "", partitions: list[int] = EMPTY) -> None:
         self.name = name

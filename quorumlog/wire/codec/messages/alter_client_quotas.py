@@ -46,10 +46,7 @@ class AlterClientQuotasResponse(Response):
     API_KEY = 49
     VERSIONS = range(0, 2)
     FLEXIBLE_SINCE = 1
-    FIELDS = (
-        Field("throttle_time_ms", "int32", "0+"),
-        Field("entries", [ResponseEntryData], "0+"),
-    )
+    FIELDS = (Field("throttle_time_ms", "int32", "0+"), Field("entries", [ResponseEntryData], "0+"))
 
     def __init__(
         self, *, throttle_time_ms: int = 0, entries: list[ResponseEntryData] = EMPTY
@@ -86,10 +83,7 @@ class OpData(Struct):
 
 class RequestEntryData(Struct):
     __slots__ = ("entity", "ops")
-    FIELDS = (
-        Field("entity", [RequestEntityData], "0+"),
-        Field("ops", [OpData], "0+"),
-    )
+    FIELDS = (Field("entity", [RequestEntityData], "0+"), Field("ops", [OpData], "0+"))
 
     def __init__(
         self, *, entity: list[RequestEntityData] = EMPTY, ops: list[OpData] = EMPTY
@@ -103,10 +97,7 @@ class AlterClientQuotasRequest(Request[AlterClientQuotasResponse]):
     API_KEY = 49
     VERSIONS = range(0, 2)
     FLEXIBLE_SINCE = 1
-    FIELDS = (
-        Field("entries", [RequestEntryData], "0+"),
-        Field("validate_only", "bool", "0+"),
-    )
+    FIELDS = (Field("entries", [RequestEntryData], "0+"), Field("validate_only", "bool", "0+"))
 
     def __init__(
         self, *, entries: list[RequestEntryData] = EMPTY, validate_only: bool = False

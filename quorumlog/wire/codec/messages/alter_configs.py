@@ -51,10 +51,7 @@ class AlterConfigsResponse(Response):
 
 class AlterableConfig(Struct):
     __slots__ = ("name", "value")
-    FIELDS = (
-        Field("name", "string", "0+"),
-        Field("value", "string", "0+", nullable="0+"),
-    )
+    FIELDS = (Field("name", "string", "0+"), Field("value", "string", "0+", nullable="0+"))
 
     def __init__(self, *, name: str = "", value: str | None = None) -> None:
         self.name = name

@@ -88,10 +88,7 @@ class ReassignablePartition(Struct):
 
 class ReassignableTopic(Struct):
     __slots__ = ("name", "partitions")
-    FIELDS = (
-        Field("name", "string", "0+"),
-        Field("partitions", [ReassignablePartition], "0+"),
-    )
+    FIELDS = (Field("name", "string", "0+"), Field("partitions", [ReassignablePartition], "0+"))
 
     def __init__(self, *, name: str = "", partitions: list[ReassignablePartition] = EMPTY) -> None:
         self.name = name

@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, Field, Request, Response, Struct
 
 class AlterReplicaLogDirPartitionResult(Struct):
     __slots__ = ("partition_index", "error_code")
-    FIELDS = (
-        Field("partition_index", "int32", "1+"),
-        Field("error_code", "int16", "1+"),
-    )
+    FIELDS = (Field("partition_index", "int32", "1+"), Field("error_code", "int16", "1+"))
 
     def __init__(self, *, partition_index: int = 0, error_code: int = 0) -> None:
         self.partition_index = partition_index
@@ -54,10 +51,7 @@ class AlterReplicaLogDirsResponse(Response):
 
 class AlterReplicaLogDirTopic(Struct):
     __slots__ = ("name", "partitions")
-    FIELDS = (
-        Field("name", "string", "1+"),
-        Field("partitions", ["int32"], "1+"),
-    )
+    FIELDS = (Field("name", "string", "1+"), Field("partitions", ["int32"], "1+"))
 
     def __init__(self, *, name: str = "", partitions: list[int] = EMPTY) -> None:
         self.name = name
@@ -66,10 +60,7 @@ class AlterReplicaLogDirTopic(Struct):
 
 class AlterReplicaLogDir(Struct):
     __slots__ = ("path", "topics")
-    FIELDS = (
-        Field("path", "string", "1+"),
-        Field("topics", [AlterReplicaLogDirTopic], "1+"),
-    )
+    FIELDS = (Field("path", "string", "1+"), Field("topics", [AlterReplicaLogDirTopic], "1+"))
 
     def __init__(self, *, path: str = "", topics: list[AlterReplicaLogDirTopic] = EMPTY) -> None:
         self.path = path

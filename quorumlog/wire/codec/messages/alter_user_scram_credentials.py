@@ -44,10 +44,7 @@ class AlterUserScramCredentialsResponse(Response):
 
 class ScramCredentialDeletion(Struct):
     __slots__ = ("name", "mechanism")
-    FIELDS = (
-        Field("name", "string", "0+"),
-        Field("mechanism", "int8", "0+"),
-    )
+    FIELDS = (Field("name", "string", "0+"), Field("mechanism", "int8", "0+"))
 
     def __init__(self, *, name: str = "", mechanism: int = 0) -> None:
         self.name = name

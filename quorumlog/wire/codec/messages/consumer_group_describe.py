@@ -146,10 +146,7 @@ class ConsumerGroupDescribeResponse(Response):
     API_KEY = 69
     VERSIONS = range(0, 2)
     FLEXIBLE_SINCE = 0
-    FIELDS = (
-        Field("throttle_time_ms", "int32", "0+"),
-        Field("groups", [DescribedGroup], "0+"),
-    )
+    FIELDS = (Field("throttle_time_ms", "int32", "0+"), Field("groups", [DescribedGroup], "0+"))
 
     def __init__(self, *, throttle_time_ms: int = 0, groups: list[DescribedGroup] = EMPTY) -> None:
         self.throttle_time_ms = throttle_time_ms

@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, ZERO_UUID, Field, Request, Respo
 
 class ResponseTopicPartitions(Struct):
     __slots__ = ("topic_id", "partitions")
-    FIELDS = (
-        Field("topic_id", "uuid", "0+"),
-        Field("partitions", ["int32"], "0+"),
-    )
+    FIELDS = (Field("topic_id", "uuid", "0+"), Field("partitions", ["int32"], "0+"))
 
     def __init__(self, *, topic_id: bytes = ZERO_UUID, partitions: list[int] = EMPTY) -> None:
         self.topic_id = topic_id
@@ -74,10 +71,7 @@ class ConsumerGroupHeartbeatResponse(Response):
 
 class RequestTopicPartitions(Struct):
     __slots__ = ("topic_id", "partitions")
-    FIELDS = (
-        Field("topic_id", "uuid", "0+"),
-        Field("partitions", ["int32"], "0+"),
-    )
+    FIELDS = (Field("topic_id", "uuid", "0+"), Field("partitions", ["int32"], "0+"))
 
     def __init__(self, *, topic_id: bytes = ZERO_UUID, partitions: list[int] = EMPTY) -> None:
         self.topic_id = topic_id

@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, Field, Message, Struct
 
 class TopicPartition(Struct):
     __slots__ = ("topic", "partitions")
-    FIELDS = (
-        Field("topic", "string", "1+"),
-        Field("partitions", ["int32"], "1+"),
-    )
+    FIELDS = (Field("topic", "string", "1+"), Field("partitions", ["int32"], "1+"))
 
     def __init__(self, *, topic: str = "", partitions: list[int] = EMPTY) -> None:
         self.topic = topic

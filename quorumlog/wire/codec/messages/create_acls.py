@@ -26,10 +26,7 @@ class CreateAclsResponse(Response):
     API_KEY = 30
     VERSIONS = range(1, 4)
     FLEXIBLE_SINCE = 2
-    FIELDS = (
-        Field("throttle_time_ms", "int32", "1+"),
-        Field("results", [AclCreationResult], "1+"),
-    )
+    FIELDS = (Field("throttle_time_ms", "int32", "1+"), Field("results", [AclCreationResult], "1+"))
 
     def __init__(
         self, *, throttle_time_ms: int = 0, results: list[AclCreationResult] = EMPTY

@@ -98,10 +98,7 @@ class CreateTopicsResponse(Response):
 
 class CreatableReplicaAssignment(Struct):
     __slots__ = ("partition_index", "broker_ids")
-    FIELDS = (
-        Field("partition_index", "int32", "2+"),
-        Field("broker_ids", ["int32"], "2+"),
-    )
+    FIELDS = (Field("partition_index", "int32", "2+"), Field("broker_ids", ["int32"], "2+"))
 
     def __init__(self, *, partition_index: int = 0, broker_ids: list[int] = EMPTY) -> None:
         self.partition_index = partition_index
@@ -110,10 +107,7 @@ class CreatableReplicaAssignment(Struct):
 
 class CreatableTopicConfig(Struct):
     __slots__ = ("name", "value")
-    FIELDS = (
-        Field("name", "string", "2+"),
-        Field("value", "string", "2+", nullable="2+"),
-    )
+    FIELDS = (Field("name", "string", "2+"), Field("value", "string", "2+", nullable="2+"))
 
     def __init__(self, *, name: str = "", value: str | None = None) -> None:
         self.name = name

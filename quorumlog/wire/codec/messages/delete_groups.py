@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, Field, Request, Response, Struct
 
 class DeletableGroupResult(Struct):
     __slots__ = ("group_id", "error_code")
-    FIELDS = (
-        Field("group_id", "string", "0+"),
-        Field("error_code", "int16", "0+"),
-    )
+    FIELDS = (Field("group_id", "string", "0+"), Field("error_code", "int16", "0+"))
 
     def __init__(self, *, group_id: str = "", error_code: int = 0) -> None:
         self.group_id = group_id

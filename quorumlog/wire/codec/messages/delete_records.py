@@ -58,10 +58,7 @@ class DeleteRecordsResponse(Response):
 
 class DeleteRecordsPartition(Struct):
     __slots__ = ("partition_index", "offset")
-    FIELDS = (
-        Field("partition_index", "int32", "0+"),
-        Field("offset", "int64", "0+"),
-    )
+    FIELDS = (Field("partition_index", "int32", "0+"), Field("offset", "int64", "0+"))
 
     def __init__(self, *, partition_index: int = 0, offset: int = 0) -> None:
         self.partition_index = partition_index
@@ -70,10 +67,7 @@ class DeleteRecordsPartition(Struct):
 
 class DeleteRecordsTopic(Struct):
     __slots__ = ("name", "partitions")
-    FIELDS = (
-        Field("name", "string", "0+"),
-        Field("partitions", [DeleteRecordsPartition], "0+"),
-    )
+    FIELDS = (Field("name", "string", "0+"), Field("partitions", [DeleteRecordsPartition], "0+"))
 
     def __init__(self, *, name: str = "", partitions: list[DeleteRecordsPartition] = EMPTY) -> None:
         self.name = name
@@ -85,10 +79,7 @@ class DeleteRecordsRequest(Request[DeleteRecordsResponse]):
     API_KEY = 21
     VERSIONS = range(0, 3)
     FLEXIBLE_SINCE = 2
-    FIELDS = (
-        Field("topics", [DeleteRecordsTopic], "0+"),
-        Field("timeout_ms", "int32", "0+"),
-    )
+    FIELDS = (Field("topics", [DeleteRecordsTopic], "0+"), Field("timeout_ms", "int32", "0+"))
 
     def __init__(self, *, topics: list[DeleteRecordsTopic] = EMPTY, timeout_ms: int = 0) -> None:
         self.topics = [] if topics is EMPTY else topics

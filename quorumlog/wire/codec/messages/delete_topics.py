@@ -51,10 +51,7 @@ class DeleteTopicsResponse(Response):
 
 class DeleteTopicState(Struct):
     __slots__ = ("name", "topic_id")
-    FIELDS = (
-        Field("name", "string", "6+", nullable="6+"),
-        Field("topic_id", "uuid", "6+"),
-    )
+    FIELDS = (Field("name", "string", "6+", nullable="6+"), Field("topic_id", "uuid", "6+"))
 
     def __init__(self, *, name: str | None = None, topic_id: bytes = ZERO_UUID) -> None:
         self.name = name

@@ -23,10 +23,7 @@ class EntityData(Struct):
 
 class ValueData(Struct):
     __slots__ = ("key", "value")
-    FIELDS = (
-        Field("key", "string", "0+"),
-        Field("value", "float64", "0+"),
-    )
+    FIELDS = (Field("key", "string", "0+"), Field("value", "float64", "0+"))
 
     def __init__(self, *, key: str = "", value: float = 0.0) -> None:
         self.key = key
@@ -35,10 +32,7 @@ class ValueData(Struct):
 
 class EntryData(Struct):
     __slots__ = ("entity", "values")
-    FIELDS = (
-        Field("entity", [EntityData], "0+"),
-        Field("values", [ValueData], "0+"),
-    )
+    FIELDS = (Field("entity", [EntityData], "0+"), Field("values", [ValueData], "0+"))
 
     def __init__(
         self, *, entity: list[EntityData] = EMPTY, values: list[ValueData] = EMPTY
@@ -94,10 +88,7 @@ class DescribeClientQuotasRequest(Request[DescribeClientQuotasResponse]):
     API_KEY = 48
     VERSIONS = range(0, 2)
     FLEXIBLE_SINCE = 1
-    FIELDS = (
-        Field("components", [ComponentData], "0+"),
-        Field("strict", "bool", "0+"),
-    )
+    FIELDS = (Field("components", [ComponentData], "0+"), Field("strict", "bool", "0+"))
 
     def __init__(self, *, components: list[ComponentData] = EMPTY, strict: bool = False) -> None:
         self.components = [] if components is EMPTY else components

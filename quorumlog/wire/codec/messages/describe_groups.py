@@ -94,10 +94,7 @@ class DescribeGroupsResponse(Response):
     API_KEY = 15
     VERSIONS = range(0, 7)
     FLEXIBLE_SINCE = 5
-    FIELDS = (
-        Field("throttle_time_ms", "int32", "1+"),
-        Field("groups", [DescribedGroup], "0+"),
-    )
+    FIELDS = (Field("throttle_time_ms", "int32", "1+"), Field("groups", [DescribedGroup], "0+"))
 
     def __init__(self, *, throttle_time_ms: int = 0, groups: list[DescribedGroup] = EMPTY) -> None:
         self.throttle_time_ms = throttle_time_ms

@@ -34,10 +34,7 @@ class DescribeLogDirsPartition(Struct):
 
 class DescribeLogDirsTopic(Struct):
     __slots__ = ("name", "partitions")
-    FIELDS = (
-        Field("name", "string", "1+"),
-        Field("partitions", [DescribeLogDirsPartition], "1+"),
-    )
+    FIELDS = (Field("name", "string", "1+"), Field("partitions", [DescribeLogDirsPartition], "1+"))
 
     def __init__(
         self, *, name: str = "", partitions: list[DescribeLogDirsPartition] = EMPTY
@@ -100,10 +97,7 @@ class DescribeLogDirsResponse(Response):
 
 class DescribableLogDirTopic(Struct):
     __slots__ = ("topic", "partitions")
-    FIELDS = (
-        Field("topic", "string", "1+"),
-        Field("partitions", ["int32"], "1+"),
-    )
+    FIELDS = (Field("topic", "string", "1+"), Field("partitions", ["int32"], "1+"))
 
     def __init__(self, *, topic: str = "", partitions: list[int] = EMPTY) -> None:
         self.topic = topic

@@ -70,10 +70,7 @@ class PartitionResponse(Struct):
 
 class TopicResponse(Struct):
     __slots__ = ("name", "partitions")
-    FIELDS = (
-        Field("name", "string", "0+"),
-        Field("partitions", [PartitionResponse], "0+"),
-    )
+    FIELDS = (Field("name", "string", "0+"), Field("partitions", [PartitionResponse], "0+"))
 
     def __init__(self, *, name: str = "", partitions: list[PartitionResponse] = EMPTY) -> None:
         self.name = name
@@ -85,10 +82,7 @@ class DescribeProducersResponse(Response):
     API_KEY = 61
     VERSIONS = range(0, 1)
     FLEXIBLE_SINCE = 0
-    FIELDS = (
-        Field("throttle_time_ms", "int32", "0+"),
-        Field("topics", [TopicResponse], "0+"),
-    )
+    FIELDS = (Field("throttle_time_ms", "int32", "0+"), Field("topics", [TopicResponse], "0+"))
 
     def __init__(self, *, throttle_time_ms: int = 0, topics: list[TopicResponse] = EMPTY) -> None:
         self.throttle_time_ms = throttle_time_ms
@@ -97,10 +91,7 @@ class DescribeProducersResponse(Response):
 
 class TopicRequest(Struct):
     __slots__ = ("name", "partition_indexes")
-    FIELDS = (
-        Field("name", "string", "0+"),
-        Field("partition_indexes", ["int32"], "0+"),
-    )
+    FIELDS = (Field("name", "string", "0+"), Field("partition_indexes", ["int32"], "0+"))
 
     def __init__(self, *, name: str = "", partition_indexes: list[int] = EMPTY) -> None:
         self.name = name

@@ -115,10 +115,7 @@ class Listener(Struct):
 
 class Node(Struct):
     __slots__ = ("node_id", "listeners")
-    FIELDS = (
-        Field("node_id", "int32", "2+"),
-        Field("listeners", [Listener], "2+"),
-    )
+    FIELDS = (Field("node_id", "int32", "2+"), Field("listeners", [Listener], "2+"))
 
     def __init__(self, *, node_id: int = 0, listeners: list[Listener] = EMPTY) -> None:
         self.node_id = node_id

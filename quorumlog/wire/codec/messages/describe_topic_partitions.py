@@ -95,10 +95,7 @@ class DescribeTopicPartitionsResponseTopic(Struct):
 
 class ResponseCursor(Struct):
     __slots__ = ("topic_name", "partition_index")
-    FIELDS = (
-        Field("topic_name", "string", "0+"),
-        Field("partition_index", "int32", "0+"),
-    )
+    FIELDS = (Field("topic_name", "string", "0+"), Field("partition_index", "int32", "0+"))
 
     def __init__(self, *, topic_name: str = "", partition_index: int = 0) -> None:
         self.topic_name = topic_name
@@ -138,10 +135,7 @@ class TopicRequest(Struct):
 
 class RequestCursor(Struct):
     __slots__ = ("topic_name", "partition_index")
-    FIELDS = (
-        Field("topic_name", "string", "0+"),
-        Field("partition_index", "int32", "0+"),
-    )
+    FIELDS = (Field("topic_name", "string", "0+"), Field("partition_index", "int32", "0+"))
 
     def __init__(self, *, topic_name: str = "", partition_index: int = 0) -> None:
         self.topic_name = topic_name

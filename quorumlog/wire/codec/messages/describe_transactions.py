@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, Field, Request, Response, Struct
 
 class TopicData(Struct):
     __slots__ = ("topic", "partitions")
-    FIELDS = (
-        Field("topic", "string", "0+"),
-        Field("partitions", ["int32"], "0+"),
-    )
+    FIELDS = (Field("topic", "string", "0+"), Field("partitions", ["int32"], "0+"))
 
     def __init__(self, *, topic: str = "", partitions: list[int] = EMPTY) -> None:
         self.topic = topic

@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, Field, Request, Response, Struct
 
 class CredentialInfo(Struct):
     __slots__ = ("mechanism", "iterations")
-    FIELDS = (
-        Field("mechanism", "int8", "0+"),
-        Field("iterations", "int32", "0+"),
-    )
+    FIELDS = (Field("mechanism", "int8", "0+"), Field("iterations", "int32", "0+"))
 
     def __init__(self, *, mechanism: int = 0, iterations: int = 0) -> None:
         self.mechanism = mechanism

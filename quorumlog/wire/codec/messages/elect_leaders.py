@@ -27,10 +27,7 @@ class PartitionResult(Struct):
 
 class ReplicaElectionResult(Struct):
     __slots__ = ("topic", "partition_result")
-    FIELDS = (
-        Field("topic", "string", "0+"),
-        Field("partition_result", [PartitionResult], "0+"),
-    )
+    FIELDS = (Field("topic", "string", "0+"), Field("partition_result", [PartitionResult], "0+"))
 
     def __init__(self, *, topic: str = "", partition_result: list[PartitionResult] = EMPTY) -> None:
         self.topic = topic
@@ -64,10 +61,7 @@ class ElectLeadersResponse(Response):
 
 class TopicPartitions(Struct):
     __slots__ = ("topic", "partitions")
-    FIELDS = (
-        Field("topic", "string", "0+"),
-        Field("partitions", ["int32"], "0+"),
-    )
+    FIELDS = (Field("topic", "string", "0+"), Field("partitions", ["int32"], "0+"))
 
     def __init__(self, *, topic: str = "", partitions: list[int] = EMPTY) -> None:
         self.topic = topic

@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, ZERO_UUID, Field, Records, Reque
 
 class EpochEndOffset(Struct):
     __slots__ = ("epoch", "end_offset")
-    FIELDS = (
-        Field("epoch", "int32", "12+"),
-        Field("end_offset", "int64", "12+"),
-    )
+    FIELDS = (Field("epoch", "int32", "12+"), Field("end_offset", "int64", "12+"))
 
     def __init__(self, *, epoch: int = -1, end_offset: int = -1) -> None:
         self.epoch = epoch
@@ -23,10 +20,7 @@ class EpochEndOffset(Struct):
 
 class LeaderIdAndEpoch(Struct):
     __slots__ = ("leader_id", "leader_epoch")
-    FIELDS = (
-        Field("leader_id", "int32", "12+"),
-        Field("leader_epoch", "int32", "12+"),
-    )
+    FIELDS = (Field("leader_id", "int32", "12+"), Field("leader_epoch", "int32", "12+"))
 
     def __init__(self, *, leader_id: int = -1, leader_epoch: int = -1) -> None:
         self.leader_id = leader_id
@@ -35,10 +29,7 @@ class LeaderIdAndEpoch(Struct):
 
 class SnapshotId(Struct):
     __slots__ = ("end_offset", "epoch")
-    FIELDS = (
-        Field("end_offset", "int64", "12+"),
-        Field("epoch", "int32", "12+"),
-    )
+    FIELDS = (Field("end_offset", "int64", "12+"), Field("epoch", "int32", "12+"))
 
     def __init__(self, *, end_offset: int = -1, epoch: int = -1) -> None:
         self.end_offset = end_offset
@@ -47,10 +38,7 @@ class SnapshotId(Struct):
 
 class AbortedTransaction(Struct):
     __slots__ = ("producer_id", "first_offset")
-    FIELDS = (
-        Field("producer_id", "int64", "4+"),
-        Field("first_offset", "int64", "4+"),
-    )
+    FIELDS = (Field("producer_id", "int64", "4+"), Field("first_offset", "int64", "4+"))
 
     def __init__(self, *, producer_id: int = 0, first_offset: int = 0) -> None:
         self.producer_id = producer_id
@@ -182,10 +170,7 @@ class FetchResponse(Response):
 
 class ReplicaState(Struct):
     __slots__ = ("replica_id", "replica_epoch")
-    FIELDS = (
-        Field("replica_id", "int32", "15+"),
-        Field("replica_epoch", "int64", "15+"),
-    )
+    FIELDS = (Field("replica_id", "int32", "15+"), Field("replica_epoch", "int64", "15+"))
 
     def __init__(self, *, replica_id: int = -1, replica_epoch: int = -1) -> None:
         self.replica_id = replica_id

@@ -14,10 +14,7 @@ class HeartbeatResponse(Response):
     API_KEY = 12
     VERSIONS = range(0, 5)
     FLEXIBLE_SINCE = 4
-    FIELDS = (
-        Field("throttle_time_ms", "int32", "1+"),
-        Field("error_code", "int16", "0+"),
-    )
+    FIELDS = (Field("throttle_time_ms", "int32", "1+"), Field("error_code", "int16", "0+"))
 
     def __init__(self, *, throttle_time_ms: int = 0, error_code: int = 0) -> None:
         self.throttle_time_ms = throttle_time_ms

@@ -78,10 +78,7 @@ class JoinGroupResponse(Response):
 
 class JoinGroupRequestProtocol(Struct):
     __slots__ = ("name", "metadata")
-    FIELDS = (
-        Field("name", "string", "0+"),
-        Field("metadata", "bytes", "0+"),
-    )
+    FIELDS = (Field("name", "string", "0+"), Field("metadata", "bytes", "0+"))
 
     def __init__(self, *, name: str = "", metadata: bytes = b"") -> None:
         self.name = name

@@ -13,10 +13,7 @@ class KRaftVersionRecord(Message):
     __slots__ = ("version", "k_raft_version")
     VERSIONS = range(0, 1)
     FLEXIBLE_SINCE = 0
-    FIELDS = (
-        Field("version", "int16", "0+"),
-        Field("k_raft_version", "int16", "0+"),
-    )
+    FIELDS = (Field("version", "int16", "0+"), Field("k_raft_version", "int16", "0+"))
 
     def __init__(self, *, version: int = 0, k_raft_version: int = 0) -> None:
         self.version = version

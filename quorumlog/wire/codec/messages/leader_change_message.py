@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, ZERO_UUID, Field, Message, Struc
 
 class Voter(Struct):
     __slots__ = ("voter_id", "voter_directory_id")
-    FIELDS = (
-        Field("voter_id", "int32", "0+"),
-        Field("voter_directory_id", "uuid", "1+"),
-    )
+    FIELDS = (Field("voter_id", "int32", "0+"), Field("voter_directory_id", "uuid", "1+"))
 
     def __init__(self, *, voter_id: int = 0, voter_directory_id: bytes = ZERO_UUID) -> None:
         self.voter_id = voter_id

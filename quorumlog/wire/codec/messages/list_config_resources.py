@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, Field, Request, Response, Struct
 
 class ConfigResource(Struct):
     __slots__ = ("resource_name", "resource_type")
-    FIELDS = (
-        Field("resource_name", "string", "0+"),
-        Field("resource_type", "int8", "1+"),
-    )
+    FIELDS = (Field("resource_name", "string", "0+"), Field("resource_type", "int8", "1+"))
 
     def __init__(self, *, resource_name: str = "", resource_type: int = 16) -> None:
         self.resource_name = resource_name

@@ -56,10 +56,7 @@ class ListGroupsRequest(Request[ListGroupsResponse]):
     API_KEY = 16
     VERSIONS = range(0, 6)
     FLEXIBLE_SINCE = 3
-    FIELDS = (
-        Field("states_filter", ["string"], "4+"),
-        Field("types_filter", ["string"], "5+"),
-    )
+    FIELDS = (Field("states_filter", ["string"], "4+"), Field("types_filter", ["string"], "5+"))
 
     def __init__(
         self, *, states_filter: list[str] = EMPTY, types_filter: list[str] = EMPTY

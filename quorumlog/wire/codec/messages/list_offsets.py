@@ -84,10 +84,7 @@ class ListOffsetsPartition(Struct):
 
 class ListOffsetsTopic(Struct):
     __slots__ = ("name", "partitions")
-    FIELDS = (
-        Field("name", "string", "1+"),
-        Field("partitions", [ListOffsetsPartition], "1+"),
-    )
+    FIELDS = (Field("name", "string", "1+"), Field("partitions", [ListOffsetsPartition], "1+"))
 
     def __init__(self, *, name: str = "", partitions: list[ListOffsetsPartition] = EMPTY) -> None:
         self.name = name

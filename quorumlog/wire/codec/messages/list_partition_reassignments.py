@@ -74,10 +74,7 @@ class ListPartitionReassignmentsResponse(Response):
 
 class ListPartitionReassignmentsTopics(Struct):
     __slots__ = ("name", "partition_indexes")
-    FIELDS = (
-        Field("name", "string", "0+"),
-        Field("partition_indexes", ["int32"], "0+"),
-    )
+    FIELDS = (Field("name", "string", "0+"), Field("partition_indexes", ["int32"], "0+"))
 
     def __init__(self, *, name: str = "", partition_indexes: list[int] = EMPTY) -> None:
         self.name = name

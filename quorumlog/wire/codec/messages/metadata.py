@@ -148,10 +148,7 @@ class MetadataResponse(Response):
 
 class MetadataRequestTopic(Struct):
     __slots__ = ("topic_id", "name")
-    FIELDS = (
-        Field("topic_id", "uuid", "10+"),
-        Field("name", "string", "0+", nullable="10+"),
-    )
+    FIELDS = (Field("topic_id", "uuid", "10+"), Field("name", "string", "0+", nullable="10+"))
 
     def __init__(self, *, topic_id: bytes = ZERO_UUID, name: str | None = "") -> None:
         self.topic_id = topic_id

@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, ZERO_UUID, Field, Request, Respo
 
 class OffsetCommitResponsePartition(Struct):
     __slots__ = ("partition_index", "error_code")
-    FIELDS = (
-        Field("partition_index", "int32", "2+"),
-        Field("error_code", "int16", "2+"),
-    )
+    FIELDS = (Field("partition_index", "int32", "2+"), Field("error_code", "int16", "2+"))
 
     def __init__(self, *, partition_index: int = 0, error_code: int = 0) -> None:
         self.partition_index = partition_index

@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, Field, Request, Response, Struct
 
 class OffsetDeleteResponsePartition(Struct):
     __slots__ = ("partition_index", "error_code")
-    FIELDS = (
-        Field("partition_index", "int32", "0+"),
-        Field("error_code", "int16", "0+"),
-    )
+    FIELDS = (Field("partition_index", "int32", "0+"), Field("error_code", "int16", "0+"))
 
     def __init__(self, *, partition_index: int = 0, error_code: int = 0) -> None:
         self.partition_index = partition_index
@@ -85,10 +82,7 @@ class OffsetDeleteRequest(Request[OffsetDeleteResponse]):
     API_KEY = 47
     VERSIONS = range(0, 1)
     FLEXIBLE_SINCE = 1
-    FIELDS = (
-        Field("group_id", "string", "0+"),
-        Field("topics", [OffsetDeleteRequestTopic], "0+"),
-    )
+    FIELDS = (Field("group_id", "string", "0+"), Field("topics", [OffsetDeleteRequestTopic], "0+"))
 
     def __init__(
         self, *, group_id: str = "", topics: list[OffsetDeleteRequestTopic] = EMPTY

@@ -155,10 +155,7 @@ class OffsetFetchResponse(Response):
 
 class OffsetFetchRequestTopic(Struct):
     __slots__ = ("name", "partition_indexes")
-    FIELDS = (
-        Field("name", "string", "1-7"),
-        Field("partition_indexes", ["int32"], "1-7"),
-    )
+    FIELDS = (Field("name", "string", "1-7"), Field("partition_indexes", ["int32"], "1-7"))
 
     def __init__(self, *, name: str = "", partition_indexes: list[int] = EMPTY) -> None:
         self.name = name

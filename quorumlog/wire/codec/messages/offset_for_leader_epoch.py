@@ -34,10 +34,7 @@ class EpochEndOffset(Struct):
 
 class OffsetForLeaderTopicResult(Struct):
     __slots__ = ("topic", "partitions")
-    FIELDS = (
-        Field("topic", "string", "2+"),
-        Field("partitions", [EpochEndOffset], "2+"),
-    )
+    FIELDS = (Field("topic", "string", "2+"), Field("partitions", [EpochEndOffset], "2+"))
 
     def __init__(self, *, topic: str = "", partitions: list[EpochEndOffset] = EMPTY) -> None:
         self.topic = topic
@@ -79,10 +76,7 @@ class OffsetForLeaderPartition(Struct):
 
 class OffsetForLeaderTopic(Struct):
     __slots__ = ("topic", "partitions")
-    FIELDS = (
-        Field("topic", "string", "2+"),
-        Field("partitions", [OffsetForLeaderPartition], "2+"),
-    )
+    FIELDS = (Field("topic", "string", "2+"), Field("partitions", [OffsetForLeaderPartition], "2+"))
 
     def __init__(
         self, *, topic: str = "", partitions: list[OffsetForLeaderPartition] = EMPTY
@@ -96,10 +90,7 @@ class OffsetForLeaderEpochRequest(Request[OffsetForLeaderEpochResponse]):
     API_KEY = 23
     VERSIONS = range(2, 5)
     FLEXIBLE_SINCE = 4
-    FIELDS = (
-        Field("replica_id", "int32", "3+"),
-        Field("topics", [OffsetForLeaderTopic], "2+"),
-    )
+    FIELDS = (Field("replica_id", "int32", "3+"), Field("topics", [OffsetForLeaderTopic], "2+"))
 
     def __init__(self, *, replica_id: int = -2, topics: list[OffsetForLeaderTopic] = EMPTY) -> None:
         self.replica_id = replica_id

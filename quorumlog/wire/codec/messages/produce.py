@@ -25,10 +25,7 @@ class BatchIndexAndErrorMessage(Struct):
 
 class LeaderIdAndEpoch(Struct):
     __slots__ = ("leader_id", "leader_epoch")
-    FIELDS = (
-        Field("leader_id", "int32", "10+"),
-        Field("leader_epoch", "int32", "10+"),
-    )
+    FIELDS = (Field("leader_id", "int32", "10+"), Field("leader_epoch", "int32", "10+"))
 
     def __init__(self, *, leader_id: int = -1, leader_epoch: int = -1) -> None:
         self.leader_id = leader_id
@@ -142,10 +139,7 @@ class ProduceResponse(Response):
 
 class PartitionProduceData(Struct):
     __slots__ = ("index", "records")
-    FIELDS = (
-        Field("index", "int32", "3+"),
-        Field("records", "records", "3+", nullable="3+"),
-    )
+    FIELDS = (Field("index", "int32", "3+"), Field("records", "records", "3+", nullable="3+"))
 
     def __init__(self, *, index: int = 0, records: Records = None) -> None:
         self.index = index

@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, ZERO_UUID, Field, Request, Respo
 
 class TopicPartitions(Struct):
     __slots__ = ("topic_id", "partitions")
-    FIELDS = (
-        Field("topic_id", "uuid", "1+"),
-        Field("partitions", ["int32"], "1+"),
-    )
+    FIELDS = (Field("topic_id", "uuid", "1+"), Field("partitions", ["int32"], "1+"))
 
     def __init__(self, *, topic_id: bytes = ZERO_UUID, partitions: list[int] = EMPTY) -> None:
         self.topic_id = topic_id

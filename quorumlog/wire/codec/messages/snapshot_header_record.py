@@ -13,10 +13,7 @@ class SnapshotHeaderRecord(Message):
     __slots__ = ("version", "last_contained_log_timestamp")
     VERSIONS = range(0, 1)
     FLEXIBLE_SINCE = 0
-    FIELDS = (
-        Field("version", "int16", "0+"),
-        Field("last_contained_log_timestamp", "int64", "0+"),
-    )
+    FIELDS = (Field("version", "int16", "0+"), Field("last_contained_log_timestamp", "int64", "0+"))
 
     def __init__(self, *, version: int = 0, last_contained_log_timestamp: int = 0) -> None:
         self.version = version

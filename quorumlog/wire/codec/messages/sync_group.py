@@ -40,10 +40,7 @@ class SyncGroupResponse(Response):
 
 class SyncGroupRequestAssignment(Struct):
     __slots__ = ("member_id", "assignment")
-    FIELDS = (
-        Field("member_id", "string", "0+"),
-        Field("assignment", "bytes", "0+"),
-    )
+    FIELDS = (Field("member_id", "string", "0+"), Field("assignment", "bytes", "0+"))
 
     def __init__(self, *, member_id: str = "", assignment: bytes = b"") -> None:
         self.member_id = member_id

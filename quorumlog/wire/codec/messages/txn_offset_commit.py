@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, Field, Request, Response, Struct
 
 class TxnOffsetCommitResponsePartition(Struct):
     __slots__ = ("partition_index", "error_code")
-    FIELDS = (
-        Field("partition_index", "int32", "0+"),
-        Field("error_code", "int16", "0+"),
-    )
+    FIELDS = (Field("partition_index", "int32", "0+"), Field("error_code", "int16", "0+"))
 
     def __init__(self, *, partition_index: int = 0, error_code: int = 0) -> None:
         self.partition_index = partition_index

@@ -64,10 +64,7 @@ class VotersRecord(Message):
     __slots__ = ("version", "voters")
     VERSIONS = range(0, 1)
     FLEXIBLE_SINCE = 0
-    FIELDS = (
-        Field("version", "int16", "0+"),
-        Field("voters", [Voter], "0+"),
-    )
+    FIELDS = (Field("version", "int16", "0+"), Field("voters", [Voter], "0+"))
 
     def __init__(self, *, version: int = 0, voters: list[Voter] = EMPTY) -> None:
         self.version = version

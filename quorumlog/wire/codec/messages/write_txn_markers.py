@@ -11,10 +11,7 @@ from quorumlog.wire.codec.message import EMPTY, Field, Request, Response, Struct
 
 class WritableTxnMarkerPartitionResult(Struct):
     __slots__ = ("partition_index", "error_code")
-    FIELDS = (
-        Field("partition_index", "int32", "1+"),
-        Field("error_code", "int16", "1+"),
-    )
+    FIELDS = (Field("partition_index", "int32", "1+"), Field("error_code", "int16", "1+"))
 
     def __init__(self, *, partition_index: int = 0, error_code: int = 0) -> None:
         self.partition_index = partition_index
@@ -62,10 +59,7 @@ class WriteTxnMarkersResponse(Response):
 
 class WritableTxnMarkerTopic(Struct):
     __slots__ = ("name", "partition_indexes")
-    FIELDS = (
-        Field("name", "string", "1+"),
-        Field("partition_indexes", ["int32"], "1+"),
-    )
+    FIELDS = (Field("name", "string", "1+"), Field("partition_indexes", ["int32"], "1+"))
 
     def __init__(self, *, name: str = "", partition_indexes: list[int] = EMPTY) -> None:
         self.name = name

@@ -53,11 +53,7 @@ class PythonMatcher:
 
 
 def heartbeat(member_id: str, member_epoch: int, **changes: Any) -> ConsumerHeartbeat:
-    values: dict[str, Any] = {
-        "group_id": "g",
-        "member_id": member_id,
-        "member_epoch": member_epoch,
-    }
+    values: dict[str, Any] = {"group_id": "g", "member_id": member_id, "member_epoch": member_epoch}
     return ConsumerHeartbeat(**{**values, **changes})
 
 
@@ -223,11 +219,7 @@ class ConsumerCoordination(DrivenShard[GroupCoordinator]):
     def reloaded(self) -> "ConsumerCoordination":
         """Return another coordinator with the same log, as after a failover."""
         return ConsumerCoordination(
-            self.topics,
-            self.settings,
-            batches=self.batches,
-            now_ms=self.now_ms,
-            rules=self.rules,
+            self.topics, self.settings, batches=self.batches, now_ms=self.now_ms, rules=self.rules
         )
 
     def check_replayed(self) -> None:

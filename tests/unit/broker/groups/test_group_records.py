@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from quorumlog.broker.coordination.core.partitioning import java_string_hash, partition_for
+from quorumlog.broker.coordination.core.partition_hash import java_string_hash, partition_for
 from quorumlog.broker.groups.core.group import Group, GroupState
 from quorumlog.broker.groups.core.records import (
     GroupRecord,

@@ -35,13 +35,7 @@ from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.consumer.writes import GroupWrites, PendingAnswer, WriteBatch
-from quorumlog.broker.groups.core.requests import (
-    DeleteGroup,
-    Heartbeat,
-    Join,
-    Leave,
-    Sync,
-)
+from quorumlog.broker.groups.core.requests import DeleteGroup, Heartbeat, Join, Leave, Sync
 from quorumlog.invariants import require, some
 from quorumlog.wire.codec.error_codes import ErrorCode
 
@@ -169,7 +163,7 @@ class ConsumerGroupCoordinator:
         begun = self._heartbeats.begin(changes, now_ms, request)
         self.groups[group_id] = group
         if isinstance(begun, Admitted):
-            self._go_on(changes, now_ms, request_id, request, begun)
+            self._resume(changes, now_ms, request_id, request, begun)
             return
         self._deadlines.follow(changes, now_ms)
         if begun.member_id in group.members and request.member_epoch >= 0:
@@ -178,7 +172,7 @@ class ConsumerGroupCoordinator:
 
     # --- Targets ---
 
-    def _go_on(
+    def _resume(
         self,
         changes: Changes,
         now_ms: int,
@@ -253,7 +247,7 @@ class ConsumerGroupCoordinator:
             case Join():
                 begun = self._classic.begin_join(changes, now_ms, request)
                 if isinstance(begun, Admitted):
-                    self._go_on(changes, now_ms, request_id, request, begun)
+                    self._resume(changes, now_ms, request_id, request, begun)
                     return
                 result = begun
             case Sync():

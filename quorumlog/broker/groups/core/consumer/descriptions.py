@@ -107,10 +107,7 @@ def _by_topic(partitions: Partitions, topic_names: Mapping[TopicId, str]) -> Ass
 
 
 def list_groups(
-    groups: Iterable[ConsumerGroup],
-    *,
-    states: Collection[str] = (),
-    types: Collection[str] = (),
+    groups: Iterable[ConsumerGroup], *, states: Collection[str] = (), types: Collection[str] = ()
 ) -> list[GroupListing]:
     """List groups in these states and of these types; an empty collection: all."""
     if types and CONSUMER_TYPE not in {name.lower() for name in types}:

@@ -3,11 +3,7 @@
 from collections.abc import Set
 from dataclasses import dataclass
 
-from quorumlog.broker.coordination.core.events import (
-    RequestReceived,
-    Ticked,
-    WriteEnded,
-)
+from quorumlog.broker.coordination.core.events import RequestReceived, Ticked, WriteEnded
 from quorumlog.broker.groups.core.consumer.assignors import Assignment
 from quorumlog.broker.groups.core.consumer.requests import ConsumerGroupRequest
 from quorumlog.broker.groups.core.consumer.targets import TargetJob

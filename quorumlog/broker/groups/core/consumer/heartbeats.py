@@ -15,14 +15,8 @@ from quorumlog.broker.groups.core.consumer.group import (
 )
 from quorumlog.broker.groups.core.consumer.membership import Membership
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
-from quorumlog.broker.groups.core.consumer.reconciliation import (
-    Aim,
-    CurrentAssignment,
-    reconcile,
-)
-from quorumlog.broker.groups.core.consumer.records import (
-    RecordKind,
-)
+from quorumlog.broker.groups.core.consumer.reconciliation import Aim, CurrentAssignment, reconcile
+from quorumlog.broker.groups.core.consumer.records import RecordKind
 from quorumlog.broker.groups.core.consumer.requests import (
     ConsumerHeartbeat,
     HeartbeatResult,
@@ -125,9 +119,7 @@ class Heartbeats:
         else:
             self.membership.remove(changes, (member.member_id,), now_ms)
         return HeartbeatResult(
-            error_code=ErrorCode.NONE,
-            member_id=member.member_id,
-            member_epoch=request.member_epoch,
+            error_code=ErrorCode.NONE, member_id=member.member_id, member_epoch=request.member_epoch
         )
 
     def _check_expression(self, group: ConsumerGroup, request: ConsumerHeartbeat) -> None:

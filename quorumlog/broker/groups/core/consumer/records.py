@@ -53,10 +53,7 @@ class GroupValue(Message):
 
     VERSIONS = range(1)
     FLEXIBLE_SINCE = 0
-    FIELDS = (
-        Field("epoch", "int32", "0+"),
-        Field("metadata_hash", "int64", "0+", tag=0),
-    )
+    FIELDS = (Field("epoch", "int32", "0+"), Field("metadata_hash", "int64", "0+", tag=0))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -273,10 +270,7 @@ class _Key(Message):
 
     VERSIONS = range(RecordKind.GROUP, RecordKind.REGULAR_EXPRESSION + 1)
     FLEXIBLE_SINCE = RecordKind.REGULAR_EXPRESSION + 1
-    FIELDS = (
-        Field("group_id", "string", "3+"),
-        Field("name", "string", "5+"),
-    )
+    FIELDS = (Field("group_id", "string", "3+"), Field("name", "string", "5+"))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,10 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord, estimated_size
-from quorumlog.broker.groups.core.consumer.requests import (
-    ConsumerGroupRequest,
-    ConsumerGroupResult,
-)
+from quorumlog.broker.groups.core.consumer.requests import ConsumerGroupRequest, ConsumerGroupResult
 
 BATCH_BYTES_MAX: Final = 256 << 10  # of a waiting batch: a log refuses a large batch as a whole
 

@@ -16,10 +16,7 @@ from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.logs.damage import Damage, records_on_disk
-from quorumlog.chaos.simulation.worlds.logs.log_transactions import (
-    LogTransactions,
-    said_marker,
-)
+from quorumlog.chaos.simulation.worlds.logs.log_transactions import LogTransactions, said_marker
 from quorumlog.chaos.simulation.worlds.logs.oracle import LogOracle, Said
 from quorumlog.storage.core.cleaning import CleaningRules
 from quorumlog.storage.core.retention import EVERYTHING, RetentionLimits

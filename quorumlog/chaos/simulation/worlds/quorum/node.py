@@ -10,6 +10,7 @@ from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.entries import Entry
+from quorumlog.chaos.simulation.worlds.quorum.dependencies import PartitionDependencies
 from quorumlog.chaos.simulation.worlds.quorum.messenger import Messenger, Outcome, Reply
 from quorumlog.chaos.simulation.worlds.quorum.observed import (
     ObservedDriver,
@@ -18,7 +19,6 @@ from quorumlog.chaos.simulation.worlds.quorum.observed import (
 )
 from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
 from quorumlog.chaos.simulation.worlds.quorum.quotas import change_of, value_of
-from quorumlog.chaos.simulation.worlds.quorum.surroundings import Surroundings
 from quorumlog.chaos.simulation.worlds.quorum.voter_model import directory_id, voter_set_of
 from quorumlog.metadata_quorum.core.events import PeerProcessDied
 from quorumlog.metadata_quorum.core.messages import Request
@@ -55,7 +55,7 @@ class QuorumNode:
         self.quorum: Quorum
         self.log: ObservedLog
         self.driver: ObservedDriver
-        self.surroundings: Final = Surroundings(machine, environment)
+        self.dependencies: Final = PartitionDependencies(machine, environment)
         self._committed: CommittedImage
         self._applied_end = 0
         self._is_founded = False
@@ -73,7 +73,7 @@ class QuorumNode:
 
     def boot(self) -> None:
         """Start from what is on the disk. Raises StorageError."""
-        self.surroundings.forget()
+        self.dependencies.forget()
         self._applied_end = 0
         disk = self._parts.disk(self.machine.disk)
         settings, directory = self._drawn_settings(), f"{LOG_DIR}/{DIRECTORY}"
@@ -104,7 +104,7 @@ class QuorumNode:
             elections=elections,
             committed=self._committed,
             settings=settings.controller,
-            seams=self.surroundings.seams(
+            dependencies=self.dependencies.dependencies(
                 transport=self, leader_listener=self, random_bytes=self._rng.randbytes
             ),
         )
@@ -165,17 +165,17 @@ class QuorumNode:
 
     def resumed(self) -> None:
         """Make the calls that have waited."""
-        self.surroundings.resume()
+        self.dependencies.resume()
 
     @property
     def call(self) -> Callable[..., None]:
         """Call a function within the process, now or when it runs again."""
-        return self.surroundings.call
+        return self.dependencies.call
 
     @property
     def is_busy(self) -> bool:
         """Whether a write is in progress, or calls wait."""
-        return self.surroundings.is_busy
+        return self.dependencies.is_busy
 
     def entries(self) -> list[Entry]:
         """Return the whole log, in outline; a snapshot stands for what is below its start."""

@@ -15,12 +15,12 @@ from quorumlog.chaos.simulation.worlds.quorum.voter_model import Key
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse, SnapshotId
+from quorumlog.metadata_quorum.driver.dependencies import Responded
 from quorumlog.metadata_quorum.driver.driver import Driver
-from quorumlog.metadata_quorum.driver.seams import Responded
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
-from quorumlog.metadata_quorum.log.restoring import fetched_snapshot, restored_image
+from quorumlog.metadata_quorum.log.restored_image import fetched_snapshot, restored_image
 from quorumlog.metadata_quorum.log.voter_records import encode_voters
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 

@@ -1,0 +1,126 @@
+"""Sends as operations of a history: one value, or a batch of values."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+from quorumlog.chaos.drivers.driver import AT_ONCE, Batching, DriverProducer, SendFailed
+from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.workloads.readers import key_of
+from quorumlog.chaos.workloads.workload import Setup, opened
+
+
+async def attempt(
+    setup: Setup[Any], producer: DriverProducer, process: int, partition: int, value: int
+) -> int | SendFailed:
+    """Send a value as one operation; return its offset or the error."""
+    message = Message(key_of(setup.topic, partition), UNKNOWN_OFFSET, value)
+    setup.history.append(process, "invoke", "send", [message])
+    try:
+        offset = await (await producer.send(setup.topic, partition, str(value).encode()))
+    except SendFailed as error:
+        outcome = "fail" if error.definite else "info"
+        setup.history.append(process, outcome, "send", [message], error=str(error))
+        return error
+    setup.history.append(process, "ok", "send", [message._replace(offset=offset)])
+    return offset
+
+
+async def send_one(
+    setup: Setup[Any], producer: DriverProducer, process: int, partition: int, value: int
+) -> bool:
+    """Send a value; return whether the outcome is certain, so that the process may act again."""
+    sent = await attempt(setup, producer, process, partition, value)
+    return isinstance(sent, int) or sent.definite
+
+
+async def keep_sending(
+    setup: Setup[Any],
+    processes: Iterator[int],
+    working: asyncio.Event,
+    send: Callable[[DriverProducer, int], Awaitable[bool]],
+    *,
+    rng: random.Random,
+    gap_s: float,
+    batching: Batching = AT_ONCE,
+) -> None:
+    """Send until `working` is cleared, every `gap_s` on average.
+
+    send: sends as a process; returns whether its outcome is certain. If not, the next process
+        continues with a new producer.
+    """
+    process = next(processes)
+    producer: DriverProducer | None = None
+    try:
+        while working.is_set():
+            await asyncio.sleep(rng.expovariate(1 / gap_s))
+            if producer is None:
+                opening = setup.driver.producer(setup.bootstrap, f"p{process}", batching)
+                producer = await opened(opening)
+            elif not await send(producer, process):
+                process = next(processes)
+                unsure, producer = producer, None
+                await unsure.close()
+    finally:
+        if producer is not None:
+            await producer.close()
+
+
+async def send_batch(
+    setup: Setup[Any],
+    producer: DriverProducer,
+    process: int,
+    partition: int,
+    values: Sequence[int],
+    *,
+    timestamps_ms: Sequence[int] = (),
+) -> bool:
+    """Send values in one operation, so that they may be one batch; return as `send_one` does."""
+    topic = setup.topic
+    messages = [Message(key_of(topic, partition), UNKNOWN_OFFSET, value) for value in values]
+    setup.history.append(process, "invoke", "send", messages)
+    pending: list[asyncio.Future[int]] = []
+    results: list[int | BaseException] = []
+    try:
+        for place, value in enumerate(values):
+            timestamp_ms = timestamps_ms[place] if timestamps_ms else None
+            text = str(value).encode()
+            pending.append(await producer.send(topic, partition, text, timestamp_ms=timestamp_ms))
+    except SendFailed as failed:  # the rest is not tried
+        results = [failed, *(SendFailed("NOT_SENT", definite=True) for _ in values)]
+    results = [*await asyncio.gather(*pending, return_exceptions=True), *results][: len(values)]
+    return complete(setup, process, messages, results)
+
+
+def complete(
+    setup: Setup[Any],
+    process: int,
+    messages: Sequence[Message],
+    results: Sequence[int | BaseException],
+) -> bool:
+    """Write the completion of sends in one operation, with the offset or the error of each.
+
+    Return whether every outcome is certain. A cancelled send has an unknown outcome.
+    """
+    told = [
+        message._replace(offset=result) if isinstance(result, int) else message
+        for message, result in zip(messages, results, strict=True)
+    ]
+    errors = [result for result in results if isinstance(result, BaseException)]
+    for error in errors:
+        if not isinstance(error, SendFailed | asyncio.CancelledError):
+            raise error
+    if not errors:
+        outcome = "ok"
+    elif len(errors) == len(results) and all(map(_is_definite, errors)):
+        outcome = "fail"
+    else:
+        outcome = "info"
+    said = "; ".join(dict.fromkeys(str(error) or "no answer yet" for error in errors))
+    setup.history.append(process, outcome, "send", told, error=said)
+    return outcome != "info"
+
+
+def _is_definite(error: BaseException) -> bool:
+    return isinstance(error, SendFailed) and error.definite

@@ -1,0 +1,76 @@
+"""All requests that a node sends over the control plane: the driver's, and the controller client's.
+
+They share one HTTP session, also with the connections that detect a leader's death.
+"""
+
+from typing import Final
+
+import aiohttp
+
+from quorumlog.metadata_quorum.controller.requests import UserRequest
+from quorumlog.metadata_quorum.io.address_book import AddressBook
+from quorumlog.metadata_quorum.io.dependencies import QuorumDependencies
+from quorumlog.metadata_quorum.io.leader_client import Askable
+from quorumlog.metadata_quorum.io.peers import Peers
+from quorumlog.metadata_quorum.io.request_batches import RequestBatches
+from quorumlog.metadata_quorum.io.rpc_client import RpcClient, RpcFailed
+from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
+from quorumlog.tasks import OnError
+from quorumlog.wire.codec.identifiers import BrokerId
+
+
+class OutgoingRequests:
+    """Create it in a running loop; `give_up`, then `close` it.
+
+    `on_error` is called for a failure that is our bug.
+    """
+
+    def __init__(
+        self,
+        settings: MetadataQuorumSettings,
+        addresses: AddressBook,
+        dependencies: QuorumDependencies,
+        on_error: OnError,
+    ) -> None:
+        self._addresses: Final = addresses
+        self._client: Final = RpcClient(
+            cluster_id=settings.cluster_id,
+            node_id=settings.node_id,
+            shared_secret=settings.shared_secret,
+            own_address=settings.control_address,
+            socket_factory=dependencies.socket_factory,
+        )
+        self._batches: Final = RequestBatches(self._client, on_error)
+        self.peers: Final = Peers(
+            self._client, addresses.find, on_error, hear=addresses.hear_response
+        )
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The session of all requests."""
+        return self._client.session
+
+    async def ask_controller(
+        self, leader_id: BrokerId, request: Askable, request_id: str, timeout_ms: int
+    ) -> object:
+        """Return the active controller's answer. Raises RpcFailed."""
+        address = self._addresses.find(leader_id)
+        if address is None:
+            raise RpcFailed(f"node {leader_id} has no known address", definite=True)
+        if isinstance(request, UserRequest):
+            return await self._batches.call(
+                address, request, timeout_ms=timeout_ms, request_id=request_id
+            )
+        response, _ = await self._client.call(
+            address, request, timeout_ms=timeout_ms, request_id=request_id
+        )
+        return response
+
+    async def give_up(self) -> None:
+        """Cancel every request in progress."""
+        await self.peers.close()
+        await self._batches.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._client.close()

@@ -1,0 +1,166 @@
+"""Checks of an append: batches stamped here as leader, or stamped by another leader.
+
+Only headers are read. Sources: Kafka's `UnifiedLog.append`; KAFKA-18723.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from quorumlog.invariants import require
+from quorumlog.storage.core.segment_index import BatchSpan
+from quorumlog.storage.core.settings import INT32_MAX
+from quorumlog.storage.errors import OlderEpoch, RecordsTooLarge, UnexpectedOffset
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.filtered_batches import empty_batch
+from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import (
+    HEADER_BYTES,
+    BatchHeader,
+    iterate_headers,
+    read_header,
+    restamp,
+    validate_batch,
+)
+
+_BASE_OFFSET: Final = Struct(">q")  # the first field of a batch
+
+
+class AppendInfo(NamedTuple):
+    """The result of one append: offsets [first, last]; empty if size is 0."""
+
+    first_offset: Offset
+    last_offset: Offset
+    max_timestamp: int
+    size: int
+
+
+class Append(NamedTuple):
+    """Whole batches to write: their bytes, their spans, and their totals."""
+
+    chunks: Sequence[Buffer]
+    spans: Sequence[BatchSpan]
+    base_offset: int
+    size: int
+    max_timestamp: int
+    epoch_starts: Sequence[tuple[int, int]]  # new ones: (leader epoch, first offset)
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record."""
+        return self.spans[-1].last_offset
+
+
+def stamped_by_leader(
+    batch: memoryview,
+    header: BatchHeader | None,
+    *,
+    next_offset: int,
+    leader_epoch: int,
+    latest_epoch: int,
+) -> Append:
+    """Stamp one batch with the next offsets and this leader epoch. Only its header is copied.
+
+    `header`: the header of the batch, if the caller has read it. Raises CorruptBatch unless `batch`
+    is exactly one whole batch.
+    """
+    if leader_epoch < latest_epoch:
+        require(False, "a leader's epoch is not older than its log")
+    if header is None:
+        header = read_header(batch)
+    size = header.size_in_bytes
+    if size != len(batch):
+        raise CorruptBatch(f"{len(batch)} bytes are not one batch of {size} bytes")
+    span = _span(next_offset, header.last_offset_delta, size, header.max_timestamp)
+    stamp = bytearray(batch[:HEADER_BYTES])
+    restamp(stamp, 0, base_offset=next_offset, leader_epoch=leader_epoch)
+    chunks = (stamp, batch[HEADER_BYTES:])
+    epoch_starts = ((leader_epoch, next_offset),) if leader_epoch > latest_epoch else ()
+    return Append(chunks, (span,), next_offset, size, header.max_timestamp, epoch_starts)
+
+
+def stamped_by_another(
+    records: memoryview,
+    *,
+    next_offset: int,
+    leader_epoch: int | None,
+    latest_epoch: int,
+    may_have_gaps: bool,
+) -> Append | None:
+    """Check batches as a leader has sent them; None if no batch is to be appended.
+
+    A partial batch at the end is left out. So are a batch of a newer epoch than leader_epoch and
+    all batches after it: they come from a leader that this replica does not follow yet. Raises
+    CorruptBatch, UnexpectedOffset (OlderEpoch for the first batch), RecordsTooLarge.
+    """
+    records = _from(next_offset, records)
+    base_offset, end = UNKNOWN_OFFSET, 0
+    spans: list[BatchSpan] = []
+    epoch_starts: list[tuple[int, int]] = []
+    for position, header in iterate_headers(records):
+        offset, epoch = header.base_offset, header.leader_epoch
+        if leader_epoch is not None and epoch > leader_epoch:
+            break
+        validate_batch(records, position, header)
+        if offset < next_offset or (offset > next_offset and not may_have_gaps):
+            raise UnexpectedOffset(f"offset {offset} where {next_offset} is due")
+        if epoch < latest_epoch:  # the log must be truncated first (KAFKA-10706)
+            message = f"offset {offset} of epoch {epoch} after epoch {latest_epoch}"
+            raise UnexpectedOffset(message) if spans else OlderEpoch(message, epoch)
+        if epoch > latest_epoch:
+            latest_epoch = epoch
+            epoch_starts.append((epoch, offset))
+        if not spans:
+            base_offset = Offset(offset)
+        size, delta = header.size_in_bytes, header.last_offset_delta
+        spans.append(_span(offset, delta, size, header.max_timestamp))
+        next_offset = offset + delta + 1
+        end = position + size
+    if not spans:
+        return None
+    offsets = spans[-1].last_offset - base_offset
+    if end > INT32_MAX or offsets > INT32_MAX:
+        raise RecordsTooLarge(f"one append of {end} bytes and {offsets} offsets")
+    max_timestamp = max([span.max_timestamp for span in spans])
+    return Append([records[:end]], spans, base_offset, end, max_timestamp, epoch_starts)
+
+
+def earlier_beginning(records: Buffer, *, next_offset: int, leader_epoch: int) -> Offset | None:
+    """Return the base offset of the first batch if `next_offset` is inside, but not its first.
+
+    None: the batch does not span `next_offset`, is partial, or has a newer epoch than
+    `leader_epoch`, the epoch of the followed leader. Raises CorruptBatch.
+    """
+    view = memoryview(records)
+    if len(view) < HEADER_BYTES:
+        return None
+    header = read_header(view)
+    is_inside = header.base_offset < next_offset <= header.last_offset
+    if not is_inside or header.leader_epoch > leader_epoch or header.size_in_bytes > len(view):
+        return None
+    validate_batch(view, 0, header)
+    return Offset(header.base_offset)
+
+
+def _from(next_offset: int, records: memoryview) -> memoryview:
+    """Replace a leading empty batch that spans `next_offset` by one that begins there.
+
+    Compaction joins the batches that it removes, so a cleaned log may have one batch where the log
+    of a lagging follower ends between two. Batches with records keep their base offset.
+    """
+    if len(records) < HEADER_BYTES or _BASE_OFFSET.unpack_from(records)[0] >= next_offset:
+        return records  # nearly always
+    header = read_header(records)
+    is_inside = header.base_offset < next_offset <= header.last_offset
+    if not is_inside or header.record_count or header.size_in_bytes > len(records):
+        return records
+    validate_batch(records, 0, header)
+    begun_later = empty_batch(next_offset, header.last_offset, header.leader_epoch)
+    return memoryview(begun_later + records[header.size_in_bytes :])
+
+
+def _span(base_offset: int, last_offset_delta: int, size: int, max_timestamp: int) -> BatchSpan:
+    if last_offset_delta < 0:
+        raise CorruptBatch("a batch that spans no offset")
+    return BatchSpan(base_offset + last_offset_delta, size, max_timestamp)
