@@ -15,10 +15,12 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages import alter_replica_log_dirs as alter_
 from quorumlog.wire.codec.messages import describe_quorum as describe_quorum_
+from quorumlog.wire.codec.messages.add_raft_voter import AddRaftVoterRequest, Listener
 from quorumlog.wire.codec.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResult,
 )
+from quorumlog.wire.codec.messages.remove_raft_voter import RemoveRaftVoterRequest
 from quorumlog.wire.codec.messages.unregister_broker import UnregisterBrokerRequest
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
@@ -155,3 +157,40 @@ async def alter_log_dirs(
         if at not in codes:
             raise left_out(at)
         check(codes[at], labelled(at, f"{directories[at]} of broker {broker_id}"))
+
+
+LISTENER_NAME = "CONTROLLER"
+PORT_MAX = 65_535
+
+
+async def add_voter(asker: Asker, voter_id: int, directory_id: bytes, address: str) -> None:
+    """See Admin.add_raft_voter."""
+    host, port = _parsed_address(address)
+    request = AddRaftVoterRequest(
+        voter_id=voter_id,
+        voter_directory_id=_checked_directory(directory_id),
+        listeners=[Listener(name=LISTENER_NAME, host=host, port=port)],
+        timeout_ms=int(asker.settings.default_api_timeout_ms),
+    )
+    await asker.ask(request, changes=True)
+
+
+async def remove_voter(asker: Asker, voter_id: int, directory_id: bytes) -> None:
+    """See Admin.remove_raft_voter."""
+    request = RemoveRaftVoterRequest(
+        voter_id=voter_id, voter_directory_id=_checked_directory(directory_id)
+    )
+    await asker.ask(request, changes=True)
+
+
+def _checked_directory(directory_id: bytes) -> bytes:
+    if not isinstance(directory_id, bytes) or len(directory_id) != 16:
+        raise ValueError(f"a directory id has 16 bytes, not {directory_id!r}")
+    return directory_id
+
+
+def _parsed_address(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port[:6]) <= PORT_MAX:
+        raise ValueError(f"{address!r} is no address: write it as host:port")
+    return host.strip("[]"), int(port)

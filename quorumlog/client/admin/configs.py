@@ -6,8 +6,8 @@ from typing import Final
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker, left_out
-from quorumlog.client.admin.choices import ConfigText, ResourceKind
 from quorumlog.client.checks import checked_mapping, checked_names
+from quorumlog.client.descriptions import ConfigText, ResourceKind
 from quorumlog.client.io.cluster import check, labelled
 from quorumlog.wire.codec.messages import describe_configs as describe_configs_
 from quorumlog.wire.codec.messages import incremental_alter_configs as alter_configs_

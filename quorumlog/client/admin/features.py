@@ -5,8 +5,8 @@ from typing import Final
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker
-from quorumlog.client.admin.choices import UpgradeKind
 from quorumlog.client.checks import checked_mapping, code_of
+from quorumlog.client.descriptions import UpgradeKind
 from quorumlog.client.io.cluster import check, labelled
 from quorumlog.wire.codec.messages import update_features as update_
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest

@@ -6,11 +6,11 @@ from typing import Final, get_args
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker, check_all
-from quorumlog.client.admin.choices import Election
 from quorumlog.client.admin.configs import as_text
 from quorumlog.client.checks import checked_all, checked_mapping, checked_names, checked_partitions
 from quorumlog.client.core.metadata_cache import MetadataCache, PartitionView
 from quorumlog.client.core.topic_partitions import by_topic
+from quorumlog.client.descriptions import Election
 from quorumlog.client.errors import KafkaError, answered, known
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, check, labelled
 from quorumlog.wire.codec.error_codes import ErrorCode
