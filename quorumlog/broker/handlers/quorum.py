@@ -1,19 +1,25 @@
-"""DescribeQuorum (55): answered by the quorum's leader. Sources: KIP-595, KIP-836, KIP-853."""
+"""DescribeQuorum (55), AddRaftVoter (80), RemoveRaftVoter (81): answered by the quorum's leader.
+
+Sources: KIP-595, KIP-836, KIP-853, KIP-1186.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from quorumlog.addresses import host_and_port
+from quorumlog.addresses import address_text, host_and_port
+from quorumlog.broker.responses.controller_answers import changed_voters
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
+    NewVoter,
     QuorumDescription,
     QuorumReplica,
 )
-from quorumlog.storage.io.checkpoints import uuid_from_text
+from quorumlog.storage.io.checkpoints import uuid_from_text, uuid_to_text
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_LEADER, UNKNOWN_OFFSET
+from quorumlog.wire.codec.identifiers import NO_LEADER, UNKNOWN_OFFSET, BrokerId
 from quorumlog.wire.codec.message import ZERO_UUID
+from quorumlog.wire.codec.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from quorumlog.wire.codec.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -23,6 +29,10 @@ from quorumlog.wire.codec.messages.describe_quorum import (
     ResponsePartitionData,
     ResponseTopicData,
 )
+from quorumlog.wire.codec.messages.remove_raft_voter import (
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+)
 from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
@@ -30,7 +40,7 @@ LISTENER_NAME: Final = "CONTROLLER"
 
 
 @answers(DescribeQuorumRequest, 0, 2)
-async def handle(
+async def handle_describe(
     context: BrokerContext, header: RequestHeader, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
     """Describe the only partition; a request for any other is refused whole, as in Kafka."""
@@ -110,3 +120,52 @@ def _nodes(quorum: QuorumDescription) -> Iterator[Node]:
         host, port = host_and_port(address) if address else ("", 0)
         listener = Listener(name=LISTENER_NAME, host=host, port=port)
         yield Node(node_id=node_id, listeners=[listener] if address else [])
+
+
+@answers(AddRaftVoterRequest, 0, 1)
+async def handle_add_voter(
+    context: BrokerContext, header: RequestHeader, request: AddRaftVoterRequest
+) -> AddRaftVoterResponse:
+    """Send the change to the leader, which answers by its own timeout, not `timeout_ms`.
+
+    Only the first listener is used: a node has one control listener, under any name.
+    """
+    if request.cluster_id not in {None, context.cluster_id}:
+        return AddRaftVoterResponse(
+            error_code=ErrorCode.INCONSISTENT_CLUSTER_ID,
+            error_message=f"this is cluster {context.cluster_id}",
+        )
+    if not request.listeners:
+        return AddRaftVoterResponse(
+            error_code=ErrorCode.INVALID_REQUEST, error_message="the voter has no listener"
+        )
+    listener = request.listeners[0]
+    voter = NewVoter(
+        voter_id=BrokerId(request.voter_id),
+        directory_id=uuid_to_text(request.voter_directory_id),
+        address=address_text(listener.host, listener.port),
+    )
+    result = await changed_voters(
+        context.controller.add_voter(voter, ack_when_committed=request.ack_when_committed),
+        doubt="the voter may have been added",
+    )
+    return AddRaftVoterResponse(error_code=result.error_code, error_message=result.error_message)
+
+
+@answers(RemoveRaftVoterRequest, 0, 0)
+async def handle_remove_voter(
+    context: BrokerContext, header: RequestHeader, request: RemoveRaftVoterRequest
+) -> RemoveRaftVoterResponse:
+    """Send the change to the leader; it answers after the commit."""
+    if request.cluster_id not in {None, context.cluster_id}:
+        return RemoveRaftVoterResponse(
+            error_code=ErrorCode.INCONSISTENT_CLUSTER_ID,
+            error_message=f"this is cluster {context.cluster_id}",
+        )
+    result = await changed_voters(
+        context.controller.remove_voter(
+            BrokerId(request.voter_id), uuid_to_text(request.voter_directory_id)
+        ),
+        doubt="the voter may have been removed",
+    )
+    return RemoveRaftVoterResponse(error_code=result.error_code, error_message=result.error_message)

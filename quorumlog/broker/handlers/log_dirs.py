@@ -1,4 +1,4 @@
-"""DescribeLogDirs (API key 35): sizes of log directories and their replicas (KIP-113, KIP-827).
+"""DescribeLogDirs (35, KIP-113, KIP-827), AlterReplicaLogDirs (34, KIP-113).
 
 No directory is cordoned (KIP-1066): every directory takes new replicas.
 """
@@ -8,6 +8,12 @@ from itertools import groupby
 from quorumlog.broker.partitions.io.descriptions import LogDirectoryDescription, ReplicaSize
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
 from quorumlog.wire.codec.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -19,7 +25,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 
 @answers(DescribeLogDirsRequest, 1, 5)
-async def handle(
+async def handle_describe(
     context: BrokerContext, header: RequestHeader, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Describe each log directory; requested replicas that are not here are left out."""
@@ -54,4 +60,26 @@ def _partition(replica: ReplicaSize) -> DescribeLogDirsPartition:
         partition_size=replica.size,
         offset_lag=replica.offset_lag,
         is_future_key=replica.is_future,
+    )
+
+
+@answers(AlterReplicaLogDirsRequest, 1, 2)
+async def handle_alter(
+    context: BrokerContext, header: RequestHeader, request: AlterReplicaLogDirsRequest
+) -> AlterReplicaLogDirsResponse:
+    """Begin or cancel each move; DescribeLogDirs shows the progress."""
+    results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                at = TopicPartition(topic.name, index)
+                error_code = await context.replicas.moves.alter(at, directory.path)
+                results.setdefault(topic.name, []).append(
+                    AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error_code)
+                )
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
+            for name, partitions in results.items()
+        ]
     )
