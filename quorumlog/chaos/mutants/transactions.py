@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from quorumlog.broker.transactions.core import transaction_end
-from quorumlog.broker.transactions.core.deadlines import Expiry
 from quorumlog.broker.transactions.core.events import MarkersWritten
+from quorumlog.broker.transactions.core.expiry import Expiry
 from quorumlog.broker.transactions.core.markers import Markers
 from quorumlog.broker.transactions.core.outbox import WriteDone
 from quorumlog.broker.transactions.core.partition_additions import PartitionAdditions

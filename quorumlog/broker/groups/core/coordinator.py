@@ -73,7 +73,7 @@ class GroupCoordinator:
             settings, outbox, committed, self.rewrite, classic=classic, consumer=consumer
         )
         self._offsets: Final = rules.committed_offsets(
-            settings, outbox, committed, transactional, classic=classic, consumer=consumer
+            settings, outbox, committed, transactional, classic, consumer
         )
         self.fetch_offsets: Final = self._offsets.fetch
         self._offset_removal: Final = OffsetRemoval(committed, transactional, outbox)

@@ -8,7 +8,7 @@ and a retry would cost a multiple of the time that the pending change takes.
 from dataclasses import dataclass, field
 from typing import Final
 
-from quorumlog.broker.transactions.core.deadlines import Deadlines
+from quorumlog.broker.coordination.core.deadlines import Deadlines
 from quorumlog.broker.transactions.core.requests import AddOffsets, AddPartitions
 from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.invariants import require
@@ -47,12 +47,12 @@ class WaitingAdditions:
     def __init__(self, settings: TransactionSettings) -> None:
         self._hold_max_ms: Final = settings.hold_max_ms
         self._windows: Final[dict[str, _Window]] = {}
-        self._deadlines: Final = Deadlines()
+        self._deadlines: Final = Deadlines[str]()
 
     @property
     def next_deadline_ms(self) -> int | None:
         """The end of the next window with held additions, else None."""
-        return self._deadlines.next_ms
+        return self._deadlines.first_ms
 
     def hold(self, now_ms: int, addition: Addition) -> bool:
         """Hold an addition to a busy id; False: refuse it, its sender retries."""
