@@ -6,7 +6,6 @@ outcome that could be lost, and no marker is sent before the decision is safe. S
 KIP-360, KIP-588, KIP-664, KIP-890, KIP-1228.
 """
 
-from collections.abc import Mapping
 from typing import Final, assert_never
 
 from quorumlog.backoff import Backoff
@@ -128,11 +127,47 @@ class TransactionCoordinator:
 
     def describe(self, transactional_id: str) -> TransactionDescription:
         """Return the committed state of an id."""
-        return describe(self.transactions, transactional_id)
+        transaction = self.transactions.get(transactional_id)
+        if not transactional_id or transaction is None or transaction.is_new:
+            absent = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            return TransactionDescription(
+                error_code=absent if transactional_id else ErrorCode.INVALID_REQUEST,
+                transactional_id=transactional_id,
+            )
+        metadata = transaction.metadata
+        return TransactionDescription(
+            error_code=ErrorCode.NONE,
+            transactional_id=transactional_id,
+            state=transaction.state,
+            producer=transaction.producer,
+            transaction_timeout_ms=metadata.transaction_timeout_ms,
+            start_ms=metadata.start_ms,
+            partitions=metadata.partitions,
+        )
 
     def list_transactions(self, now_ms: int, wanted: TransactionFilter) -> list[TransactionListing]:
-        """Return the ids that pass the filter."""
-        return list_transactions(self.transactions, now_ms, wanted)
+        """Return the ids that pass the filter, sorted. A state that does not exist passes no id."""
+
+        def passes(transactional_id: str, transaction: Transaction) -> bool:
+            has_wanted_id = wanted.matches_id is None or wanted.matches_id(transactional_id)
+            is_of_producer = (
+                not wanted.producer_ids or transaction.producer.producer_id in wanted.producer_ids
+            )
+            has_state = not wanted.states or transaction.state.value in wanted.states
+            lasts = wanted.duration_ms < 0 or (
+                now_ms - transaction.metadata.start_ms > wanted.duration_ms
+            )
+            return has_wanted_id and is_of_producer and has_state and lasts
+
+        return [
+            TransactionListing(
+                transactional_id=transactional_id,
+                producer_id=transaction.producer.producer_id,
+                state=transaction.state,
+            )
+            for transactional_id, transaction in sorted(self.transactions.items())
+            if not transaction.is_new and passes(transactional_id, transaction)
+        ]
 
     def _handle_request(self, now_ms: int, request_id: int, request: Request) -> None:
         error_code = self._refusal(request)
@@ -276,53 +311,3 @@ class TransactionCoordinator:
         else:
             due_ms = self._expiry.deadline_ms(transaction)
         return max(due_ms, transaction.not_before_ms)
-
-
-def describe(
-    transactions: Mapping[str, Transaction], transactional_id: str
-) -> TransactionDescription:
-    """Return the committed state of an id."""
-    transaction = transactions.get(transactional_id)
-    if not transactional_id or transaction is None or transaction.is_new:
-        absent = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-        return TransactionDescription(
-            error_code=absent if transactional_id else ErrorCode.INVALID_REQUEST,
-            transactional_id=transactional_id,
-        )
-    metadata = transaction.metadata
-    return TransactionDescription(
-        error_code=ErrorCode.NONE,
-        transactional_id=transactional_id,
-        state=transaction.state,
-        producer=transaction.producer,
-        transaction_timeout_ms=metadata.transaction_timeout_ms,
-        start_ms=metadata.start_ms,
-        partitions=metadata.partitions,
-    )
-
-
-def list_transactions(
-    transactions: Mapping[str, Transaction], now_ms: int, wanted: TransactionFilter
-) -> list[TransactionListing]:
-    """Return the ids that pass the filter, sorted. A state that does not exist passes no id."""
-
-    def passes(transactional_id: str, transaction: Transaction) -> bool:
-        has_wanted_id = wanted.matches_id is None or wanted.matches_id(transactional_id)
-        is_of_producer = (
-            not wanted.producer_ids or transaction.producer.producer_id in wanted.producer_ids
-        )
-        has_state = not wanted.states or transaction.state.value in wanted.states
-        lasts = wanted.duration_ms < 0 or (
-            now_ms - transaction.metadata.start_ms > wanted.duration_ms
-        )
-        return has_wanted_id and is_of_producer and has_state and lasts
-
-    return [
-        TransactionListing(
-            transactional_id=transactional_id,
-            producer_id=transaction.producer.producer_id,
-            state=transaction.state,
-        )
-        for transactional_id, transaction in sorted(transactions.items())
-        if not transaction.is_new and passes(transactional_id, transaction)
-    ]
