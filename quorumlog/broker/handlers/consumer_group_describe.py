@@ -1,23 +1,15 @@
 """ConsumerGroupDescribe (69): consumer groups, their members and assignments. KIP-848."""
 
-from quorumlog.broker.groups.core.consumer.descriptions import (
-    AssignedTopics,
-    GroupDescription,
-    MemberDescription,
-    describe,
-)
+from quorumlog.broker.groups.core.consumer.descriptions import describe
 from quorumlog.broker.responses.cluster_view import ALL_OF_GROUP
 from quorumlog.broker.responses.controller_answers import shortened
 from quorumlog.broker.responses.features import consumer_groups_problem
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.consumer_group_describe import (
-    Assignment,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedGroup,
-    Member,
-    TopicPartitions,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
 
@@ -52,46 +44,10 @@ def _describe(context: BrokerContext, group_id: str) -> DescribedGroup:
         text = "is not a consumer group" if is_classic else "is not there"
         return _refused(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} {text}")
     assignor_name = consumer_groups.coordinator.targets.assignor_name(group)
-    return _described(describe(group, assignor_name, consumer_groups.topics.names))
+    return describe(group, assignor_name, consumer_groups.topics.names)
 
 
 def _refused(group_id: str, error_code: ErrorCode, message: str) -> DescribedGroup:
     return DescribedGroup(
         group_id=group_id, error_code=error_code, error_message=shortened(message)
-    )
-
-
-def _described(group: GroupDescription) -> DescribedGroup:
-    return DescribedGroup(
-        group_id=group.group_id,
-        group_state=group.state,
-        group_epoch=group.group_epoch,
-        assignment_epoch=group.assignment_epoch,
-        assignor_name=group.assignor_name,
-        members=[_member(member) for member in group.members],
-    )
-
-
-def _member(member: MemberDescription) -> Member:
-    return Member(
-        member_id=member.member_id,
-        instance_id=member.instance_id,
-        rack_id=member.rack_id,
-        member_epoch=member.member_epoch,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        subscribed_topic_names=[*member.subscribed_topic_names],
-        subscribed_topic_regex=member.subscribed_topic_regex,
-        assignment=_assignment(member.assignment),
-        target_assignment=_assignment(member.target),
-        member_type=member.member_type,
-    )
-
-
-def _assignment(topics: AssignedTopics) -> Assignment:
-    return Assignment(
-        topic_partitions=[
-            TopicPartitions(topic_id=topic_id, topic_name=name, partitions=[*indexes])
-            for topic_id, name, indexes in topics
-        ]
     )

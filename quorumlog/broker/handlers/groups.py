@@ -61,20 +61,11 @@ def handle_list_all(
 def _consumer_groups(
     coordinator: GroupCoordinator, request: ListGroupsRequest
 ) -> list[ListedGroup]:
-    found = list_groups(
+    return list_groups(
         coordinator.consumer_groups.coordinator.groups.values(),
         states=request.states_filter,
         types=request.types_filter,
     )
-    return [
-        ListedGroup(
-            group_id=group.group_id,
-            protocol_type=group.protocol_type,
-            group_state=group.state,
-            group_type=group.group_type,
-        )
-        for group in found
-    ]
 
 
 def _listed(coordinator: GroupCoordinator, group_id: str) -> ListedGroup:

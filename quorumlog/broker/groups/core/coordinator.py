@@ -78,13 +78,7 @@ class GroupCoordinator:
         self.fetch_offsets: Final = self._offsets.fetch
         self._offset_removal: Final = OffsetRemoval(committed, transactional, outbox)
         self._removal: Final = GroupRemoval(
-            settings,
-            outbox,
-            committed,
-            transactional,
-            self._offset_removal,
-            classic=classic,
-            consumer=consumer,
+            settings, outbox, committed, transactional, self._offset_removal, classic, consumer
         )
         self._replay: Final = rules.replay(committed, self.rewrite, transactional)
         self.replay: Final = self._replay.replay

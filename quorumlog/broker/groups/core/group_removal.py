@@ -5,6 +5,7 @@ offsets (KIP-211), in steps of some groups each.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from quorumlog.broker.groups.core.classic_groups import ClassicGroups
@@ -22,29 +23,19 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 CLEANED_AT_ONCE: Final = 5_000  # groups and offsets in one step: some ms
 
 
+@dataclass(slots=True, eq=False)
 class GroupRemoval:
     """Deletes groups, and runs the clean-up, of which it has the progress."""
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        outbox: GroupOutbox,
-        committed: CommittedState,
-        transactional: TransactionalOffsets,
-        offset_removal: OffsetRemoval,
-        *,
-        classic: ClassicGroups,
-        consumer: ConsumerGroups,
-    ) -> None:
-        self._settings: Final = settings
-        self._outbox: Final = outbox
-        self._committed: Final = committed
-        self._transactional: Final = transactional
-        self._offset_removal: Final = offset_removal
-        self._classic: Final = classic
-        self._consumer: Final = consumer
-        self.next_cleanup_ms = 0
-        self._to_clean: list[str] = []  # groups left in this clean-up, the next group last
+    _settings: BrokerSettings
+    _outbox: GroupOutbox
+    _committed: CommittedState
+    _transactional: TransactionalOffsets
+    _offset_removal: OffsetRemoval
+    _classic: ClassicGroups
+    _consumer: ConsumerGroups
+    next_cleanup_ms: int = field(default=0, init=False)
+    _to_clean: list[str] = field(default_factory=list, init=False)  # the next group last
 
     def loaded(self, now_ms: int) -> None:
         """Clean up for the first time after an interval."""
