@@ -24,7 +24,6 @@ from quorumlog.broker.transactions.core.requests import (
     Request,
     TransactionDescription,
     TransactionFilter,
-    TransactionListing,
 )
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.broker.transactions.core.settings import TransactionSettings
@@ -32,6 +31,7 @@ from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.list_transactions import TransactionState as ListedTransaction
 
 NAME_BYTES_MAX: Final = 32_767  # the longest string in a record key (int16 length)
 DUE_AT_ONCE: Final = 100  # ids that one tick handles; if more are due, the next follows at once
@@ -145,7 +145,7 @@ class TransactionCoordinator:
             partitions=metadata.partitions,
         )
 
-    def list_transactions(self, now_ms: int, wanted: TransactionFilter) -> list[TransactionListing]:
+    def list_transactions(self, now_ms: int, wanted: TransactionFilter) -> list[ListedTransaction]:
         """Return the ids that pass the filter, sorted. A state that does not exist passes no id."""
 
         def passes(transactional_id: str, transaction: Transaction) -> bool:
@@ -160,10 +160,10 @@ class TransactionCoordinator:
             return has_wanted_id and is_of_producer and has_state and lasts
 
         return [
-            TransactionListing(
+            ListedTransaction(
                 transactional_id=transactional_id,
                 producer_id=transaction.producer.producer_id,
-                state=transaction.state,
+                transaction_state=transaction.state.value,
             )
             for transactional_id, transaction in sorted(self.transactions.items())
             if not transaction.is_new and passes(transactional_id, transaction)

@@ -1,6 +1,7 @@
-"""OffsetFetch (9): committed offsets of one group, or of several from v8 on (KIP-709).
+"""OffsetFetch (9): committed offsets; of several groups from v8 on (KIP-709). OffsetDelete (47).
 
-An offset that was committed for a deleted topic of the same name is not returned.
+An offset that was committed for a deleted topic of the same name is not returned. Offsets of topics
+without subscribers can be deleted (KIP-496).
 Source: KIP-848 (member epochs, v9), KAFKA-14690 (topics by id, v10).
 """
 
@@ -8,10 +9,16 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import TypeVar
 
-from quorumlog.broker.groups.core.requests import CommittedOffset
-from quorumlog.broker.server.api import BrokerContext, answers
+from quorumlog.broker.groups.core.requests import CommitResult, CommittedOffset, DeleteOffsets
+from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicId, TopicPartition
+from quorumlog.wire.codec.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
 from quorumlog.wire.codec.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -37,7 +44,7 @@ Offsets = Mapping[TopicPartition, CommittedOffset | ErrorCode | None]
 
 
 @answers(OffsetFetchRequest, 1, 10)
-def handle(
+def handle_fetch(
     context: BrokerContext, header: RequestHeader, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
     """Answer at once, from the committed offsets."""
@@ -198,3 +205,44 @@ def _group(group_id: str, error_code: ErrorCode, offsets: Offsets) -> OffsetFetc
             for topic, parts in _by_topic(offsets)
         ],
     )
+
+
+@answers(OffsetDeleteRequest, 0, 0)
+def handle_delete(
+    context: BrokerContext, header: RequestHeader, request: OffsetDeleteRequest
+) -> Reply:
+    """Delete the offsets of the partitions that exist; answer once the deletion is committed.
+
+    Without an existing partition, the coordinator gets no request, as in Kafka.
+    """
+    asked = dict.fromkeys(
+        TopicPartition(topic.name, part.partition_index)
+        for topic in request.topics
+        for part in topic.partitions
+    )
+    unknown = {
+        where: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for where in asked
+        if context.image.partition(where) is None
+    }
+    existing = tuple(where for where in asked if where not in unknown)
+    if not existing:
+        return _response(unknown)
+
+    def respond(result: CommitResult) -> OffsetDeleteResponse:
+        if result.error_code is not ErrorCode.NONE:
+            return OffsetDeleteResponse(error_code=result.error_code)
+        return _response({**unknown, **result.partitions})
+
+    deletion = DeleteOffsets(group_id=request.group_id, partitions=existing)
+    return when_done(context.groups.ask(deletion), respond)
+
+
+def _response(outcomes: dict[TopicPartition, ErrorCode]) -> OffsetDeleteResponse:
+    topics: dict[str, OffsetDeleteResponseTopic] = {}
+    for where, error_code in sorted(outcomes.items()):
+        topic = topics.setdefault(where.topic, OffsetDeleteResponseTopic(name=where.topic))
+        topic.partitions.append(
+            OffsetDeleteResponsePartition(partition_index=where.partition, error_code=error_code)
+        )
+    return OffsetDeleteResponse(topics=[*topics.values()])

@@ -1,21 +1,30 @@
-"""ConsumerGroupHeartbeat (68): a member of a consumer group joins, stays or leaves. KIP-848.
+"""ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69): groups of KIP-848; and KIP-932's.
 
-The API is advertised even while the protocol is switched off, as in Kafka: without it, a client
-waits silently (librdkafka); a client that is refused returns an error at once.
+The heartbeats are advertised even while a protocol is switched off, as in Kafka: without the API, a
+client waits silently (librdkafka); a client that is refused returns an error at once.
+ShareGroupHeartbeat (76) is always refused, as by Kafka while `share.version` is 0.
 docs/decisions/0009-feature-levels.md
 """
 
+from typing import Final
 from uuid import UUID
 
+from quorumlog.broker.groups.core.consumer.descriptions import describe
 from quorumlog.broker.groups.core.consumer.partitions import Partitions, TopicIdPartition
 from quorumlog.broker.groups.core.consumer.records import to_stored
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, HeartbeatResult
+from quorumlog.broker.responses.cluster_view import ALL_OF_GROUP
 from quorumlog.broker.responses.controller_answers import shortened
 from quorumlog.broker.responses.features import consumer_groups_problem
 from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done
 from quorumlog.chance import random_bytes
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
+from quorumlog.wire.codec.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+)
 from quorumlog.wire.codec.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -23,11 +32,15 @@ from quorumlog.wire.codec.messages.consumer_group_heartbeat import (
     RequestTopicPartitions,
     ResponseTopicPartitions,
 )
+from quorumlog.wire.codec.messages.share_group_heartbeat import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
 from quorumlog.wire.codec.schemas import RequestHeader
 
 
 @answers(ConsumerGroupHeartbeatRequest, 0, 1)
-def handle(
+def handle_heartbeat(
     context: BrokerContext, header: RequestHeader, request: ConsumerGroupHeartbeatRequest
 ) -> Reply:
     """Send the coordinator the heartbeat; answer when the result is committed."""
@@ -84,4 +97,59 @@ def _assignment(partitions: Partitions) -> Assignment:
             ResponseTopicPartitions(topic_id=one.topic_id, partitions=one.partitions)
             for one in to_stored(partitions)
         ]
+    )
+
+
+@answers(ConsumerGroupDescribeRequest, 0, 1)
+def handle_describe(
+    context: BrokerContext, header: RequestHeader, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    """Describe the committed state of each requested group."""
+    del header
+    groups = [_describe(context, group_id) for group_id in request.group_ids]
+    if request.include_authorized_operations:
+        for group in groups:
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = ALL_OF_GROUP
+    return ConsumerGroupDescribeResponse(groups=groups)
+
+
+def _describe(context: BrokerContext, group_id: str) -> DescribedGroup:
+    problem = consumer_groups_problem(context)
+    if problem is not None:
+        return _refused(group_id, ErrorCode.UNSUPPORTED_VERSION, problem)
+    if not group_id:
+        return _refused(group_id, ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+    coordinator = context.groups.coordinator(group_id)
+    if isinstance(coordinator, ErrorCode):
+        return DescribedGroup(group_id=group_id, error_code=coordinator)
+    consumer_groups = coordinator.consumer_groups
+    group = consumer_groups.coordinator.committed_group(group_id)
+    if group is None:
+        is_classic = group_id in coordinator.groups
+        text = "is not a consumer group" if is_classic else "is not there"
+        return _refused(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} {text}")
+    assignor_name = consumer_groups.coordinator.targets.assignor_name(group)
+    return describe(group, assignor_name, consumer_groups.topics.names)
+
+
+def _refused(group_id: str, error_code: ErrorCode, message: str) -> DescribedGroup:
+    return DescribedGroup(
+        group_id=group_id, error_code=error_code, error_message=shortened(message)
+    )
+
+
+NO_SHARE_GROUPS: Final = (
+    "this cluster has no share groups (KIP-932): use a consumer of a consumer group"
+)
+
+
+@answers(ShareGroupHeartbeatRequest, 1, 1)
+def handle_share_heartbeat(
+    context: BrokerContext, header: RequestHeader, request: ShareGroupHeartbeatRequest
+) -> ShareGroupHeartbeatResponse:
+    """Refuse each member."""
+    del context, header, request
+    return ShareGroupHeartbeatResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NO_SHARE_GROUPS
     )

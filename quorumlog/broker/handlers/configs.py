@@ -1,7 +1,11 @@
-"""DescribeConfigs (32): topics, groups and this broker. Source: KIP-133, KIP-226, KIP-569."""
+"""DescribeConfigs (32), ListConfigResources (74): topics, groups and brokers.
+
+Source: KIP-133, KIP-226, KIP-569, KIP-1142. In version 0 the second API was
+ListClientMetricsResources (KIP-714), and lists only client metrics.
+"""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quorumlog.broker.responses.config_entries import (
     ConfigEntry,
@@ -22,6 +26,11 @@ from quorumlog.wire.codec.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from quorumlog.wire.codec.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import is_topic_name
 
@@ -34,7 +43,7 @@ class _Refusal(NamedTuple):
 
 
 @answers(DescribeConfigsRequest, 1, 4)
-def handle(
+def handle_describe(
     context: BrokerContext, header: RequestHeader, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """Describe each resource; without keys (null or empty): all its entries."""
@@ -114,3 +123,43 @@ def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfi
             for level in levels
         ],
     )
+
+
+FIRST_VERSION_WITH_TYPES: Final = 1
+
+
+@answers(ListConfigResourcesRequest, 0, 1)
+def handle_list(
+    context: BrokerContext, header: RequestHeader, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """List the resources of each requested type; without types: of all.
+
+    There are no client metrics to list. Groups are listed if they have a configuration. An unknown
+    type is UNSUPPORTED_VERSION.
+    """
+    known = [*ResourceType]
+    if header.api_version < FIRST_VERSION_WITH_TYPES:
+        known = [ResourceType.CLIENT_METRICS]
+    wanted = set(request.resource_types or known)
+    if not wanted <= {*known}:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=resource_type)
+            for resource_type in sorted(wanted)
+            for name in _names(context, resource_type)
+        ]
+    )
+
+
+def _names(context: BrokerContext, resource_type: int) -> list[str]:
+    if resource_type == ResourceType.TOPIC:
+        return sorted(context.image.topics)
+    if resource_type == ResourceType.GROUP:
+        return sorted(context.image.group_configs)
+    # DEVIATION: Kafka lists the brokers as BROKER_LOGGER, too. Ours have no log levels to describe.
+    # docs/decisions/0009-feature-levels.md
+    if resource_type == ResourceType.BROKER:
+        brokers = sorted(context.image.brokers.items())
+        return [str(broker_id) for broker_id, broker in brokers if not broker.fenced]
+    return []
