@@ -29,7 +29,8 @@ _logger: Final = logging.getLogger(__name__)
 class ReplicaReports(Generic[ReportT]):
     """Runs one task. It sends no request while `broker_epoch()` is -1, that is, not registered.
 
-    `report_of` returns the report of a replica; None: the controller needs none.
+    `report_of` returns the report of a replica; None: the controller needs none. It is called when
+    the request is sent: by then a report may be needless.
     """
 
     def __init__(

@@ -182,7 +182,7 @@ class FetchSessions:
         self._sessions: dict[int, FetchSession] = {}
         self.watchers: Final[dict[TopicPartition, dict[FetchSession, None]]] = {}
         self._partition_count = 0
-        self.on_closed: Callable[[FetchSession], None] = _nothing
+        self.on_closed: Callable[[FetchSession], None] = lambda _session: None
 
     def __len__(self) -> int:
         """Return the number of open sessions."""
@@ -326,7 +326,3 @@ class FetchSessions:
                 self.close(session.session_id)
                 return True
         return False
-
-
-def _nothing(_session: FetchSession) -> None:
-    pass

@@ -14,9 +14,8 @@ from quorumlog.broker.groups.core.consumer.settings import consumer_group_settin
 from quorumlog.broker.groups.core.consumer.topics import NoExpressions, Topics
 from quorumlog.broker.groups.core.effects import Effect
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
-from quorumlog.broker.groups.core.group_removal import GroupRemoval
 from quorumlog.broker.groups.core.records import LogRecord, encode
-from quorumlog.broker.groups.core.removal import OffsetRemoval
+from quorumlog.broker.groups.core.removal import GroupRemoval, OffsetRemoval
 from quorumlog.broker.groups.core.requests import (
     NOT_WRITTEN,
     CommitOffsets,

@@ -35,7 +35,10 @@ T = TypeVar("T")
 
 
 class JobThread:
-    """One thread for all groups of a broker: its jobs run one after the other."""
+    """One thread for all groups of a broker: its jobs run one after the other.
+
+    It runs jobs too long for the event loop: docs/decisions/0032-group-threads.md
+    """
 
     def __init__(self, name: str, on_fatal: Callable[[InvariantViolation], None]) -> None:
         """`on_fatal` gets an InvariantViolation when a job raises."""

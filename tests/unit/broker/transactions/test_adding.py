@@ -2,9 +2,9 @@
 
 import pytest
 
+from quorumlog.broker.transactions.core.partition_additions import HELD_MAX
 from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch, TransactionFilter
 from quorumlog.broker.transactions.core.states import TransactionState
-from quorumlog.broker.transactions.core.waiting_additions import HELD_MAX
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.support.coordination.transactions_begun import begun, opened

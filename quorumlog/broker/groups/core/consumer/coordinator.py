@@ -15,6 +15,7 @@ from typing import Final, assert_never
 from quorumlog.broker.groups.core.consumer import events, targets
 from quorumlog.broker.groups.core.consumer.admission import check_fields
 from quorumlog.broker.groups.core.consumer.awaited_targets import AwaitedTargets, WaitingRequest
+from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
 from quorumlog.broker.groups.core.consumer.committed import CommittedGroups
 from quorumlog.broker.groups.core.consumer.effects import (
     AnswerRequest,
@@ -23,7 +24,9 @@ from quorumlog.broker.groups.core.consumer.effects import (
     MakeTarget,
 )
 from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup
-from quorumlog.broker.groups.core.consumer.heartbeats import Admitted
+from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
+from quorumlog.broker.groups.core.consumer.member_deadlines import MemberDeadlines
+from quorumlog.broker.groups.core.consumer.membership import Membership
 from quorumlog.broker.groups.core.consumer.records import (
     ConsumerGroupRecord,
     RecordKey,
@@ -37,13 +40,28 @@ from quorumlog.broker.groups.core.consumer.requests import (
     ConsumerHeartbeat,
     RequestRefused,
 )
-from quorumlog.broker.groups.core.consumer.rules import CONSUMER_GROUP_RULES, ConsumerGroupRules
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings, GroupTimes
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
+from quorumlog.broker.groups.core.consumer.targets import Targets
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.requests import DeleteGroup, Heartbeat, Join, Leave, Sync
 from quorumlog.invariants import require, some
 from quorumlog.wire.codec.error_codes import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupRules:
+    """The class of each rule."""
+
+    membership: type[Membership] = Membership
+    heartbeats: type[Heartbeats] = Heartbeats
+    classic_members: type[ClassicMembers] = ClassicMembers
+    targets: type[Targets] = Targets
+    member_deadlines: type[MemberDeadlines] = MemberDeadlines
+
+
+CONSUMER_GROUP_RULES: Final = ConsumerGroupRules()
+
 
 BATCH_BYTES_MAX: Final = 256 << 10  # of a waiting batch: a log refuses a large batch as a whole
 
