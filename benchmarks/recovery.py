@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.measure import Figure, Table
-from quorumlog.broker.partitions.log.producer_loader import load_producers
+from quorumlog.broker.partitions.log.loaded_log import load_producers
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.storage.io.log import Log

@@ -17,7 +17,7 @@ from typing import Final
 from benchmarks import load
 from benchmarks.measure import Figure, Table
 from quorumlog import Admin, LocalCluster, Producer
-from quorumlog.broker.partitions.log.producer_loader import load_producers
+from quorumlog.broker.partitions.log.loaded_log import load_producers
 from quorumlog.client import NewTopic
 from quorumlog.cluster.layout import NodeSpec
 from quorumlog.storage.core.settings import LogSettings

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
-from quorumlog.broker.partitions.log.producer_loader import load_producers
+from quorumlog.broker.partitions.log.loaded_log import load_producers
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.cleaning import CleaningRules
 from quorumlog.storage.core.settings import LogSettings

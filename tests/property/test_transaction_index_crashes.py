@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
-from quorumlog.broker.partitions.log.producer_loader import load_producers
+from quorumlog.broker.partitions.log.loaded_log import load_producers
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.aborted_transactions import HEAD_BYTES, AbortedTransaction
 from quorumlog.storage.core.settings import LogSettings

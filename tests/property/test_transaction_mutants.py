@@ -11,10 +11,9 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from quorumlog.broker.transactions.core.outbox import Change
-from quorumlog.broker.transactions.core.partition_additions import PartitionAdditions
+from quorumlog.broker.transactions.core.partition_additions import Addition, PartitionAdditions
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.broker.transactions.core.transaction import Transaction
-from quorumlog.broker.transactions.core.waiting_additions import Addition
 from quorumlog.chaos.mutants.transactions import COORDINATORS
 from quorumlog.invariants import InvariantViolation
 from tests.property.test_transactions import Transactions

@@ -12,14 +12,6 @@ from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 SEEN_HERE_MS: Final = 1000
 
 
-def _leads_nothing(_at: TopicPartition) -> bool:
-    return False
-
-
-def _no_partitions(_image: ClusterImage) -> Iterable[TopicPartition]:
-    return ()
-
-
 class ImageWatch:
     """An ImagePublisher that keeps the newest image, and a LeadershipListener.
 
@@ -28,7 +20,7 @@ class ImageWatch:
     and will lead, but does not lead yet (`Replicas.is_to_lead`).
     """
 
-    def __init__(self, is_to_lead: Callable[[TopicPartition], bool] = _leads_nothing) -> None:
+    def __init__(self, is_to_lead: Callable[[TopicPartition], bool] = lambda _at: False) -> None:
         self.image = ClusterImage()
         self.is_to_lead: Final = is_to_lead
         self._waiting: Final[dict[asyncio.Event, None]] = {}  # in the order of their arrival
@@ -54,7 +46,7 @@ class ImageWatch:
         holds: Callable[[ClusterImage], bool],
         *,
         timeout_ms: int,
-        leaders_of: Callable[[ClusterImage], Iterable[TopicPartition]] = _no_partitions,
+        leaders_of: Callable[[ClusterImage], Iterable[TopicPartition]] = lambda _image: (),
     ) -> bool:
         """Return True once `holds(image)`, or False after `timeout_ms`.
 

@@ -4,8 +4,7 @@ import re
 from typing import Final
 
 from quorumlog.broker.responses.features import finalized_features, supported_features
-from quorumlog.broker.server.api import BrokerContext, answers
-from quorumlog.broker.server.version_ranges import version_ranges
+from quorumlog.broker.server.api import BrokerContext, answers, version_ranges
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from quorumlog.wire.codec.schemas import RequestHeader

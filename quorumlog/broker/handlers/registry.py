@@ -1,4 +1,4 @@
-"""The handlers of all APIs, by API key: each other module of this package has one.
+"""The handlers of all APIs, by API key: the other modules of this package have them.
 
 Only these APIs are advertised. `docs/protocol-support.md` lists them.
 """
@@ -15,8 +15,11 @@ from quorumlog.broker.server.api import ApiHandler
 
 def _handlers() -> Mapping[int, ApiHandler]:
     modules = [one.name for one in iter_modules(handlers.__path__) if one.name != "registry"]
-    found: list[ApiHandler] = [
-        import_module(f"{handlers.__name__}.{name}").handle for name in modules
+    found = [
+        one
+        for name in modules
+        for one in vars(import_module(f"{handlers.__name__}.{name}")).values()
+        if isinstance(one, ApiHandler)
     ]
     return MappingProxyType({handler.api_key: handler for handler in found})
 

@@ -16,7 +16,6 @@ from quorumlog.broker.responses.controller_answers import changed_cluster, decid
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.metadata_quorum.cluster_changes import AlterGroupConfigs, Outcome
 from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
-from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.settings.kafka_names import nearest_name
 from quorumlog.settings.servers import read_only_names, why_not_altered
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -103,7 +102,8 @@ async def _alter_topics(
         names=[topic.name for topic in topics],
         kind=ConfigResult,
         doubt=DOUBT,
-        is_seen=_is_seen,
+        # A later request may have altered it again.
+        is_seen=lambda image, result: image.end_offset >= result.end_offset,
         wait_ms=None if validate_only else SEEN_HERE_MS,
     )
 
@@ -164,7 +164,3 @@ def _problem(context: BrokerContext, resource: Resource) -> tuple[ErrorCode, str
         return resource.problem
     unknown = f"Unknown resource type {resource.resource_type}"
     return ErrorCode.INVALID_REQUEST, REFUSALS.get(resource.resource_type, unknown)
-
-
-def _is_seen(image: ClusterImage, result: ConfigResult) -> bool:
-    return image.end_offset >= result.end_offset  # a later request may have altered it again

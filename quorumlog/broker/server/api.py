@@ -16,8 +16,10 @@ from quorumlog.broker.transactions.io.transaction_service import TransactionServ
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.settings.servers import BrokerConfig, StaticConfig
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.message import Request, Response
+from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
 from quorumlog.wire.codec.schemas import RequestHeader
 
 R = TypeVar("R")
@@ -117,3 +119,22 @@ def when_done(
 
     result.add_done_callback(done)
     return response
+
+
+def version_ranges(context: BrokerContext) -> list[ApiVersion]:
+    """Return the versions of every API that has a handler, by API key."""
+    return [
+        ApiVersion(
+            api_key=handler.api_key,
+            min_version=handler.advertised_min_version,
+            max_version=handler.max_version,
+        )
+        for _, handler in sorted(context.handlers.items())
+    ]
+
+
+def unsupported_version(context: BrokerContext) -> ApiVersionsResponse:
+    """Return the response, in version 0, to an ApiVersions request of an unsupported version."""
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=version_ranges(context)
+    )

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from inspect import iscoroutine
 from typing import Any, Final, NamedTuple, Protocol
 
-from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply
+from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply, unsupported_version
 from quorumlog.broker.server.turns import Turns
-from quorumlog.broker.server.version_ranges import unsupported_version
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.message import Buffer, Request, Response

@@ -5,7 +5,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
-from quorumlog.broker.groups.core.consumer.coordinator import NEVER_MS, ConsumerGroupCoordinator
+from quorumlog.broker.groups.core.consumer.coordinator import (
+    NEVER_MS,
+    ConsumerGroupCoordinator,
+    GroupWrites,
+    PendingAnswer,
+)
 from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup, ConsumerMember
 from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
 from quorumlog.broker.groups.core.consumer.member_deadlines import MemberDeadlines
@@ -27,7 +32,6 @@ from quorumlog.broker.groups.core.consumer.requests import (
 )
 from quorumlog.broker.groups.core.consumer.states import MemberState
 from quorumlog.broker.groups.core.consumer.targets import TargetJob, Targets
-from quorumlog.broker.groups.core.consumer.writes import GroupWrites, PendingAnswer
 from quorumlog.broker.groups.core.consumer_groups import ConsumerGroups, Replaced
 from quorumlog.broker.groups.core.group import Group, Member
 from quorumlog.broker.groups.core.joins import Joins

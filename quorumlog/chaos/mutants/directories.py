@@ -19,8 +19,9 @@ from quorumlog.broker.partitions.core.directory_moves import (
     Step,
 )
 from quorumlog.broker.partitions.core.placement import Standing
-from quorumlog.broker.partitions.log.future_logs import FUTURE_SUFFIX, FutureLogs
+from quorumlog.broker.partitions.log.future_logs import FutureLogs
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.log_names import FUTURE_SUFFIX
 from quorumlog.broker.partitions.log.registrations import BrokerProcess, Registrations
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.metadata_quorum.controller.controller import Controller

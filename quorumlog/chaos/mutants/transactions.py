@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from quorumlog.broker.transactions.core import transaction_end
-from quorumlog.broker.transactions.core.deadlines import Expiry
 from quorumlog.broker.transactions.core.events import MarkersWritten
+from quorumlog.broker.transactions.core.expiry import Expiry
 from quorumlog.broker.transactions.core.markers import Markers
 from quorumlog.broker.transactions.core.outbox import WriteDone
-from quorumlog.broker.transactions.core.partition_additions import PartitionAdditions
+from quorumlog.broker.transactions.core.partition_additions import Addition, PartitionAdditions
 from quorumlog.broker.transactions.core.producer_initialization import ProducerInitialization
 from quorumlog.broker.transactions.core.requests import (
     NO_PRODUCER,
@@ -22,7 +22,6 @@ from quorumlog.broker.transactions.core.requests import (
 from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction
 from quorumlog.broker.transactions.core.transaction_end import TransactionEnd
-from quorumlog.broker.transactions.core.waiting_additions import Addition
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.partitions.core.deletions import DeletionResult
+from quorumlog.broker.partitions.log.loaded_log import load_producers
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
-from quorumlog.broker.partitions.log.producer_loader import load_producers
 from quorumlog.broker.replicas import Replicas
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.checkpoints import encode_offset_checkpoint

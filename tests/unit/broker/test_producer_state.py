@@ -8,7 +8,7 @@ import pytest
 from quorumlog.broker.partitions.core import producer_state
 from quorumlog.broker.partitions.core.open_transactions import OpenTransactions
 from quorumlog.broker.partitions.core.producer_state import SEQUENCE_MAX, Check, ProducerStates
-from quorumlog.broker.partitions.log.producer_loader import load_producers, work_to_keep
+from quorumlog.broker.partitions.log.loaded_log import load_producers, work_to_keep
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core import recent_batches
 from quorumlog.storage.core.producer_snapshot import SnapshotEntry

@@ -16,7 +16,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
 )
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
-from quorumlog.broker.partitions.log import appends, producer_loader
+from quorumlog.broker.partitions.log import appends, loaded_log
 from quorumlog.broker.partitions.log.offset_lookup import LATEST
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
@@ -193,7 +193,7 @@ async def test_a_truncation_that_cuts_no_record_reads_none(
             rebuilt.append(log.log_end_offset)
             return kind()
 
-        monkeypatch.setattr(producer_loader, "load_producers", note)
+        monkeypatch.setattr(loaded_log, "load_producers", note)
         for epoch, last_epoch, end_offset in ((0, 5, 2), (0, 0, 1)):
             answer = diverged(2, end_offset, epoch=epoch, last_fetched_epoch=last_epoch)
             driver.feed(0, replace(answer, leader_epoch=Epoch(6)))

@@ -432,9 +432,7 @@ async def ongoing(
 async def test_a_reassignment_begins_is_listed_and_is_cancelled_or_refused_with_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "quorumlog.broker.handlers.list_partition_reassignments.LOOKED_AT_AT_ONCE", 2
-    )
+    monkeypatch.setattr("quorumlog.broker.handlers.reassignments.LOOKED_AT_AT_ONCE", 2)
     async with asking(tmp_path) as (broker, connection):
         register_other(broker)
         await create(connection, "t", 2)

@@ -112,11 +112,7 @@ class ShardSet(Generic[CoordinatorT]):
 
     def coordinator(self, key: str) -> CoordinatorT | ErrorCode:
         """Return the coordinator of the key, for reading; or the error if it does not serve."""
-        return self.coordinator_at(self.partition_of(key))
-
-    def coordinator_at(self, topic_partition: TopicPartition) -> CoordinatorT | ErrorCode:
-        """Return a partition's coordinator, for reading; or the error if it does not serve."""
-        driver = self._drivers.get(topic_partition)
+        driver = self._drivers.get(self.partition_of(key))
         return ErrorCode.NOT_COORDINATOR if driver is None else driver.shard.coordinator
 
     def coordinators(self) -> Iterator[CoordinatorT | ErrorCode]:

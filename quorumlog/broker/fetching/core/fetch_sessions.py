@@ -7,6 +7,7 @@ KAFKA-9338, KAFKA-13111.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -43,15 +44,14 @@ def next_epoch(epoch: int) -> int:
     return 1 if epoch == EPOCH_MAX else epoch + 1
 
 
+@dataclass(slots=True, eq=False)
 class SessionPartition:
     """A partition in a session: its requested fetch, and the offsets of its last answer."""
 
-    __slots__ = ("fetch", "high_watermark", "key", "log_start_offset")
-
-    def __init__(self, key: Key, fetch: PartitionFetch) -> None:
-        self.key = key
-        self.fetch = fetch
-        self.high_watermark = self.log_start_offset = UNKNOWN_OFFSET
+    key: Key
+    fetch: PartitionFetch
+    high_watermark: int = UNKNOWN_OFFSET
+    log_start_offset: int = UNKNOWN_OFFSET
 
     def tell(self, found: FetchedPartition) -> bool:
         """Record an answer before it is sent; False: it has nothing new, and is left out."""
@@ -74,6 +74,7 @@ class SessionPartition:
         return told == (high_watermark, log_start_offset)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class FetchSession:
     """One client's session.
 
@@ -88,33 +89,18 @@ class FetchSession:
     may become eligible to join the ISR.
     """
 
-    __slots__ = (
-        "by_partition",
-        "epoch",
-        "is_privileged",
-        "partitions",
-        "restless",
-        "session_id",
-        "swept_ms",
-        "to_sweep",
-        "unsettled",
-        "used_ms",
-        "uses_topic_ids",
-        "waiting",
-    )
-
-    def __init__(self, session_id: int, *, uses_topic_ids: bool, is_privileged: bool) -> None:
-        self.session_id = session_id
-        self.epoch = next_epoch(FULL_EPOCH)  # of the next fetch
-        self.uses_topic_ids = uses_topic_ids
-        self.is_privileged = is_privileged
-        self.partitions: dict[Key, SessionPartition] = {}
-        self.by_partition: dict[TopicPartition, SessionPartition] = {}
-        self.unsettled: dict[Key, bool] = {}
-        self.restless: dict[Key, None] = {}
-        self.to_sweep: list[Key] = []  # the rest of the current sweep
-        self.used_ms = self.swept_ms = 0
-        self.waiting: WaitingFetch | None = None
+    session_id: int
+    uses_topic_ids: bool
+    is_privileged: bool
+    epoch: int = 1  # of the next fetch
+    partitions: dict[Key, SessionPartition] = field(default_factory=dict)
+    by_partition: dict[TopicPartition, SessionPartition] = field(default_factory=dict)
+    unsettled: dict[Key, bool] = field(default_factory=dict)
+    restless: dict[Key, None] = field(default_factory=dict)
+    to_sweep: list[Key] = field(default_factory=list)  # the rest of the current sweep
+    used_ms: int = 0
+    swept_ms: int = 0
+    waiting: WaitingFetch | None = None
 
     def candidates(self, now_ms: int) -> list[SessionPartition]:
         """Return the partitions that a fetch must check, in reading order.
@@ -196,7 +182,7 @@ class FetchSessions:
         self._sessions: dict[int, FetchSession] = {}
         self.watchers: Final[dict[TopicPartition, dict[FetchSession, None]]] = {}
         self._partition_count = 0
-        self.on_closed: Callable[[FetchSession], None] = _nothing
+        self.on_closed: Callable[[FetchSession], None] = lambda _session: None
 
     def __len__(self) -> int:
         """Return the number of open sessions."""
@@ -221,7 +207,7 @@ class FetchSessions:
         while session_id in self._sessions:
             session_id = self._new_id()
         session = FetchSession(
-            session_id, uses_topic_ids=uses_topic_ids, is_privileged=is_privileged
+            session_id=session_id, uses_topic_ids=uses_topic_ids, is_privileged=is_privileged
         )
         session.used_ms = session.swept_ms = now_ms
         self._sessions[session_id] = session
@@ -340,7 +326,3 @@ class FetchSessions:
                 self.close(session.session_id)
                 return True
         return False
-
-
-def _nothing(_session: FetchSession) -> None:
-    pass

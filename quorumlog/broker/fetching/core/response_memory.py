@@ -18,7 +18,7 @@ class ResponseMemory:
     def __init__(self, capacity: int) -> None:
         self.capacity: Final = capacity
         self.held = 0
-        self.on_room: Callable[[], None] = _nothing
+        self.on_room: Callable[[], None] = lambda: None
 
     @property
     def is_short(self) -> bool:
@@ -91,7 +91,3 @@ class ResponseAccount:
         self._is_open = False
         self.hand_over()
         self.sent()
-
-
-def _nothing() -> None:
-    pass

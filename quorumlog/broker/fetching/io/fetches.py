@@ -13,7 +13,6 @@ from quorumlog.broker.fetching.core.fetch_sessions import FetchSession
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
 from quorumlog.broker.fetching.io.delayed_fetch import DelayedFetch, FetchAnswers, PartitionRead
-from quorumlog.broker.fetching.io.partition_answers import answer_to
 from quorumlog.broker.fetching.io.session_answers import (
     drop_settled,
     has_untold_commits,
@@ -21,6 +20,7 @@ from quorumlog.broker.fetching.io.session_answers import (
     unsettled_answers,
 )
 from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.core.data_path import FetchedPartition, ReadEnd
 from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeup, FetchWakeups
 from quorumlog.broker.partitions.core.purgatory import FetchPurgatory
 from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
@@ -29,6 +29,7 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
+from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
@@ -377,3 +378,32 @@ class Fetches:
             for partition in delayed.spec.session.judged():
                 delayed.join(partition.fetch)
         delayed.answer(self._answers(delayed.spec, delayed.reads))
+
+
+def answer_to(
+    spec: FetchSpec, read: PartitionRead, drivers: Mapping[TopicPartition, PartitionDriver]
+) -> FetchedPartition:
+    """Return the answer for a partition, with the current state of its replica."""
+    driver = drivers.get(read.fetch.topic_partition)
+    if driver is None or read.fetch.error_code is not ErrorCode.NONE:
+        return FetchedPartition(read.error_code)
+    state = driver.partition.state
+    return FetchedPartition(
+        read.error_code,
+        state.high_watermark,
+        state.log_start_offset,
+        read.chunks,
+        read.diverging,
+        state.leader_id,
+        state.leader_epoch,
+        read.preferred_replica,
+        driver.end(ReadEnd.LAST_STABLE),
+        _aborted(read, driver) if spec.is_read_committed else None,
+    )
+
+
+def _aborted(read: PartitionRead, driver: PartitionDriver) -> list[AbortedTransaction]:
+    """Return the aborted transactions with records between the offsets that were read."""
+    if not read.chunks:
+        return []
+    return driver.log.aborted.reaching_into(read.fetch.fetch_offset, read.next_offset)

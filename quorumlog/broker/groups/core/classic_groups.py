@@ -2,8 +2,7 @@
 
 from typing import Final, assert_never
 
-from sortedcontainers import SortedSet
-
+from quorumlog.broker.coordination.core.deadlines import Deadlines
 from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.group import Group, GroupState
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
@@ -12,42 +11,6 @@ from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.requests import Heartbeat, Join, Leave, Sync
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
-
-
-class GroupDeadlines:
-    """At most one deadline for each group, the earliest first.
-
-    A deadline may come before its group's next timeout: a heartbeat does not move it.
-    """
-
-    def __init__(self) -> None:
-        self._in_order: SortedSet[tuple[int, str]] = SortedSet()  # (deadline_ms, group id)
-        self._of: dict[str, int] = {}  # group id -> its deadline_ms
-
-    @property
-    def next_ms(self) -> int | None:
-        """The earliest deadline; None: no group has a deadline."""
-        return self._in_order[0][0] if self._in_order else None
-
-    def note(self, group_id: str, deadline_ms: int | None) -> None:
-        """Replace the group's deadline; None: remove it."""
-        noted_ms = self._of.get(group_id)
-        if deadline_ms == noted_ms:
-            return
-        if noted_ms is not None:
-            self._in_order.remove((noted_ms, group_id))
-            del self._of[group_id]
-        if deadline_ms is not None:
-            self._in_order.add((deadline_ms, group_id))
-            self._of[group_id] = deadline_ms
-
-    def pop_due(self, now_ms: int) -> str | None:
-        """Return the group with the earliest due deadline, and remove it; None: none is due."""
-        if not self._in_order or self._in_order[0][0] > now_ms:
-            return None
-        _, group_id = self._in_order.pop(0)
-        del self._of[group_id]
-        return group_id
 
 
 class ClassicGroups:
@@ -70,7 +33,7 @@ class ClassicGroups:
         self._joining: Final = joining
         self._committed: Final = committed
         self._outbox: Final = outbox
-        self._deadlines: Final = GroupDeadlines()
+        self._deadlines: Final = Deadlines[str]()  # a heartbeat moves none: it may come early
 
     def loaded(self, now_ms: int) -> None:
         """Start to serve: every member has a whole session to find this coordinator."""
@@ -132,7 +95,7 @@ class ClassicGroups:
     @property
     def next_deadline_ms(self) -> int | None:
         """The earliest deadline of a group; None: no group has a deadline."""
-        return self._deadlines.next_ms
+        return self._deadlines.first_ms
 
     def pop_due(self, now_ms: int) -> Group | None:
         """Return the group with the earliest due deadline, and remove the deadline."""
@@ -152,10 +115,10 @@ class ClassicGroups:
             is_stored = stored is not None and stored.generation_id == group.generation_id
             members = [member.member_id for member in stored.members] if stored else []
             require(is_stored and members == [*group.members], "6: Stable means committed")
-        self._deadlines.note(group_id, group.next_deadline_ms())
+        self._deadlines.set(group_id, group.next_deadline_ms())
 
     def drop(self, group: Group, now_ms: int) -> None:
         """Drop an empty group, which has no records."""
         group.transition(GroupState.DEAD, now_ms)
         del self.groups[group.group_id]
-        self._deadlines.note(group.group_id, None)
+        self._deadlines.set(group.group_id, None)

@@ -5,7 +5,7 @@ another generation or member epoch. `transactional_offsets.py` has the commits o
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from dataclasses import dataclass
 
 from quorumlog.broker.groups.core.classic_groups import ClassicGroups
 from quorumlog.broker.groups.core.commits import DecidedCommit, decide_commit, stranger_refusal
@@ -20,25 +20,16 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 
+@dataclass(frozen=True, slots=True)
 class CommittedOffsets:
     """Serves the commits and the offsets of all groups. Has no state of its own."""
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        outbox: GroupOutbox,
-        committed: CommittedState,
-        transactional: TransactionalOffsets,
-        *,
-        classic: ClassicGroups,
-        consumer: ConsumerGroups,
-    ) -> None:
-        self._settings: Final = settings
-        self._outbox: Final = outbox
-        self._committed: Final = committed
-        self._transactional: Final = transactional
-        self._classic: Final = classic
-        self._consumer: Final = consumer
+    _settings: BrokerSettings
+    _outbox: GroupOutbox
+    _committed: CommittedState
+    _transactional: TransactionalOffsets
+    _classic: ClassicGroups
+    _consumer: ConsumerGroups
 
     def handle(self, now_ms: int, request_id: int, request: CommitOffsets) -> None:
         """Write the offsets if the group accepts the commit; answer once they are committed."""

@@ -14,9 +14,8 @@ from quorumlog.broker.groups.core.consumer.settings import consumer_group_settin
 from quorumlog.broker.groups.core.consumer.topics import NoExpressions, Topics
 from quorumlog.broker.groups.core.effects import Effect
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
-from quorumlog.broker.groups.core.group_removal import GroupRemoval
 from quorumlog.broker.groups.core.records import LogRecord, encode
-from quorumlog.broker.groups.core.removal import OffsetRemoval
+from quorumlog.broker.groups.core.removal import GroupRemoval, OffsetRemoval
 from quorumlog.broker.groups.core.requests import (
     NOT_WRITTEN,
     CommitOffsets,
@@ -73,18 +72,12 @@ class GroupCoordinator:
             settings, outbox, committed, self.rewrite, classic=classic, consumer=consumer
         )
         self._offsets: Final = rules.committed_offsets(
-            settings, outbox, committed, transactional, classic=classic, consumer=consumer
+            settings, outbox, committed, transactional, classic, consumer
         )
         self.fetch_offsets: Final = self._offsets.fetch
         self._offset_removal: Final = OffsetRemoval(committed, transactional, outbox)
         self._removal: Final = GroupRemoval(
-            settings,
-            outbox,
-            committed,
-            transactional,
-            self._offset_removal,
-            classic=classic,
-            consumer=consumer,
+            settings, outbox, committed, transactional, self._offset_removal, classic, consumer
         )
         self._replay: Final = rules.replay(committed, self.rewrite, transactional)
         self.replay: Final = self._replay.replay

@@ -8,6 +8,7 @@ have formats of their own.
 from collections.abc import Iterable
 from typing import Final, Protocol, TypeVar
 
+from quorumlog.broker.coordination.core.versioned_messages import VERSION_BYTES, version_of
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Message
@@ -18,7 +19,6 @@ from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
 from quorumlog.wire.codec.schemas import decode_message
 
 CONSUMER: Final = "consumer"  # the protocol type whose messages can be read
-VERSION_BYTES: Final = 2
 MessageT = TypeVar("MessageT", bound=Message)
 
 
@@ -29,7 +29,7 @@ class _Topic(Protocol):
 
 def read_message(kind: type[MessageT], data: bytes) -> MessageT:
     """Return the message in a member's bytes. Raises MalformedFrame."""
-    version = int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
+    version = version_of(data)
     if len(data) < VERSION_BYTES or version < 0:
         raise MalformedFrame(f"{kind.__name__} in {len(data)} bytes")
     known = min(version, kind.VERSIONS[-1])

@@ -8,24 +8,24 @@ Source: the schemas of Kafka's group coordinator.
 """
 
 from dataclasses import dataclass, field
-from struct import Struct as Packer
-from typing import Final, TypeVar
+from typing import Final
 
+from quorumlog.broker.coordination.core.versioned_messages import (
+    decode_versioned,
+    encode_versioned,
+    version_of,
+)
 from quorumlog.broker.groups.core.consumer import records as consumer_records
 from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord, RecordKey
 from quorumlog.broker.groups.core.requests import CommittedOffset
-from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.message import Field, Message, Struct
-from quorumlog.wire.codec.schemas import decode_message, encode_message
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
 VALUE_VERSION: Final = 3  # of written values without a topic id
 WITH_TOPIC_ID: Final = 4  # of written offsets with a topic id
 NAME_BYTES_MAX: Final = 32_767  # of any string in a record
-_VERSION: Final = Packer(">h")
-MessageT = TypeVar("MessageT", bound=Message)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,45 +142,30 @@ def encode(record: LogRecord) -> tuple[bytes, bytes | None]:
     if isinstance(record, OffsetRecord):
         topic, partition = record.topic_partition
         key = _OffsetKey(group_id=record.group_id, topic=topic, partition=partition)
-        return _versioned(OFFSET_KEY_VERSION, key), _value(record.committed)
+        return encode_versioned(OFFSET_KEY_VERSION, key), _value(record.committed)
     group_key = _GroupKey(group_id=record.group_id)
-    return _versioned(GROUP_KEY_VERSION, group_key), _value(record.stored)
+    return encode_versioned(GROUP_KEY_VERSION, group_key), _value(record.stored)
 
 
 def _value(value: CommittedOffset | StoredGroup | None) -> bytes | None:
     if value is None:
         return None
     has_id = isinstance(value, CommittedOffset) and value.topic_id != ZERO_TOPIC_ID
-    return _versioned(WITH_TOPIC_ID if has_id else VALUE_VERSION, value)
-
-
-def _versioned(version: int, message: Message) -> bytes:
-    return b"".join([_VERSION.pack(version), *encode_message(message, version)])
+    return encode_versioned(WITH_TOPIC_ID if has_id else VALUE_VERSION, value)
 
 
 def decode(key: bytes, value: bytes | None) -> LogRecord | None:
     """Return the record, or None if its key is of an unknown kind. Raises MalformedFrame."""
-    key_version = _version_of(key)
+    key_version = version_of(key)
     if key_version in _OffsetKey.VERSIONS:
-        found = _decoded(_OffsetKey, key)
+        found = decode_versioned(_OffsetKey, key)
         where = TopicPartition(found.topic, found.partition)
-        committed = None if value is None else _decoded(CommittedOffset, value)
+        committed = None if value is None else decode_versioned(CommittedOffset, value)
         return OffsetRecord(group_id=found.group_id, topic_partition=where, committed=committed)
     if key_version not in _GroupKey.VERSIONS:
         return consumer_records.decode(key, value)
-    stored = None if value is None else _decoded(StoredGroup, value)
-    if stored is not None and _version_of(value or b"") == 0:
+    stored = None if value is None else decode_versioned(StoredGroup, value)
+    if stored is not None and version_of(value or b"") == 0:
         for member in stored.members:  # version 0 has only the session timeout
             member.rebalance_timeout_ms = member.session_timeout_ms
-    return GroupRecord(group_id=_decoded(_GroupKey, key).group_id, stored=stored)
-
-
-def _version_of(data: bytes) -> int:
-    return int.from_bytes(data[: _VERSION.size], "big", signed=True)
-
-
-def _decoded(kind: type[MessageT], data: bytes) -> MessageT:
-    version = _version_of(data)
-    if len(data) < _VERSION.size or version not in kind.VERSIONS:
-        raise MalformedFrame(f"{kind.__name__} of version {version} in {len(data)} bytes")
-    return decode_message(kind, version, memoryview(data)[_VERSION.size :])
+    return GroupRecord(group_id=decode_versioned(_GroupKey, key).group_id, stored=stored)

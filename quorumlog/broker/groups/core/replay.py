@@ -1,7 +1,7 @@
 """The load of one partition of `__consumer_offsets`: its committed records, in order."""
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
 
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import LogRecord, decode
@@ -10,15 +10,13 @@ from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffs
 from quorumlog.wire.codec.records import BatchHeader, Record
 
 
+@dataclass(frozen=True, slots=True)
 class Replay:
     """Applies committed records to the durable state. Has no state of its own."""
 
-    def __init__(
-        self, committed: CommittedState, rewrite: Rewrite, transactional: TransactionalOffsets
-    ) -> None:
-        self._committed: Final = committed
-        self._rewrite: Final = rewrite
-        self._transactional: Final = transactional
+    _committed: CommittedState
+    _rewrite: Rewrite
+    _transactional: TransactionalOffsets
 
     def replay(self, record: LogRecord) -> None:
         """Apply a committed record, written by an earlier coordinator or by this one."""

@@ -7,8 +7,10 @@ from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShar
 from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.classic_groups import ClassicGroups
 from quorumlog.broker.groups.core.committed_offsets import CommittedOffsets
-from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
-from quorumlog.broker.groups.core.consumer.rules import ConsumerGroupRules
+from quorumlog.broker.groups.core.consumer.coordinator import (
+    ConsumerGroupCoordinator,
+    ConsumerGroupRules,
+)
 from quorumlog.broker.groups.core.consumer_groups import ConsumerGroups
 from quorumlog.broker.groups.core.joins import Joins
 from quorumlog.broker.groups.core.offsets import CommittedState

@@ -7,6 +7,7 @@ group settings.
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
@@ -19,7 +20,6 @@ from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.effects import MakeTarget, MatchTopics, VerifyTransaction
 from quorumlog.broker.groups.core.requests import CompleteTransaction, GroupRequest
 from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
-from quorumlog.broker.groups.io.job_thread import JobThread
 from quorumlog.broker.groups.io.topic_expressions import topic_matcher
 from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
 from quorumlog.broker.settings import BrokerSettings
@@ -30,6 +30,46 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
+
+T = TypeVar("T")
+
+
+class JobThread:
+    """One thread for all groups of a broker: its jobs run one after the other.
+
+    It runs jobs too long for the event loop: docs/decisions/0032-group-threads.md
+    """
+
+    def __init__(self, name: str, on_fatal: Callable[[InvariantViolation], None]) -> None:
+        """`on_fatal` gets an InvariantViolation when a job raises."""
+        self._name: Final = name
+        self._on_fatal: Final = on_fatal
+        self._executor: ThreadPoolExecutor | None = None
+        self._is_stopped = False
+
+    def perform(self, run: Callable[[], T], done: Callable[[T], None], what: str) -> None:
+        """Run the job in the thread, then call `done` with its result in the event loop."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
+        running = asyncio.get_running_loop().run_in_executor(self._executor, run)
+
+        def ended(running: asyncio.Future[T]) -> None:
+            if self._is_stopped or running.cancelled():
+                return
+            error = running.exception()
+            if error is None:
+                done(running.result())
+            else:
+                self._on_fatal(InvariantViolation(f"{what}: {error!r}"))
+
+        running.add_done_callback(ended)
+
+    def stop(self) -> None:
+        """Cancel waiting jobs; drop the result of the running job."""
+        self._is_stopped = True
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
 
 R = TypeVar("R")
 

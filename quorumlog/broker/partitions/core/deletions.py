@@ -5,6 +5,7 @@ watermark*, the least log start of the leader and of its live followers, has rea
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core.purgatory import Deadlines, Wait
@@ -34,21 +35,16 @@ DeletionDone = Callable[[DeletionResult], None]
 """Called once with the outcome: within the call that deletes, or later."""
 
 
+@dataclass(slots=True, eq=False)
 class WaitingDeletion(Wait):
     """A deletion until the low watermark of its partition reaches `required_offset`.
 
     `low_watermark` is the low watermark when it began to wait.
     """
 
-    __slots__ = ("done", "low_watermark", "required_offset")
-
-    def __init__(
-        self, deadline_ms: int, required_offset: Offset, low_watermark: Offset, done: DeletionDone
-    ) -> None:
-        super().__init__(deadline_ms)
-        self.required_offset = required_offset
-        self.low_watermark = low_watermark
-        self.done = done
+    required_offset: Offset
+    low_watermark: Offset
+    done: DeletionDone
 
 
 class DeletionQueue:

@@ -1,7 +1,8 @@
 """The rules of a follower: it appends its leader's records, and truncates where logs diverge."""
 
 from collections.abc import Sequence
-from typing import Final, assert_never
+from dataclasses import dataclass
+from typing import assert_never
 
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.divergence import truncation_offset
@@ -14,6 +15,7 @@ from quorumlog.invariants import require
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 
 
+@dataclass(frozen=True, slots=True)
 class Followership:
     """The follower role. Sources: KIP-101, KIP-279, KIP-595, KAFKA-10706, 13207, 14704, 18723.
 
@@ -22,11 +24,8 @@ class Followership:
     docs/decisions/0014-whole-logs.md
     """
 
-    __slots__ = ("_serving", "_state")
-
-    def __init__(self, state: PartitionState, serving: Reads) -> None:
-        self._state: Final = state
-        self._serving: Final = serving
+    _state: PartitionState
+    _serving: Reads
 
     def handle(self, event: RoleEvent) -> Sequence[Effect]:
         """Handle one event as a follower."""

@@ -1,7 +1,7 @@
 """The rule that moves a leader's high watermark: which records are committed."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from dataclasses import dataclass
 
 from quorumlog.broker.partitions.core import effects
 from quorumlog.broker.partitions.core.effects import Effect
@@ -11,16 +11,14 @@ from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 
+@dataclass(frozen=True, slots=True)
 class HighWatermarkRule:
     """A record is committed once all replicas that count hold it; with `acks_after_flush`, on disk.
 
     Sources: KIP-497 (maximal ISR), KIP-966 (strict min ISR), KAFKA-13091.
     """
 
-    __slots__ = ("_state",)
-
-    def __init__(self, state: PartitionState) -> None:
-        self._state: Final = state
+    _state: PartitionState
 
     def maybe_advance(self, role: Leader, now_ms: int) -> Sequence[Effect]:
         """Advance the high watermark to the least log end of the replicas that count."""

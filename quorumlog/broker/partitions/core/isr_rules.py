@@ -1,7 +1,7 @@
 """The rules of the ISR: when a leader proposes a new ISR, and how it applies the response."""
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
 
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.effects import Effect
@@ -16,13 +16,11 @@ from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.wire.codec.identifiers import BrokerId
 
 
+@dataclass(frozen=True, slots=True)
 class IsrRules:
     """At most one proposal is pending. Sources: KIP-497, KIP-903, KAFKA-7128, 13141, 15221."""
 
-    __slots__ = ("_state",)
-
-    def __init__(self, state: PartitionState) -> None:
-        self._state: Final = state
+    _state: PartitionState
 
     def maybe_expand(self, role: Leader, replica: BrokerId) -> Sequence[Effect]:
         """Propose to add `replica`, a follower outside the maximal ISR, if it may join."""

@@ -1,7 +1,8 @@
 """The rules of a leader: it tracks the log ends of its followers."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final, assert_never
+from dataclasses import dataclass
+from typing import assert_never
 
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
@@ -17,22 +18,14 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 
 
+@dataclass(frozen=True, slots=True)
 class Leadership:
     """The leader role. Sources: KIP-497, KIP-903, KAFKA-13091, 13141, 13837, 15221."""
 
-    __slots__ = ("_high_watermark", "_isr", "_serving", "_state")
-
-    def __init__(
-        self,
-        state: PartitionState,
-        serving: Reads,
-        isr: IsrRules,
-        high_watermark: HighWatermarkRule,
-    ) -> None:
-        self._state: Final = state
-        self._serving: Final = serving
-        self._isr: Final = isr
-        self._high_watermark: Final = high_watermark
+    _state: PartitionState
+    _serving: Reads
+    _isr: IsrRules
+    _high_watermark: HighWatermarkRule
 
     def handle(self, role: Leader, now_ms: int, event: RoleEvent) -> Sequence[Effect]:
         """Handle one event as the leader."""

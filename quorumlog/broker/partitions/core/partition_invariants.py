@@ -1,5 +1,6 @@
 """The invariants of a replica, checked after every step, in production too."""
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core.partition_state import PartitionState
@@ -20,6 +21,7 @@ class Marks(NamedTuple):
     maximal_isr: frozenset[BrokerId]
 
 
+@dataclass(frozen=True, slots=True)
 class PartitionInvariants:
     """Invariants, checked after every step, before the caller performs any effect.
 
@@ -34,10 +36,7 @@ class PartitionInvariants:
     8. A member of the ISR or the ELR never truncates below its high_watermark.
     """
 
-    __slots__ = ("_state",)
-
-    def __init__(self, state: PartitionState) -> None:
-        self._state: Final = state
+    _state: PartitionState
 
     def marks(self) -> Marks:
         """Return the values that `check` compares; call it before the step."""

@@ -1,6 +1,7 @@
 """The state of one replica, in any role."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, assert_never
 
 from quorumlog.broker.partitions.core import events
@@ -9,11 +10,12 @@ from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.roles import LEGAL_CHANGES, Follower, Leader, Role, Unassigned
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.image import BrokerImage
-from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_LEADER, BrokerId, Offset
+from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_LEADER, BrokerId, Epoch, Offset
 
 NO_EFFECTS: Final[Sequence[Effect]] = ()
 
 
+@dataclass(slots=True, eq=False)
 class PartitionState:
     """The state of one replica of one partition: the rules of this package read and change it.
 
@@ -23,51 +25,30 @@ class PartitionState:
     for records below `flushed_offset`.
     """
 
-    __slots__ = (
-        "acks_after_flush",
-        "broker_id",
-        "brokers",
-        "epochs",
-        "flushed_offset",
-        "high_watermark",
-        "is_member",
-        "kept_log_start_offset",
-        "leader_epoch",
-        "leader_id",
-        "log_end_offset",
-        "log_start_offset",
-        "min_insync_replicas",
-        "partition_epoch",
-        "replica_lag_time_max_ms",
-        "role",
-    )
+    broker_id: BrokerId
+    epochs: EpochHistory  # replaced when an equal log takes the place of this log
+    _: KW_ONLY
+    replica_lag_time_max_ms: int
+    log_start_offset: Offset
+    log_end_offset: Offset
+    high_watermark: Offset
+    acks_after_flush: bool
+    role: Role = field(default_factory=Unassigned, init=False)
+    leader_id: BrokerId = field(default=NO_LEADER, init=False)
+    is_member: bool = field(default=False, init=False)
+    leader_epoch: Epoch = field(default=NO_EPOCH, init=False)
+    partition_epoch: Epoch = field(default=NO_EPOCH, init=False)
+    min_insync_replicas: int = field(default=1, init=False)
+    brokers: Mapping[BrokerId, BrokerImage] = field(default_factory=dict, init=False)
+    flushed_offset: Offset = field(init=False)
+    kept_log_start_offset: Offset = field(init=False)
 
-    def __init__(
-        self,
-        broker_id: BrokerId,
-        epochs: EpochHistory,
-        *,
-        replica_lag_time_max_ms: int,
-        log_start_offset: Offset,
-        log_end_offset: Offset,
-        high_watermark: Offset,
-        acks_after_flush: bool,
-    ) -> None:
-        self.acks_after_flush: Final = acks_after_flush
-        self.broker_id: Final = broker_id
-        self.epochs = epochs  # replaced when an equal log takes the place of this log
-        self.replica_lag_time_max_ms: Final = replica_lag_time_max_ms
-        self.role: Role = Unassigned()
-        self.leader_id = NO_LEADER
-        self.is_member = False
-        self.leader_epoch = self.partition_epoch = NO_EPOCH
-        self.min_insync_replicas = 1
-        self.brokers: Mapping[BrokerId, BrokerImage] = {}
-        self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
-        self.flushed_offset = log_end_offset  # the records found on disk are durable
-        self.kept_log_start_offset = log_start_offset  # the start of a log just opened is on disk
+    def __post_init__(self) -> None:
+        self.flushed_offset = self.log_end_offset  # the records found on disk are durable
+        self.kept_log_start_offset = self.log_start_offset  # that of a log just opened is on disk
         # A checkpoint may be ahead of a log that lost its tail, or behind a log that lost its head.
-        self.high_watermark = max(min(high_watermark, log_end_offset), log_start_offset)
+        within_log = min(self.high_watermark, self.log_end_offset)
+        self.high_watermark = max(within_log, self.log_start_offset)
 
     @property
     def is_leader(self) -> bool:

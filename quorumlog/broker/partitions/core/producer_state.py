@@ -7,6 +7,7 @@ append.
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core.open_transactions import OpenTransactions
@@ -64,15 +65,13 @@ def sequence_after(sequence: int, count: int) -> int:
     return (sequence + count) & SEQUENCE_MAX
 
 
+@dataclass(slots=True, eq=False)
 class _Producer:
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "seen_ms", "transaction_offset")
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.batches: deque[StoredBatch] = deque(maxlen=BATCHES_KEPT)
-        self.seen_ms = 0
-        self.coordinator_epoch = NO_COORDINATOR
-        self.transaction_offset = NO_TRANSACTION
+    epoch: int
+    batches: deque[StoredBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    seen_ms: int = 0
+    coordinator_epoch: int = NO_COORDINATOR
+    transaction_offset: int = NO_TRANSACTION
 
 
 class ProducerStates:

@@ -6,6 +6,7 @@ partitions. This module keeps the entries; its caller has the clock and sends th
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from sortedcontainers import SortedDict
@@ -23,15 +24,13 @@ def deadline_of(now_ms: int, timeout_ms: int, *, lacks_disk_alone: bool) -> int:
     return now_ms + max(timeout_ms, OWN_DISK_MS if lacks_disk_alone else 0)
 
 
+@dataclass(slots=True, eq=False)
 class Wait:
     """One entry, which waits until `deadline_ms` at most. `is_over`: completed or expired."""
 
-    __slots__ = ("deadline_ms", "is_over", "place")
-
-    def __init__(self, deadline_ms: int) -> None:
-        self.deadline_ms = deadline_ms
-        self.is_over = False
-        self.place = (deadline_ms, 0)  # among `Deadlines`
+    deadline_ms: int
+    is_over: bool = field(default=False, init=False)
+    place: tuple[int, int] = field(default=(0, 0), init=False)  # among `Deadlines`
 
 
 WaitT = TypeVar("WaitT", bound=Wait)
@@ -77,19 +76,16 @@ class Deadlines(Generic[WaitT]):
         return expired
 
 
+@dataclass(slots=True, eq=False)
 class PendingProduce(Wait):
     """A produce until its partition's high watermark reaches `required_offset`.
 
     Its records are appended; `done` receives `result` if they are committed in time.
     """
 
-    __slots__ = ("done", "required_offset", "result")
-
-    def __init__(
-        self, deadline_ms: int, required_offset: int, result: ProduceResult, done: ProduceDone
-    ) -> None:
-        super().__init__(deadline_ms)
-        self.required_offset, self.result, self.done = required_offset, result, done
+    required_offset: int
+    result: ProduceResult
+    done: ProduceDone
 
 
 class ProduceQueue:
@@ -133,16 +129,12 @@ class ProduceQueue:
         return failed
 
 
+@dataclass(slots=True, eq=False)
 class WaitingFetch(Wait):
     """A fetch until its partitions hold enough bytes; the `awaited` changes may add them."""
 
-    __slots__ = ("awaited", "keys")
-
-    def __init__(
-        self, deadline_ms: int, keys: Sequence[TopicPartition], awaited: FetchWakeups = ANY_CHANGE
-    ) -> None:
-        super().__init__(deadline_ms)
-        self.keys, self.awaited = keys, awaited
+    keys: Sequence[TopicPartition]
+    awaited: FetchWakeups = ANY_CHANGE
 
 
 FetchT = TypeVar("FetchT", bound=WaitingFetch)

@@ -1,5 +1,6 @@
 """The responses of a replica to clients and followers. They change no state."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.broker.partitions.core.data_path import NO_REPLICA, ReadEnd
@@ -15,13 +16,11 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, BrokerId,
 _RECORDS: Final = AnswerFetch(error_code=ErrorCode.NONE)  # shared: most fetches get it
 
 
+@dataclass(frozen=True, slots=True)
 class Reads:
     """Request checks. Sources: KIP-107 (deletions), 320 (epochs), 392 (racks), 966 (min ISR)."""
 
-    __slots__ = ("_state",)
-
-    def __init__(self, state: PartitionState) -> None:
-        self._state: Final = state
+    _state: PartitionState
 
     def append_refusal(self, acks: int) -> ErrorCode:
         """Return the error of an append with these `acks`, or NONE if it is allowed."""

@@ -1,7 +1,7 @@
 """The changes of a replica's role. The metadata image alone decides them."""
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
 
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.effects import Effect
@@ -15,17 +15,13 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER
 
 
+@dataclass(frozen=True, slots=True)
 class RoleChanges:
     """Role changes. Sources: KIP-101, KIP-497, KIP-704, KAFKA-7415 (an epoch without records)."""
 
-    __slots__ = ("_high_watermark", "_isr", "_state")
-
-    def __init__(
-        self, state: PartitionState, isr: IsrRules, high_watermark: HighWatermarkRule
-    ) -> None:
-        self._state: Final = state
-        self._isr: Final = isr
-        self._high_watermark: Final = high_watermark
+    _state: PartitionState
+    _isr: IsrRules
+    _high_watermark: HighWatermarkRule
 
     def published(self, now_ms: int, event: events.PartitionPublished) -> Sequence[Effect]:
         """Apply an image of the partition, unless a newer state is already applied."""

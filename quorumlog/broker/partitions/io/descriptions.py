@@ -5,6 +5,7 @@ Sources: KIP-113 and KIP-827 (log directories), KIP-664 (producers).
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -43,18 +44,13 @@ class LogDirectoryDescription(NamedTuple):
     replicas: Sequence[ReplicaSize] = ()
 
 
+@dataclass(frozen=True, slots=True)
 class Descriptions:
     """Descriptions of all replicas and log directories of this broker."""
 
-    def __init__(
-        self,
-        replicas: ReplicaSet,
-        logs: LogDirectories,
-        futures: Callable[[], Mapping[TopicPartition, FutureSize]],
-    ) -> None:
-        self._futures: Final = futures
-        self._replicas: Final = replicas
-        self._logs: Final = logs
+    _replicas: ReplicaSet
+    _logs: LogDirectories
+    _futures: Callable[[], Mapping[TopicPartition, FutureSize]]
 
     def progress(self) -> str:
         """Describe the progress of opening or closing the logs: see `LogProgress`."""

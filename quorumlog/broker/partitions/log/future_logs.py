@@ -5,20 +5,18 @@ as a log. It gets the plain name once it holds the whole log that it replaces. T
 the requested move: a start that finds it begins the move again, with an empty copy.
 """
 
-from collections.abc import Container, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Container, Iterable
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from quorumlog.broker.partitions.log.disk_queue import storage_errors
+from quorumlog.broker.partitions.log.log_names import FUTURE_SUFFIX, LogNames, marked
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, StorageError, storage_error
-from quorumlog.storage.io.checkpoints import PartitionMetadata, write_partition_metadata
+from quorumlog.storage.errors import CorruptCheckpoint, StorageError
+from quorumlog.storage.io.checkpoints import write_partition_metadata
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
-
-FUTURE_SUFFIX: Final = "-future"
-NAME_BYTES_MAX: Final = 255  # of a directory; a topic's name alone may have 249
 
 
 class FutureKey(NamedTuple):
@@ -26,32 +24,6 @@ class FutureKey(NamedTuple):
 
     topic_id: TopicId
     partition: int
-
-
-class Names(Protocol):
-    """The names in a log directory, as `LogNames` keeps them. Raises OSError."""
-
-    def metadata_of(self, name: str) -> PartitionMetadata | None:
-        """Return the metadata of a directory. Raises CorruptCheckpoint."""
-
-    def add(self, name: str) -> None:
-        """Create a directory; its name is durable once `make_last` has returned."""
-
-    def make_last(self, name: str, topic_id: TopicId) -> None:
-        """Make the topic id of a directory durable."""
-
-    def rename(self, name: str, new_name: str) -> None:
-        """Rename a directory, durably."""
-
-    def doom(self, name: str) -> None:
-        """Give it a name that no start opens as a log; it is removed with the deleted logs."""
-
-
-def marked(partition: str, mark: str) -> str:
-    """Return the directory name with a mark behind it, the topic's part cut if it is too long."""
-    topic, dash, index = partition.rpartition("-")
-    tail = f"{dash}{index}{mark}"
-    return topic[: NAME_BYTES_MAX - len(tail)] + tail
 
 
 def partition_of_future(name: str) -> int | None:
@@ -67,7 +39,7 @@ class FutureLogs:
     StorageError. One thread at a time calls them.
     """
 
-    def __init__(self, disk: Disk, path: str, new_log: type[Log], names: Names) -> None:
+    def __init__(self, disk: Disk, path: str, new_log: type[Log], names: LogNames) -> None:
         self._disk: Final = disk
         self._directory: Final = path
         self._new_log: Final = new_log
@@ -104,7 +76,7 @@ class FutureLogs:
     def make(self, at: TopicPartition, topic_id: TopicId, unique: bytes) -> str:
         """Create the directory of a future log, durably; return its name, containing `unique`."""
         name = marked(str(at), f".{unique.hex()}{FUTURE_SUFFIX}")
-        with self._errors("make", name):
+        with storage_errors(f"cannot make {self._path(name)}"):
             if self._disk.exists(self._path(str(at))):
                 raise StorageError(f"there is another log in {self._path(str(at))}")
             self._names.add(name)
@@ -114,7 +86,7 @@ class FutureLogs:
     def open(self, name: str, topic_id: TopicId, settings: LogSettings) -> Log:
         """Open an empty log there; remove the files of an earlier process."""
         path = self._path(name)
-        with self._errors("open", name):
+        with storage_errors(f"cannot open {self._path(name)}"):
             for leftover in self._disk.listdir(path):
                 self._disk.unlink(f"{path}/{leftover}")
             write_partition_metadata(self._disk, path, topic_id, is_new=True)
@@ -127,22 +99,14 @@ class FutureLogs:
 
         If it raises, the log may have either name after a crash.
         """
-        with self._errors("rename", name):
+        with storage_errors(f"cannot rename {self._path(name)}"):
             self._names.rename(name, str(at))
 
     def discard(self, name: str) -> None:
         """Remove a copy with the deleted logs, so that no start begins the move again."""
-        with self._errors("delete", name):
+        with storage_errors(f"cannot delete {self._path(name)}"):
             self._names.doom(name)
             self._disk.fsync_dir(self._directory)
-
-    @contextmanager
-    def _errors(self, action: str, name: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            message = f"cannot {action} {self._path(name)}: {error}"
-            raise storage_error(message, error) from error
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"

@@ -4,18 +4,86 @@ Threads open the logs of one directory in turn. The files are mostly in the page
 that hardly wait for the disk only take the interpreter from each other.
 """
 
-from typing import Final, NamedTuple
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
 
 from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.broker.partitions.log.producer_loader import load_producers
 from quorumlog.metadata_quorum.image import TopicImage
 from quorumlog.storage.core.read_limits import NoteRead
 from quorumlog.storage.core.recovery import MAX_EPOCH
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
+from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+from quorumlog.wire.codec.records import BatchHeader
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
+
+_logger: Final = logging.getLogger(__name__)
+NOTED_BYTES: Final = 1 << 20  # reported at a time
+Batch: TypeAlias = tuple[BatchHeader, TransactionMarker | None]  # the marker of a control batch
+
+
+def load_producers(
+    log: Log, kind: type[ProducerStates] = ProducerStates, note_read: NoteRead = lambda _: None
+) -> ProducerStates:
+    """Load the producers; without a snapshot, from every batch, also below the log start.
+
+    The class `kind` is a rule of the replica. `note_read` repeatedly receives the number of bytes
+    read. Waits for the disk. Raises StorageError.
+    """
+    producers = kind()
+    snapshot = log.producers.newest() or ProducerSnapshot(log.segment_base_offsets[0], ())
+    headers = log.producers.batches_since(snapshot.offset)
+    if headers or snapshot.entries:
+        producers.rebuild(headers or (), snapshot.entries)
+    producers.transactions.known_from = int(snapshot.offset)
+    if headers is None and snapshot.offset < log.log_end_offset:
+        _replay(log, producers, snapshot.offset, note_read)
+    log.producers.keep_transactions()
+    return producers
+
+
+def _replay(log: Log, producers: ProducerStates, offset: Offset | int, note_read: NoteRead) -> None:
+    """Apply every batch; add the aborted transactions that the transaction files lack."""
+    learnt_from = log.producers.transactions.learnt_from
+    for header, marker in _noted(log.producers.batches(offset), note_read):
+        aborted = producers.record(header, header.base_offset, header.max_timestamp, marker)
+        if aborted is not None and aborted.last_offset >= learnt_from:
+            log.aborted.add(aborted)
+
+
+def work_to_keep(log: Log, producers: ProducerStates, offset: Offset) -> Callable[[], None]:
+    """Return disk work that keeps a snapshot of the current producers at `offset`."""
+    return partial(log.producers.keep, ProducerSnapshot(offset, producers.snapshot()))
+
+
+def work_to_spare_reads(log: Log, producers: ProducerStates, offset: Offset) -> Callable[[], None]:
+    """Return the same work, but a StorageError is only logged: the next start reads more."""
+    keep = work_to_keep(log, producers, offset)
+
+    def work() -> None:
+        try:
+            keep()
+        except StorageError as error:
+            _logger.warning("%s: %s", log.directory, error)
+
+    return work
+
+
+def _noted(batches: Iterable[Batch], note_read: NoteRead) -> Iterator[Batch]:
+    size = 0
+    for batch in batches:
+        size += batch[0].size_in_bytes
+        if size >= NOTED_BYTES:
+            note_read(size)
+            size = 0
+        yield batch
+    note_read(size)
+
 
 TURN_S: Final = 0.02  # the longest wait for the turn: after it, the other thread has a slow disk
 

@@ -1,7 +1,7 @@
 """Reads of committed records by this broker itself: coordinators load their partitions."""
 
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
 
 from quorumlog.broker.partitions.core.data_path import LocalRead, ReadEnd
 from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX, bring_in
@@ -12,12 +12,12 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
 
+@dataclass(frozen=True, slots=True)
 class LocalReads:
     """Reads replicas; a thread brings records that are only on disk into memory."""
 
-    def __init__(self, replicas: ReplicaSet, disk: DiskQueue) -> None:
-        self._replicas: Final = replicas
-        self._disk: Final = disk
+    _replicas: ReplicaSet
+    _disk: DiskQueue
 
     def read(
         self,

@@ -16,6 +16,7 @@ from quorumlog.broker.partitions.log.directory_checkpoints import (
     DirectoryCheckpoints,
     DirectoryRefused,
 )
+from quorumlog.broker.partitions.log.disk_queue import storage_errors
 from quorumlog.broker.partitions.log.future_logs import FutureKey
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.log_progress import LogProgress
@@ -24,7 +25,7 @@ from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.controller_client import DirectoryReport
 from quorumlog.metadata_quorum.image import LOST
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, DiskExhausted, StorageError, storage_error
+from quorumlog.storage.errors import CorruptCheckpoint, DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
@@ -241,11 +242,9 @@ class LogDirectories:
         Raises StorageError: then the files still name this process and the one before.
         """
         for directory in [*self.online]:
-            try:
+            with storage_errors(f"cannot use {directory.path}"):
                 directory.checkpoints.note_all_open()
                 directory.registrations.confirm()
-            except OSError as error:
-                raise storage_error(f"cannot use {directory.path}: {error}", error) from error
 
     def fail_home_of(self, at: TopicPartition, error: StorageError) -> list[TopicPartition]:
         """Take the directory of a partition's log offline: see `fail`."""

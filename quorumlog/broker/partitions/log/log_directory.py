@@ -11,8 +11,9 @@ from functools import partial
 from typing import Final
 
 from quorumlog.broker.partitions.core.placement import Standing
-from quorumlog.broker.partitions.log.future_logs import FUTURE_SUFFIX, FutureLogs, marked
-from quorumlog.broker.partitions.log.log_names import DELETE_SUFFIX, LogNames
+from quorumlog.broker.partitions.log.disk_queue import storage_errors
+from quorumlog.broker.partitions.log.future_logs import FutureLogs
+from quorumlog.broker.partitions.log.log_names import DELETE_SUFFIX, FUTURE_SUFFIX, LogNames, marked
 from quorumlog.broker.partitions.log.log_progress import LogProgress
 from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.broker.partitions.log.registrations import BrokerProcess, Registrations
@@ -20,7 +21,7 @@ from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.recovery import MAX_EPOCH
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, LacksRecords, storage_error
+from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, LacksRecords
 from quorumlog.storage.io.checkpoints import (
     PARTITION_METADATA_FILE,
     REPLICATION_FILE,
@@ -140,7 +141,7 @@ class LogDirectory:
         None. `process`: it registers next; None: it does not. After DiskExhausted the directory may
         be started again.
         """
-        try:
+        with storage_errors(f"cannot use {self.path}"):
             self._disk.mkdir(self.path)
             if process is not None:
                 self.registrations.begin(process)
@@ -153,8 +154,6 @@ class LogDirectory:
             self._names.note_found(self._unopened, doomed)
             for partition in map(_deleted_partition, doomed):
                 self.checkpoints.note_left(partition)
-        except OSError as error:
-            raise storage_error(f"cannot use {self.path}: {error}", error) from error
 
     @property
     def unopened(self) -> frozenset[str]:
@@ -167,10 +166,8 @@ class LogDirectory:
 
     def topic_id_of(self, name: str) -> TopicId | None:
         """Return the topic id of a log's directory; None if it is lost."""
-        try:
+        with storage_errors(f"cannot use {self.path}"):
             found = self._found(name)
-        except OSError as error:
-            raise storage_error(f"cannot use {self.path}: {error}", error) from error
         return None if found is None else found.topic_id
 
     def settings_of(self, configs: Mapping[str, str]) -> LogSettings:
@@ -199,7 +196,7 @@ class LogDirectory:
         """
         name, path = str(topic_partition), self._path(str(topic_partition))
         settings, log = self.settings_of(configs), None
-        try:
+        with storage_errors(f"cannot open {path}"):
             is_new = name not in self._unopened and not self._disk.exists(path)
             found = None if is_new else self._found(name)
             found_id = None if found is None else found.topic_id
@@ -216,8 +213,6 @@ class LogDirectory:
                 make_directory = partial(self._names.make, name, topic_id)
                 log = plan_log(self._new_log, self._disk, path, settings, make_directory)
             log.epochs.before_first = partial(self._names.make_last, name, topic_id)
-        except OSError as error:
-            raise storage_error(f"cannot open {path}: {error}", error) from error
         self._unopened.discard(name)
         return log, self.checkpoints.high_watermark(topic_partition)
 
@@ -351,10 +346,8 @@ class LogDirectory:
 
         A start must distinguish it from a log of which only a copy is left. Raises StorageError.
         """
-        try:
+        with storage_errors(f"cannot make {self._path(str(at))}"):
             self._names.keep(str(at), topic_id)
-        except OSError as error:
-            raise storage_error(f"cannot make {self._path(str(at))}: {error}", error) from error
 
     def delete(self, topic_partition: TopicPartition, log: Log, *, durably: bool = False) -> None:
         """Close the log and rename its directory; `remove_doomed` removes that.
@@ -364,14 +357,12 @@ class LogDirectory:
         log.close(clean=False)
         self.checkpoints.forget(topic_partition)
         name, path = str(topic_partition), self._path(str(topic_partition))
-        try:
+        with storage_errors(f"cannot delete {path}"):
             if log.is_planned and not self._disk.exists(path):
                 return
             self._names.doom(name)
             if durably:
                 self._disk.fsync_dir(self.path)
-        except OSError as error:
-            raise storage_error(f"cannot delete {path}: {error}", error) from error
         self._unopened.discard(name)
 
     def remove_doomed(self) -> None:
@@ -381,29 +372,23 @@ class LogDirectory:
         """
         # Otherwise a start would find a high watermark without a log, and report its records lost.
         self.checkpoints.write_deleted()
-        try:
+        with storage_errors(f"cannot delete in {self.path}"):
             self._names.remove_doomed()
-        except OSError as error:
-            raise storage_error(f"cannot delete in {self.path}: {error}", error) from error
 
     def set_aside_strays(self, assigned: Iterable[TopicPartition]) -> None:
         """Rename the logs of the last process that the metadata does not assign to this broker."""
         keep = {str(topic_partition) for topic_partition in assigned}
-        try:
+        with storage_errors(f"cannot set aside in {self.path}"):
             strays = sorted(self._unopened - keep)
             for name in strays:
                 self._set_aside(name, "the metadata does not assign it to this broker")
             if strays:
                 self._disk.fsync_dir(self.path)
-        except OSError as error:
-            raise storage_error(f"cannot set aside in {self.path}: {error}", error) from error
 
     def space(self) -> tuple[int, int]:
         """Return the total and the free bytes of the disk."""
-        try:
+        with storage_errors(f"cannot look at {self.path}"):
             return self._disk.space(self.path)
-        except OSError as error:
-            raise storage_error(f"cannot look at {self.path}: {error}", error) from error
 
     def finish(
         self,
@@ -421,11 +406,9 @@ class LogDirectory:
         self.checkpoints.note_closed(closed)
         self.checkpoints.write_all()
         if is_clean and (self.was_clean or not self._unopened):
-            try:
+            with storage_errors(f"cannot mark {self.path} as clean"):
                 self._marker.note_started()
                 self._marker.leave(broker_epoch)
-            except OSError as error:
-                raise storage_error(f"cannot mark {self.path} as clean: {error}", error) from error
 
     def _path(self, name: str) -> str:
         return self._names.path_of(name)

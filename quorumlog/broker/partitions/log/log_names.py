@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from quorumlog.broker.partitions.log.future_logs import FUTURE_SUFFIX, marked
 from quorumlog.storage.errors import CorruptCheckpoint
 from quorumlog.storage.io.checkpoints import (
     PartitionMetadata,
@@ -21,6 +20,15 @@ from quorumlog.wire.codec.identifiers import TopicId
 from quorumlog.wire.codec.records import HEADER_BYTES
 
 DELETE_SUFFIX: Final = "-delete"
+FUTURE_SUFFIX: Final = "-future"
+NAME_BYTES_MAX: Final = 255  # of a directory; a topic's name alone may have 249
+
+
+def marked(partition: str, mark: str) -> str:
+    """Return the directory name with a mark behind it, the topic's part cut if it is too long."""
+    topic, dash, index = partition.rpartition("-")
+    tail = f"{dash}{index}{mark}"
+    return topic[: NAME_BYTES_MAX - len(tail)] + tail
 
 
 class LogNames:

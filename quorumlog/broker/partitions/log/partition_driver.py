@@ -20,7 +20,7 @@ from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.tail import Tail, TailRead
 from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
-from quorumlog.broker.partitions.log import producer_loader
+from quorumlog.broker.partitions.log import loaded_log
 from quorumlog.broker.partitions.log.dependencies import PartitionDependencies
 from quorumlog.invariants import InvariantViolation, require
 from quorumlog.storage.core.append_checks import AppendInfo
@@ -183,16 +183,16 @@ class PartitionDriver:
 
     def _keep_producers(self, offset: Offset) -> None:
         """Keep a producer snapshot at a segment's start: a start of the broker reads on from it."""
-        work = producer_loader.work_to_spare_reads(self.log, self.producers, offset)
+        work = loaded_log.work_to_spare_reads(self.log, self.producers, offset)
         self._around.disk.submit(self.topic_partition, work, lambda _: None)
 
     def work_to_keep_producers(self) -> Callable[[], None]:
         """Return disk work that keeps a producer snapshot at the current log end."""
-        return producer_loader.work_to_keep(self.log, self.producers, self.log.log_end_offset)
+        return loaded_log.work_to_keep(self.log, self.producers, self.log.log_end_offset)
 
     def close(self) -> None:
         """Close the log cleanly; the replica is no longer in use. Raises StorageError."""
-        producer_loader.work_to_spare_reads(self.log, self.producers, self.log.log_end_offset)()
+        loaded_log.work_to_spare_reads(self.log, self.producers, self.log.log_end_offset)()
         self.log.close()
 
     def read(
@@ -340,7 +340,7 @@ class PartitionDriver:
             around.checkpoints.note_truncated(at, self.log)
             if self.log.log_end_offset == was_end:
                 return None  # only an epoch was removed: the producers are unchanged
-            return producer_loader.load_producers(self.log, type(self.producers))
+            return loaded_log.load_producers(self.log, type(self.producers))
 
         def done(outcome: ProducerStates | StorageError | None) -> None:
             self.is_truncating = False

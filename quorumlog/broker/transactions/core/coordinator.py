@@ -9,9 +9,8 @@ KIP-360, KIP-588, KIP-664, KIP-890, KIP-1228.
 from typing import Final, assert_never
 
 from quorumlog.backoff import Backoff
+from quorumlog.broker.coordination.core.deadlines import Deadlines
 from quorumlog.broker.transactions.core import events
-from quorumlog.broker.transactions.core.deadlines import Deadlines
-from quorumlog.broker.transactions.core.descriptions import describe, list_transactions
 from quorumlog.broker.transactions.core.effects import Effect
 from quorumlog.broker.transactions.core.events import Event
 from quorumlog.broker.transactions.core.outbox import TransactionOutbox
@@ -25,7 +24,6 @@ from quorumlog.broker.transactions.core.requests import (
     Request,
     TransactionDescription,
     TransactionFilter,
-    TransactionListing,
 )
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.broker.transactions.core.settings import TransactionSettings
@@ -33,6 +31,7 @@ from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.list_transactions import TransactionState as ListedTransaction
 
 NAME_BYTES_MAX: Final = 32_767  # the longest string in a record key (int16 length)
 DUE_AT_ONCE: Final = 100  # ids that one tick handles; if more are due, the next follows at once
@@ -63,7 +62,7 @@ class TransactionCoordinator:
         self._markers: Final = rules.markers(self._outbox, self._backoff, self._adding)
         self._expiry: Final = rules.expiry(settings, self._outbox)
         self._initialization: Final = rules.initialization(settings, self._outbox, self._ending)
-        self._deadlines: Final = Deadlines()
+        self._deadlines: Final = Deadlines[str]()
         self._prepared: Final[set[str]] = set()  # ids whose transaction waits for markers
         self._is_superseded = False  # a partition leader has seen a newer coordinator
 
@@ -96,7 +95,7 @@ class TransactionCoordinator:
         """The time of the next tick, unless an event comes first; None: no tick is needed."""
         if self._is_superseded:
             return None
-        deadlines = (self._deadlines.next_ms, self._adding.next_deadline_ms)
+        deadlines = (self._deadlines.first_ms, self._adding.next_deadline_ms)
         return min((one for one in deadlines if one is not None), default=None)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
@@ -128,11 +127,47 @@ class TransactionCoordinator:
 
     def describe(self, transactional_id: str) -> TransactionDescription:
         """Return the committed state of an id."""
-        return describe(self.transactions, transactional_id)
+        transaction = self.transactions.get(transactional_id)
+        if not transactional_id or transaction is None or transaction.is_new:
+            absent = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            return TransactionDescription(
+                error_code=absent if transactional_id else ErrorCode.INVALID_REQUEST,
+                transactional_id=transactional_id,
+            )
+        metadata = transaction.metadata
+        return TransactionDescription(
+            error_code=ErrorCode.NONE,
+            transactional_id=transactional_id,
+            state=transaction.state,
+            producer=transaction.producer,
+            transaction_timeout_ms=metadata.transaction_timeout_ms,
+            start_ms=metadata.start_ms,
+            partitions=metadata.partitions,
+        )
 
-    def list_transactions(self, now_ms: int, wanted: TransactionFilter) -> list[TransactionListing]:
-        """Return the ids that pass the filter."""
-        return list_transactions(self.transactions, now_ms, wanted)
+    def list_transactions(self, now_ms: int, wanted: TransactionFilter) -> list[ListedTransaction]:
+        """Return the ids that pass the filter, sorted. A state that does not exist passes no id."""
+
+        def passes(transactional_id: str, transaction: Transaction) -> bool:
+            has_wanted_id = wanted.matches_id is None or wanted.matches_id(transactional_id)
+            is_of_producer = (
+                not wanted.producer_ids or transaction.producer.producer_id in wanted.producer_ids
+            )
+            has_state = not wanted.states or transaction.state.value in wanted.states
+            lasts = wanted.duration_ms < 0 or (
+                now_ms - transaction.metadata.start_ms > wanted.duration_ms
+            )
+            return has_wanted_id and is_of_producer and has_state and lasts
+
+        return [
+            ListedTransaction(
+                transactional_id=transactional_id,
+                producer_id=transaction.producer.producer_id,
+                transaction_state=transaction.state.value,
+            )
+            for transactional_id, transaction in sorted(self.transactions.items())
+            if not transaction.is_new and passes(transactional_id, transaction)
+        ]
 
     def _handle_request(self, now_ms: int, request_id: int, request: Request) -> None:
         error_code = self._refusal(request)

@@ -1,6 +1,6 @@
 """InitProducerId: the producer that may use a transactional id (KIP-98, KIP-360, KIP-588)."""
 
-from typing import Final
+from dataclasses import dataclass
 
 from quorumlog.broker.transactions.core.outbox import TransactionOutbox
 from quorumlog.broker.transactions.core.records import TransactionMetadata
@@ -18,15 +18,13 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID
 
 
+@dataclass(frozen=True, slots=True)
 class ProducerInitialization:
     """Gives out epochs: each new epoch fences all producers with an earlier one."""
 
-    def __init__(
-        self, settings: TransactionSettings, outbox: TransactionOutbox, ending: TransactionEnd
-    ) -> None:
-        self._settings: Final = settings
-        self._outbox: Final = outbox
-        self._ending: Final = ending
+    _settings: TransactionSettings
+    _outbox: TransactionOutbox
+    _ending: TransactionEnd
 
     def refusal(self, request: InitProducerId) -> ErrorCode:
         """Return the error of the request itself; else NONE."""

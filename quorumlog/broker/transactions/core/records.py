@@ -7,9 +7,13 @@ fields that a newer Kafka adds are ignored.
 
 from dataclasses import dataclass, field
 from itertools import groupby
-from struct import Struct as Packer
-from typing import Final, TypeVar
+from typing import Final
 
+from quorumlog.broker.coordination.core.versioned_messages import (
+    decode_versioned,
+    encode_versioned,
+    version_of,
+)
 from quorumlog.broker.transactions.core.states import (
     PREPARED,
     STATUS,
@@ -19,18 +23,15 @@ from quorumlog.broker.transactions.core.states import (
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 from quorumlog.wire.codec.message import Field, Message, Struct
-from quorumlog.wire.codec.schemas import decode_message, encode_message
 
 KEY_VERSION: Final = 0
 FLEXIBLE_VALUE_VERSION: Final = 1  # written since transaction.version 1
 NO_TIMESTAMP: Final = -1
-_VERSION: Final = Packer(">h")
 _STATES: Final = {
     status: state
     for state, status in STATUS.items()
     if state not in {TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE}
 }
-MessageT = TypeVar("MessageT", bound=Message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ class TransactionRecord:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Key(Message):
+class _TransactionLogKey(Message):
     transactional_id: str = ""
 
     VERSIONS = range(KEY_VERSION, KEY_VERSION + 1)
@@ -101,7 +102,7 @@ class _Partitions(Struct):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Value(Message):
+class _TransactionLogValue(Message):
     producer_id: int = 0
     producer_epoch: int = 0
     transaction_timeout_ms: int = 0
@@ -133,18 +134,20 @@ class _Value(Message):
 
 def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
     """Return the record's key and value."""
-    key = _versioned(KEY_VERSION, _Key(transactional_id=record.transactional_id))
+    key = encode_versioned(
+        KEY_VERSION, _TransactionLogKey(transactional_id=record.transactional_id)
+    )
     if record.metadata is None:
         return key, None
-    return key, _versioned(record.value_version, _value_of(record.metadata))
+    return key, encode_versioned(record.value_version, _value_of(record.metadata))
 
 
-def _value_of(metadata: TransactionMetadata) -> _Value:
+def _value_of(metadata: TransactionMetadata) -> _TransactionLogValue:
     partitions = [
         _Partitions(topic=topic, partition_ids=[where.partition for where in of_topic])
         for topic, of_topic in groupby(metadata.partitions, key=lambda where: where.topic)
     ]
-    return _Value(
+    return _TransactionLogValue(
         producer_id=metadata.producer_id,
         producer_epoch=metadata.producer_epoch,
         transaction_timeout_ms=metadata.transaction_timeout_ms,
@@ -159,16 +162,12 @@ def _value_of(metadata: TransactionMetadata) -> _Value:
     )
 
 
-def _versioned(version: int, message: Message) -> bytes:
-    return b"".join([_VERSION.pack(version), *encode_message(message, version)])
-
-
 def decode(key: bytes, value: bytes | None) -> TransactionRecord:
     """Return the record. Raises MalformedFrame, a ValueError, also for an unknown version."""
-    transactional_id = _decoded(_Key, key).transactional_id
+    transactional_id = decode_versioned(_TransactionLogKey, key).transactional_id
     if value is None:
         return TransactionRecord(transactional_id=transactional_id, metadata=None)
-    found = _decoded(_Value, value)
+    found = decode_versioned(_TransactionLogValue, value)
     state = _STATES.get(found.transaction_status)
     if state is None:
         raise MalformedFrame(f"{transactional_id}: status {found.transaction_status} in a record")
@@ -194,17 +193,5 @@ def decode(key: bytes, value: bytes | None) -> TransactionRecord:
     if wrong is not None:
         raise MalformedFrame(f"{transactional_id}: {wrong}")
     return TransactionRecord(
-        transactional_id=transactional_id, metadata=metadata, value_version=_version_of(value)
+        transactional_id=transactional_id, metadata=metadata, value_version=version_of(value)
     )
-
-
-def _version_of(data: bytes) -> int:
-    return int.from_bytes(data[: _VERSION.size], "big", signed=True)
-
-
-def _decoded(kind: type[MessageT], data: bytes) -> MessageT:
-    version = _version_of(data)
-    if len(data) < _VERSION.size or version not in kind.VERSIONS:
-        name = kind.__name__.removeprefix("_")
-        raise MalformedFrame(f"TransactionLog{name} of version {version} in {len(data)} bytes")
-    return decode_message(kind, version, memoryview(data)[_VERSION.size :])

@@ -211,12 +211,3 @@ class TransactionFilter:
         """The requested states that do not exist; the response lists them."""
         known = {state.value for state in TransactionState}
         return sorted(self.states - known)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionListing:
-    """One line of the response to ListTransactions."""
-
-    transactional_id: str
-    producer_id: int
-    state: TransactionState

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from quorumlog.broker.transactions.core.deadlines import Expiry
+from quorumlog.broker.transactions.core.expiry import Expiry
 from quorumlog.broker.transactions.core.markers import Markers
 from quorumlog.broker.transactions.core.partition_additions import PartitionAdditions
 from quorumlog.broker.transactions.core.producer_initialization import ProducerInitialization

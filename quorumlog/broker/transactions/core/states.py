@@ -6,7 +6,10 @@ from typing import Final
 
 
 class TransactionState(Enum):
-    """The values are Kafka's names in DescribeTransactions and ListTransactions."""
+    """The values are Kafka's names in DescribeTransactions and ListTransactions.
+
+    The order is that of their numbers in Kafka's records.
+    """
 
     EMPTY = "Empty"  # a producer id is assigned, and no transaction is open
     ONGOING = "Ongoing"  # partitions belong to the transaction
@@ -59,14 +62,7 @@ TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
 """From -> to. Since transaction.version 2 an abort may begin without a transaction (KIP-890)."""
 
 STATUS: Final[Mapping[TransactionState, int]] = {
-    TransactionState.EMPTY: 0,
-    TransactionState.ONGOING: 1,
-    TransactionState.PREPARE_COMMIT: 2,
-    TransactionState.PREPARE_ABORT: 3,
-    TransactionState.COMPLETE_COMMIT: 4,
-    TransactionState.COMPLETE_ABORT: 5,
-    TransactionState.DEAD: 6,
-    TransactionState.PREPARE_EPOCH_FENCE: 7,
+    state: number for number, state in enumerate(TransactionState)
 }
 """The number of each state in Kafka's records."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quorumlog.broker.coordination.core import events
-from quorumlog.broker.groups.core import group_removal, removal
+from quorumlog.broker.groups.core import removal
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommittedOffset
@@ -116,7 +116,7 @@ def test_an_offset_that_a_transaction_may_change_stays() -> None:
 
 
 def test_many_groups_are_cleaned_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_removal, "CLEANED_AT_ONCE", 4)
+    monkeypatch.setattr(removal, "CLEANED_AT_ONCE", 4)
     groups = Coordination()
     for index in range(7):
         groups.answer(replace(commit(READ, LEFT), group_id=f"g{index}"))

@@ -2,9 +2,9 @@
 
 import pytest
 
+from quorumlog.broker.transactions.core.partition_additions import HELD_MAX
 from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch, TransactionFilter
 from quorumlog.broker.transactions.core.states import TransactionState
-from quorumlog.broker.transactions.core.waiting_additions import HELD_MAX
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.support.coordination.transactions_begun import begun, opened
@@ -258,7 +258,7 @@ def listed(driven: Coordination, **wanted: object) -> list[str]:
 def test_all_that_is_committed_is_listed() -> None:
     driven = several()
     found = driven.coordinator.list_transactions(driven.now_ms, TransactionFilter())
-    assert [(one.transactional_id, one.producer_id, one.state.value) for one in found] == [
+    assert [(one.transactional_id, one.producer_id, one.transaction_state) for one in found] == [
         ("done", 1002, "CompleteCommit"),
         ("open", 1003, "Ongoing"),
         ("x", 1004, "Empty"),

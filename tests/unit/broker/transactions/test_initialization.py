@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from quorumlog.broker.transactions.core.deadlines import Deadlines
+from quorumlog.broker.coordination.core.deadlines import Deadlines
 from quorumlog.broker.transactions.core.requests import (
     NO_PRODUCER,
     EndTransaction,
@@ -202,11 +202,11 @@ EXPIRY_MS = 1_000_000
 
 
 def test_deadlines_come_in_order_of_time_and_an_id_has_one() -> None:
-    deadlines = Deadlines()
-    assert deadlines.next_ms is None
+    deadlines = Deadlines[str]()
+    assert deadlines.first_ms is None
     for name, due_ms in (("b", 5), ("a", 7), ("c", 6), ("a", 4)):
         deadlines.set(name, due_ms)
-    assert deadlines.next_ms == 4
+    assert deadlines.first_ms == 4
     assert deadlines.due(3, 9) == []
     assert deadlines.due(5, 9) == ["a", "b"]
     assert deadlines.due(9, 2) == ["a", "b"]

@@ -6,7 +6,7 @@ Heartbeat makes the member join again when it has partitions to revoke or to get
 raised as `RequestRefused`, before the first change. Source: KIP-848 (migration).
 """
 
-from typing import Final
+from dataclasses import dataclass
 
 from quorumlog.broker.groups.core.consumer.conversion import (
     NotConvertible,
@@ -40,15 +40,13 @@ from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class ClassicMembers:
     """Serves classic members. Its only state is the topics; methods add records to `changes`."""
 
-    def __init__(
-        self, settings: ConsumerGroupSettings, topics: Topics, heartbeats: Heartbeats
-    ) -> None:
-        self._settings: Final = settings
-        self._topics: Final = topics
-        self._heartbeats: Final = heartbeats
+    _settings: ConsumerGroupSettings
+    _topics: Topics
+    _heartbeats: Heartbeats
 
     # --- Joining ---
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from quorumlog.broker.coordination.core.versioned_messages import VERSION_BYTES
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
 from quorumlog.broker.groups.core.consumer.partitions import (
     NO_PARTITIONS,
@@ -32,12 +33,7 @@ from quorumlog.broker.groups.core.consumer.records import (
 from quorumlog.broker.groups.core.consumer.states import MemberState
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.group import Group, Member
-from quorumlog.broker.groups.core.member_messages import (
-    CONSUMER,
-    VERSION_BYTES,
-    MessageT,
-    read_message,
-)
+from quorumlog.broker.groups.core.member_messages import CONSUMER, MessageT, read_message
 from quorumlog.broker.groups.core.records import StoredGroup, StoredMember
 from quorumlog.broker.groups.core.requests import Join
 from quorumlog.wire.codec.errors import MalformedFrame

@@ -7,12 +7,15 @@ refused.
 docs/decisions/0028-group-commits.md
 """
 
+from collections import deque
 from collections.abc import Set
+from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from quorumlog.broker.groups.core.consumer import events, targets
 from quorumlog.broker.groups.core.consumer.admission import check_fields
 from quorumlog.broker.groups.core.consumer.awaited_targets import AwaitedTargets, WaitingRequest
+from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
 from quorumlog.broker.groups.core.consumer.committed import CommittedGroups
 from quorumlog.broker.groups.core.consumer.effects import (
     AnswerRequest,
@@ -21,8 +24,15 @@ from quorumlog.broker.groups.core.consumer.effects import (
     MakeTarget,
 )
 from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup
-from quorumlog.broker.groups.core.consumer.heartbeats import Admitted
-from quorumlog.broker.groups.core.consumer.records import RecordKey, RecordKind
+from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
+from quorumlog.broker.groups.core.consumer.member_deadlines import MemberDeadlines
+from quorumlog.broker.groups.core.consumer.membership import Membership
+from quorumlog.broker.groups.core.consumer.records import (
+    ConsumerGroupRecord,
+    RecordKey,
+    RecordKind,
+    estimated_size,
+)
 from quorumlog.broker.groups.core.consumer.requests import (
     ClassicRequest,
     ConsumerGroupRequest,
@@ -30,14 +40,69 @@ from quorumlog.broker.groups.core.consumer.requests import (
     ConsumerHeartbeat,
     RequestRefused,
 )
-from quorumlog.broker.groups.core.consumer.rules import CONSUMER_GROUP_RULES, ConsumerGroupRules
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings, GroupTimes
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
+from quorumlog.broker.groups.core.consumer.targets import Targets
 from quorumlog.broker.groups.core.consumer.topics import Topics
-from quorumlog.broker.groups.core.consumer.writes import GroupWrites, PendingAnswer, WriteBatch
 from quorumlog.broker.groups.core.requests import DeleteGroup, Heartbeat, Join, Leave, Sync
 from quorumlog.invariants import require, some
 from quorumlog.wire.codec.error_codes import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupRules:
+    """The class of each rule."""
+
+    membership: type[Membership] = Membership
+    heartbeats: type[Heartbeats] = Heartbeats
+    classic_members: type[ClassicMembers] = ClassicMembers
+    targets: type[Targets] = Targets
+    member_deadlines: type[MemberDeadlines] = MemberDeadlines
+
+
+CONSUMER_GROUP_RULES: Final = ConsumerGroupRules()
+
+
+BATCH_BYTES_MAX: Final = 256 << 10  # of a waiting batch: a log refuses a large batch as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class PendingAnswer:
+    """A response that waits until all records decided before it are committed."""
+
+    request_id: int
+    request: ConsumerGroupRequest
+    result: ConsumerGroupResult
+
+
+@dataclass(slots=True)
+class WriteBatch:
+    """Records, and the responses to send once they are committed."""
+
+    records: list[ConsumerGroupRecord] = field(default_factory=list)
+    answers: list[PendingAnswer] = field(default_factory=list)
+    size: int = 0  # estimated bytes of the records
+
+
+@dataclass(slots=True)
+class GroupWrites:
+    """The writes of one group: at most one is under way, the others wait in order."""
+
+    under_way: WriteBatch | None = None
+    waiting: deque[WriteBatch] = field(default_factory=deque)
+
+    def add(self, records: list[ConsumerGroupRecord], answer: PendingAnswer | None) -> None:
+        """Queue records and their response, in the last batch if it has room for them."""
+        size = sum(estimated_size(record) for record in records)
+        last = self.waiting[-1] if self.waiting else None
+        if last is None or (last.records and last.size + size > BATCH_BYTES_MAX):
+            self.waiting.append(WriteBatch())
+        batch = self.waiting[-1]
+        batch.records += records
+        batch.size += size
+        if answer is not None:
+            batch.answers.append(answer)
+
 
 NEVER_MS: Final = 1 << 62
 

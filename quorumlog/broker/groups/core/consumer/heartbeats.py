@@ -4,7 +4,6 @@ Source: KIP-848. The checks of `admission.py` come first, so a refused heartbeat
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 from quorumlog.broker.groups.core.consumer import admission
 from quorumlog.broker.groups.core.consumer.group import (
@@ -36,20 +35,14 @@ class Admitted:
     told: CurrentAssignment | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class Heartbeats:
     """Serves heartbeats. Its only state is the topics; methods add records to `changes`."""
 
-    def __init__(
-        self,
-        settings: ConsumerGroupSettings,
-        topics: Topics,
-        times: GroupTimes,
-        membership: Membership,
-    ) -> None:
-        self._settings: Final = settings
-        self._topics: Final = topics
-        self._times: Final = times
-        self.membership: Final = membership
+    _settings: ConsumerGroupSettings
+    _topics: Topics
+    _times: GroupTimes
+    membership: Membership
 
     def begin(
         self, changes: Changes, now_ms: int, request: ConsumerHeartbeat

@@ -1,12 +1,30 @@
 """The deadlines of each member, as the records of its group require."""
 
-from typing import Final
+from enum import IntEnum
+from typing import Final, NamedTuple
 
-from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
+from quorumlog.broker.coordination.core.deadlines import Deadlines
 from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup
 from quorumlog.broker.groups.core.consumer.records import RecordKind
 from quorumlog.broker.groups.core.consumer.settings import GroupTimes
 from quorumlog.broker.groups.core.consumer.states import MemberState
+
+
+class DeadlineKind(IntEnum):
+    """The kind of a deadline, by the action that the member must take before it."""
+
+    SESSION = 0  # send a heartbeat
+    REBALANCE = 1  # revoke partitions
+    JOIN = 2  # join again (a classic member)
+    SYNC = 3  # send SyncGroup (a classic member that has joined)
+
+
+class DeadlineKey(NamedTuple):
+    """A member has one deadline of each kind, at most."""
+
+    group_id: str
+    member_id: str
+    kind: DeadlineKind
 
 
 class MemberDeadlines:
@@ -20,7 +38,7 @@ class MemberDeadlines:
 
     def __init__(self, times: GroupTimes) -> None:
         self._times: Final = times
-        self._deadlines: Final = Deadlines()
+        self._deadlines: Final = Deadlines[DeadlineKey]()
 
     @property
     def first_ms(self) -> int | None:
@@ -46,7 +64,7 @@ class MemberDeadlines:
                 if group.members[member_id].current.state is MemberState.UNREVOKED_PARTITIONS:
                     self.begin_rebalance(group, member_id, now_ms)
                 else:
-                    self._deadlines.drop(_key(group, member_id, DeadlineKind.REBALANCE))
+                    self._deadlines.set(_key(group, member_id, DeadlineKind.REBALANCE), None)
 
     def begin_all(self, group: ConsumerGroup, now_ms: int) -> None:
         """Give each member a whole session, and a whole rebalance timeout if it must revoke."""
@@ -75,25 +93,25 @@ class MemberDeadlines:
 
     def await_sync(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         """Give a classic member that has joined its rebalance timeout to sync."""
-        self._deadlines.drop(_key(group, member_id, DeadlineKind.JOIN))
+        self._deadlines.set(_key(group, member_id, DeadlineKind.JOIN), None)
         self._set(group, member_id, DeadlineKind.SYNC, now_ms)
         self.begin_session(group, member_id, now_ms)
 
     def note_sync(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         """Drop the sync deadline of a classic member that has synced; start a new session."""
-        self._deadlines.drop(_key(group, member_id, DeadlineKind.SYNC))
+        self._deadlines.set(_key(group, member_id, DeadlineKind.SYNC), None)
         self.begin_session(group, member_id, now_ms)
 
     def note_heartbeat(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         """Start a new session; drop join and sync deadlines of a member that was classic before."""
-        self._deadlines.drop(_key(group, member_id, DeadlineKind.JOIN))
-        self._deadlines.drop(_key(group, member_id, DeadlineKind.SYNC))
+        self._deadlines.set(_key(group, member_id, DeadlineKind.JOIN), None)
+        self._deadlines.set(_key(group, member_id, DeadlineKind.SYNC), None)
         self.begin_session(group, member_id, now_ms)
 
     def drop_all(self, group_id: str, member_id: str) -> None:
         """Drop all deadlines of a member."""
         for kind in DeadlineKind:
-            self._deadlines.drop(DeadlineKey(group_id, member_id, kind))
+            self._deadlines.set(DeadlineKey(group_id, member_id, kind), None)
 
     def _set(self, group: ConsumerGroup, member_id: str, kind: DeadlineKind, now_ms: int) -> None:
         timeout_ms = group.members[member_id].metadata.rebalance_timeout_ms

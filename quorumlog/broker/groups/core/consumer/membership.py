@@ -4,7 +4,7 @@ Sources: KIP-848; KIP-1101 (the hash of the topics in the record of the epoch).
 """
 
 from collections.abc import Iterable, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from quorumlog.broker.groups.core.consumer.group import STATIC_LEFT_EPOCH, Changes, ConsumerMember
@@ -28,11 +28,11 @@ OF_A_MEMBER: Final = (  # in the order of their tombstones
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Membership:
     """Changes members. Its only state is the topics; methods add records to `changes`."""
 
-    def __init__(self, topics: Topics) -> None:
-        self._topics = topics
+    _topics: Topics
 
     def admit(self, changes: Changes, member_id: str, request: ConsumerHeartbeat) -> bool:
         """Apply the fields of the request; return whether the subscription has changed."""

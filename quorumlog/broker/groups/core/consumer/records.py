@@ -11,22 +11,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
-from struct import Struct as Packer
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
+from quorumlog.broker.coordination.core.versioned_messages import (
+    VERSION_BYTES,
+    decode_versioned,
+    encode_versioned,
+    version_of,
+)
 from quorumlog.broker.groups.core.consumer.partitions import (
     Partitions,
     TopicIdPartition,
     partitions_of,
 )
-from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicId
 from quorumlog.wire.codec.message import ZERO_UUID, Field, Message, Struct
-from quorumlog.wire.codec.schemas import decode_message, encode_message
 
 VALUE_VERSION: Final = 0
-_VERSION: Final = Packer(">h")
-MessageT = TypeVar("MessageT", bound=Message)
 
 
 class RecordKind(IntEnum):
@@ -312,43 +313,28 @@ def encode(record: ConsumerGroupRecord) -> tuple[bytes, bytes | None]:
     """Return the record's key and value."""
     kind, group_id, name = record.subject
     if kind in OF_THE_GROUP:
-        key = _versioned(kind, _GroupKey(group_id=group_id))
+        key = encode_versioned(kind, _GroupKey(group_id=group_id))
     else:
-        key = _versioned(kind, _Key(group_id=group_id, name=name))
+        key = encode_versioned(kind, _Key(group_id=group_id, name=name))
     value = record.value
-    return key, None if value is None else _versioned(VALUE_VERSION, value)
+    return key, None if value is None else encode_versioned(VALUE_VERSION, value)
 
 
 def decode(key: bytes, value: bytes | None) -> ConsumerGroupRecord | None:
     """Return the record, or None if its key is of an unknown kind. Raises MalformedFrame."""
-    version = _version_of(key)
-    if len(key) < _VERSION.size or version not in VALUES:
+    version = version_of(key)
+    if len(key) < VERSION_BYTES or version not in VALUES:
         return None
     kind = RecordKind(version)
     found: Value | None = None
     if value is not None:
-        found = _decoded(VALUES[kind], value)
+        found = decode_versioned(VALUES[kind], value)
     if kind in OF_THE_GROUP:
-        subject = RecordKey(kind, _decoded(_GroupKey, key).group_id)
+        subject = RecordKey(kind, decode_versioned(_GroupKey, key).group_id)
     else:
-        named = _decoded(_Key, key)
+        named = decode_versioned(_Key, key)
         subject = RecordKey(kind, named.group_id, named.name)
     return ConsumerGroupRecord(subject=subject, value=found)
-
-
-def _versioned(version: int, message: Message) -> bytes:
-    return b"".join([_VERSION.pack(version), *encode_message(message, version)])
-
-
-def _version_of(data: bytes) -> int:
-    return int.from_bytes(data[: _VERSION.size], "big", signed=True)
-
-
-def _decoded(kind: type[MessageT], data: bytes) -> MessageT:
-    version = _version_of(data)
-    if len(data) < _VERSION.size or version not in kind.VERSIONS:
-        raise MalformedFrame(f"{kind.__name__} of version {version} in {len(data)} bytes")
-    return decode_message(kind, version, memoryview(data)[_VERSION.size :])
 
 
 def estimated_size(record: ConsumerGroupRecord) -> int:

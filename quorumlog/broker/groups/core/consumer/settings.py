@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.settings.groups import HEARTBEAT, SESSION, GroupSetting, group_limits
@@ -50,6 +49,7 @@ def consumer_group_settings(settings: BrokerSettings) -> ConsumerGroupSettings:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class GroupTimes:
     """The session timeouts and heartbeat intervals of consumer groups.
 
@@ -57,12 +57,8 @@ class GroupTimes:
     have other bounds.
     """
 
-    def __init__(
-        self, settings: ConsumerGroupSettings, group_configs: Mapping[str, Mapping[str, str]]
-    ) -> None:
-        """`group_configs`: the present settings of single groups (`Topics.group_configs`)."""
-        self._settings: Final = settings
-        self._own: Final = group_configs
+    _settings: ConsumerGroupSettings
+    _own: Mapping[str, Mapping[str, str]]  # the present settings of single groups
 
     def session_timeout_ms(self, group_id: str) -> int:
         """Return the session timeout of the group's members."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
-from quorumlog.broker.partitions.log import producer_loader
+from quorumlog.broker.partitions.log import loaded_log
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.chaos.mutants.parts import Parts
 from quorumlog.chaos.simulation.kernel.machine import Machine
@@ -54,7 +54,7 @@ class LogTransactions:
     def load(self, log: Log) -> None:
         """Learn the producers from a log that was opened or cut. Raises StorageError."""
         if self.are_there:
-            self._producers = producer_loader.load_producers(log)
+            self._producers = loaded_log.load_producers(log)
 
     def keep(self, log: Log, last_of: Mapping[int, int]) -> None:
         """Write a snapshot of the producers. Raises StorageError.
@@ -62,7 +62,7 @@ class LogTransactions:
         Without transactions, of the last offset of each, as in the model.
         """
         if self.are_there:
-            producer_loader.work_to_keep(log, self._producers, log.log_end_offset)()
+            loaded_log.work_to_keep(log, self._producers, log.log_end_offset)()
             return
         entries = [SnapshotEntry(one, 0, last, last, 0, 0) for one, last in last_of.items()]
         log.producers.keep(ProducerSnapshot(int(log.log_end_offset), entries))

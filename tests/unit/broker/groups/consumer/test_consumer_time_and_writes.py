@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from quorumlog.broker.coordination.core import events as shard_events
-from quorumlog.broker.groups.core.consumer import events, targets, writes
-from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
+from quorumlog.broker.groups.core.consumer import coordinator, events, targets
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings, GroupTimes
@@ -147,8 +146,8 @@ def test_a_group_whose_first_write_is_refused_is_not_there() -> None:
 
 def test_records_that_wait_are_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log would refuse a batch that is too large, and all that waits with it."""
-    batch_bytes_max = writes.BATCH_BYTES_MAX // 10
-    monkeypatch.setattr(writes, "BATCH_BYTES_MAX", batch_bytes_max)
+    batch_bytes_max = coordinator.BATCH_BYTES_MAX // 10
+    monkeypatch.setattr(coordinator, "BATCH_BYTES_MAX", batch_bytes_max)
     monkeypatch.setattr(targets, "AT_ONCE_MAX", 1 << 30)
     topics = TopicsOfTest()
     topics.set("t", 1000)
@@ -191,21 +190,6 @@ def test_a_member_of_a_state_that_is_not_known_here_starts_from_scratch() -> Non
     assert groups.refused(heartbeat("a", 1, owned=owned)) is ErrorCode.FENCED_MEMBER_EPOCH
     assert groups.beat(heartbeat("a", 1, owned=NO_PARTITIONS)).member_epoch == 1
     assert member.current.state is MemberState.STABLE
-
-
-def test_a_key_has_one_deadline() -> None:
-    deadlines = Deadlines()
-    key = DeadlineKey("g", "a", DeadlineKind.SESSION)
-    other = DeadlineKey("g", "b", DeadlineKind.REBALANCE)
-    deadlines.set(key, 5)
-    deadlines.set(other, 7)
-    deadlines.set(key, 9)
-    assert deadlines.first_ms == 7
-    assert deadlines.pop_due(6) is None
-    assert deadlines.pop_due(9) == other
-    deadlines.drop(other)
-    assert deadlines.pop_due(9) == key
-    assert deadlines.first_ms is None
 
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
