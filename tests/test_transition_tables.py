@@ -39,7 +39,7 @@ PAIRS = {  # table -> the test that tries every pair of its states
     "quorumlog/client/core/membership.py:TRANSITIONS": (
         "property/test_client_membership.py::test_every_pair_of_states"
     ),
-    "quorumlog/client/core/transaction_states.py:TRANSITIONS": (
+    "quorumlog/client/core/transactions.py:TRANSITIONS": (
         "unit/client/test_client_states.py::test_every_pair_of_states"
     ),
     "quorumlog/metadata_quorum/controller/brokers.py:TRANSITIONS": (

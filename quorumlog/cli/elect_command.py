@@ -7,7 +7,7 @@ import typer
 from quorumlog.cli.connect import Cluster, on_cluster
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, fail, say
 from quorumlog.client import Admin, ErrorCode, KafkaError, TopicPartition
-from quorumlog.client.admin.choices import Election
+from quorumlog.client.descriptions import Election
 
 _NOT_NEEDED: Final = ErrorCode.ELECTION_NOT_NEEDED.name
 Outcomes = dict[TopicPartition, KafkaError | None]

@@ -11,7 +11,7 @@ from quorumlog.cli.output import EXIT_USAGE, fail, parse_settings, table
 from quorumlog.client import Admin
 
 if TYPE_CHECKING:
-    from quorumlog.client.admin.choices import UpgradeKind
+    from quorumlog.client.descriptions import UpgradeKind
 
 app = command_group("Show and change the feature levels of the cluster.")
 

@@ -18,7 +18,7 @@ from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.simulation import WORLDS, SimulationResult, replay, shrink
 from quorumlog.chaos.simulation import simulate as run_seed
 from quorumlog.chaos.simulation.running import DEFAULT_WORLD
-from quorumlog.chaos.simulation.worlds.world_kind import WorldKind
+from quorumlog.chaos.simulation.worlds.registry import WorldKind
 from quorumlog.cli import simulate_options as options
 from quorumlog.cli.options import Json, parse_duration_ms
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, say

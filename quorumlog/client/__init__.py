@@ -28,25 +28,11 @@ if TYPE_CHECKING:
     from quorumlog.wire.codec.error_codes import ErrorCode
 
 __all__ = [
-    "Acl",
-    "AclFilter",
-    "Admin",
-    "Consumer",
-    "ConsumerRecord",
-    "Delivery",
-    "ErrorCode",
-    "GroupMetadata",
-    "KafkaError",
-    "NewPartitions",
-    "NewScramCredential",
-    "NewTopic",
-    "OffsetAndMetadata",
-    "OffsetAndTimestamp",
-    "Producer",
-    "RebalanceListener",
-    "RecordMetadata",
+    "Acl", "AclFilter", "Admin", "Consumer", "ConsumerRecord", "Delivery", "ErrorCode",
+    "GroupMetadata", "KafkaError", "NewPartitions", "NewScramCredential", "NewTopic",
+    "OffsetAndMetadata", "OffsetAndTimestamp", "Producer", "RebalanceListener", "RecordMetadata",
     "TopicPartition",
-]
+]  # fmt: skip
 
 _HOME = {
     "Acl": "quorumlog.client.descriptions",

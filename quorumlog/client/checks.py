@@ -129,3 +129,15 @@ def checked_subscription(
     if group_protocol == "classic":
         raise ValueError("subscribe by pattern needs group_protocol='consumer'")
     return checked_names(topics, "topics")
+
+
+def code_of(codes: Mapping[str, int], word: str, what: str) -> int:
+    """Return the protocol's code of a word. Raises ValueError for an unknown `what`."""
+    if word not in codes:
+        raise ValueError(f"{what} {word!r} must be one of {', '.join(map(repr, codes))}")
+    return codes[word]
+
+
+def word_of(codes: Mapping[str, int], code: int) -> str:
+    """Return the word of a code; the code as text if a newer broker sent an unknown code."""
+    return next((word for word, known in codes.items() if known == code), str(code))

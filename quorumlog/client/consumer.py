@@ -13,6 +13,7 @@ from quorumlog.client.checks import (
     checked_subscription,
     checked_timestamps,
 )
+from quorumlog.client.core.membership_events import PollBegan, PollEnded
 from quorumlog.client.core.position import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PositionState
 from quorumlog.client.core.positions import Positions
 from quorumlog.client.errors import KafkaError
@@ -214,7 +215,7 @@ class Consumer(AsyncClient[_Opened]):
         group = opened.group
         if group is not None:
             group.committer.maybe_commit()
-            group.poll_began()
+            group.post(PollBegan())  # partitions may be revoked
         self._is_polling = True
         try:
             # A caller in a loop must not starve other tasks. No await after `_take`: a cancelled
@@ -227,7 +228,7 @@ class Consumer(AsyncClient[_Opened]):
         finally:
             self._is_polling = False
             if group is not None:
-                group.poll_ended()
+                group.post(PollEnded())  # no partition is revoked
 
     async def _wait_for_records(self, opened: _Opened, limit: int, timeout_ms: float) -> Records:
         try:

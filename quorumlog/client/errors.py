@@ -103,10 +103,6 @@ class KafkaError(Exception):
 
     code: the broker's error code; REQUEST_TIMED_OUT, NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE and
         similar codes if the client itself gave up.
-    retriable: the same call may succeed later.
-    passing: retriable, or no broker could be reached.
-    abortable: the transaction must be aborted; the producer stays usable.
-    fatal: the client object is unusable.
     definite: the operation certainly had no effect, and never will (see the module's docstring).
     """
 

@@ -72,15 +72,8 @@ class GroupClient:
             self._session = GroupSession(self._cluster, self._settings, self._coordinator, self)
         self._session.post(facts.Subscribed(topics=topics, pattern=pattern))
 
-    def poll_began(self) -> None:
-        """Report that the user entered `poll`: partitions may be revoked."""
-        self._post(facts.PollBegan())
-
-    def poll_ended(self) -> None:
-        """Report that the user left `poll` and processes records: no partition is revoked."""
-        self._post(facts.PollEnded())
-
-    def _post(self, event: Event) -> None:
+    def post(self, event: Event) -> None:
+        """Report an event to the group, if the consumer has joined one."""
         if self._session is not None:
             self._session.post(event)
 

@@ -7,14 +7,9 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 Headers = tuple[tuple[str, bytes | None], ...]
 
 __all__ = [
-    "ConsumerRecord",
-    "GroupMetadata",
-    "Headers",
-    "OffsetAndMetadata",
-    "OffsetAndTimestamp",
-    "RecordMetadata",
-    "TopicPartition",
-]
+    "ConsumerRecord", "GroupMetadata", "Headers", "OffsetAndMetadata", "OffsetAndTimestamp",
+    "RecordMetadata", "TopicPartition",
+]  # fmt: skip
 
 
 class RecordMetadata(NamedTuple):

@@ -8,10 +8,52 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
-from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Final,
+    Literal,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from quorumlog.client.offset_resets import parse_offset_reset
-from quorumlog.client.unsupported_settings import instead_of, why_unsupported
+
+# Kafka's settings for features that these clients do not have are refused, not ignored: an ignored
+# setting would promise a missing feature, such as an encrypted connection.
+_SERIALIZERS: Final = "keys and values are bytes: encode and decode them yourself"
+_PLAIN: Final = "connections are plain TCP, without TLS and SASL"
+_METRICS: Final = "the clients report no metrics"
+
+_REASONS: Final[Mapping[str, str]] = {
+    "config_providers": "values are taken as they are",
+    "enable_metrics_push": _METRICS,
+    "interceptor_classes": "there are no interceptors",
+    "interceptors": "there are no interceptors",
+    "key_deserializer": _SERIALIZERS,
+    "key_serializer": _SERIALIZERS,
+    "metric_reporters": _METRICS,
+    "metrics_recording_level": _METRICS,
+    "partitioner": "choose the partition in send(..., partition=...)",
+    "partitioner_class": "choose the partition in send(..., partition=...)",
+    "sasl": _PLAIN,
+    "security_protocol": _PLAIN,
+    "ssl": _PLAIN,
+    "transaction_two_phase_commit_enable": "there is no two-phase commit (KIP-939)",
+    "value_deserializer": _SERIALIZERS,
+    "value_serializer": _SERIALIZERS,
+}
+_OF_OTHERS: Final[Mapping[str, str]] = {
+    "api_version": "versions are agreed upon with each broker",
+    "consumer_timeout_ms": "poll(timeout_ms) returns after that time",
+    "loop": "a client belongs to the event loop that it is started in",
+    "topic": "subscribe([...]) takes the topics",
+    "topics": "subscribe([...]) takes the topics",
+}
+
 
 Acks = Literal["all", 0, 1, -1]
 CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -30,18 +72,11 @@ PORT_MAX = 65_535
 _MAY_BE_NEGATIVE = frozenset({"acks"})
 _ABOVE_0 = frozenset(
     {
-        "heartbeat_interval_ms",
-        "max_poll_interval_ms",
-        "max_poll_records",
-        "metadata_max_age_ms",
-        "metadata_retry_backoff_ms",
-        "reconnect_backoff_ms",
-        "request_timeout_ms",
-        "retry_backoff_ms",
-        "socket_connection_setup_timeout_ms",
-        "transaction_timeout_ms",
+        "heartbeat_interval_ms", "max_poll_interval_ms", "max_poll_records", "metadata_max_age_ms",
+        "metadata_retry_backoff_ms", "reconnect_backoff_ms", "request_timeout_ms",
+        "retry_backoff_ms", "socket_connection_setup_timeout_ms", "transaction_timeout_ms",
     }
-)
+)  # fmt: skip
 IN_FLIGHT_MAX = 5  # a broker keeps the last five batches of a producer (KIP-98)
 
 
@@ -258,7 +293,9 @@ def build(
     kinds = get_type_hints(cls)
     for name, value in options.items():
         if name not in kinds:
-            why = why_unsupported(name)
+            setting = name.replace(".", "_")
+            family = setting.partition("_")[0]  # ssl_keystore_location, sasl_mechanism, ...
+            why = _REASONS.get(setting) or _REASONS.get(family)
             if why is not None:
                 raise TypeError(f"setting {name!r} is not supported yet: {why}")
             raise TypeError(f"unknown setting {name!r}{_hint(name, kinds)}")
@@ -274,7 +311,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
     All words must be close: `session_timeout_ms` is no hint for `consumer_timeout_ms`.
     """
-    if (instead := instead_of(name)) is not None:
+    if (instead := _OF_OTHERS.get(name)) is not None:
         return f": {instead}"
     for near in difflib.get_close_matches(name, list(known)):
         words = [near.replace("_", ""), *near.split("_")]

@@ -28,18 +28,10 @@ _NUMBERS: Final = (
 _TEXTS: Final = ("client.id", "client.rack", "isolation.level")
 _KAFKA: Final = tuple(f"kafka.{name}" for name in (*_NUMBERS, *_TEXTS))
 _OWN: Final = (
-    "bootstrap.servers",
-    "kafka.bootstrap.servers",
-    "subscribe",
-    "assign",
-    "startingOffsets",
-    "endingOffsets",
-    "failOnDataLoss",
-    "includeHeaders",
-    "maxOffsetsPerTrigger",
-    "maxRecordsPerPartition",
-    "pollTimeoutMs",
-)
+    "bootstrap.servers", "kafka.bootstrap.servers", "subscribe", "assign", "startingOffsets",
+    "endingOffsets", "failOnDataLoss", "includeHeaders", "maxOffsetsPerTrigger",
+    "maxRecordsPerPartition", "pollTimeoutMs",
+)  # fmt: skip
 
 Place = int | dict[str, dict[int, int]]  # EARLIEST, LATEST, or by topic and partition
 

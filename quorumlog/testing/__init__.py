@@ -15,15 +15,9 @@ if TYPE_CHECKING:
     from quorumlog.testing.waits import wait_for_leaders, wait_until_lag_is_zero
 
 __all__ = [
-    "ChaosRun",
-    "FreshTopic",
-    "History",
-    "MakeCluster",
-    "MakeTopic",
-    "ManualNemesis",
-    "wait_for_leaders",
-    "wait_until_lag_is_zero",
-]
+    "ChaosRun", "FreshTopic", "History", "MakeCluster", "MakeTopic", "ManualNemesis",
+    "wait_for_leaders", "wait_until_lag_is_zero",
+]  # fmt: skip
 
 _HOME = {
     "ChaosRun": "quorumlog.testing.chaos_run",

@@ -3,40 +3,21 @@
 Each delegates to the client that it wraps, and refuses calls that the history could not record.
 """
 
-from collections.abc import Hashable
-from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from quorumlog.client import Consumer, Producer, RecordMetadata
 from quorumlog.client.sync import SyncConsumer, SyncProducer
+
+if TYPE_CHECKING:
+    from quorumlog.testing.history import History, RecordedOperation
 
 _MOVING: Final = frozenset(
     ("assign", "subscribe", "unsubscribe", "seek", "seek_to_beginning", "seek_to_end")
 )
 
 
-class Operation(Protocol):
-    """An operation under way, which may succeed."""
-
-    def ok(self, records: object = (), *, offset: int | None = None) -> None:
-        """Record the success: the `offset` of a send, or the records of a poll."""
-
-
-class Recorder(Protocol):
-    """The history of a test, for its clients: `history.History`."""
-
-    def send(self, key: object, value: object) -> AbstractContextManager[Operation]:
-        """Return a block in which one record is sent."""
-
-    def poll(self, *, client: Hashable = None) -> AbstractContextManager[Operation]:
-        """Return a block in which a client polls."""
-
-    def forget_positions(self, *, client: Hashable = None) -> None:
-        """Record that a client may continue to read at any position."""
-
-
 class _RecordedClient:
-    def __init__(self, history: Recorder, client: Any) -> None:
+    def __init__(self, history: "History", client: Any) -> None:
         self._history: Final = history
         self._client: Final = client
 
@@ -49,9 +30,7 @@ class _RecordedProducer(_RecordedClient):
         """Refuse: the history could not record the result. Raises TypeError."""
         raise TypeError("a recorded producer sends by send_and_wait")
 
-    def _operation(
-        self, topic: str, value: object, partition: int | None
-    ) -> AbstractContextManager[Operation]:
+    def _operation(self, topic: str, value: object, partition: int | None) -> "RecordedOperation":
         if partition is None and getattr(topic, "partitions", None) != 1:
             raise ValueError(f"a recorded send to {topic} needs partition=...")
         return self._history.send(f"{topic}-{partition or 0}", value)
@@ -90,7 +69,7 @@ class RecordedSyncProducer(_RecordedProducer):
 class _RecordedConsumer(_RecordedClient):
     """Reports changes of the position, so that the history does not take them for gaps."""
 
-    def __init__(self, history: Recorder, client: Any) -> None:
+    def __init__(self, history: "History", client: Any) -> None:
         super().__init__(history, client)
         self._assignment: frozenset[Any] = frozenset()
 
@@ -138,7 +117,7 @@ _WRAPPERS: Final[dict[type, type[_RecordedClient]]] = {
 }
 
 
-def recorded(history: Recorder, client: object) -> Any:
+def recorded(history: "History", client: object) -> Any:
     """Return a recording wrapper of a client. Raises TypeError for another kind of client."""
     for kind, wrapper in _WRAPPERS.items():
         if isinstance(client, kind):

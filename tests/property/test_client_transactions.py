@@ -14,7 +14,6 @@ from hypothesis.stateful import run_state_machine_as_test
 from quorumlog.client.core.accumulator import Accumulator
 from quorumlog.client.core.batch import Batch
 from quorumlog.client.core.transaction_attempts import TransactionAttempts
-from quorumlog.client.core.transaction_batches import TransactionBatches
 from quorumlog.client.core.transaction_requests import (
     Answer,
     Dispatch,
@@ -22,8 +21,7 @@ from quorumlog.client.core.transaction_requests import (
     InitProducerId,
     TransactionRequest,
 )
-from quorumlog.client.core.transaction_states import TransactionState
-from quorumlog.client.core.transactions import Transactions
+from quorumlog.client.core.transactions import TransactionBatches, Transactions, TransactionState
 from quorumlog.client.errors import KafkaError
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -13,7 +13,7 @@ from quorumlog.chaos.faults.processes import Kill
 from quorumlog.chaos.mutants.quorum import QUORUMS
 from quorumlog.chaos.schedule import Action, Schedule, ScheduleError
 from quorumlog.chaos.simulation import replay, shrink, simulate
-from quorumlog.chaos.simulation.worlds.world_kind import QUORUM_FAULTS
+from quorumlog.chaos.simulation.worlds.registry import QUORUM_FAULTS
 from quorumlog.invariants import InvariantViolation
 from tests.support.metadata_quorum.scripted_cluster import ScriptedCluster
 from tests.support.sizes import tries

@@ -11,7 +11,7 @@ from quorumlog.addresses import address_text, host_and_port
 SOURCE: Final = Path(__file__).parent.parent.parent / "quorumlog"
 JOINED: Final = re.compile(r"host\}:\{|address\.rpartition\(\":\"\)")
 OTHERS: Final = {
-    "client/admin/voters.py",  # refuses a text that is no address, with the reason
+    "client/admin/cluster.py",  # refuses a text that is no address, with the reason
     "chaos/checking/spark/executors.py",  # Spark's own addresses
     "chaos/checking/spark/masters.py",
 }

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from quorumlog.chaos.node_simulation.committed_log import CommittedLog
-from quorumlog.chaos.node_simulation.damage import is_identified
+from quorumlog.chaos.node_simulation.disk_faults import is_identified
 from quorumlog.chaos.node_simulation.machine import Machine
 from quorumlog.metadata_quorum.driver import active_controller
 from quorumlog.metadata_quorum.image import PartitionImage

@@ -9,10 +9,59 @@ import errno
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
+from quorumlog.chaos.network.splitters import Message, Splitter
 from quorumlog.chaos.node_simulation.process import Process
-from quorumlog.chaos.node_simulation.stream import Stream
+
+
+class Stream:
+    """The bytes of one direction of a connection, on their way to the link.
+
+    late_s returns the delay of a message and of all bytes after it; None: they are lost.
+    """
+
+    def __init__(self, splitter: Splitter, late_s: Callable[[Message], float | None]) -> None:
+        self._splitter: Final = splitter
+        self._late_s: Final = late_s
+        self._is_lost = False
+        self._waiting_bytes = 0  # written, and neither passed on nor counted as lost
+
+    def feed(self, data: bytes) -> list[tuple[float, bytes]]:
+        """Add written bytes; return (delay in s, bytes) of the parts to pass on."""
+        self._waiting_bytes += len(data)
+        if self._is_lost:
+            return []
+        parts: list[tuple[float, list[bytes | memoryview]]] = [(0.0, [])]
+        for piece in self._splitter.feed(data):
+            if piece.message is not None:
+                late_s = self._late_s(piece.message)
+                if late_s is None:
+                    self._is_lost = True
+                    break
+                if late_s:
+                    parts.append((late_s, []))
+            self._waiting_bytes -= len(piece.content)
+            parts[-1][1].append(piece.content)
+        return [(late_s, b"".join(contents)) for late_s, contents in parts if contents]
+
+    def rest(self) -> bytes:
+        """Return the bytes of an incomplete message, because no more bytes follow."""
+        if self._is_lost:
+            return b""
+        self._waiting_bytes = 0
+        return self._splitter.rest()
+
+    def lost_bytes(self) -> int:
+        """Return the number of bytes lost since the last call."""
+        if not self._is_lost:
+            return 0
+        lost, self._waiting_bytes = self._waiting_bytes, 0
+        return lost
+
+
+if TYPE_CHECKING:
+    from quorumlog.chaos.node_simulation.network import Network
 
 
 class Mark:
@@ -33,20 +82,6 @@ HIGH_WATER: Final = 64 * 1024 + 256 * 1024  # the transport's buffer and the soc
 LOW_WATER: Final = 256 * 1024
 
 
-class Carrier(Protocol):
-    """The network between the ends of connections."""
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of all processes."""
-
-    def send(self, source: "Endpoint", segment: Segment) -> None:
-        """Carry a segment to the peer of `source`, behind the earlier segments."""
-
-    def forget(self, endpoint: "Endpoint") -> None:
-        """Drop an end whose connection is lost."""
-
-
 class Endpoint(asyncio.Transport):
     """A transport. The network calls `arrive`, `taken` and `owner_died`.
 
@@ -57,7 +92,7 @@ class Endpoint(asyncio.Transport):
 
     def __init__(
         self,
-        network: Carrier,
+        network: "Network",
         process: Process | None,
         here: tuple[str, int],
         there: tuple[str, int],

@@ -15,10 +15,13 @@ from contextvars import Context
 from functools import partial
 from itertools import count
 from random import Random
-from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, Unpack, cast
 
 from quorumlog.chaos.node_simulation.process import KERNEL, OWNER, Process, ThreadPool
 from quorumlog.chaos.simulation.kernel.randomness import seeded
+
+if TYPE_CHECKING:
+    from quorumlog.chaos.node_simulation.network import Network
 
 T = TypeVar("T")
 
@@ -50,22 +53,6 @@ Ts = TypeVarTuple("Ts")
 
 class NoProgress(Exception):
     """All simulated processes wait without a timer, or run callbacks endlessly at one instant."""
-
-
-class Sockets(Protocol):
-    """The part of a network that the loop uses; see network.py."""
-
-    def listen(self, factory: Any, sock: Any) -> asyncio.AbstractServer:
-        """Accept connections on a bound socket, each with a protocol that `factory` makes."""
-
-    def bound(self, host: str, port: int) -> Any:
-        """Return a socket that is bound to this address."""
-
-    async def connect(self, host: str, port: int) -> Any:
-        """Return a connected endpoint. Raises OSError."""
-
-    async def attach(self, endpoint: Any, factory: Any) -> Any:
-        """Give the endpoint a protocol, call `connection_made`, and return the protocol."""
 
 
 class Scheduled(asyncio.TimerHandle):
@@ -113,7 +100,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now_s = START_S
         self.callbacks = 0
-        self.sockets: Sockets | None = None
+        self.sockets: Network | None = None
         self.after_turn: Callable[[], None] | None = None
         self._queue: Final = deque[Scheduled]()
         self._timers: Final[list[tuple[float, int, Scheduled]]] = []
@@ -329,8 +316,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         endpoint = await network.connect(host, int(port)) if sock is None else sock.connected
         return endpoint, await network.attach(endpoint, factory)
 
-    def _network(self) -> Sockets:
-        return cast(Sockets, self.sockets)
+    def _network(self) -> "Network":
+        return cast("Network", self.sockets)
 
     # --- abstract methods of the parent class ---
 

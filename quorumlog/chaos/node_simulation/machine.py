@@ -14,8 +14,7 @@ from random import Random
 from typing import Any, Final, cast
 
 from quorumlog.chaos.faults.links import Plane
-from quorumlog.chaos.node_simulation.damage import damage, put_back
-from quorumlog.chaos.node_simulation.disk_faults import DiskFaults
+from quorumlog.chaos.node_simulation.disk_faults import DiskFaults, damage, put_back
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.process import Clock, Process

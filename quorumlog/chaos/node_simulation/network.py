@@ -9,20 +9,59 @@ resets its old connections.
 import asyncio
 import contextvars
 import errno
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from random import Random
 from typing import Any, Final
 
 from quorumlog.chaos.faults.links import LinkRule, Plane
 from quorumlog.chaos.network.exchange import Exchange
+from quorumlog.chaos.network.link_state import LinkState
 from quorumlog.chaos.network.splitters import Message
-from quorumlog.chaos.node_simulation.endpoint import RST, Endpoint, Segment
-from quorumlog.chaos.node_simulation.links import Link
+from quorumlog.chaos.node_simulation.endpoint import RST, Endpoint, Segment, Stream
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.process import OWNER, Process
 from quorumlog.chaos.node_simulation.sockets import SimulatedServer, SimulatedSocket
-from quorumlog.chaos.node_simulation.stream import Stream
+from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.oracles.exchanges import Conversation
+
+BASE_LATENCIES_S: Final = (0.0001, 0.0003, 0.001, 0.005)
+RETRY_S_MAX: Final = 0.2  # the delay of TCP's retransmission after a cut
+
+
+class Link:
+    """One direction between two hosts, for the connections to one port. `now_s` is true time.
+
+    Its rules are the same as in the forwarders between real processes.
+    """
+
+    def __init__(self, source: str, target: str, port: int, seed: int) -> None:
+        self.source: Final = source
+        self.target: Final = target
+        self.port: Final = port
+        self.held: Final = deque[Callable[[], None]]()
+        self._rng: Final[Random] = seeded(f"link {source} {target} {port}", seed)
+        self.rules: Final = LinkState(self._rng.random)
+        self._base_s: Final = self._rng.choice(BASE_LATENCIES_S)
+        self._free_at_s = 0.0  # if a rule limits the rate
+
+    def latency_s(self, size: int, now_s: float) -> float:
+        """Draw the latency of a segment of `size` bytes, in s."""
+        jitter = self._rng.random()
+        takes_s = self._base_s * (0.8 + jitter * jitter)
+        rules = self.rules
+        if not rules.is_plain:
+            takes_s += rules.delay_s()
+            if rules.bytes_per_s:
+                self._free_at_s = max(self._free_at_s, now_s) + size / rules.bytes_per_s
+                takes_s += self._free_at_s - now_s
+        return takes_s
+
+    def retry_s(self) -> float:
+        """Draw the delay after which held segments are sent again on a healed link, in s."""
+        return self._rng.random() * RETRY_S_MAX
+
 
 _FIRST_PORT: Final = 40_000
 _NOWHERE: Final = "0.0.0.0"  # noqa: S104 - the host without a process

@@ -3,41 +3,40 @@
 Other partitions must recover without an operator.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from quorumlog.chaos.back_ends.administrator import Administrator
-from quorumlog.chaos.node_simulation.damage import is_identified
+from quorumlog.chaos.node_simulation.disk_faults import is_identified
 from quorumlog.chaos.node_simulation.machine import Machine
 from quorumlog.client import TopicPartition
-from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage
+from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.storage.io.checkpoints import write_partition_metadata
 from quorumlog.wire.codec.identifiers import TopicId
 
 AFTER_S: Final = 8.0  # the time without faults before each action
 
 
-class Operator:
-    """The operator of one run."""
-
-    def __init__(self, machines: Mapping[int, Machine], administrator: Administrator) -> None:
-        self._machines: Final = machines
-        self._administrator: Final = administrator
-
-    async def act(self, image: ClusterImage, names: Collection[str]) -> None:
-        """Restore the topic ids of these partitions' directories, and elect leaders uncleanly."""
-        leaderless = []
-        for at, topic_id, partition in _partitions(image):
-            name = f"{at.topic}-{at.partition}"
+async def repair(
+    machines: Mapping[int, Machine],
+    administrator: Administrator,
+    image: ClusterImage,
+    names: Collection[str],
+) -> None:
+    """Restore the topic ids of these partitions' directories, and elect leaders uncleanly."""
+    leaderless = []
+    for topic, topic_image in sorted(image.topics.items()):
+        for index, partition in enumerate(topic_image.partitions):
+            name = f"{topic}-{index}"
             if name not in names:
                 continue
-            for machine in self._machines.values():
+            for machine in machines.values():
                 if not machine.is_ready:
-                    _identify(machine, name, topic_id)
-            if partition.leader_id not in self._machines:
-                leaderless.append(at)
-        if leaderless:
-            await self._administrator.elect_uncleanly(leaderless)
+                    _identify(machine, name, topic_image.topic_id)
+            if partition.leader_id not in machines:
+                leaderless.append(TopicPartition(topic, index))
+    if leaderless:
+        await administrator.elect_uncleanly(leaderless)
 
 
 def _identify(machine: Machine, name: str, topic_id: TopicId) -> None:
@@ -47,9 +46,3 @@ def _identify(machine: Machine, name: str, topic_id: TopicId) -> None:
             machine.kill()
             write_partition_metadata(machine.disk, path, topic_id)
             machine.start()
-
-
-def _partitions(image: ClusterImage) -> Iterator[tuple[TopicPartition, TopicId, PartitionImage]]:
-    for name, topic in sorted(image.topics.items()):
-        for index, partition in enumerate(topic.partitions):
-            yield TopicPartition(name, index), topic.topic_id, partition

@@ -347,8 +347,8 @@ class Oracle:
                 quorum.role,
                 quorum.leader_epoch,
                 node.quorum._driver._controllership.high_watermark,  # noqa: SLF001 - as above
-                _metadata_end(node),
-                _has_failed_metadata(node),
+                node.quorum._log.end_offset,  # noqa: SLF001 - committed or not
+                node.quorum._log._log.failure is not None,  # noqa: SLF001 - about to end
             )
             is_known = state.is_same(self._states.get(node_id))
             if is_known and image.features == self._levels.get(node_id, image.features):
@@ -425,16 +425,6 @@ class Oracle:
 
 def _quorum(node: Node) -> Quorum:
     return node.quorum._quorum  # noqa: SLF001 - an oracle reads private state
-
-
-def _metadata_end(node: Node) -> int:
-    """Return the log end offset of a node's metadata, committed or not."""
-    return node.quorum._log.end_offset  # noqa: SLF001 - as above
-
-
-def _has_failed_metadata(node: Node) -> bool:
-    """Whether the metadata log has failed on its disk: the node is about to end."""
-    return node.quorum._log._log.failure is not None  # noqa: SLF001 - as above
 
 
 def _metadata_headers(node: Node, start: int, end: int) -> Iterable[BatchHeader]:

@@ -34,7 +34,7 @@ from quorumlog.chaos.node_simulation.machine import (
     host_of,
 )
 from quorumlog.chaos.node_simulation.network import Network
-from quorumlog.chaos.node_simulation.operator import AFTER_S, Operator
+from quorumlog.chaos.node_simulation.operator import AFTER_S, repair
 from quorumlog.chaos.node_simulation.oracle import Oracle
 from quorumlog.chaos.node_simulation.process import Clock, Process
 from quorumlog.chaos.node_simulation.process_globals import replace_process_globals
@@ -332,12 +332,12 @@ class SimulatedRun:
     async def _until_whole(self) -> None:
         """Wait until all nodes are ready and all replicas in sync; a timeout is a violation."""
         deadline_s = self._loop.now_s + LIVENESS_S
-        operator = Operator(self._machines, self._target.administrator)
         operator_s = self._loop.now_s + AFTER_S
         while missing := self._target.not_whole() or self._oracle.voters.not_settled():
             image = self._target.newest_image()
             if self._losses and image is not None and self._loop.now_s > operator_s:
-                await operator.act(image, self._losses)
+                administrator = self._target.administrator
+                await repair(self._machines, administrator, image, self._losses)
                 operator_s = self._loop.now_s + AFTER_S
             if self._loop.now_s > deadline_s:
                 self._violated(f"not live: after {LIVENESS_S:g} calm seconds, {missing}")

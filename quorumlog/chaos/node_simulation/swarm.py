@@ -84,7 +84,8 @@ def draw_swarm(
             for name in (_chosen_losses(seed) if given == LOSSES else (given,))
         ]
         chosen = [*dict.fromkeys(chosen)]
-    requests = _REQUESTS + (_OF_TRANSACTIONS if _has_transactions(workload) else ())
+    has_transactions = workload in WORKLOADS and "transactions" in WORKLOADS[workload].requires
+    requests = _REQUESTS + (_OF_TRANSACTIONS if has_transactions else ())
     drawn = [
         action
         for name in chosen
@@ -118,10 +119,6 @@ def _chosen_losses(seed: int) -> list[str]:
     if not {*chosen} & {*_TAKE_COPIES}:
         chosen.append(min(_TAKE_COPIES, key=lambda name: draws[name]))
     return chosen
-
-
-def _has_transactions(workload: str) -> bool:
-    return workload in WORKLOADS and "transactions" in WORKLOADS[workload].requires
 
 
 def _drawn(

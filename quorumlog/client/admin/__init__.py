@@ -20,25 +20,13 @@ if TYPE_CHECKING:
         topics,
         transactions,
         users,
-        voters,
     )
 from quorumlog.client.admin.admin import Admin
 
 __all__ = [
-    "Admin",
-    "acls",
-    "cluster",
-    "configs",
-    "features",
-    "groups",
-    "quotas",
-    "reassignments",
-    "records",
-    "topics",
-    "transactions",
-    "users",
-    "voters",
-]
+    "Admin", "acls", "cluster", "configs", "features", "groups", "quotas", "reassignments",
+    "records", "topics", "transactions", "users",
+]  # fmt: skip
 
 _SUBJECTS: Final = frozenset(__all__) - {"Admin"}
 

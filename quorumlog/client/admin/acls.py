@@ -5,40 +5,24 @@ from typing import Final, TypeVar
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker, check_all
-from quorumlog.client.checks import checked_all
+from quorumlog.client.checks import checked_all, code_of, word_of
 from quorumlog.client.io.cluster import check
 from quorumlog.wire.codec.messages import create_acls as create_
 from quorumlog.wire.codec.messages import delete_acls as delete_
 from quorumlog.wire.codec.messages import describe_acls as describe_
 
 Codes = Mapping[str, int]
-AnyAcl = TypeVar("AnyAcl", about.Acl, about.AclFilter)
+FilterT = TypeVar("FilterT", describe_.DescribeAclsRequest, delete_.DeleteAclsFilter)
 
 RESOURCE_TYPES: Final[Codes] = {
-    "topic": 2,
-    "group": 3,
-    "cluster": 4,
-    "transactional_id": 5,
-    "delegation_token": 6,
-    "user": 7,
-}
+    "topic": 2, "group": 3, "cluster": 4, "transactional_id": 5, "delegation_token": 6, "user": 7,
+}  # fmt: skip
 PATTERN_TYPES: Final[Codes] = {"literal": 3, "prefixed": 4}
 OPERATIONS: Final[Codes] = {
-    "all": 2,
-    "read": 3,
-    "write": 4,
-    "create": 5,
-    "delete": 6,
-    "alter": 7,
-    "describe": 8,
-    "cluster_action": 9,
-    "describe_configs": 10,
-    "alter_configs": 11,
-    "idempotent_write": 12,
-    "create_tokens": 13,
-    "describe_tokens": 14,
-    "two_phase_commit": 15,
-}
+    "all": 2, "read": 3, "write": 4, "create": 5, "delete": 6, "alter": 7, "describe": 8,
+    "cluster_action": 9, "describe_configs": 10, "alter_configs": 11, "idempotent_write": 12,
+    "create_tokens": 13, "describe_tokens": 14, "two_phase_commit": 15,
+}  # fmt: skip
 PERMISSIONS: Final[Codes] = {"deny": 2, "allow": 3}
 _MATCH: Final[Codes] = {"match": 2}
 _ANY: Final = 1
@@ -47,27 +31,12 @@ _ANY: Final = 1
 async def describe(asker: Asker, wanted: about.AclFilter) -> list[about.Acl]:
     """See Admin.describe_acls."""
     [one] = checked_all([wanted], about.AclFilter, "AclFilter")
-    codes = _filter_codes(one)
-    request = describe_.DescribeAclsRequest(
-        resource_type_filter=codes[0],
-        resource_name_filter=one.resource_name,
-        pattern_type_filter=codes[1],
-        principal_filter=one.principal,
-        host_filter=one.host,
-        operation=codes[2],
-        permission_type=codes[3],
+    response = await asker.ask(_filter(describe_.DescribeAclsRequest, one), changes=False)
+    return sorted(
+        _acl(resource, acl, resource.pattern_type)
+        for resource in response.resources
+        for acl in resource.acls
     )
-
-    async def attempt() -> list[about.Acl]:
-        response = await asker.request(request)
-        check(response.error_code, response.error_message or "DescribeAcls")
-        return sorted(
-            _acl(resource, acl, resource.pattern_type)
-            for resource in response.resources
-            for acl in resource.acls
-        )
-
-    return await asker.retry(attempt, changes=False)
 
 
 async def create(asker: Asker, acls: Iterable[about.Acl]) -> None:
@@ -87,7 +56,9 @@ async def create(asker: Asker, acls: Iterable[about.Acl]) -> None:
 async def delete(asker: Asker, filters: Iterable[about.AclFilter]) -> list[about.Acl]:
     """See Admin.delete_acls."""
     wanted = checked_all(filters, about.AclFilter, "AclFilter")
-    request = delete_.DeleteAclsRequest(filters=[_deletion(one) for one in wanted])
+    request = delete_.DeleteAclsRequest(
+        filters=[_filter(delete_.DeleteAclsFilter, one) for one in wanted]
+    )
     names = [_name(one) for one in wanted]
 
     async def attempt() -> list[about.Acl]:
@@ -116,41 +87,21 @@ def _creation(acl: about.Acl) -> create_.AclCreation:
     )
 
 
-def _deletion(one: about.AclFilter) -> delete_.DeleteAclsFilter:
-    codes = _filter_codes(one)
-    return delete_.DeleteAclsFilter(
-        resource_type_filter=codes[0],
+def _filter(kind: type[FilterT], one: about.AclFilter) -> FilterT:
+    return kind(
+        resource_type_filter=_code(RESOURCE_TYPES, one.resource_type, "resource type"),
         resource_name_filter=one.resource_name,
-        pattern_type_filter=codes[1],
+        pattern_type_filter=_code({**PATTERN_TYPES, **_MATCH}, one.pattern_type, "pattern type"),
         principal_filter=one.principal,
         host_filter=one.host,
-        operation=codes[2],
-        permission_type=codes[3],
-    )
-
-
-def _filter_codes(one: about.AclFilter) -> tuple[int, int, int, int]:
-    """Return the codes of the resource type, the pattern, the operation and the permission."""
-    return (
-        _code(RESOURCE_TYPES, one.resource_type, "resource type"),
-        _code({**PATTERN_TYPES, **_MATCH}, one.pattern_type, "pattern type"),
-        _code(OPERATIONS, one.operation, "operation"),
-        _code(PERMISSIONS, one.permission, "permission"),
+        operation=_code(OPERATIONS, one.operation, "operation"),
+        permission_type=_code(PERMISSIONS, one.permission, "permission"),
     )
 
 
 def _code(codes: Codes, word: str | None, what: str) -> int:
     """Return the code of a word, the code of "any" for None. Raises ValueError."""
-    if word is None:
-        return _ANY
-    if word not in codes:
-        raise ValueError(f"{what} {word!r} must be one of {', '.join(map(repr, codes))}")
-    return codes[word]
-
-
-def _word(codes: Codes, code: int) -> str:
-    """Return the word of a code; the code as text if a newer broker sent an unknown code."""
-    return next((word for word, known in codes.items() if known == code), str(code))
+    return _ANY if word is None else code_of(codes, word, what)
 
 
 def _acl(
@@ -159,17 +110,17 @@ def _acl(
     pattern_type: int,
 ) -> about.Acl:
     return about.Acl(
-        resource_type=_word(RESOURCE_TYPES, resource.resource_type),
+        resource_type=word_of(RESOURCE_TYPES, resource.resource_type),
         resource_name=resource.resource_name,
-        pattern_type=_word(PATTERN_TYPES, pattern_type),
+        pattern_type=word_of(PATTERN_TYPES, pattern_type),
         principal=acl.principal,
         host=acl.host,
-        operation=_word(OPERATIONS, acl.operation),
-        permission=_word(PERMISSIONS, acl.permission_type),
+        operation=word_of(OPERATIONS, acl.operation),
+        permission=word_of(PERMISSIONS, acl.permission_type),
     )
 
 
-def _name(one: AnyAcl) -> str:
+def _name(one: about.Acl | about.AclFilter) -> str:
     """Return a name for error messages, with all fields: different ACLs have different names."""
     words = (
         one.permission,

@@ -6,15 +6,15 @@ from typing import Final, Unpack
 from quorumlog.client import admin as subjects
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker
-from quorumlog.client.admin.choices import (
+from quorumlog.client.async_client import AsyncClient
+from quorumlog.client.checks import checked_names
+from quorumlog.client.descriptions import (
     ConfigText,
     Election,
     OffsetSpec,
     ResourceKind,
     UpgradeKind,
 )
-from quorumlog.client.async_client import AsyncClient
-from quorumlog.client.checks import checked_names
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.closing import Close
 from quorumlog.client.io.cluster import Cluster
@@ -240,7 +240,7 @@ class Admin(AsyncClient[Asker]):
         not caught up, another change is in progress, or the commit was not seen: then the change
         may still be made.
         """
-        await subjects.voters.add(self._running(), voter_id, directory_id, address)
+        await subjects.cluster.add_voter(self._running(), voter_id, directory_id, address)
 
     async def remove_raft_voter(self, voter_id: int, directory_id: bytes) -> None:
         """Make a voter an observer; committed on return (KIP-853).
@@ -248,7 +248,7 @@ class Admin(AsyncClient[Asker]):
         Raises VOTER_NOT_FOUND for another id or directory, INVALID_REQUEST for the only voter, and
         the other errors of `add_raft_voter`.
         """
-        await subjects.voters.remove(self._running(), voter_id, directory_id)
+        await subjects.cluster.remove_voter(self._running(), voter_id, directory_id)
 
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None

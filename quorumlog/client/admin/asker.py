@@ -6,7 +6,7 @@ only reads; a change only while it is certain that it had no effect.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
@@ -14,7 +14,7 @@ from quorumlog.client.core.absences import listed
 from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.core.waits import Wait
 from quorumlog.client.errors import DEFINITE, KafkaError, known
-from quorumlog.client.io.cluster import Cluster, labelled
+from quorumlog.client.io.cluster import Cluster, check, labelled
 from quorumlog.client.settings import AdminSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -85,6 +85,23 @@ class Asker:
                     wait.fail(error)
                     last = f"; before: {error}"
                     await asyncio.sleep(delay_ms / 1000)
+
+    async def ask(
+        self, request: Request[ResponseT], *, changes: bool, timeout_ms: float | None = None
+    ) -> ResponseT:
+        """Return any broker's response, which has an error code of its own; see `retry`.
+
+        Its error is raised with its message, or else with the name of the API.
+        """
+
+        async def attempt() -> ResponseT:
+            response = await self.request(request, timeout_ms=timeout_ms)
+            answer: Any = response
+            message = getattr(answer, "error_message", None)
+            check(answer.error_code, message or type(request).__name__.removesuffix("Request"))
+            return response
+
+        return await self.retry(attempt, changes=changes)
 
     async def ask_leaders(
         self,
@@ -160,7 +177,7 @@ class Asker:
             if isinstance(answers, BaseException):
                 raise answers
             for name in part:
-                answer = answers.get(name, KafkaError(-1, f"{name}: {LEFT_OUT}", definite=False))
+                answer = answers.get(name, left_out(name))
                 if isinstance(answer, KafkaError):
                     errors.append(answer)
                 else:
@@ -176,6 +193,12 @@ class Asker:
     def _timed_out(self, last: str, *, definite: bool) -> KafkaError:
         message = f"no answer within {self.settings.default_api_timeout_ms} ms{last}"
         return KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=definite)
+
+
+def left_out(subject: object) -> KafkaError:
+    """Return the error of a response without the part about this subject."""
+    message = labelled(subject, LEFT_OUT)
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False)
 
 
 def check_all(names: Iterable[str], answers: Mapping[str, tuple[int, str]]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from quorumlog.addresses import address_text
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin import topics
-from quorumlog.client.admin.asker import LEFT_OUT, Asker
+from quorumlog.client.admin.asker import Asker, left_out
 from quorumlog.client.checks import checked_all, checked_partitions
 from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.errors import KafkaError
@@ -15,10 +15,12 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages import alter_replica_log_dirs as alter_
 from quorumlog.wire.codec.messages import describe_quorum as describe_quorum_
+from quorumlog.wire.codec.messages.add_raft_voter import AddRaftVoterRequest, Listener
 from quorumlog.wire.codec.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResult,
 )
+from quorumlog.wire.codec.messages.remove_raft_voter import RemoveRaftVoterRequest
 from quorumlog.wire.codec.messages.unregister_broker import UnregisterBrokerRequest
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
@@ -79,13 +81,7 @@ def _replica(state: describe_quorum_.ReplicaState) -> about.QuorumReplica:
 
 async def unregister(asker: Asker, broker_id: int) -> None:
     """See Admin.unregister_broker."""
-    request = UnregisterBrokerRequest(broker_id=broker_id)
-
-    async def attempt() -> None:
-        response = await asker.request(request)
-        check(response.error_code, response.error_message or "UnregisterBroker")
-
-    await asker.retry(attempt, changes=True)
+    await asker.ask(UnregisterBrokerRequest(broker_id=broker_id), changes=True)
 
 
 async def log_dirs(
@@ -158,8 +154,43 @@ async def alter_log_dirs(
 
     codes = await asker.retry(attempt, changes=True)
     for at in wanted:  # outside the retries: each move was accepted, or refused with a final error
-        message = labelled(at, f"{directories[at]} of broker {broker_id}")
         if at not in codes:
-            message = labelled(at, LEFT_OUT)
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False)
-        check(codes[at], message)
+            raise left_out(at)
+        check(codes[at], labelled(at, f"{directories[at]} of broker {broker_id}"))
+
+
+LISTENER_NAME = "CONTROLLER"
+PORT_MAX = 65_535
+
+
+async def add_voter(asker: Asker, voter_id: int, directory_id: bytes, address: str) -> None:
+    """See Admin.add_raft_voter."""
+    host, port = _parsed_address(address)
+    request = AddRaftVoterRequest(
+        voter_id=voter_id,
+        voter_directory_id=_checked_directory(directory_id),
+        listeners=[Listener(name=LISTENER_NAME, host=host, port=port)],
+        timeout_ms=int(asker.settings.default_api_timeout_ms),
+    )
+    await asker.ask(request, changes=True)
+
+
+async def remove_voter(asker: Asker, voter_id: int, directory_id: bytes) -> None:
+    """See Admin.remove_raft_voter."""
+    request = RemoveRaftVoterRequest(
+        voter_id=voter_id, voter_directory_id=_checked_directory(directory_id)
+    )
+    await asker.ask(request, changes=True)
+
+
+def _checked_directory(directory_id: bytes) -> bytes:
+    if not isinstance(directory_id, bytes) or len(directory_id) != 16:
+        raise ValueError(f"a directory id has 16 bytes, not {directory_id!r}")
+    return directory_id
+
+
+def _parsed_address(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port[:6]) <= PORT_MAX:
+        raise ValueError(f"{address!r} is no address: write it as host:port")
+    return host.strip("[]"), int(port)

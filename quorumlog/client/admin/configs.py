@@ -5,24 +5,18 @@ from functools import partial
 from typing import Final
 
 from quorumlog.client import descriptions as about
-from quorumlog.client.admin.asker import LEFT_OUT, Asker
-from quorumlog.client.admin.choices import ConfigText, ResourceKind
+from quorumlog.client.admin.asker import Asker, left_out
 from quorumlog.client.checks import checked_mapping, checked_names
-from quorumlog.client.errors import KafkaError
+from quorumlog.client.descriptions import ConfigText, ResourceKind
 from quorumlog.client.io.cluster import check, labelled
-from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages import describe_configs as describe_configs_
 from quorumlog.wire.codec.messages import incremental_alter_configs as alter_configs_
 from quorumlog.wire.codec.messages.list_config_resources import ListConfigResourcesRequest
 
 RESOURCES: Final[Mapping[ResourceKind, int]] = {"topic": 2, "broker": 4, "group": 32}
 KINDS: Final[Mapping[int, str]] = {
-    2: "topic",
-    4: "broker",
-    8: "broker_logger",
-    16: "client_metrics",
-    32: "group",
-}
+    2: "topic", 4: "broker", 8: "broker_logger", 16: "client_metrics", 32: "group",
+}  # fmt: skip
 _UNNAMED: Final = {"topic": "no topic", "broker": "all brokers", "group": "no group"}
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
@@ -95,8 +89,7 @@ async def alter(
     async def attempt() -> None:
         responses = (await asker.request(request, broker_id=_broker_id(kind, name))).responses
         if not responses:
-            message = f"{name}: {LEFT_OUT}"
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False)
+            raise left_out(name)
         for one in responses:
             check(one.error_code, labelled(name or _UNNAMED[kind], one.error_message))
 

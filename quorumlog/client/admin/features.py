@@ -5,46 +5,36 @@ from typing import Final
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker
-from quorumlog.client.admin.choices import UpgradeKind
-from quorumlog.client.checks import checked_mapping
+from quorumlog.client.checks import checked_mapping, code_of
+from quorumlog.client.descriptions import UpgradeKind
 from quorumlog.client.io.cluster import check, labelled
 from quorumlog.wire.codec.messages import update_features as update_
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
 
-_KINDS: Final[Mapping[UpgradeKind, int]] = {
-    "upgrade": 1,
-    "safe_downgrade": 2,
-    "unsafe_downgrade": 3,
-}
+_KINDS: Final[Mapping[str, int]] = {"upgrade": 1, "safe_downgrade": 2, "unsafe_downgrade": 3}
 
 
 async def describe(asker: Asker) -> dict[str, about.FeatureDescription]:
     """See Admin.describe_features."""
     request = ApiVersionsRequest(client_software_name="quorumlog", client_software_version="0")
-
-    async def attempt() -> dict[str, about.FeatureDescription]:
-        response = await asker.request(request)
-        check(response.error_code, "ApiVersions")
-        known = {one.name: one for one in response.supported_features}
-        levels = {one.name: one.max_version_level for one in response.finalized_features}
-        return {
-            name: about.FeatureDescription(
-                level=levels.get(name, 0),
-                least=known[name].min_version if name in known else None,
-                greatest=known[name].max_version if name in known else None,
-            )
-            for name in sorted({*known, *levels})
-        }
-
-    return await asker.retry(attempt, changes=False)
+    response = await asker.ask(request, changes=False)
+    known = {one.name: one for one in response.supported_features}
+    levels = {one.name: one.max_version_level for one in response.finalized_features}
+    return {
+        name: about.FeatureDescription(
+            level=levels.get(name, 0),
+            least=known[name].min_version if name in known else None,
+            greatest=known[name].max_version if name in known else None,
+        )
+        for name in sorted({*known, *levels})
+    }
 
 
 async def update(
     asker: Asker, levels: Mapping[str, int], kind: UpgradeKind, *, validate_only: bool
 ) -> None:
     """See Admin.update_features."""
-    if kind not in _KINDS:
-        raise ValueError(f"kind {kind!r} must be one of {', '.join(map(repr, _KINDS))}")
+    upgrade_type = code_of(_KINDS, kind, "kind")
     if not checked_mapping(levels, "features to levels"):
         raise ValueError("no feature is given")
     updates = [
@@ -52,7 +42,7 @@ async def update(
             feature=name,
             max_version_level=_checked_level(name, level),
             allow_downgrade=kind != "upgrade",
-            upgrade_type=_KINDS[kind],
+            upgrade_type=upgrade_type,
         )
         for name, level in levels.items()
     ]

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin import topics
-from quorumlog.client.admin.asker import LEFT_OUT, Asker
+from quorumlog.client.admin.asker import Asker, left_out
 from quorumlog.client.checks import checked_names, checked_partitions, checked_places
 from quorumlog.client.core.group_protocol import PROTOCOL_TYPE, decode_assignment
 from quorumlog.client.core.topic_partitions import by_topic
@@ -181,8 +181,7 @@ async def delete_offsets(asker: Asker, group_id: str, partitions: Iterable[Topic
         for name in wanted:
             code = codes.get(name)
             if code is None:
-                message = f"group {group_id}: {name}: {LEFT_OUT}"
-                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False)
+                raise left_out(f"group {group_id}: {name}")
             if code != ErrorCode.NONE:
                 message = f"group {group_id}: the offset of {name} is not deleted"
                 raise KafkaError(code, message, definite=is_definite)

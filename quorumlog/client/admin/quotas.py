@@ -4,11 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from quorumlog.client import descriptions as about
-from quorumlog.client.admin.asker import LEFT_OUT, Asker
+from quorumlog.client.admin.asker import Asker, left_out
 from quorumlog.client.checks import checked_mapping, checked_names
-from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import check, labelled
-from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages import alter_client_quotas as alter_
 from quorumlog.wire.codec.messages import describe_client_quotas as describe_
 
@@ -30,25 +28,17 @@ async def describe(
         for kind in checked_names(any_of, "entity types")
     ]
     request = describe_.DescribeClientQuotasRequest(components=components, strict=strict)
-
-    async def attempt() -> list[about.ClientQuota]:
-        response = await asker.request(request)
-        check(response.error_code, response.error_message or "DescribeClientQuotas")
-        found = [
-            about.ClientQuota(
-                entity={one.entity_type: one.entity_name for one in sorted_entity(entry)},
-                values={one.key: one.value for one in sorted(entry.values, key=lambda v: v.key)},
-            )
-            for entry in response.entries or ()
-        ]
-        return sorted(found, key=lambda quota: [(k, v or "") for k, v in quota.entity.items()])
-
-    return await asker.retry(attempt, changes=False)
-
-
-def sorted_entity(entry: describe_.EntryData) -> list[describe_.EntityData]:
-    """Return the components of an entity, sorted by type."""
-    return sorted(entry.entity, key=lambda part: part.entity_type)
+    found = [
+        about.ClientQuota(
+            entity={
+                one.entity_type: one.entity_name
+                for one in sorted(entry.entity, key=lambda e: e.entity_type)
+            },
+            values={one.key: one.value for one in sorted(entry.values, key=lambda v: v.key)},
+        )
+        for entry in (await asker.ask(request, changes=False)).entries or ()
+    ]
+    return sorted(found, key=lambda quota: [(k, v or "") for k, v in quota.entity.items()])
 
 
 async def alter(
@@ -79,8 +69,7 @@ async def alter(
     async def attempt() -> None:
         entries = (await asker.request(request)).entries
         if not entries:
-            message = f"{name}: {LEFT_OUT}"
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False)
+            raise left_out(name)
         for one in entries:
             check(one.error_code, labelled(name, one.error_message))
 

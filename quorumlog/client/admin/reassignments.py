@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from quorumlog.client import descriptions as about
-from quorumlog.client.admin.asker import LEFT_OUT, Asker
+from quorumlog.client.admin.asker import Asker, left_out
 from quorumlog.client.checks import checked_partitions
 from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.errors import DEFINITE, KafkaError, known
@@ -45,8 +45,7 @@ async def alter(asker: Asker, replicas: Mapping[TopicPartition, Sequence[int] | 
         for name in wanted:
             answer = answers.get(name)
             if answer is None:
-                message = labelled(name, LEFT_OUT)
-                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False)
+                raise left_out(name)
             if answer.error_code != ErrorCode.NONE:
                 message = labelled(name, answer.error_message)
                 raise KafkaError(answer.error_code, message, definite=is_definite)
@@ -73,18 +72,13 @@ async def ongoing(
     request = list_.ListPartitionReassignmentsRequest(
         timeout_ms=asker.settings.request_timeout_ms, topics=topics
     )
-
-    async def attempt() -> dict[TopicPartition, about.PartitionReassignment]:
-        response = await asker.request(request, timeout_ms=QUESTION_TIMEOUT_MS)
-        check(response.error_code, response.error_message or "ListPartitionReassignments")
-        return {
-            TopicPartition(topic.name, one.partition_index): about.PartitionReassignment(
-                replicas=tuple(one.replicas),
-                adding_replicas=tuple(one.adding_replicas),
-                removing_replicas=tuple(one.removing_replicas),
-            )
-            for topic in response.topics
-            for one in topic.partitions
-        }
-
-    return await asker.retry(attempt, changes=False)
+    response = await asker.ask(request, changes=False, timeout_ms=QUESTION_TIMEOUT_MS)
+    return {
+        TopicPartition(topic.name, one.partition_index): about.PartitionReassignment(
+            replicas=tuple(one.replicas),
+            adding_replicas=tuple(one.adding_replicas),
+            removing_replicas=tuple(one.removing_replicas),
+        )
+        for topic in response.topics
+        for one in topic.partitions
+    }

@@ -5,7 +5,6 @@ from typing import Final
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Answers, Asker
-from quorumlog.client.admin.choices import OffsetSpec
 from quorumlog.client.checks import (
     checked_mapping,
     checked_offset,
@@ -15,6 +14,7 @@ from quorumlog.client.checks import (
 )
 from quorumlog.client.core.position import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from quorumlog.client.core.topic_partitions import by_topic
+from quorumlog.client.descriptions import OffsetSpec
 from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.io.cluster import labelled
 from quorumlog.client.io.list_offsets import list_offsets

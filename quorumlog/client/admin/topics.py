@@ -6,11 +6,11 @@ from typing import Final, get_args
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker, check_all
-from quorumlog.client.admin.choices import Election
 from quorumlog.client.admin.configs import as_text
 from quorumlog.client.checks import checked_all, checked_mapping, checked_names, checked_partitions
 from quorumlog.client.core.metadata_cache import MetadataCache, PartitionView
 from quorumlog.client.core.topic_partitions import by_topic
+from quorumlog.client.descriptions import Election
 from quorumlog.client.errors import KafkaError, answered, known
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, check, labelled
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -224,18 +224,12 @@ async def elect(
         topic_partitions=topics,
         timeout_ms=asker.settings.request_timeout_ms,
     )
-
-    async def attempt() -> dict[TopicPartition, KafkaError | None]:
-        response = await asker.request(request)
-        check(response.error_code, "ElectLeaders")
-        outcomes: dict[TopicPartition, KafkaError | None] = {}
-        for topic in response.replica_election_results:
-            for one in topic.partition_result:
-                name = TopicPartition(topic.topic, one.partition_id)
-                error = None
-                if one.error_code != ErrorCode.NONE:
-                    error = answered(one.error_code, labelled(name, one.error_message))
-                outcomes[name] = error
-        return outcomes
-
-    return await asker.retry(attempt, changes=True)
+    outcomes: dict[TopicPartition, KafkaError | None] = {}
+    for topic in (await asker.ask(request, changes=True)).replica_election_results:
+        for one in topic.partition_result:
+            name = TopicPartition(topic.topic, one.partition_id)
+            error = None
+            if one.error_code != ErrorCode.NONE:
+                error = answered(one.error_code, labelled(name, one.error_message))
+            outcomes[name] = error
+    return outcomes

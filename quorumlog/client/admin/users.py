@@ -9,7 +9,7 @@ from typing import Final
 from quorumlog.chance import random_bytes
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker, check_all
-from quorumlog.client.checks import checked_all, checked_names
+from quorumlog.client.checks import checked_all, checked_names, code_of, word_of
 from quorumlog.client.io.cluster import check, labelled
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages import alter_user_scram_credentials as alter_
@@ -38,7 +38,9 @@ async def describe(
                 continue
             check(one.error_code, labelled(one.user, one.error_message))
             found[one.user] = tuple(
-                about.ScramCredential(mechanism=_word(info.mechanism), iterations=info.iterations)
+                about.ScramCredential(
+                    mechanism=word_of(MECHANISMS, info.mechanism), iterations=info.iterations
+                )
                 for info in sorted(one.credential_infos, key=lambda info: info.mechanism)
             )
         return found
@@ -54,7 +56,7 @@ async def alter(
     """See Admin.alter_user_scram_credentials."""
     new = checked_all(upsertions, about.NewScramCredential, "NewScramCredential")
     pairs = checked_all(deletions, tuple, "(user, mechanism)")
-    gone = [(user, _code(mechanism)) for user, mechanism in pairs]
+    gone = [(user, code_of(MECHANISMS, mechanism, "mechanism")) for user, mechanism in pairs]
     if not new and not gone:
         raise ValueError("no credential is given: upsertions or deletions")
     request = alter_.AlterUserScramCredentialsRequest(
@@ -72,7 +74,7 @@ async def alter(
 
 async def _upsertion(one: about.NewScramCredential) -> alter_.ScramCredentialUpsertion:
     """Salt and hash the password, in a thread: the hash takes milliseconds by design."""
-    code = _code(one.mechanism)
+    code = code_of(MECHANISMS, one.mechanism, "mechanism")
     if not isinstance(one.password, str):
         raise TypeError(f"{one.user}: a password is a str")
     salt = random_bytes(_SALT_BYTES)
@@ -86,15 +88,3 @@ async def _upsertion(one: about.NewScramCredential) -> alter_.ScramCredentialUps
         salt=salt,
         salted_password=await asyncio.to_thread(hashed),
     )
-
-
-def _code(mechanism: str) -> int:
-    if mechanism not in MECHANISMS:
-        raise ValueError(
-            f"mechanism {mechanism!r} must be one of {', '.join(map(repr, MECHANISMS))}"
-        )
-    return MECHANISMS[mechanism]
-
-
-def _word(code: int) -> str:
-    return next((word for word, known in MECHANISMS.items() if known == code), str(code))

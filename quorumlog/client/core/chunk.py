@@ -90,7 +90,9 @@ class Chunk:
         if header.next_offset <= self.next_offset:
             return
         if self._read_committed:
-            self._begin_aborted(header)
+            # Transactions begin whose first offset is at or before the batch's last.
+            while self._aborted and self._aborted[0].first_offset <= header.last_offset:
+                self._aborting.add(self._aborted.popleft().producer_id)
         if header.is_control:
             self._handle_control(position, header)
         elif not (header.is_transactional and header.producer_id in self._aborting):
@@ -112,11 +114,6 @@ class Chunk:
             make((topic, partition, offset, timestamp_ms, key, value, headers, epoch, kind))
             for offset, timestamp_ms, key, value, headers in records
         ]
-
-    def _begin_aborted(self, header: BatchHeader) -> None:
-        """Begin the aborted transactions whose first offset is at or before the batch's last."""
-        while self._aborted and self._aborted[0].first_offset <= header.last_offset:
-            self._aborting.add(self._aborted.popleft().producer_id)
 
     def _handle_control(self, position: int, header: BatchHeader) -> None:
         if self._read_committed:

@@ -148,23 +148,11 @@ class Ticked:
 
 
 Event = (
-    Subscribed
-    | PollBegan
-    | PollEnded
-    | CountsChanged
-    | CoordinatorFound
-    | CoordinatorRefused
-    | CoordinatorLost
-    | JoinAnswered
-    | TopicsLookedUp
-    | SyncAnswered
-    | GroupDescribed
-    | HeartbeatAnswered
-    | ConsumerHeartbeatAnswered
-    | TopicsNamed
-    | RevocationDone
-    | Ticked
-)
+    Subscribed | PollBegan | PollEnded | CountsChanged | RevocationDone | Ticked
+    | CoordinatorFound | CoordinatorRefused | CoordinatorLost
+    | JoinAnswered | TopicsLookedUp | SyncAnswered | GroupDescribed | HeartbeatAnswered
+    | ConsumerHeartbeatAnswered | TopicsNamed
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,16 +263,6 @@ class Fail:
 
 
 Effect = (
-    FindCoordinator
-    | SendJoin
-    | LookUpTopics
-    | SendSync
-    | DescribeGroup
-    | SendHeartbeat
-    | SendConsumerHeartbeat
-    | NameTopics
-    | SendLeave
-    | Revoke
-    | Assign
-    | Fail
-)
+    FindCoordinator | SendJoin | LookUpTopics | SendSync | DescribeGroup | SendHeartbeat
+    | SendConsumerHeartbeat | NameTopics | SendLeave | Revoke | Assign | Fail
+)  # fmt: skip

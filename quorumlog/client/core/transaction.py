@@ -96,11 +96,6 @@ class Transaction:
                 self.to_add.pop(name, None)
                 self.may_be_open = self.is_open = True
 
-    def handle_group_added(self, group_id: str) -> None:
-        """Record that the coordinator has added the group."""
-        self.groups.add(group_id)
-        self.may_be_open = self.is_open = True
-
     def handle_committed(self, request: CommitOffsets, codes: Mapping[TopicPartition, int]) -> None:
         """Remove the offsets that the group coordinator has accepted."""
         self.may_be_open = True

@@ -14,10 +14,13 @@ EndTxn is repeated until its outcome is certain; until then a call that fails ha
 error (docs/decisions/0042-producer-outcomes.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import Final
 
-from quorumlog.client.core.batch import ProducerIdentity
+from quorumlog.client.core.accumulator import Accumulator
+from quorumlog.client.core.batch import Batch, ProducerIdentity
+from quorumlog.client.core.metadata_cache import Leader, Leaders
 from quorumlog.client.core.transaction import Outcome, PendingOffsets, Transaction
 from quorumlog.client.core.transaction_requests import (
     Abilities,
@@ -32,7 +35,6 @@ from quorumlog.client.core.transaction_requests import (
     TransactionRequest,
     reaction_to_batch,
 )
-from quorumlog.client.core.transaction_states import TRANSITIONS, TransactionState
 from quorumlog.client.errors import KafkaError, TransactionError
 from quorumlog.client.records import GroupMetadata, OffsetAndMetadata
 from quorumlog.client.settings import ProducerSettings
@@ -40,12 +42,38 @@ from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
+
+class TransactionState(Enum):
+    """UNINITIALIZED: before `init_transactions`. FATAL_ERROR: no request is sent any more."""
+
+    UNINITIALIZED = "Uninitialized"
+    INITIALIZING = "Initializing"
+    READY = "Ready"
+    IN_TRANSACTION = "InTransaction"
+    COMMITTING = "Committing"
+    ABORTING = "Aborting"
+    ABORTABLE_ERROR = "AbortableError"
+    FATAL_ERROR = "FatalError"
+
+
+_S: Final = TransactionState
+TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
+    _S.UNINITIALIZED: frozenset({_S.INITIALIZING, _S.FATAL_ERROR}),
+    _S.INITIALIZING: frozenset({_S.READY, _S.FATAL_ERROR}),
+    _S.READY: frozenset({_S.IN_TRANSACTION, _S.FATAL_ERROR}),
+    _S.IN_TRANSACTION: frozenset({_S.COMMITTING, _S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
+    _S.COMMITTING: frozenset({_S.INITIALIZING, _S.READY, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
+    _S.ABORTING: frozenset({_S.INITIALIZING, _S.READY, _S.FATAL_ERROR}),
+    _S.ABORTABLE_ERROR: frozenset({_S.ABORTING, _S.FATAL_ERROR}),
+    _S.FATAL_ERROR: frozenset(),
+}
+
+
 INITIALIZE: Final = "init_transactions"
 COMMIT: Final = "commit_transaction"
 ABORT: Final = "abort_transaction"
 SEND_OFFSETS: Final = "send_offsets_to_transaction"
 
-_S: Final = TransactionState
 _OPEN: Final = frozenset({_S.IN_TRANSACTION, _S.COMMITTING})
 _WHY: Final = {
     Reaction.FENCED: "another producer has this transactional id now, or the transaction timed out",
@@ -262,7 +290,8 @@ class Transactions:
             case _ if is_refused:
                 pass
             case AddOffsets():
-                current.handle_group_added(request.group_id)
+                current.groups.add(request.group_id)
+                current.may_be_open = current.is_open = True
             case InitProducerId():
                 require(answer.identity is not None, "InitProducerId gives an identity")
                 self.identity = answer.identity
@@ -338,3 +367,49 @@ class Transactions:
     def close(self, error: KafkaError) -> None:
         """Fail the producer: no request follows, and every waiting call gets `error`."""
         self._fail_producer(error.code, error.message)
+
+
+class TransactionBatches:
+    """Connects a producer's transactions with its accumulator.
+
+    Batches leave while their transaction is open and, before KIP-890, has their partition added.
+    When the transaction fails or is aborted, waiting batches fail at once, also before a retry. The
+    responses to sent batches are awaited, since EndTxn must not overtake these batches.
+    It is the `Leaders` of a drain: a partition that may not be sent to has no leader.
+    """
+
+    def __init__(
+        self, transactions: Transactions, accumulator: Accumulator, leaders: Leaders
+    ) -> None:
+        self._transactions: Final = transactions
+        self._accumulator: Final = accumulator
+        self._leaders: Final = leaders
+
+    def leader(self, topic_partition: TopicPartition) -> Leader | None:
+        """Return the leader if a batch may be sent to it now."""
+        if not self._transactions.may_send(topic_partition):
+            return None
+        return self._leaders.leader(topic_partition)
+
+    def has_room(self, broker_id: int) -> bool:
+        """Return whether one more request may be sent to this broker now."""
+        return self._leaders.has_room(broker_id)
+
+    def sweep(self) -> list[Batch]:
+        """Set the accumulator's identity; fail batches that may not be sent. Before each drain."""
+        self._accumulator.identity = self._transactions.identity
+        error = self._transactions.refusal()
+        return [] if error is None else self._accumulator.fail_all(error, but_sent=True)
+
+    def handle_done(self, batches: Iterable[Batch]) -> None:
+        """Handle finished batches: a failed batch ends the transaction."""
+        for batch in batches:
+            if batch.error is not None:
+                batch.error = self._transactions.handle_failed_batch(
+                    batch.error, was_sent=batch.attempts > 0
+                )
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no batch waits or is in flight."""
+        return not self._accumulator.waiting_partitions()

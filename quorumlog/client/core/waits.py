@@ -20,26 +20,13 @@ ANSWERED: Final = "answered"
 
 NEEDS_CONTROLLER: Final = frozenset(
     {
-        "AddRaftVoter",
-        "AlterClientQuotas",
-        "AlterConfigs",
-        "AlterPartitionReassignments",
-        "AlterUserScramCredentials",
-        "CreateAcls",
-        "CreatePartitions",
-        "CreateTopics",
-        "DeleteAcls",
-        "DeleteTopics",
-        "DescribeQuorum",
-        "ElectLeaders",
-        "IncrementalAlterConfigs",
-        "InitProducerId",
-        "ListPartitionReassignments",
-        "RemoveRaftVoter",
-        "UnregisterBroker",
+        "AddRaftVoter", "AlterClientQuotas", "AlterConfigs", "AlterPartitionReassignments",
+        "AlterUserScramCredentials", "CreateAcls", "CreatePartitions", "CreateTopics", "DeleteAcls",
+        "DeleteTopics", "DescribeQuorum", "ElectLeaders", "IncrementalAlterConfigs",
+        "InitProducerId", "ListPartitionReassignments", "RemoveRaftVoter", "UnregisterBroker",
         "UpdateFeatures",
     }
-)
+)  # fmt: skip
 """Requests for which a broker needs the active controller (KIP-590; producer ids: KIP-730)."""
 
 

@@ -106,7 +106,9 @@ class Coordinator:
         with self._cluster.lookout.waiting(subject, over="found") as wait:
             while True:
                 try:
-                    self.broker_id = await self._ask_where()
+                    self.broker_id = await find_coordinator(
+                        self._cluster, CoordinatorType.GROUP, self.group_id
+                    )
                     return
                 except KafkaError as error:
                     if not error.passing:
@@ -116,9 +118,6 @@ class Coordinator:
                 failures += 1
                 delay_ms = self._backoff.delay_ms(failures, random_fraction())
                 await asyncio.sleep(delay_ms / 1000)
-
-    async def _ask_where(self) -> int:
-        return await find_coordinator(self._cluster, CoordinatorType.GROUP, self.group_id)
 
     def mark_unknown(self) -> None:
         """Drop the broker: the next request finds the coordinator first."""

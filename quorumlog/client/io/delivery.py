@@ -85,14 +85,13 @@ class Delivery:
     def remove_done_callback(self, callback: "Callable[[Delivery], object]") -> int:
         """Remove `callback`; return how often it had been added."""
         waiting = self._batch.on_done
-        kept = [
+        removed = [
             one
             for one in waiting
-            if not (isinstance(one, _Callback) and one.is_for(self, callback))
+            if isinstance(one, _Callback) and one.delivery is self and one.callback == callback
         ]
-        removed = len(waiting) - len(kept)
-        waiting[:] = kept
-        return removed
+        waiting[:] = [one for one in waiting if one not in removed]
+        return len(removed)
 
     def __await__(self) -> Generator[None, None, RecordMetadata]:
         if self._batch.state is not BatchState.DONE:
@@ -112,6 +111,3 @@ class _Callback:
     def __call__(self) -> None:
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.callback, self.delivery, context=self.context)
-
-    def is_for(self, delivery: Delivery, callback: Callable[[Delivery], object]) -> bool:
-        return self.delivery is delivery and self.callback == callback

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from quorumlog.chance import shuffle
-from quorumlog.client.io.unreachable import at
+from quorumlog.client.io.broker_connections import at
 from quorumlog.client.settings import Address, CommonSettings, addresses
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataResponse
 from quorumlog.wire.io.connection import (

@@ -17,13 +17,13 @@ from quorumlog.wire.codec.layout import (
     FIXED_FORMATS,
     FIXED_SIZES,
     FieldLayout,
+    SourceWriter,
     array_format,
     element_of,
     layout_of,
     minimum_size,
 )
 from quorumlog.wire.codec.message import Buffer, Message, Struct
-from quorumlog.wire.codec.source_writer import SourceWriter
 from quorumlog.wire.codec.varint import finish_uvarint, skip_tagged_fields
 
 MessageT = TypeVar("MessageT", bound=Message)

@@ -15,12 +15,12 @@ from quorumlog.wire.codec.errors import UnencodableMessage
 from quorumlog.wire.codec.layout import (
     FIXED_FORMATS,
     FieldLayout,
+    SourceWriter,
     array_format,
     element_of,
     layout_of,
 )
 from quorumlog.wire.codec.message import Buffer, Message, Struct
-from quorumlog.wire.codec.source_writer import SourceWriter
 from quorumlog.wire.codec.varint import UVARINT_LIMIT, UVARINTS, encode_uvarint
 
 Encode = Callable[[Message, list[Buffer], list[Buffer]], None]

@@ -18,20 +18,10 @@ from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.varint import encode_uvarint
 
 __all__ = [
-    "HEADER_BYTES",
-    "BatchHeader",
-    "Compression",
-    "CorruptBatch",
-    "Record",
-    "decode_batch",
-    "decode_batches",
-    "encode_batch",
-    "iterate_headers",
-    "read_header",
-    "restamp",
-    "validate_batch",
+    "HEADER_BYTES", "BatchHeader", "Compression", "CorruptBatch", "Record", "decode_batch",
+    "decode_batches", "encode_batch", "iterate_headers", "read_header", "restamp", "validate_batch",
     "validate_checksum",
-]
+]  # fmt: skip
 
 MAGIC: Final = 2
 HEADER_BYTES: Final = 61

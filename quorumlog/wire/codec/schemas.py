@@ -19,20 +19,10 @@ from quorumlog.wire.codec.messages import APIS, UNUSED_APIS
 from quorumlog.wire.codec.varint import skip_tagged_fields
 
 __all__ = [
-    "APIS",
-    "MalformedFrame",
-    "RequestHeader",
-    "UnencodableMessage",
-    "UnsupportedVersion",
-    "decode_message",
-    "decode_request",
-    "decode_response",
-    "encode_message",
-    "encode_request",
-    "encode_response",
-    "request_class",
-    "response_class",
-]
+    "APIS", "MalformedFrame", "RequestHeader", "UnencodableMessage", "UnsupportedVersion",
+    "decode_message", "decode_request", "decode_response", "encode_message", "encode_request",
+    "encode_response", "request_class", "response_class",
+]  # fmt: skip
 
 API_VERSIONS_KEY: Final = 18
 _REQUEST_HEADER: Final = Packer(">hhih")  # the last field: the length of client_id

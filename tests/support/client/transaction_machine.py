@@ -11,7 +11,6 @@ from quorumlog.client.core.batch import Batch, BatchState, checked_record_size
 from quorumlog.client.core.metadata_cache import Leader
 from quorumlog.client.core.transaction import Outcome
 from quorumlog.client.core.transaction_attempts import TransactionAttempts
-from quorumlog.client.core.transaction_batches import TransactionBatches
 from quorumlog.client.core.transaction_requests import (
     Abilities,
     Answer,
@@ -22,8 +21,12 @@ from quorumlog.client.core.transaction_requests import (
     InitProducerId,
     TransactionRequest,
 )
-from quorumlog.client.core.transaction_states import TransactionState
-from quorumlog.client.core.transactions import COMMIT, Transactions
+from quorumlog.client.core.transactions import (
+    COMMIT,
+    TransactionBatches,
+    Transactions,
+    TransactionState,
+)
 from quorumlog.client.errors import KafkaError, TransactionError
 from quorumlog.client.records import GroupMetadata, OffsetAndMetadata
 from quorumlog.client.settings import ProducerSettings

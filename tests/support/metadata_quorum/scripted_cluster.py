@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorumlog.chaos.simulation.worlds.quorum.rendering import render_request, render_value
+from quorumlog.chaos.simulation.worlds.quorum.observed import render_request, render_value
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY

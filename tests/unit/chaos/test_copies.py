@@ -10,7 +10,7 @@ import pytest
 from quorumlog.chaos.faults.copies import AMOUNTS, KINDS
 from quorumlog.chaos.node_simulation.committed_log import CommittedLog
 from quorumlog.chaos.node_simulation.copies import Copied, Copies
-from quorumlog.chaos.node_simulation.damage import damage, is_identified, put_back
+from quorumlog.chaos.node_simulation.disk_faults import damage, is_identified, put_back
 from quorumlog.chaos.node_simulation.machine import Machine
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.metadata_quorum.image import PartitionImage

@@ -11,11 +11,11 @@ import pytest
 from quorumlog.chaos.faults.links import DelayRequest, DropReply, DropRequest, Effect, LinkRule
 from quorumlog.chaos.faults.registry import STEP_FAULTS, faults_made_of
 from quorumlog.chaos.network.splitters import KafkaSplitter, Message
+from quorumlog.chaos.node_simulation.endpoint import Stream
 from quorumlog.chaos.node_simulation.loop import START_S, SimulatedLoop
 from quorumlog.chaos.node_simulation.machine import KAFKA_PORT, PERIOD_S, PLANES, Starved
 from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.process import Clock, Process
-from quorumlog.chaos.node_simulation.stream import Stream
 from quorumlog.chaos.node_simulation.swarm import KINDS, NOT_DRAWN
 from quorumlog.chaos.node_simulation.target import SimulatedMachines
 from quorumlog.chaos.node_simulation.voters import SimulatedVoters

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from quorumlog.client import Admin, Consumer, KafkaError, RebalanceListener, TopicPartition
+from quorumlog.client.io.broker_connections import why_unreachable
 from quorumlog.client.io.metadata_source import MetadataSource
-from quorumlog.client.io.unreachable import why_unreachable
 from quorumlog.client.settings import AdminSettings, ConsumerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.metadata import MetadataRequest

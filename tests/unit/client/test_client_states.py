@@ -21,8 +21,7 @@ from quorumlog.client.core.transaction_requests import (
     reaction_to,
     reaction_to_batch,
 )
-from quorumlog.client.core.transaction_states import TransactionState
-from quorumlog.client.core.transactions import Transactions
+from quorumlog.client.core.transactions import Transactions, TransactionState
 from quorumlog.client.records import GroupMetadata
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.invariants import InvariantViolation

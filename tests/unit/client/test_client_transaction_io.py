@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quorumlog.client import KafkaError
-from quorumlog.client.io.transaction_messages import TransactionMessages
+from quorumlog.client.io.transactor import TransactionMessages
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import read_header
 from tests.support.client import fake_cluster as fake

@@ -22,8 +22,7 @@ from quorumlog.client.core.transaction_requests import (
     InitProducerId,
     TransactionRequest,
 )
-from quorumlog.client.core.transaction_states import TransactionState
-from quorumlog.client.core.transactions import Transactions
+from quorumlog.client.core.transactions import Transactions, TransactionState
 from quorumlog.client.errors import KafkaError, TransactionError
 from quorumlog.client.records import GroupMetadata, OffsetAndMetadata
 from quorumlog.client.settings import ProducerSettings

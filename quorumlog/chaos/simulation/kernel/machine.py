@@ -8,8 +8,7 @@ from quorumlog.chaos.faults.fault import MILLION
 from quorumlog.chaos.faults.machines import InterruptedWrite
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.chaos.simulation.kernel.timeline import Timeline
-from quorumlog.chaos.simulation.kernel.trace import Trace
+from quorumlog.chaos.simulation.kernel.timeline import Timeline, Trace
 from quorumlog.storage.errors import StorageError
 
 RESTART_US: Final = MILLION  # after a disk error

@@ -11,8 +11,7 @@ from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.network import Network
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.rules import check
-from quorumlog.chaos.simulation.kernel.timeline import Timeline
-from quorumlog.chaos.simulation.kernel.trace import Trace
+from quorumlog.chaos.simulation.kernel.timeline import Timeline, Trace
 
 CALM_US_MAX: Final = 30 * MILLION
 CALM_CHECK_US: Final = 200_000
@@ -68,14 +67,8 @@ class World(Protocol):
     def members_of(self, role: str) -> list[int]:
         """Return the nodes that have a role of a schedule just now, perhaps none."""
 
-    def may_lose_power(self, machine: Machine) -> bool:
-        """Return whether the rules still hold if this machine loses its unflushed changes."""
-
     def inflict(self, action: Action, machine: Machine) -> None:
         """Perform a fault of the world itself on a running machine."""
-
-    def calm_down(self) -> None:
-        """Take note that no fault comes any more."""
 
     def has_settled(self) -> bool:
         """Return whether the world has settled. Called now and then in the calm."""
@@ -121,7 +114,7 @@ class Run:
                 later(action.duration_us, environment.network.end, fault)
             case disks.SlowDisk():
                 environment.slow_disk = fault
-                later(action.duration_us, self._end_slow_disk)
+                later(action.duration_us, setattr, environment, "slow_disk", _HEALTHY_DISK)
             case partitions.Partition() | partitions.OneWayCut():
                 direction = fault.direction if isinstance(fault, partitions.OneWayCut) else None
                 inside = [machine.node_id for machine in hit]
@@ -142,8 +135,7 @@ class Run:
             case Kill():
                 machine.stop(action.duration_us, loses_power=False)
             case machines.PowerLoss():
-                loses_power = self._world.may_lose_power(machine)
-                machine.stop(action.duration_us, loses_power=loses_power)
+                machine.stop(action.duration_us, loses_power=True)
             case disks.FsyncError():
                 machine.fail_next_fsync()
             case disks.DiskStall(us=us):
@@ -154,9 +146,6 @@ class Run:
                 machine.pause(action.duration_us)
             case _:
                 self._world.inflict(action, machine)
-
-    def _end_slow_disk(self) -> None:
-        self._environment.slow_disk = _HEALTHY_DISK
 
     def _targets(self, action: Action) -> list[Machine]:
         known = self._environment.machines
@@ -189,7 +178,6 @@ class Run:
                 machine.resume()
         for machine in environment.machines.values():
             machine.start()
-        self._world.calm_down()
         environment.timeline.push(CALM_CHECK_US, self._until_settled)
 
     def _until_settled(self) -> None:

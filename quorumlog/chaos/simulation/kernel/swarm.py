@@ -13,8 +13,31 @@ from quorumlog.chaos.faults import disks, machines, partitions, traffic
 from quorumlog.chaos.faults.admin import Reassign
 from quorumlog.chaos.faults.fault import ALL, MILLION, Fault
 from quorumlog.chaos.faults.quorum import FalseNotice, Resign
-from quorumlog.chaos.schedule import Action, Schedule, Target
-from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.schedule import Action, Option, Schedule, Target
+from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
+from quorumlog.invariants import InvariantViolation
+
+DrawOptions = Callable[[Rng, int], tuple[int, dict[str, Option]]]
+"""Called with the generator and the number of nodes: how many machines there are, and options."""
+
+
+class Options:
+    """The options of a schedule. `WorldKind.check_schedule` has compared their types before."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._options: Final = schedule.options
+
+    def number(self, name: str) -> int:
+        """Return a whole number."""
+        value = self._options[name]
+        if not isinstance(value, int):
+            raise InvariantViolation(f"option {name} is a whole number, not {value!r}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Return whether something is on."""
+        return self._options[name] is True
+
 
 _INSTANTANEOUS: Final = (
     machines.InterruptedWrite,
@@ -32,12 +55,10 @@ class Hunt:
 
     role: the target of half of the seeds, most of the time.
     files: parts of the names of files whose writes are interrupted; "" is any file.
-    every_ms: the mean time between two faults of a kind, drawn from [first, last).
     """
 
     role: str
     files: Sequence[str] = ("",)
-    every_ms: tuple[int, int] = (800, 10_000)
 
 
 def draw_actions(
@@ -110,7 +131,7 @@ class _Draws:
     def repeated(self, duration_us: int) -> Iterator[Action]:
         """Yield one after the other until the time is over."""
         rng = self.rng
-        every_ms = rng.randrange(*self.hunt.every_ms)
+        every_ms = rng.randrange(800, 10_000)  # the mean time between two faults
         hunts = rng.random() < 0.5
         at_ms = rng.randrange(every_ms)
         while at_ms * 1000 < duration_us:

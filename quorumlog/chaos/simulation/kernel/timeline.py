@@ -1,11 +1,15 @@
-"""One heap and one clock: the future events of a run, in integer microseconds.
+"""The future events of a run: one heap, one clock, integer microseconds. Its trace: the past ones.
 
 Nothing here depends on the order of a set, an address or a hash: equal pushes give equal runs.
 """
 
+import hashlib
 import heapq
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from heapq import merge
+from itertools import count
+from typing import Any, Final, NamedTuple
 
 from quorumlog.chaos.simulation.kernel.rules import Violation
 
@@ -49,3 +53,58 @@ class Timeline:
     def stop(self) -> None:
         """Forget all that is to happen: the run ends."""
         self._heap.clear()
+
+
+STEPS_MAX: Final = 60
+FAULTS_MAX: Final = 20
+
+
+class _Line(NamedTuple):
+    number: int
+    now_us: int
+    whom: str
+    render: Callable[..., str]
+    arguments: tuple[object, ...]
+
+
+class Trace:
+    """Equal runs have equal digests. The last steps and the last faults are kept for `lines`."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._numbers = count()
+        self._steps = deque[_Line](maxlen=STEPS_MAX)
+        self._faults = deque[_Line](maxlen=FAULTS_MAX)
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint of every step so far, as hexadecimal digits."""
+        return self._digest.hexdigest()
+
+    def stepped(
+        self,
+        now_us: int,
+        node_id: int,
+        outline: bytes,
+        render: Callable[..., str],
+        *arguments: object,
+    ) -> None:
+        """Note a step of a node. `outline` goes into the digest.
+
+        `render(*arguments)` is the step for a person. It is called only if the run fails, so its
+        arguments must not change afterwards.
+        """
+        self._digest.update(b"%d %d %b\n" % (now_us, node_id, outline))
+        self._steps.append(_Line(next(self._numbers), now_us, str(node_id), render, arguments))
+
+    def happened(self, now_us: int, whom: str, what: str) -> None:
+        """Record an event that no core has decided: a fault, a start. Not part of the digest."""
+        self._faults.append(_Line(next(self._numbers), now_us, whom, str, (what,)))
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the last lines: the time in ms, the node, the event there."""
+        lines = merge(self._faults, self._steps, key=lambda line: line.number)
+        return tuple(
+            f"{line.now_us / 1000:10.3f} {line.whom}: {line.render(*line.arguments)}"
+            for line in lines
+        )

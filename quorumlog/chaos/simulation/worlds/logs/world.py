@@ -8,9 +8,9 @@ from typing import Final
 from quorumlog.chaos.mutants.parts import REAL_PARTS, Parts
 from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
-from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.kernel.swarm import Options
 from quorumlog.chaos.simulation.worlds.logs.log_node import LogNode
 from quorumlog.storage.core.retention import UNLIMITED
 
@@ -55,15 +55,8 @@ class LogsWorld:
         """Return all: each has a log."""
         return [*self.nodes]
 
-    def may_lose_power(self, machine: Machine) -> bool:  # noqa: ARG002 - see World
-        """Allow it always: only flushed records count as committed."""
-        return True
-
     def inflict(self, action: Action, machine: Machine) -> None:
         """Never called: all faults of this world are the kernel's."""
-
-    def calm_down(self) -> None:
-        """Go on: `has_settled` looks at the end."""
 
     def has_settled(self) -> bool:
         """Look at all logs once more."""

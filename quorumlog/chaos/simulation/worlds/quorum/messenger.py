@@ -6,9 +6,8 @@ request times out. The oracle sees every message that is sent.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.network import Network
 from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.kernel.timeline import Timeline
@@ -25,10 +24,10 @@ from quorumlog.metadata_quorum.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from quorumlog.metadata_quorum.core.quorum import Quorum
-from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId
+
+if TYPE_CHECKING:
+    from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
 
 Outcome = tuple[Response, bytes | None] | None
 """A response and the records beside it; None: there is no response."""
@@ -59,37 +58,12 @@ class Reply:
         self._refused()
 
 
-class Peer(Protocol):
-    """A node that sends requests and receives them."""
-
-    @property
-    def node_id(self) -> int:
-        """Its id in the quorum."""
-
-    @property
-    def machine(self) -> Machine:
-        """The machine of its process."""
-
-    @property
-    def driver(self) -> Driver:
-        """The driver of the running process."""
-
-    @property
-    def quorum(self) -> Quorum:
-        """The core of the running process."""
-
-    @property
-    def call(self) -> Callable[..., None]:
-        """Calls a function with its arguments in a turn of the process."""
-
-    def leader_changed(self, leader_id: BrokerId) -> None:
-        """Connect to the leader, whose process may have ended."""
-
-
 class Call:
     """A request of `node`: `done` gets one outcome, unless the process ends before."""
 
-    def __init__(self, node: Peer, request: Request, done: Callable[[Outcome], None]) -> None:
+    def __init__(
+        self, node: "QuorumNode", request: Request, done: Callable[[Outcome], None]
+    ) -> None:
         self.node: Final = node
         self.request: Final = request
         self._incarnation: Final = node.machine.incarnation
@@ -107,14 +81,14 @@ class Messenger:
     """Carries messages between `nodes`, which the world fills."""
 
     def __init__(self, network: Network, timeline: Timeline, oracle: Oracle) -> None:
-        self.nodes: Mapping[int, Peer] = {}
+        self.nodes: Mapping[int, QuorumNode] = {}
         self._network: Final = network
         self._timeline: Final = timeline
         self._oracle: Final = oracle
 
     def send(
         self,
-        node: Peer,
+        node: "QuorumNode",
         destination: int,
         request: Request,
         *,
@@ -142,11 +116,11 @@ class Messenger:
                     self._oracle.saw_vote(node_id, epoch, node_id)
             case BeginQuorumEpochRequest(leader_epoch=epoch):
                 self._oracle.saw_leader(node_id, epoch)
-            case FetchRequest(current_leader_epoch=epoch):
-                pass
-            case FetchSnapshotRequest(current_leader_epoch=epoch):
-                pass
-            case EndQuorumEpochRequest(leader_epoch=epoch):
+            case (
+                FetchRequest(current_leader_epoch=epoch)
+                | FetchSnapshotRequest(current_leader_epoch=epoch)
+                | EndQuorumEpochRequest(leader_epoch=epoch)
+            ):
                 pass
             case _:  # a change of the voters
                 return

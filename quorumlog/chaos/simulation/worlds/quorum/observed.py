@@ -4,17 +4,23 @@ They do as the product does. The oracle sees a write before it begins: power los
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any, Final
 
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.worlds.entries import CONTROL, Entry, content_of, entries_of
 from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
-from quorumlog.chaos.simulation.worlds.quorum.rendering import render_step
 from quorumlog.chaos.simulation.worlds.quorum.voter_model import Key
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse, SnapshotId
+from quorumlog.metadata_quorum.core.messages import (
+    FetchRequest,
+    FetchSnapshotResponse,
+    Request,
+    SnapshotId,
+    VoteRequest,
+)
 from quorumlog.metadata_quorum.driver.dependencies import Responded
 from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.metadata_quorum.image.model import ClusterImage
@@ -23,6 +29,57 @@ from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.log.restored_image import fetched_snapshot, restored_image
 from quorumlog.metadata_quorum.log.voter_records import encode_voters
 from quorumlog.wire.codec.identifiers import Epoch, Offset
+
+_RARE: Final = frozenset({"is_new", "leader_address", "voter_sets", "was_voter", "write_ms"})
+
+
+def render_event(event: events.Event) -> str:
+    """Return what a node learned."""
+    match event:
+        case events.RequestReceived(request=request):
+            return f"asked {render_request(request)}"
+        case events.ResponseReceived(source=source, response=response, records=records):
+            held = f" records=[{records.base_offset},{records.end_offset})" if records else ""
+            return f"<- {source} {render_value(response)}{held}"
+        case _:
+            return render_value(event)
+
+
+def render_request(request: Request) -> str:
+    """Return what a node asks."""
+    match request:
+        case VoteRequest(replica_epoch=epoch, last_offset=end, last_offset_epoch=last_epoch):
+            name = "PreVote" if request.pre_vote else "Vote"
+            return f"{name} epoch={epoch} log_ends={end}@{last_epoch}"
+        case FetchRequest(current_leader_epoch=epoch, fetch_offset=end, last_fetched_epoch=last):
+            return f"Fetch epoch={epoch} from={end}@{last} high_watermark={request.high_watermark}"
+        case _:
+            return render_value(request)
+
+
+def render_value(value: Any) -> str:
+    """Return the name of a dataclass, and the fields that say something."""
+    shown = [type(value).__name__]
+    for one in fields(value):
+        content = getattr(value, one.name)
+        if one.name == "request_id" or content is None:
+            continue
+        if one.name in _RARE and not content:
+            continue  # as almost always
+        if isinstance(content, tuple):
+            content = ",".join(map(str, content))
+        elif hasattr(content, "end_offset"):
+            content = f"{content.epoch}@{content.end_offset}"
+        shown.append(f"{one.name}={getattr(content, 'name', content)}")
+    return " ".join(shown)
+
+
+def render_step(event: events.Event, role: str, state: tuple[int, int, int, int]) -> str:
+    """Return what a node learned and what it was afterwards."""
+    epoch, end, flushed, committed = state
+    shown = f"epoch={epoch} end={end} flushed={flushed} committed={committed}"
+    return f"{render_event(event)} => {role} {shown}"
+
 
 _ALL_BYTES: Final = 1 << 30
 _ROUNDING_MS: Final = 2

@@ -9,9 +9,9 @@ from quorumlog.chaos.faults.quorum import FalseNotice, Resign
 from quorumlog.chaos.mutants.parts import REAL_PARTS, Parts
 from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
-from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.kernel.swarm import Options
 from quorumlog.chaos.simulation.worlds.quorum.administrator import Administrator
 from quorumlog.chaos.simulation.worlds.quorum.messenger import Messenger, Reply
 from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
@@ -144,11 +144,6 @@ class QuorumWorld:
         newest = max(leaders, key=lambda node: node.quorum.leader_epoch, default=None)
         return [] if newest is None else [newest.node_id]
 
-    def may_lose_power(self, machine: Machine) -> bool:
-        """Allow it always: a quorum commits only what is flushed."""
-        del machine
-        return True
-
     def inflict(self, action: Action, machine: Machine) -> None:
         """Let a leader resign, or a node believe that its leader died."""
         node = self.nodes[machine.node_id]
@@ -162,9 +157,6 @@ class QuorumWorld:
                 raise ValueError(f"the quorum world has no fault {action.fault.name}")
 
     # --- calm ---
-
-    def calm_down(self) -> None:
-        """Do nothing: the clients see it themselves."""
 
     def has_settled(self) -> bool:
         """Tell whether one node leads and all is committed everywhere; write something first."""
@@ -199,6 +191,8 @@ def _settings(options: Options, node_id: BrokerId) -> MetadataQuorumSettings:
     """Return Kafka's timeouts, or those of `quorumlog up`. Nodes write snapshots in turn."""
     is_hasty = options.flag("is_hasty")
     nodes = options.number("nodes") + options.number("observers")
+    # A slow follower flushes each segment on its own.
+    segment_bytes_least = SEGMENT_BYTES_OF_SLOW_DISKS if options.number("slow_disks") > 0 else 0
     return MetadataQuorumSettings(
         cluster_id="",
         node_id=node_id,
@@ -213,15 +207,9 @@ def _settings(options: Options, node_id: BrokerId) -> MetadataQuorumSettings:
             metadata_log_max_snapshot_interval_ms=options.number("snapshot_every_us")
             * nodes
             // 1000,
-            metadata_log_segment_bytes=_segment_bytes(options),
+            metadata_log_segment_bytes=max(options.number("segment_bytes"), segment_bytes_least),
         ),
     )
-
-
-def _segment_bytes(options: Options) -> int:
-    """Return the size of a segment: a slow follower flushes each segment on its own."""
-    least = SEGMENT_BYTES_OF_SLOW_DISKS if options.number("slow_disks") > 0 else 0
-    return max(options.number("segment_bytes"), least)
 
 
 def _response_bytes(options: Options) -> tuple[int, int]:
