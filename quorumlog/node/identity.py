@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from quorumlog.chance import random_bytes
 from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 from quorumlog.node.config import NodeConfig
-from quorumlog.node.errors import StartFailed
+from quorumlog.node.listeners import StartFailed
 from quorumlog.storage.errors import CorruptCheckpoint, DiskExhausted, lacks_room, storage_error
 from quorumlog.storage.io.checkpoints import (
     META_PROPERTIES_FILE,

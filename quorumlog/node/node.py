@@ -24,8 +24,7 @@ from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.node import identity, status
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.dependencies import NodeDependencies
-from quorumlog.node.errors import StartFailed
-from quorumlog.node.listeners import listen
+from quorumlog.node.listeners import StartFailed, listen
 from quorumlog.node.node_broker import NodeBroker
 from quorumlog.node.room import Room, StartEnded
 from quorumlog.storage.errors import DiskExhausted, StorageError

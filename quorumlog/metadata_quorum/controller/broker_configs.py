@@ -8,7 +8,7 @@ limited number, so that the metadata stays small.
 
 from typing import Final
 
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.cluster_changes import ConfigChange, ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller.configs import check_form, value_after
 from quorumlog.metadata_quorum.controller.features import level_for
 from quorumlog.metadata_quorum.controller.min_insync_replicas import SERVER_NAME, around_cluster

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.cluster_changes import ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller import min_insync_replicas
 from quorumlog.metadata_quorum.controller.broker_configs import alter_brokers
 from quorumlog.metadata_quorum.controller.configs import (

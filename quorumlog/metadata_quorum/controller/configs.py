@@ -6,7 +6,7 @@ An unknown name is refused, with the nearest valid name in the message.
 from collections.abc import Mapping
 from typing import Any
 
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigOperation
+from quorumlog.metadata_quorum.cluster_changes import ConfigChange, ConfigChanges, ConfigOperation
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused
 from quorumlog.metadata_quorum.image.records import TOPIC_RESOURCE, Config, MetadataRecord
 from quorumlog.settings.kafka_names import nearest_name

@@ -30,10 +30,9 @@ from quorumlog.metadata_quorum.controller.directories import (
     levels_for_registration,
     newly_failed,
 )
-from quorumlog.metadata_quorum.controller.growth import GrowthDecisions
 from quorumlog.metadata_quorum.controller.leader_balance import LeaderBalance
 from quorumlog.metadata_quorum.controller.log_loss import is_total, losses_since, remark_on
-from quorumlog.metadata_quorum.controller.log_reports import LogReports
+from quorumlog.metadata_quorum.controller.log_reports import ControllerRules, LogReports
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterConfigs,
@@ -50,7 +49,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     ReportLogs,
     TopicChange,
 )
-from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.controller.topics import TopicDecisions
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
@@ -98,7 +96,6 @@ class Controller:
         self._reassignments: Final = self.rules.reassignments(self.cluster, changes)
         assignments = Assignments(self.cluster, random_bytes)
         self._topics: Final = TopicDecisions(self.cluster, settings, assignments, random_bytes)
-        self._growth: Final = GrowthDecisions(self.cluster, assignments)
         self._cluster_changes: Final = ClusterDecisions(self.cluster, self._partitions, settings)
         self._balance: Final = LeaderBalance(self.cluster, changes, settings, now_ms)
         self._slices: Final = self.rules.slices(self.cluster, self._partitions)
@@ -165,7 +162,7 @@ class Controller:
             case DeleteTopics():
                 return self._topics.decide_delete(request)
             case CreatePartitions():
-                return self._growth.decide_create_partitions(request)
+                return self._topics.decide_create_partitions(request)
             case AlterConfigs():
                 return decide_configs(self.cluster, request, base_offset)
             case ElectLeaders() | AlterReassignments():

@@ -8,8 +8,13 @@ repeats, and more groups with settings than a cluster may hold.
 from collections.abc import Mapping
 from typing import Final
 
-from quorumlog.metadata_quorum.cluster_changes import DONE, AlterGroupConfigs, Outcome
-from quorumlog.metadata_quorum.config_changes import ConfigChanges
+from quorumlog.metadata_quorum.cluster_changes import (
+    DONE,
+    AlterGroupConfigs,
+    ConfigChanges,
+    Outcome,
+    refused,
+)
 from quorumlog.metadata_quorum.controller.configs import check_form, value_after
 from quorumlog.metadata_quorum.controller.refusals import (
     TopicRefused,
@@ -94,4 +99,4 @@ def _kept(name: str, value: str) -> str:
 
 
 def _outcome(refusal: TopicRefused, _: str) -> Outcome:
-    return Outcome(error_code=refusal.error_code, error_message=str(refusal))
+    return refused(refusal.error_code, str(refusal))

@@ -13,16 +13,15 @@ records: the partition is `is_recovering` until its leader has written its first
 
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from quorumlog.metadata_quorum.controller import min_insync_replicas
 from quorumlog.metadata_quorum.controller.log_evidence import LogEvidence
 from quorumlog.metadata_quorum.image.features import LEVEL_OF_LAST_KNOWN_ELR, METADATA_FEATURE
 from quorumlog.metadata_quorum.image.model import BrokerImage, PartitionImage
-from quorumlog.metadata_quorum.image.partition_change import Directories, kept_directories
 from quorumlog.metadata_quorum.image.partitions_by_broker import Place
 from quorumlog.metadata_quorum.image.records import PartitionChange
-from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.metadata_quorum.image.replay import ClusterReplay, Directories, kept_directories
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.settings.kinds import text_of
 from quorumlog.settings.topics import TopicConfig
@@ -62,15 +61,13 @@ def assignment_of(partition: PartitionImage) -> Assignment:
     return Assignment(partition.replicas, partition.adding_replicas, partition.removing_replicas)
 
 
+@dataclass(eq=False)
 class PartitionChanges:
     """Makes the records of partition changes; changes no state."""
 
-    def __init__(
-        self, cluster: ClusterReplay, settings: ControllerSettings, evidence: LogEvidence
-    ) -> None:
-        self._cluster: Final = cluster
-        self._settings: Final = settings
-        self._evidence: Final = evidence
+    _cluster: ClusterReplay
+    _settings: ControllerSettings
+    _evidence: LogEvidence
 
     @property
     def has_last_known_elr(self) -> bool:

@@ -7,8 +7,9 @@ KIP-460 (ElectLeaders).
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
@@ -30,10 +31,9 @@ from quorumlog.metadata_quorum.controller.requests import (
 )
 from quorumlog.metadata_quorum.controller_client import ElectionResult, IsrProposal, IsrResult
 from quorumlog.metadata_quorum.image.model import PartitionImage
-from quorumlog.metadata_quorum.image.partition_change import changed
 from quorumlog.metadata_quorum.image.partitions_by_broker import Place
 from quorumlog.metadata_quorum.image.records import PartitionChange
-from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.metadata_quorum.image.replay import ClusterReplay, changed
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, PartitionIndex, TopicId
 
@@ -49,12 +49,12 @@ class Departure(NamedTuple):
     is_whole: bool
 
 
+@dataclass(eq=False)
 class PartitionDecisions:
     """Decides about partitions; changes no state."""
 
-    def __init__(self, cluster: ClusterReplay, changes: PartitionChanges) -> None:
-        self._cluster: Final = cluster
-        self._changes: Final = changes
+    _cluster: ClusterReplay
+    _changes: PartitionChanges
 
     def decide_departure(
         self,

@@ -7,6 +7,7 @@ replicas with all committed records. Source: KIP-455.
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.metadata_quorum.controller.assignments import replicas_problem
@@ -33,12 +34,12 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, PartitionIndex
 _NOTHING_TO_CANCEL: Final = "No partition reassignment is in progress."
 
 
+@dataclass(eq=False)
 class ReassignmentDecisions:
     """Decides about reassignments; changes no state."""
 
-    def __init__(self, cluster: ClusterReplay, changes: PartitionChanges) -> None:
-        self._cluster: Final = cluster
-        self._changes: Final = changes
+    _cluster: ClusterReplay
+    _changes: PartitionChanges
 
     def decide(self, request: AlterReassignments) -> Decision[ReassignmentResults]:
         """Start, change or cancel reassignments; a result per partition."""

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from quorumlog.metadata_quorum.cluster_changes import Outcome
-from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.cluster_changes import ConfigChanges, ConfigResult, Outcome
 from quorumlog.metadata_quorum.controller_client import (
     NAMED_PER_REQUEST_MAX,
     ElectionResult,

@@ -56,13 +56,11 @@ class AutoJoin:
         state = self._state
         if state.kraft_version == 0 or state.directory_id is None or not state.address:
             return None
-        match role:
-            case Follower(has_fetched=True, is_leader_gone=False) if state.is_voter:
-                return self._update(state.directory_id)
-            case Follower(has_fetched=True, is_leader_gone=False) if self._may_join():
-                return self._join(state.directory_id)
-            case _:
-                return None
+        if not isinstance(role, Follower) or not role.has_fetched or role.is_leader_gone:
+            return None
+        if state.is_voter:
+            return self._update(state.directory_id)
+        return self._join(state.directory_id) if self._may_join() else None
 
     def _may_join(self) -> bool:
         """Whether this node may request to join now: a leader makes one change at a time."""

@@ -21,12 +21,12 @@ from quorumlog.metadata_quorum.core.messages import Request
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.controllership import Controllership
-from quorumlog.metadata_quorum.driver.deadline import Deadline
 from quorumlog.metadata_quorum.driver.dependencies import (
     Answer,
     Ask,
     BrokerProcessDied,
     Clock,
+    Deadline,
     DriverDependencies,
     Fact,
     NotController,
@@ -264,7 +264,8 @@ class Driver:
             while not (self._is_writing or self._has_ended) and self._take_turn():
                 pass
             if not (self._is_writing or self._has_ended):
-                self._set_deadline()
+                due_ms = self._quorum.next_deadline_ms(), self._controllership.next_deadline_ms()
+                self._deadline.set(min((ms for ms in due_ms if ms is not None), default=None))
                 self._maybe_answer_resignations()
         except DiskExhausted as refusal:  # of a read: a later turn repeats it
             now_ms = self._dependencies.clock.now_ms()
@@ -315,10 +316,6 @@ class Driver:
     def _step(self, event: events.Event, fetched: Responded | None = None) -> None:
         self._fetched = fetched
         self._orders.extend(self._quorum.step(self._dependencies.clock.now_ms(), event))
-
-    def _set_deadline(self) -> None:
-        due_ms = self._quorum.next_deadline_ms(), self._controllership.next_deadline_ms()
-        self._deadline.set(min((ms for ms in due_ms if ms is not None), default=None))
 
     def _maybe_answer_resignations(self) -> None:
         while self._resignations and not self._quorum.resignation_pending:

@@ -15,8 +15,12 @@ from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
-from quorumlog.metadata_quorum.driver.deadline import Deadline
-from quorumlog.metadata_quorum.driver.dependencies import DriverDependencies, Fact, TurnDue
+from quorumlog.metadata_quorum.driver.dependencies import (
+    Deadline,
+    DriverDependencies,
+    Fact,
+    TurnDue,
+)
 from quorumlog.metadata_quorum.image.snapshot_records import records_of
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -65,7 +69,9 @@ class SnapshotSchedule:
         self._feed: Final = feed
         self._flushes_log: Final = flushes_log
         self._voters_at: Final = voters_at
-        self._age: Final = Deadline(dependencies.clock, lambda _: self._age_reached())
+        self._age: Final = Deadline(
+            dependencies.clock, lambda _: self._feed(TurnDue(self._maybe_begin))
+        )
         self._bytes_before = 0  # replayed when the last snapshot began
         self._is_writing = self._has_ended = False
 
@@ -85,9 +91,6 @@ class SnapshotSchedule:
         """Begin no more snapshots; a write in progress ends soon, without a snapshot."""
         self._has_ended = True
         self._age.set(None)
-
-    def _age_reached(self) -> None:
-        self._feed(TurnDue(self._maybe_begin))
 
     def _maybe_begin(self) -> None:
         if self._is_writing or self._has_ended:

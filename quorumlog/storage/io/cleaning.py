@@ -7,6 +7,7 @@ docs/decisions/0025-log-damage.md
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import ClassVar, Final, NamedTuple
 
 from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
@@ -15,8 +16,12 @@ from quorumlog.storage.core.aborted_transactions import (
     AbortedTransactions,
     encode_index,
 )
-from quorumlog.storage.core.cleaned_transactions import CleanedTransactions
-from quorumlog.storage.core.cleaning import CleaningRules, LastBatches, NewestOffsets
+from quorumlog.storage.core.cleaning import (
+    CleanedTransactions,
+    CleaningRules,
+    LastBatches,
+    NewestOffsets,
+)
 from quorumlog.storage.core.segment_index import SegmentIndex
 from quorumlog.storage.core.settings import INT32_MAX, LogSettings
 from quorumlog.storage.io.append_handles import DiskFile
@@ -273,12 +278,9 @@ class _Draft:
             encoded[TRANSACTION_SUFFIX] = transactions
         for suffix, content in encoded.items():
             path = segment_path(self._directory, base_offset, suffix) + CLEANED_SUFFIX
-            file = _new_file(self._disk, path)
-            try:
+            with closing(_new_file(self._disk, path)) as file:
                 file.append([content] if content else [])
                 file.fsync()
-            finally:
-                file.close()
         self._disk.fsync_dir(self._directory)
 
     def close(self) -> None:

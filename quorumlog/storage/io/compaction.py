@@ -1,7 +1,8 @@
 """The replacement of a log's segments by segments that were cleaned beside it."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from dataclasses import dataclass
+from typing import ClassVar
 
 from quorumlog.storage.core.cleaning import CleaningRules
 from quorumlog.storage.core.settings import LogSettings
@@ -12,18 +13,16 @@ from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_list import SegmentList
 
 
+@dataclass(eq=False)
 class Compaction:
     """Compaction of the log in `directory`. Its thread calls all methods but `remove_replaced`."""
 
     new_pass: ClassVar[type[Cleaning]] = Cleaning
 
-    def __init__(
-        self, disk: Disk, directory: str, segments: SegmentList, health: LogHealth
-    ) -> None:
-        self._disk: Final = disk
-        self._directory: Final = directory
-        self._segments: Final = segments
-        self._health: Final = health
+    _disk: Disk
+    _directory: str
+    _segments: SegmentList
+    _health: LogHealth
 
     @property
     def cuts(self) -> int:

@@ -8,6 +8,8 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from errno import EOPNOTSUPP
 from pathlib import Path
 from typing import Final, ParamSpec, Protocol, TypeVar
@@ -267,11 +269,11 @@ class RealDisk:
         return RealLock(descriptor)
 
 
+@dataclass(eq=False)
 class RealLock:
     """An flock: the system releases it when the process dies."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    _descriptor: int
 
     def release(self) -> None:  # noqa: D102 - see DiskLock
         descriptor, self._descriptor = self._descriptor, -1
@@ -281,11 +283,8 @@ class RealLock:
 
 def read_file(disk: Disk, path: str) -> bytes:
     """Return the content of a small file. Raises OSError; FileNotFoundError if it is missing."""
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         return file.pread(file.size(), 0)
-    finally:
-        file.close()
 
 
 def write_file_durably(disk: Disk, path: str, content: bytes) -> None:
@@ -313,11 +312,8 @@ def replace_durably(disk: Disk, path: str, size: int, replace: Callable[[], None
 def replace_file(disk: Disk, path: str, content: bytes) -> None:
     """Do as `write_file_durably` does; the new name is durable after an fsync of the directory."""
     draft = f"{path}.tmp"
-    file = disk.open(draft, create=True)
-    try:
+    with closing(disk.open(draft, create=True)) as file:
         file.truncate(0)  # a draft left behind by a crash
         file.append([content])
         file.fsync()
-    finally:
-        file.close()
     disk.rename(draft, path)

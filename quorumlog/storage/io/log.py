@@ -26,8 +26,7 @@ from quorumlog.storage.io.kept_producers import KeptProducers
 from quorumlog.storage.io.log_health import LogHealth
 from quorumlog.storage.io.log_loader import UNKNOWN, KnownOfLog, LoadedLog, load_log
 from quorumlog.storage.io.segment import Segment
-from quorumlog.storage.io.segment_list import SegmentList
-from quorumlog.storage.io.segment_survey import SegmentSurvey
+from quorumlog.storage.io.segment_list import SegmentList, SegmentSurvey
 from quorumlog.storage.io.timestamps import TimeLookup
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer

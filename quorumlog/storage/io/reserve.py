@@ -6,6 +6,7 @@ cut by a step when a small file finds no space, and is refilled as soon as there
 docs/decisions/0021-disk-errors.md
 """
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from quorumlog.storage.errors import NO_ROOM
@@ -24,14 +25,11 @@ def keep_reserve(disk: "Disk", log_dir: str) -> None:
     It writes the zeros, because a sparse file reserves no space.
     """
     try:
-        file = disk.open(f"{log_dir}/{RESERVE_FILE}", create=True)
-        try:
+        with closing(disk.open(f"{log_dir}/{RESERVE_FILE}", create=True)) as file:
             if file.size() > RESERVE_BYTES:  # two threads filled it at once
                 file.truncate(RESERVE_BYTES)
             while (missing := RESERVE_BYTES - file.size()) > 0:
                 file.append([bytes(min(missing, STEP_BYTES))])
-        finally:
-            file.close()
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
@@ -47,11 +45,8 @@ def has_made_room(disk: "Disk", path: str, size: int, error: OSError) -> bool:
     log_dir, left = _reserve_above(disk, path)
     if log_dir is None or left == 0:
         return False
-    file = disk.open(f"{log_dir}/{RESERVE_FILE}")
-    try:
+    with closing(disk.open(f"{log_dir}/{RESERVE_FILE}")) as file:
         file.truncate(max(0, left - STEP_BYTES))
-    finally:
-        file.close()
     return True
 
 

@@ -6,7 +6,7 @@ segment, or closed. So an append is one system call, and a crash costs a rebuild
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from copy import deepcopy
 from functools import partial
 from typing import Final
@@ -405,11 +405,8 @@ class Segment:
         if own_file is not None:
             with suppress(OSError):
                 return own_file.pread(size, position)  # also opens it for the next read
-        file = self._disk.open_to_read(self.path)
-        try:
+        with closing(self._disk.open_to_read(self.path)) as file:
             return file.pread(size, position)
-        finally:
-            file.close()
 
     def _rebuild(self, reason: Exception) -> SegmentIndex:
         self._index = self._resume_anew(self._open_file(), self.index.size, reason)
