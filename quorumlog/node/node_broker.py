@@ -124,7 +124,7 @@ def registration(
     )
 
 
-def _coordinators(
+def _services(
     config: NodeConfig,
     replicas: Replicas,
     producer_ids: ProducerIds,
@@ -190,7 +190,7 @@ class NodeBroker:
         )
         self.metadata: Final = ImageWatch(self.replicas.is_to_lead)
         ids = ProducerIds(broker_id=broker_id, metadata=self.metadata, controller=controller)
-        self.groups, self.transactions = _coordinators(
+        self.groups, self.transactions = _services(
             config, self.replicas, ids, dependencies, on_fatal
         )
         self.replicas.add_leadership_listener(self.metadata)
@@ -210,11 +210,14 @@ class NodeBroker:
             wall_ms=wall_clock_ms,
         )
         self.server: Final = Server(context, on_fatal=on_fatal)
-        # Its transaction coordinators call their own broker without a socket.
-        self.transactions.reach_itself_by(partial(OwnConnection.open, context))
-        self.gate: Final = BootGate(
-            broker_id, [self.replicas, self.groups, self.transactions, self.metadata]
-        )
+        self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
+        publishers: list[ImagePublisher] = [
+            self.replicas,
+            self.groups,
+            self.transactions,
+            self.metadata,
+        ]
+        self.gate: Final = BootGate(broker_id, publishers)
         self.lifecycle: Final = BrokerLifecycle(
             registration=announced,
             registrar=controller,

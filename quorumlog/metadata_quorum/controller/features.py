@@ -17,7 +17,6 @@ from quorumlog.metadata_quorum.cluster_changes import (
     refused,
 )
 from quorumlog.metadata_quorum.controller.min_insync_replicas import around_level
-from quorumlog.metadata_quorum.controller.refusals import TopicRefused
 from quorumlog.metadata_quorum.controller_client import NAMED_PER_REQUEST_MAX, BrokerRegistration
 from quorumlog.metadata_quorum.image.access import AccessImage
 from quorumlog.metadata_quorum.image.features import (
@@ -41,7 +40,7 @@ _REFUSAL: Final = ErrorCode.INVALID_UPDATE_VERSION
 def decide_feature_levels(
     cluster: ClusterReplay, request: UpdateFeatures
 ) -> tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...]]:
-    """Change all levels or none (KIP-1022); the outcome has the first problem."""
+    """Change all levels or none (KIP-1022); the outcome has the first problem, or TopicRefused."""
     if len(request.updates) > NAMED_PER_REQUEST_MAX:
         message = f"A request may name at most {NAMED_PER_REQUEST_MAX} features"
         return (), (refused(_REFUSAL, message),)
@@ -58,10 +57,7 @@ def decide_feature_levels(
         is_set = cluster.was_level_requested(update.name)
         if not is_set or update.level != cluster.features[update.name]:
             record = FeatureLevel(name=update.name, level=update.level)
-            try:
-                records += around_level(cluster, record)
-            except TopicRefused as refusal:
-                return (), (refused(refusal.error_code, str(refusal)),)
+            records += around_level(cluster, record)
     return () if request.validate_only else tuple(records), (DONE,)
 
 

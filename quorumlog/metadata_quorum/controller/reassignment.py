@@ -42,12 +42,8 @@ class ReassignmentDecisions:
     _changes: PartitionChanges
 
     def decide(self, request: AlterReassignments) -> Decision[ReassignmentResults]:
-        """Start, change or cancel reassignments; a result per partition."""
-        try:
-            check_named(len(request.wanted), "partitions")
-        except TopicRefused as refusal:
-            whole = tuple(map(refusal.reassignment_result_of, request.wanted))
-            return Decision(response=ReassignmentResults(results=whole))
+        """Start, change or cancel; a result per partition. Raises TopicRefused: too many."""
+        check_named(len(request.wanted), "partitions")
         counts = Counter((wanted.topic, wanted.partition) for wanted in request.wanted)
         records: list[PartitionChange] = []
         results = []

@@ -31,7 +31,7 @@ RECORDS_PER_REQUEST_MAX: Final = 10_000
 
 
 class TopicRefused(Exception):
-    """The refusal of a request for one topic; it becomes the topic's result."""
+    """The refusal of a request, or of one topic in it; it becomes a result."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
         super().__init__(message)

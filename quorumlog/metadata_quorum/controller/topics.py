@@ -41,7 +41,10 @@ from quorumlog.wire.codec.topic_names import METADATA_TOPIC, topic_name_error
 
 @dataclass(eq=False)
 class TopicDecisions:
-    """Decides about topics; changes no state. `random_bytes(n)` returns n random bytes."""
+    """Decides about topics; changes no state. `random_bytes(n)` returns n random bytes.
+
+    Every method raises TopicRefused for a request that is too large: it is refused whole.
+    """
 
     _cluster: ClusterReplay
     _settings: ControllerSettings
@@ -50,12 +53,8 @@ class TopicDecisions:
 
     def decide_create(self, request: CreateTopics) -> Decision[TopicResults]:
         """Create the valid topics; a result per topic, in the order of the request."""
-        try:
-            check_named(len(request.topics))
-            check_partitions(sum(map(self._wanted_partitions, request.topics)))
-        except TopicRefused as refusal:
-            whole = tuple(refusal.result_of(topic.name) for topic in request.topics)
-            return Decision(response=TopicResults(results=whole))
+        check_named(len(request.topics))
+        check_partitions(sum(map(self._wanted_partitions, request.topics)))
         taken = {name.replace(".", "_"): name for name in self._cluster.topic_names()}
 
         def create(topic: NewTopic, written: int) -> tuple[list[MetadataRecord], TopicResult]:
@@ -74,11 +73,7 @@ class TopicDecisions:
 
     def decide_find(self, request: FindTopics) -> Decision[TopicResults]:
         """Return the id of each name: a result per name, in the order of the request."""
-        try:
-            check_named(len(request.names))
-        except TopicRefused as refusal:
-            whole = tuple(map(refusal.result_of, request.names))
-            return Decision(response=TopicResults(results=whole))
+        check_named(len(request.names))
         return Decision(response=TopicResults(results=tuple(map(self._find, request.names))))
 
     def _find(self, name: str) -> TopicResult:
@@ -92,11 +87,7 @@ class TopicDecisions:
 
         By id alone: a newer topic with the same name stays (KIP-516).
         """
-        try:
-            check_named(len(request.topic_ids))
-        except TopicRefused as refusal:
-            whole = tuple(map(refusal.result_by_id, request.topic_ids))
-            return Decision(response=TopicResults(results=whole))
+        check_named(len(request.topic_ids))
         counts = Counter(request.topic_ids)
         records: list[MetadataRecord] = []
         results = []
@@ -188,12 +179,8 @@ class TopicDecisions:
 
     def decide_create_partitions(self, request: CreatePartitions) -> Decision[TopicResults]:
         """Add partitions to the valid topics; a result per topic, in the order of the request."""
-        try:
-            check_named(len(request.topics))
-            check_partitions(sum(map(self._added, request.topics)))
-        except TopicRefused as refusal:
-            whole = tuple(refusal.result_of(topic.name) for topic in request.topics)
-            return Decision(response=TopicResults(results=whole))
+        check_named(len(request.topics))
+        check_partitions(sum(map(self._added, request.topics)))
         records, results = decide_each(
             request.topics,
             lambda topic, _: self._grow(topic),

@@ -37,16 +37,13 @@ class AutoJoin:
             self._asked = self._due_ms = None
             return
         if self._asked is not type(request) or self._due_ms is None:
-            self._asked, self._due_ms = type(request), state.now_ms + self._patience_ms(request)
+            # DEVIATION: Kafka's controllers wait before they join, too.
+            # docs/decisions/0001-voter-changes.md
+            wait_ms = self._interval_ms if isinstance(request, UpdateVoterRequest) else 0
+            self._asked, self._due_ms = type(request), state.now_ms + wait_ms
         if self._due_ms <= state.now_ms:
             self._due_ms = state.now_ms + self._interval_ms
             state.send(state.leader_id, request)
-
-    def _patience_ms(self, request: VoterChangeRequest) -> int:
-        """Return the wait before the first request."""
-        # DEVIATION: Kafka's controllers wait before they join, too: they have no vote until then.
-        # docs/decisions/0001-voter-changes.md
-        return self._interval_ms if isinstance(request, UpdateVoterRequest) else 0
 
     @property
     def _interval_ms(self) -> int:

@@ -307,8 +307,7 @@ class Quorum:
         role = self._state.role
         match event:
             case events.Started():
-                self._has_started = True
-                self._starting.start(event)
+                self._handle_started(event)
             case events.Ticked():
                 pass  # every step performs the due actions
             case events.RequestReceived():
@@ -431,6 +430,10 @@ class Quorum:
         if isinstance(done, Unattached | Follower):
             self._followership.maybe_fetch(done)
         self._auto_join.maybe_ask(self._state.role)
+
+    def _handle_started(self, event: events.Started) -> None:
+        self._has_started = True
+        self._starting.start(event)
 
     def check_invariants(self, before: Before) -> None:
         """Raise InvariantViolation with the number of the broken rule."""

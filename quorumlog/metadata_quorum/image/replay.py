@@ -14,7 +14,7 @@ from typing import Final, assert_never
 from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.access import AccessReplay
-from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE, first_level
+from quorumlog.metadata_quorum.image.features import first_level
 from quorumlog.metadata_quorum.image.model import (
     BrokerImage,
     ClusterDelta,
@@ -214,11 +214,6 @@ class ClusterReplay:
     def feature_level(self, name: str) -> int:
         """Return a feature's level in force."""
         return self.features.get(name, first_level(name))
-
-    @property
-    def ordered_kraft_version(self) -> int:
-        """Return the kraft.version that the metadata orders; the quorum may have a lower one."""
-        return self.feature_level(KRAFT_FEATURE)
 
     def was_level_requested(self, name: str) -> bool:
         """Return whether a request has set a feature's level, which then never rises by itself."""

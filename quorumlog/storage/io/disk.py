@@ -201,11 +201,9 @@ class RealDisk:
             try:
                 return take(*given, **named)
             except OSError as error:
-                if error.errno not in NO_HANDLES or not self._close_oldest():
+                pools = self._read_handles, self._append_handles
+                if error.errno not in NO_HANDLES or not any(one.close_oldest() for one in pools):
                     raise
-
-    def _close_oldest(self) -> bool:
-        return self._read_handles.close_oldest() or self._append_handles.close_oldest()
 
     def exists(self, path: str) -> bool:  # noqa: D102 - see Disk
         try:

@@ -135,8 +135,9 @@ def _load(
     names = _listed(disk, directory)
     base_offsets, snapshots = _sweep(disk, directory, names)
     segments = [Segment(disk, directory, offset, settings) for offset in base_offsets]
-    if segments:
-        _require_start(segments[0], known)
+    if segments and known.end and UNKNOWN < known.start < segments[0].base_offset:
+        where = f"{segments[0].path} is the first segment"
+        raise _lacking(where, known.start, segments[0].base_offset)
     if known.is_clean and segments:
         try:
             segments[-1].load()
@@ -254,7 +255,7 @@ def _recover(
         scanned = Scanned(
             min(scanned.from_offset, segment.base_offset),
             scanned.epoch_starts + scan.epoch_starts,
-            _with_later(scanned.recent, scan.recent),
+            scan.recent if scanned.recent is None else scanned.recent.with_later(scan.recent),
             scanned.has_transactions or scan.recent.has_transactions,
         )
         _require_intact(scan, known, segment.path, is_last=is_last)
@@ -266,28 +267,12 @@ def _recover(
         if scan.fault is not None or must_last:
             segment.cut_tail(must_last=must_last)
         if slot < len(segments) - 1:
-            _seal(segment)
+            segment.index.seal()
+            segment.write_indexes()
+            segment.release()
     if segments and not segments[-1].is_loaded:
         segments[-1].load()
     return scanned
-
-
-def _with_later(recent: RecentBatches | None, later: RecentBatches) -> RecentBatches:
-    if recent is None:
-        return later
-    recent.take_all(later)
-    return recent
-
-
-def _seal(segment: Segment) -> None:
-    segment.index.seal()
-    segment.write_indexes()
-    segment.release()
-
-
-def _require_start(first: Segment, known: KnownOfLog) -> None:
-    if known.end and UNKNOWN < known.start < first.base_offset:
-        raise _lacking(f"{first.path} is the first segment", known.start, first.base_offset)
 
 
 def _require_chain(

@@ -62,7 +62,9 @@ def holes(
 
 
 def _end_offset(disk: Disk, directory: str, base_offset: int, settings: LogSettings) -> int:
-    entries = _last_entry(disk, segment_path(directory, base_offset, ".index"))
+    with closing(disk.open(segment_path(directory, base_offset, ".index"))) as file:
+        start = max(0, file.size() - OFFSET_ENTRY_BYTES)
+        entries = bytes(file.pread(OFFSET_ENTRY_BYTES, start))
     offsets = OffsetIndex.decode(base_offset, entries)
     index = SegmentIndex.resumed(base_offset, settings, offsets, TimeIndex(base_offset))
     path = segment_path(directory, base_offset)
@@ -73,15 +75,8 @@ def _end_offset(disk: Disk, directory: str, base_offset: int, settings: LogSetti
         return extend_index(path, index, size, file.pread).next_offset
 
 
-def _last_entry(disk: Disk, path: str) -> bytes:
-    with closing(disk.open(path)) as file:
-        return bytes(file.pread(OFFSET_ENTRY_BYTES, max(0, file.size() - OFFSET_ENTRY_BYTES)))
-
-
 _SWAP_NAME: Final = re.compile(r"(\d{20})\.log\.swap")
 _LOG_NAME: Final = re.compile(r"(\d{20})\.log")
-
-_logger: Final = logging.getLogger(__name__)
 
 
 def complete_swaps(disk: Disk, directory: str) -> None:
