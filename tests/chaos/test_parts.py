@@ -137,7 +137,7 @@ def test_a_table_without_rows_has_no_parts(whole: pa.Table) -> None:
 
 
 def test_blocks_give_back_what_was_packed(whole: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumlog.chaos.checking.parts.cutting.ROWS_PER_BLOCK", 200)
+    monkeypatch.setattr("quorumlog.chaos.checking.parts.table_cuts.ROWS_PER_BLOCK", 200)
     entries = CHECKER.explode(whole)
     ((_, cut),) = cut_by_key(entries, 1)
     assert unpack(pack(cut), entries.schema).equals(entries)

@@ -4,14 +4,16 @@ The model knows what clients are told. A classic client *has* what its last sync
 joins and says that it has less; a client of KIP-848, until it says so in a heartbeat. What must
 hold:
   a. No client is told to have what another one has, unless the coordinator may have given that one
-     up: then its session or its rebalance is over, by the model's clock.
+     up: then its session or its rebalance is over, by the model's clock. A client that joins after
+     that, as if it was still a member, may be a new one to the coordinator: what it has then is not
+     its own before a sync tells it so. Until that sync it cannot know.
   b. What is served is what a replay of the log gives, whenever nothing is under way.
   c. A quiet group comes to rest: every partition is had by one client.
   d. A static client of the classic protocol that replaces the last client of KIP-848, and is told
      to skip the assignment, has the partitions of that client, in the same generation.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -21,7 +23,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from quorumlog.broker.groups.core.consumer import conversion
-from quorumlog.broker.groups.core.group import GroupState
+from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord, GroupValue
+from quorumlog.broker.groups.core.consumer_groups import ConsumerGroups
+from quorumlog.broker.groups.core.group import Group, GroupState
+from quorumlog.broker.groups.core.records import LogRecord
 from quorumlog.broker.groups.core.requests import Join, JoinResult, SyncResult
 from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.chaos.mutants.consumer_groups import MIXED_GROUPS
@@ -55,6 +60,7 @@ class Client:
     epoch: int = 0  # or the generation
     must_join: bool = True
     safe_until_ms: int = 0  # when the coordinator may give it up
+    own: Has = frozenset()  # what nobody else may be told to have until then
     has_joined: bool = field(default=False)  # and not synced
 
     def classic_join(self, member_id: str, owned: Has = frozenset()) -> Join:
@@ -63,14 +69,11 @@ class Client:
         )
 
     def lose_all(self) -> None:
-        self.has = self.told = frozenset()
+        self.has = self.told = self.own = frozenset()
         self.epoch, self.must_join, self.has_joined = 0, True, False
 
 
 class MixedGroup(RuleBasedStateMachine):
-    """`is_prompt`: a classic client goes on as soon as its join is answered."""
-
-    is_prompt: ClassVar[bool] = False
     obeyed: ClassVar[GroupRules] = GROUP_RULES
 
     def __init__(self) -> None:
@@ -89,6 +92,7 @@ class MixedGroup(RuleBasedStateMachine):
 
     def beat(self, client: Client, *, syncs: bool = True) -> None:
         client.has &= client.told
+        client.own &= client.has
         if client.is_classic:
             self.beat_classic(client, syncs=syncs)
         else:
@@ -103,7 +107,7 @@ class MixedGroup(RuleBasedStateMachine):
             result = self.ask(heartbeat(client.name, client.epoch, owned=owned))
         if result.error_code is ErrorCode.NONE:
             client.must_join, client.epoch = False, result.member_epoch
-            self.lives(client)
+            self.lives(client, own=client.has)
             if result.assignment is not None:
                 wanted = frozenset(index for _, index in result.assignment)
                 self.take(client, wanted)
@@ -114,12 +118,14 @@ class MixedGroup(RuleBasedStateMachine):
         if not client.must_join and not client.has_joined:
             code = self.ask(classic_beat(client.name, client.epoch))
             if code is ErrorCode.NONE:
-                self.lives(client)
+                self.lives(client, own=client.has)
                 return
             if code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}:
                 client.lose_all()
             client.must_join = True
         if client.must_join:
+            if client.safe_until_ms <= self.groups.now_ms:
+                client.own = frozenset()
             request_id = self.groups.ask(client.classic_join(client.name, client.has))
             self.groups.commit_writes()
             if request_id not in self.groups.replies:
@@ -136,12 +142,12 @@ class MixedGroup(RuleBasedStateMachine):
 
     def note_joined(self, client: Client, joined: JoinResult) -> None:
         client.epoch, client.must_join, client.has_joined = joined.generation_id, False, True
-        self.lives(client)
+        self.lives(client, own=client.own)
 
     def wait_for_others(self, client: Client, request_id: int) -> None:
         """In a classic group a join waits until all have joined."""
         for _ in range(8):
-            if self.is_prompt and request_id in self.groups.replies:
+            if request_id in self.groups.replies:
                 return
             for other in self.clients:
                 if (
@@ -174,20 +180,21 @@ class MixedGroup(RuleBasedStateMachine):
             client.must_join = True
             return
         wanted = frozenset(one.partition for one in decode_assignment(synced.assignment))
-        self.lives(client)
+        self.lives(client, own=client.own)
         self.take(client, wanted)
         client.must_join = not client.has <= wanted  # a cooperative member gives up, and joins
 
-    def lives(self, client: Client) -> None:
-        client.safe_until_ms = self.groups.now_ms + REBALANCE_MS
+    def lives(self, client: Client, *, own: Has) -> None:
+        client.safe_until_ms, client.own = self.groups.now_ms + REBALANCE_MS, own
 
     def take(self, client: Client, wanted: Has) -> None:
         for other in self.clients:
             if other is not client and other.safe_until_ms > self.groups.now_ms:
-                both = wanted & other.has
+                both = wanted & other.own
                 assert not both, f"a: {client.name} and {other.name} have {sorted(both)}"
         client.told = wanted
         client.has |= wanted
+        client.own |= wanted
 
     # --- What may happen ---
 
@@ -211,7 +218,9 @@ class MixedGroup(RuleBasedStateMachine):
         for _ in range(beats):
             self.all_beat()
         static = [client for client in self.clients if client.instance]
-        old = data.draw(st.sampled_from(static))
+        self.change_protocol(data.draw(st.sampled_from(static)), says_so=says_so)
+
+    def change_protocol(self, old: Client, *, says_so: bool) -> None:
         if says_so and not old.is_classic and not old.must_join:
             self.ask(heartbeat(old.name, -2, instance_id=old.instance))
         self.names += 1
@@ -308,7 +317,7 @@ def test_the_promises_hold_under_any_schedule() -> None:
 
 def stable(machine: type[MixedGroup]) -> MixedGroup:
     """Return a group of two classic clients that have their partitions."""
-    mixed: MixedGroup = type("Prompt", (machine,), {"is_prompt": True})()
+    mixed = machine()
     for _ in range(2):
         mixed.client_starts(is_classic=True, is_static=False)
         for _ in range(4):
@@ -324,14 +333,26 @@ def an_upgrade_goes_on_from_the_generation(machine: type[MixedGroup]) -> None:
     assert mixed.groups.group.group_epoch > generation_id
 
 
-def an_upgrade_waits_for_a_revocation(machine: type[MixedGroup]) -> None:
+def revoking(machine: type[MixedGroup]) -> MixedGroup:
+    """Return a classic group in which one client is to give up partitions at its next beat."""
     mixed = stable(machine)
-    mixed.client_starts(is_classic=True, is_static=False)
+    mixed.client_starts(is_classic=True, is_static=True)
     for client in mixed.clients * 8:
         mixed.beat(client)
-        if client.has - client.told:  # it is to give them up at its next beat
-            break
+        if client.has - client.told:
+            return mixed
+    raise AssertionError("no client gives anything up")
+
+
+def an_upgrade_waits_for_a_revocation(machine: type[MixedGroup]) -> None:
+    mixed = revoking(machine)
     mixed.client_starts(is_classic=False, is_static=False)  # `take` compares
+
+
+def an_upgrade_assigns_what_is_revoked(machine: type[MixedGroup]) -> None:
+    mixed = revoking(machine)
+    mixed.change_protocol(mixed.clients[-1], says_so=False)  # it subscribes to the same topics
+    mixed.teardown()
 
 
 SCRIPTS = {
@@ -366,3 +387,23 @@ def test_a_downgrade_that_loses_what_members_have_is_found(monkeypatch: pytest.M
     monkeypatch.setattr(conversion, "encode_assignment", lambda assigned, names: empty)
     with pytest.raises((AssertionError, InvariantViolation)):
         run_machine(MixedGroup, settings=UNTIL_FOUND)
+
+
+class LastAssignmentsAreATarget(ConsumerGroups):
+    """Upgrades as if a leader had assigned all partitions that the topics have now."""
+
+    def _as_consumer_group(self, group: Group) -> tuple[LogRecord, ...]:
+        return tuple(map(self._with_hash, super()._as_consumer_group(group)))
+
+    def _with_hash(self, record: LogRecord) -> LogRecord:
+        if isinstance(record, ConsumerGroupRecord) and isinstance(record.value, GroupValue):
+            value = replace(record.value, metadata_hash=self.topics.metadata_hash(["t"]))
+            return replace(record, value=value)
+        return record
+
+
+def test_an_upgrade_that_takes_the_last_assignments_for_a_target_is_found() -> None:
+    an_upgrade_assigns_what_is_revoked(MixedGroup)
+    rules = replace(GROUP_RULES, consumer_groups=LastAssignmentsAreATarget)
+    with pytest.raises(AssertionError, match="c: "):
+        an_upgrade_assigns_what_is_revoked(type("Broken", (MixedGroup,), {"obeyed": rules}))

@@ -65,14 +65,15 @@ def to_consumer_records(
     """Return the records of the consumer group that continues a classic one.
 
     All its epochs are the generation. Each member has its last assignment, and must revoke other
-    partitions that it may still have. Raises NotConvertible.
+    partitions that it may still have. The last assignments need not cover all partitions, as if a
+    rebalance was under way: the group has no hash of its topics, so its next heartbeat begins an
+    epoch. Raises NotConvertible.
     """
     if group.protocol_type != CONSUMER or group.protocol_name is None:
         raise NotConvertible("its members do not use the consumer protocol")
     if len(group.members) > max_size:
         raise NotConvertible(f"it has more than {max_size} members")
     values: dict[RecordKey, Value] = {}
-    names: set[str] = set()
     subscriptions = {
         member_id: read_subscription(member.metadata(group.protocol_name), member_id)
         for member_id, member in group.members.items()
@@ -83,7 +84,6 @@ def to_consumer_records(
     }
     unrevoked = _unrevoked(assignments, subscriptions, topics)
     for member_id, member in group.members.items():
-        names.update(subscriptions[member_id].topics)
         pending = unrevoked[member_id]
         current = CurrentAssignment(
             member_epoch=group.generation_id,
@@ -101,9 +101,7 @@ def to_consumer_records(
         values[RecordKey(RecordKind.CURRENT_ASSIGNMENT, group.group_id, member_id)] = (
             current.to_value()
         )
-    values[RecordKey(RecordKind.GROUP, group.group_id)] = GroupValue(
-        epoch=group.generation_id, metadata_hash=topics.metadata_hash(names)
-    )
+    values[RecordKey(RecordKind.GROUP, group.group_id)] = GroupValue(epoch=group.generation_id)
     values[RecordKey(RecordKind.TARGET, group.group_id)] = TargetValue(
         assignment_epoch=group.generation_id
     )

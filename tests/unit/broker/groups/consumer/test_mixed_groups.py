@@ -290,12 +290,32 @@ def test_a_member_of_kip_848_that_was_removed_joins_again() -> None:
 def test_a_member_may_change_its_protocol_itself() -> None:
     groups, generation_id = classic_group()
     result = groups.beat(join("a"))
-    assert result.member_epoch == generation_id
+    assert result.member_epoch == generation_id + 1
     assert not groups.group.members["a"].is_classic
     assert groups.answer(classic_beat("a", generation_id)) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert groups.answer(classic_beat("b", generation_id)) is ErrorCode.NONE
+    joins_again = groups.answer(classic_beat("b", generation_id))
+    assert joins_again is ErrorCode.REBALANCE_IN_PROGRESS
     groups.beat(join("b"))
     assert groups.group.state.value == "Stable"
+
+
+def test_an_upgrade_amid_a_rebalance_leaves_no_partition_without_an_owner() -> None:
+    groups = ConsumerCoordination()
+    groups.ask(classic_join("", new_member_id="a"))
+    groups.ask(classic_join("", new_member_id="b", group_instance_id="i"))
+    groups.tick(250)
+    assert groups.coordinator.groups["g"].state is GroupState.COMPLETING_REBALANCE
+    groups.beat(join("c", instance_id="i"))  # the static member, with the same subscription
+    rejoined(groups, "a")
+    assert {one.partition for one in groups.group.owners} == {0, 1, 2, 3}
+
+
+def test_an_upgrade_assigns_partitions_that_no_leader_has_assigned_yet() -> None:
+    groups, _ = classic_group()
+    groups.set_topic("t", 6)
+    groups.beat(join("a"))
+    rejoined(groups, "b", *some(2, 3))
+    assert {one.partition for one in groups.group.owners} == {0, 1, 2, 3, 4, 5}
 
 
 def test_a_classic_member_that_does_not_join_again_is_removed() -> None:
@@ -314,6 +334,25 @@ def test_a_classic_member_that_does_not_sync_is_removed_and_one_that_has_stays()
     generation_id, has = rejoined(groups, "a", *has)
     let_pass(groups, generation_id)
     assert "a" in groups.group.members
+
+
+def test_a_classic_member_that_joins_after_its_session_takes_nothing_from_its_successor() -> None:
+    """It may still believe that it has all: its sync is the first response that denies it."""
+    groups = ConsumerCoordination()
+    everything = some(0, 1, 2, 3)
+    for member_id in ("a", "b"):
+        groups.tick(1500)  # longer than the session of the member before
+        groups.ask(classic_join("", new_member_id=member_id))
+        groups.tick(100)
+        generation_id = groups.coordinator.groups["g"].generation_id
+        groups.answer(classic_sync(member_id, generation_id, **{member_id: everything}))
+    assert {*groups.coordinator.groups["g"].members} == {"b"}
+    groups.answer(join("c"))
+    assert rejoined(groups, "a", *everything)[1] == ()
+    assert {*groups.group.owners.values()} == {"b"}
+    _, has = rejoined(groups, "b", *everything)
+    assert {*has} < {*everything}
+    assert {*groups.group.owners.values()} == {"b"}  # until it joins without them
 
 
 def test_members_of_both_kinds_commit_with_what_they_know() -> None:
