@@ -24,8 +24,7 @@ from quorumlog.storage.io.checkpoints import (
     uuid_to_text,
     write_meta_properties,
 )
-from quorumlog.storage.io.disk import Disk
-from quorumlog.storage.io.reserve import keep_reserve
+from quorumlog.storage.io.disk import Disk, keep_reserve
 from quorumlog.wire.codec.identifiers import BrokerId
 
 BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")

@@ -32,7 +32,7 @@ from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, ImagePublisher
-from quorumlog.metadata_quorum.image.difference import difference
+from quorumlog.metadata_quorum.image.model import difference
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.dependencies import NodeDependencies
@@ -211,12 +211,7 @@ class NodeBroker:
         )
         self.server: Final = Server(context, on_fatal=on_fatal)
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
-        publishers: list[ImagePublisher] = [
-            self.replicas,
-            self.groups,
-            self.transactions,
-            self.metadata,
-        ]
+        publishers = self.replicas, self.groups, self.transactions, self.metadata
         self.gate: Final = BootGate(broker_id, publishers)
         self.lifecycle: Final = BrokerLifecycle(
             registration=announced,

@@ -30,11 +30,10 @@ from quorumlog.metadata_quorum.controller.directories import (
     levels_for_registration,
     newly_failed,
 )
-from quorumlog.metadata_quorum.controller.failures import failure_response
 from quorumlog.metadata_quorum.controller.leader_balance import LeaderBalance
 from quorumlog.metadata_quorum.controller.log_loss import is_total, losses_since, remark_on
 from quorumlog.metadata_quorum.controller.log_reports import ControllerRules, LogReports
-from quorumlog.metadata_quorum.controller.refusals import TopicRefused
+from quorumlog.metadata_quorum.controller.refusals import TopicRefused, failure_response
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterConfigs,

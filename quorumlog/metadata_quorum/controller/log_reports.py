@@ -9,9 +9,8 @@ from typing import Final, TypeVar
 
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
 from quorumlog.metadata_quorum.controller.features import level_for
-from quorumlog.metadata_quorum.controller.log_evidence import LogEvidence
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss, listed
-from quorumlog.metadata_quorum.controller.partition_changes import PartitionChanges
+from quorumlog.metadata_quorum.controller.partition_changes import LogEvidence, PartitionChanges
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller.reassignment import ReassignmentDecisions
 from quorumlog.metadata_quorum.controller.requests import Decision, ReportLogs, ReportReply

@@ -7,8 +7,12 @@ from typing import Final, NamedTuple
 
 from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
-from quorumlog.metadata_quorum.image.difference import difference
-from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage, ImagePublisher
+from quorumlog.metadata_quorum.image.model import (
+    ClusterDelta,
+    ClusterImage,
+    ImagePublisher,
+    difference,
+)
 from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog

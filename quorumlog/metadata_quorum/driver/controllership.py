@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from quorumlog.lasting_condition import LastingCondition
-from quorumlog.metadata_quorum.controller.failures import failure_response
+from quorumlog.metadata_quorum.controller.refusals import failure_response
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest, Decision
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.core import effects, events

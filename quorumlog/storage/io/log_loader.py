@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
-from quorumlog.storage.core.read_limits import NoteRead
 from quorumlog.storage.core.recovery import MAX_EPOCH, RecentBatches, SegmentScan
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, storage_error
+from quorumlog.storage.io.batch_reader import NoteRead
 from quorumlog.storage.io.batch_scan import BrokenSegment
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import FILE_NAME as EPOCH_FILE

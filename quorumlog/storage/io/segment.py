@@ -13,13 +13,12 @@ from typing import Final
 
 from quorumlog.invariants import InvariantViolation
 from quorumlog.storage.core.log_index import CorruptIndex, TimeEntry
-from quorumlog.storage.core.read_limits import NoteRead, ReadLimits, ReadResult
 from quorumlog.storage.core.recovery import MAX_EPOCH, SegmentScan
 from quorumlog.storage.core.segment_index import BatchSpan, SegmentIndex
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import NotInMemory
 from quorumlog.storage.io.append_handles import AppendFile
-from quorumlog.storage.io.batch_reader import BatchReader
+from quorumlog.storage.io.batch_reader import BatchReader, NoteRead, ReadLimits, ReadResult
 from quorumlog.storage.io.batch_scan import (
     DAMAGED,
     BrokenSegment,

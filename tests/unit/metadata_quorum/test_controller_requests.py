@@ -15,7 +15,7 @@ from quorumlog.metadata_quorum.cluster_changes import (
     UnregisterBroker,
 )
 from quorumlog.metadata_quorum.controller import assignments
-from quorumlog.metadata_quorum.controller.failures import failure_response
+from quorumlog.metadata_quorum.controller.refusals import failure_response
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterConfigs,

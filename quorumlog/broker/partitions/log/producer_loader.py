@@ -6,8 +6,8 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
-from quorumlog.storage.core.read_limits import NoteRead
 from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.batch_reader import NoteRead
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.identifiers import Offset
