@@ -2,7 +2,7 @@
 
 The rules of a log run on the entries of the range alone. The result is that of the whole key,
 except at the borders: prefix maxima, the next poll of a process, the next message of a send, the
-lag of a reader. `Evidence` has the few numbers for those; `key_stitching` joins it. An entry
+lag of a reader. `Evidence` has the few numbers for those; `stitched_keys` joins it. An entry
 without a position in a range (a send without an offset, a final end, the life of a reader) is
 *shared*: every range receives it.
 """

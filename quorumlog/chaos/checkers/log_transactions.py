@@ -53,7 +53,7 @@ def of_transactions(
 ) -> list[CheckResult]:
     """Return the anomalies of transactions in these keys; write the other evidence into `across`.
 
-    `notes`: the entries of `transaction_notes` of these keys.
+    `notes`: the entries of `_transaction_notes` of these keys.
     """
     entries, values = order.entries, order.values
     in_txn = (entries.flags & TXN_FLAG) != 0

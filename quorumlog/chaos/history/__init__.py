@@ -1,7 +1,7 @@
 """Histories: the operations of every client in Jepsen's model, as JSON lines and Parquet.
 
 `model` defines an operation, `schema` its tables, `writer` writes a run's history, `files` reads
-one; `pairing` joins events to operations, and `validate` rejects invalid histories.
+one; `operations_table` joins events to operations, and `validate` rejects invalid histories.
 """
 
 from quorumlog.chaos.history.files import HistorySource, read_history

@@ -118,7 +118,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._queue: Final = deque[Scheduled]()
         self._timers: Final[list[tuple[float, int, Scheduled]]] = []
         self._numbers: Final = count()
-        self.numbers_in_sets: Final = count()  # see numbered.py
+        self.numbers_in_sets: Final = count()  # see `numbered`
         self._thread_rng: Final[Random] = seeded("threads", seed)
         # The tasks of killed processes: a collection of their frames would run their `finally`.
         self._graveyard: Final[list[Any]] = []

@@ -3,7 +3,7 @@
 The leader of a generation assigns, the assignment is committed, then every member gets its part:
 no member acts on an assignment that could be lost (KAFKA-13614). The protocol refuses unknown
 members, past generations, and replaced static members.
-Sources: KIP-62 (sessions), KIP-345 (static members); joining.py, rebalance.py.
+Sources: KIP-62 (sessions), KIP-345 (static members); joins.py, rebalance.py.
 """
 
 from quorumlog.broker.groups.core.group import Group, GroupState, Member
