@@ -20,7 +20,7 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerRegistration,
     NewTopic,
 )
-from quorumlog.metadata_quorum.driver.pending_decision import PendingDecision
+from quorumlog.metadata_quorum.driver.active_controller import PendingDecision
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.image.records import (
     MetadataRecord,

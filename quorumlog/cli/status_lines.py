@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quorumlog.cluster.cluster_status import NodeState, leader_lack
-from quorumlog.cluster.roles import CONTROLLER
+from quorumlog.cluster.layout import CONTROLLER
 from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 

@@ -1,9 +1,8 @@
 """Clusters on this machine: start, stop, kill and pause their nodes."""
 
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
-from quorumlog.cluster.layout import FAST_DEFAULTS, ClusterSpec, NodeSpec
+from quorumlog.cluster.layout import FAST_DEFAULTS, ClusterShape, ClusterSpec, NodeSpec
 from quorumlog.cluster.local_cluster import LocalCluster
-from quorumlog.cluster.roles import ClusterShape
 
 __all__ = [
     "FAST_DEFAULTS",

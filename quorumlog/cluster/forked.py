@@ -205,7 +205,7 @@ class ForkServer:
         self._environment: Final = _environment()
         self._count = 0
         self._running = 0
-        self._children: Final[list[ForkedChild]] = []
+        self.children: Final[list[ForkedChild]] = []  # in the order of the plan
         self._statuses: Final[dict[int, int]] = {}  # by process id
         self._lock: Final = threading.Lock()
         self._unread = b""
@@ -250,12 +250,7 @@ class ForkServer:
 
     @property
     def _is_forking(self) -> bool:
-        return len(self._children) < self._count and not self._has_ended
-
-    @property
-    def children(self) -> "Sequence[ForkedChild]":
-        """The forked processes, in the order of the plan."""
-        return self._children
+        return len(self.children) < self._count and not self._has_ended
 
     def status_of(self, child: "ForkedChild", wait_s: float) -> int | None:
         """Return the exit status of a process; None: it still runs after at most `wait_s`."""
@@ -284,17 +279,17 @@ class ForkServer:
         if status is None:
             self._running += 1
             self._statuses.pop(pid, None)  # of an earlier process with this number
-            self._children.append(ForkedChild(self, pid))
+            self.children.append(ForkedChild(self, pid))
         else:
             self._running -= 1
             self._statuses[pid] = status
 
     def _look_without_it(self, wait_s: float) -> None:
         """Check the nodes after the server's end: ended nodes get the server's exit status."""
-        for child in self._children:
+        for child in self.children:
             if child.pid not in self._statuses and not child.is_seen:
                 self._statuses[child.pid] = self.process.returncode
-        left = [child.pid for child in self._children if child.pid not in self._statuses]
+        left = [child.pid for child in self.children if child.pid not in self._statuses]
         if left:
             _wait_for_an_end(left, wait_s)
 

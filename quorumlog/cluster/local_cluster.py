@@ -17,9 +17,8 @@ from quorumlog.cluster import cluster_status, layout, ports, registry, settings_
 from quorumlog.cluster.cluster_status import NodeState
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
 from quorumlog.cluster.forked import spawn_again, spawn_together
-from quorumlog.cluster.layout import ClusterSpec, NodeSpec
+from quorumlog.cluster.layout import ClusterShape, ClusterSpec, NodeSpec
 from quorumlog.cluster.processes import Launch, NodeProcess, Program
-from quorumlog.cluster.roles import ClusterShape
 from quorumlog.cluster.running_clusters import STOP_TIMEOUT_S
 from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from quorumlog.chance import random_bytes
 from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 from quorumlog.node.config import NodeConfig
-from quorumlog.node.errors import StartFailed
+from quorumlog.node.listeners import StartFailed
 from quorumlog.storage.errors import CorruptCheckpoint, DiskExhausted, lacks_room, storage_error
 from quorumlog.storage.io.checkpoints import (
     META_PROPERTIES_FILE,
@@ -24,8 +24,7 @@ from quorumlog.storage.io.checkpoints import (
     uuid_to_text,
     write_meta_properties,
 )
-from quorumlog.storage.io.disk import Disk
-from quorumlog.storage.io.reserve import keep_reserve
+from quorumlog.storage.io.disk import Disk, keep_reserve
 from quorumlog.wire.codec.identifiers import BrokerId
 
 BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")

@@ -5,7 +5,10 @@ import socket
 from quorumlog.addresses import address_text
 from quorumlog.broker.server.server import BACKLOG
 from quorumlog.node.config import Address
-from quorumlog.node.errors import StartFailed
+
+
+class StartFailed(Exception):
+    """The node cannot run here, now; the message gives the remedy."""
 
 
 def bind(name: str, address: Address) -> socket.socket:

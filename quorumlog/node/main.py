@@ -25,7 +25,7 @@ from quorumlog.invariants import InvariantViolation
 from quorumlog.node import config as configuration
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.dependencies import NodeDependencies
-from quorumlog.node.errors import StartFailed
+from quorumlog.node.listeners import StartFailed
 from quorumlog.node.lock import AlreadyRunning, hold
 from quorumlog.node.node import Node
 from quorumlog.node.parent import Parent

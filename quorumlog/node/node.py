@@ -19,13 +19,13 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
-from quorumlog.node import identity, status
+from quorumlog.node import identity
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.dependencies import NodeDependencies
-from quorumlog.node.errors import StartFailed
-from quorumlog.node.listeners import listen
+from quorumlog.node.listeners import StartFailed, listen
 from quorumlog.node.node_broker import NodeBroker
 from quorumlog.node.room import Room, StartEnded
 from quorumlog.storage.errors import DiskExhausted, StorageError
@@ -160,9 +160,20 @@ class Node:
     def describe(self) -> dict[str, Any]:
         """Return this node's view of itself and of the cluster, as plain values."""
         requests = {} if self.broker is None else self.broker.server.stats.requests
-        return status.describe(
-            self.config, self.quorum, is_ready=self.ready.is_set(), requests=requests
-        )
+        image = self.quorum.image
+        brokers = {str(broker_id): broker for broker_id, broker in image.brokers.items()}
+        return {
+            "node_id": self.config.node_id,
+            "cluster_id": self.config.cluster_id,
+            "ready": self.ready.is_set(),
+            "controller_id": image.controller_id,
+            "metadata_offset": image.end_offset,
+            "quorum": dict(self.quorum.describe()),
+            "directory_ids": {one: broker.directory_id for one, broker in brokers.items()},
+            "fenced": {one: broker.fenced for one, broker in brokers.items()},
+            "topics": _topics(image),
+            "requests": dict(requests),  # served by its broker, by API key
+        }
 
     def progress(self) -> str:
         """Return the progress of a start or a stop, and the reasons why the node is not ready.
@@ -186,6 +197,26 @@ class Node:
     async def _ready_with_leader(self) -> None:
         await self.quorum.wait_for_leader()
         self.ready.set()
+
+
+def _topics(image: ClusterImage) -> dict[str, Any]:
+    return {
+        name: {
+            "partitions": [
+                {
+                    "leader": partition.leader_id,
+                    "leader_epoch": partition.leader_epoch,
+                    "partition_epoch": partition.partition_epoch,
+                    "isr": list(partition.isr),
+                    "elr": list(partition.elr),
+                    "last_known_elr": list(partition.last_known_elr),
+                    "replicas": list(partition.replicas),
+                }
+                for partition in topic.partitions
+            ]
+        }
+        for name, topic in image.topics.items()
+    }
 
 
 def _open_quorum(

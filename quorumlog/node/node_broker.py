@@ -12,28 +12,147 @@ docs/decisions/0013-resuming-brokers.md.
 import asyncio
 import socket
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
+from quorumlog.broker.groups.io.group_service import GroupService
+from quorumlog.broker.partitions.log.log_directories import LogDirectories
+from quorumlog.broker.partitions.log.registrations import BrokerProcess
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
+from quorumlog.broker.server.own_connection import OwnConnection
 from quorumlog.broker.server.server import Server
+from quorumlog.broker.transactions.io.broker_channels import kafka_peers
+from quorumlog.broker.transactions.io.transaction_service import TransactionService
+from quorumlog.chance import random_bytes
 from quorumlog.clock import wall_clock_ms
+from quorumlog.invariants import some
+from quorumlog.metadata_quorum.controller_client import BrokerRegistration
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, ImagePublisher
+from quorumlog.metadata_quorum.image.model import difference
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
-from quorumlog.node.boot_gate import BootGate
 from quorumlog.node.config import NodeConfig
-from quorumlog.node.coordinators import Coordinators
 from quorumlog.node.dependencies import NodeDependencies
-from quorumlog.node.errors import StartFailed
-from quorumlog.node.identity import OwnDirectory
-from quorumlog.node.listeners import listen
-from quorumlog.node.registration import log_directories, registration
+from quorumlog.node.identity import OwnDirectory, read_boot_id
+from quorumlog.node.listeners import StartFailed, listen
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import OnError, Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
+
+
+class BootGate:
+    """An ImagePublisher in front of others.
+
+    Invariant: their first image has this process's registration. They receive it with a delta from
+    the empty image, and then every later image.
+    """
+
+    def __init__(self, broker_id: BrokerId, publishers: Sequence[ImagePublisher]) -> None:
+        self.opened: Final = asyncio.Event()
+        self._broker_id: Final = broker_id
+        self._publishers: Final = tuple(publishers)
+        self._broker_epoch = -1
+        self._image = ClusterImage()
+
+    def registered(self, broker_epoch: int) -> None:
+        """Set the epoch of this process's registration; the last image may have it already."""
+        self._broker_epoch = broker_epoch
+        self._maybe_open()
+
+    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
+        """Pass the image on, or keep it until the gate opens."""
+        self._image = image
+        if self.opened.is_set():
+            self._pass_on(delta)
+        else:
+            self._maybe_open()
+
+    def _maybe_open(self) -> None:
+        broker = self._image.brokers.get(self._broker_id)
+        if self.opened.is_set() or broker is None or broker.broker_epoch != self._broker_epoch:
+            return
+        self.opened.set()
+        self._pass_on(difference(ClusterImage(), self._image))
+
+    def _pass_on(self, delta: ClusterDelta) -> None:
+        for publisher in self._publishers:
+            publisher.publish(delta, self._image)
+
+
+def log_directories(
+    config: NodeConfig,
+    directories: Sequence[OwnDirectory],
+    disk: Disk,
+    dependencies: NodeDependencies,
+    announced: BrokerRegistration,
+) -> LogDirectories:
+    """Return the log directories; failed directories are included by their names only.
+
+    `announced`: the registration of this process; the directories record its incarnation.
+    """
+    usable = []
+    for path, directory_id in directories:
+        if directory_id is not None:
+            directory = dependencies.new_logs(disk, path, config.log)
+            directory.directory_id = directory_id
+            usable.append(directory)
+    refused = [path for path, its_id in directories if its_id is None]
+    process = BrokerProcess(incarnation_id=announced.incarnation_id, boot_id=announced.boot_id)
+    return LogDirectories(usable, refused, process)
+
+
+def registration(
+    config: NodeConfig, directories: Sequence[OwnDirectory], dependencies: NodeDependencies
+) -> BrokerRegistration:
+    """Return the registration of this process's broker."""
+    metadata_dir = str(config.log_dir)
+    directory_id = next(its_id for path, its_id in directories if path == metadata_dir)
+    return BrokerRegistration(
+        broker_id=BrokerId(config.node_id),
+        incarnation_id=random_bytes(16).hex(),
+        host=config.advertised.host,
+        port=config.advertised.port,
+        control_address=config.control_address,
+        rack=config.rack,
+        directory_id=some(directory_id, "a node has a metadata log directory"),
+        boot_id=read_boot_id(dependencies.boot_id_file),
+        min_insync_replicas=config.broker.min_insync_replicas,
+    )
+
+
+def _services(
+    config: NodeConfig,
+    replicas: Replicas,
+    producer_ids: ProducerIds,
+    dependencies: NodeDependencies,
+    on_fatal: OnError,
+) -> tuple[GroupService, TransactionService]:
+    """Return both coordinators; the replicas notify them of the partitions led by this broker."""
+    transactions = TransactionService(
+        broker_id=replicas.broker_id,
+        replicas=replicas,
+        next_producer_id=producer_ids.next,
+        peers=kafka_peers(replicas.broker_id, config.broker, config.peer_kafka, on_fatal),
+        settings=config.broker,
+        wall_ms=wall_clock_ms,
+        on_fatal=on_fatal,
+        rules=dependencies.transaction_rules,
+    )
+    groups = GroupService(
+        replicas=replicas,
+        settings=config.broker,
+        verifier=transactions.verifier,
+        on_fatal=on_fatal,
+        rules=dependencies.group_rules,
+    )
+    replicas.add_leadership_listener(groups)
+    replicas.add_leadership_listener(transactions)
+    return groups, transactions
+
 
 CONTROLLED_SHUTDOWN_MS: Final = 2_000
 
@@ -71,8 +190,9 @@ class NodeBroker:
         )
         self.metadata: Final = ImageWatch(self.replicas.is_to_lead)
         ids = ProducerIds(broker_id=broker_id, metadata=self.metadata, controller=controller)
-        coordinators = Coordinators(config, self.replicas, ids, dependencies, on_fatal)
-        self.groups, self.transactions = coordinators.groups, coordinators.transactions
+        self.groups, self.transactions = _services(
+            config, self.replicas, ids, dependencies, on_fatal
+        )
         self.replicas.add_leadership_listener(self.metadata)
         context = BrokerContext(
             broker_id=broker_id,
@@ -90,10 +210,9 @@ class NodeBroker:
             wall_ms=wall_clock_ms,
         )
         self.server: Final = Server(context, on_fatal=on_fatal)
-        coordinators.reach_own_broker(context)
-        self.gate: Final = BootGate(
-            broker_id, [self.replicas, self.groups, self.transactions, self.metadata]
-        )
+        self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
+        publishers = self.replicas, self.groups, self.transactions, self.metadata
+        self.gate: Final = BootGate(broker_id, publishers)
         self.lifecycle: Final = BrokerLifecycle(
             registration=announced,
             registrar=controller,

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from quorumlog.clock import monotonic_ms
 from quorumlog.lasting_condition import LastingCondition
-from quorumlog.node.errors import StartFailed
+from quorumlog.node.listeners import StartFailed
 from quorumlog.node.progress import Obstacles
 from quorumlog.storage.errors import DiskExhausted
 

@@ -107,125 +107,117 @@ def _behind(setting: TopicSetting[T], kind: Kind[T] | None = None) -> ServerSett
     )
 
 
+def _named(
+    name: str, kind: Kind[T], documentation: str, default: str | None = None
+) -> ServerSetting[T]:
+    return ServerSetting(name=name, kind=kind, default=default, documentation=documentation)
+
+
+_COUNT: Final = kinds.whole(ConfigType.INT, 1, INT_MAX)
+_LONG: Final = kinds.whole(ConfigType.LONG, 0, LONG_MAX)
+
 # Both the controller and the brokers read these settings.
-NUM_PARTITIONS: Final = ServerSetting(
-    name="num.partitions",
-    kind=kinds.whole(ConfigType.INT, 1, INT_MAX),
-    default="1",
-    documentation="Default number of partitions of a new topic.",
+NUM_PARTITIONS: Final = _named(
+    "num.partitions", _COUNT, "Default number of partitions of a new topic.", default="1"
 )
-FOLLOWER_THROTTLED_RATE: Final = ServerSetting(
-    name="follower.replication.throttled.rate",
-    kind=kinds.whole(ConfigType.LONG, 0, LONG_MAX),
-    default=str(LONG_MAX),
-    documentation="Maximum bytes a second that a broker fetches for replicas in their topics' "
+FOLLOWER_THROTTLED_RATE: Final = _named(
+    "follower.replication.throttled.rate",
+    _LONG,
+    "Maximum bytes a second that a broker fetches for replicas in their topics' "
     "follower.replication.throttled.replicas.",
-)
-LEADER_THROTTLED_RATE: Final = ServerSetting(
-    name="leader.replication.throttled.rate",
-    kind=kinds.whole(ConfigType.LONG, 0, LONG_MAX),
     default=str(LONG_MAX),
-    documentation="Maximum bytes a second that a broker sends to followers outside the ISR, for "
+)
+LEADER_THROTTLED_RATE: Final = _named(
+    "leader.replication.throttled.rate",
+    _LONG,
+    "Maximum bytes a second that a broker sends to followers outside the ISR, for "
     "replicas in their topics' leader.replication.throttled.replicas.",
-)
-LOG_CLEANER_BACKOFF: Final = ServerSetting(
-    name="log.cleaner.backoff.ms",
-    kind=kinds.whole(ConfigType.LONG, 0, LONG_MAX),
-    default="15000",
-    documentation="Pause of the cleaner when no log needs cleaning.",
-)
-LOG_CLEANER_RATE: Final = ServerSetting(
-    name="log.cleaner.io.max.bytes.per.second",
-    kind=kinds.POSITIVE,
-    default="1.7976931348623157E308",
-    documentation="Maximum bytes a second that the cleaner reads and writes.",
-)
-MAX_CONNECTIONS: Final = ServerSetting(
-    name="max.connections",
-    kind=kinds.whole(ConfigType.INT, 0, INT_MAX),
-    default=str(INT_MAX),
-    documentation="Maximum number of connections.",
-)
-PRODUCER_ID_EXPIRATION: Final = ServerSetting(
-    name="producer.id.expiration.ms",
-    kind=kinds.whole(ConfigType.INT, 1, INT_MAX),
-    default="86400000",
-    documentation="Time until the state of an inactive producer id expires.",
-)
-ALTER_LOG_DIRS_RATE: Final = ServerSetting(
-    name="replica.alter.log.dirs.io.max.bytes.per.second",
-    kind=kinds.whole(ConfigType.LONG, 0, LONG_MAX),
     default=str(LONG_MAX),
-    documentation="Maximum bytes a second that a broker copies between its log directories to "
-    "move replicas.",
 )
-DEFAULT_REPLICATION_FACTOR: Final = ServerSetting(
-    name="default.replication.factor",
-    kind=kinds.whole(ConfigType.INT, 1, INT_MAX),
-    default="1",
-    documentation="Default replication factor of a new topic.",
+LOG_CLEANER_BACKOFF: Final = _named(
+    "log.cleaner.backoff.ms",
+    _LONG,
+    "Pause of the cleaner when no log needs cleaning.",
+    default="15000",
+)
+LOG_CLEANER_RATE: Final = _named(
+    "log.cleaner.io.max.bytes.per.second",
+    kinds.POSITIVE,
+    "Maximum bytes a second that the cleaner reads and writes.",
+    default="1.7976931348623157E308",
+)
+MAX_CONNECTIONS: Final = _named(
+    "max.connections",
+    kinds.whole(ConfigType.INT, 0, INT_MAX),
+    "Maximum number of connections.",
+    default=str(INT_MAX),
+)
+PRODUCER_ID_EXPIRATION: Final = _named(
+    "producer.id.expiration.ms",
+    _COUNT,
+    "Time until the state of an inactive producer id expires.",
+    default="86400000",
+)
+ALTER_LOG_DIRS_RATE: Final = _named(
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+    _LONG,
+    "Maximum bytes a second that a broker copies between its log directories to move replicas.",
+    default=str(LONG_MAX),
+)
+DEFAULT_REPLICATION_FACTOR: Final = _named(
+    "default.replication.factor", _COUNT, "Default replication factor of a new topic.", default="1"
 )
 
 NODE_ID: Final = kinds.whole(ConfigType.INT, 0, INT_MAX)
 
 
-def _identity(
-    name: str, kind: Kind[Any], documentation: str, default: str | None = None
-) -> ServerSetting[Any]:
-    return ServerSetting(name=name, kind=kind, default=default, documentation=documentation)
-
-
 IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
-    _identity("node.id", NODE_ID, "The unique id of this node."),
-    _identity("cluster.id", kinds.TEXT, "The id of the cluster, the same on every node."),
-    _identity(
+    _named("node.id", NODE_ID, "The unique id of this node."),
+    _named("cluster.id", kinds.TEXT, "The id of the cluster, the same on every node."),
+    _named(
         "process.roles", kinds.TEXTS, "broker, controller or both.", default="broker,controller"
     ),
-    _identity(
-        "listeners", kinds.TEXTS, "The address of the Kafka listener: PLAINTEXT://host:port."
-    ),
-    _identity(
+    _named("listeners", kinds.TEXTS, "The address of the Kafka listener: PLAINTEXT://host:port."),
+    _named(
         "advertised.listeners",
         kinds.TEXTS,
         "The address in metadata responses to clients; default: listeners.",
     ),
-    _identity(
+    _named(
         "control.listener", kinds.TEXT, "The listener for connections between nodes: host:port."
     ),
-    _identity(
+    _named(
         "control.shared.secret.file",
         kinds.TEXT,
         "A file with the secret that nodes require on the control listener.",
     ),
-    _identity(
+    _named(
         "controller.quorum.voters",
         kinds.TEXTS,
         "The control listener of each voter at kraft.version 0: id@host:port,...",
     ),
-    _identity(
+    _named(
         "controller.quorum.bootstrap.servers",
         kinds.TEXTS,
         "Control listeners for finding the leader of the quorum: host:port,...",
     ),
-    _identity(
+    _named(
         "peer.control.addresses",
         kinds.TEXTS,
         "Overrides of the other nodes' control listener addresses: id@host:port,...",
     ),
-    _identity(
+    _named(
         "peer.kafka.addresses",
         kinds.TEXTS,
         "Overrides of the other nodes' Kafka listener addresses: id@host:port,...",
     ),
-    _identity(
-        "log.dirs", kinds.TEXTS, "The log directories, one for each disk, separated by commas."
-    ),
-    _identity(
+    _named("log.dirs", kinds.TEXTS, "The log directories, one for each disk, separated by commas."),
+    _named(
         "metadata.log.dir",
         kinds.TEXT,
         "The directory of the metadata log; default: the first of log.dirs.",
     ),
-    _identity("broker.rack", kinds.TEXT, "The rack or zone of the node, sent to clients."),
+    _named("broker.rack", kinds.TEXT, "The rack or zone of the node, sent to clients."),
 )
 """The identity and the addresses of a node; `node.config` checks their formats."""
 

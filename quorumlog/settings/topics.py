@@ -68,13 +68,13 @@ class TopicSetting(Generic[T]):
 
 
 def _int(
-    default: int, documentation: str, least: int, most: int = INT_MAX, **more: Any
+    default: int, documentation: str, least: int = 0, most: int = INT_MAX, **more: Any
 ) -> TopicSetting[int]:
     kind = kinds.whole(ConfigType.INT, least, most)
     return TopicSetting(kind, str(default), documentation, **more)
 
 
-def _long(default: int, documentation: str, least: int, **more: Any) -> TopicSetting[int]:
+def _long(default: int, documentation: str, least: int = 0, **more: Any) -> TopicSetting[int]:
     kind = kinds.whole(ConfigType.LONG, least, LONG_MAX)
     return TopicSetting(kind, str(default), documentation, **more)
 
@@ -143,13 +143,11 @@ class TopicConfig:
     delete_retention_ms = _long(
         86_400_000,
         "Minimum time that a compacted log keeps tombstones.",
-        least=0,
         server="log.cleaner.delete.retention.ms",
     )
     file_delete_delay_ms = _long(
         60_000,
         "Delay before the files of a removed segment are deleted.",
-        least=0,
         server="log.segment.delete.delay.ms",
         without_effect=NO_DELAY,
     )
@@ -162,7 +160,6 @@ class TopicConfig:
     flush_ms = _long(
         LONG_MAX,
         "Time after which a log is flushed.",
-        least=0,
         server="log.flush.interval.ms",
         aliases=(Alias("log.flush.scheduler.interval.ms", 1, str(LONG_MAX)),),
     )
@@ -172,7 +169,6 @@ class TopicConfig:
     index_interval_bytes = _int(
         4096,
         "Approximate bytes of records between two entries of the offset index.",
-        least=0,
         server="log.index.interval.bytes",
     )
     leader_replication_throttled_replicas = TopicSetting(
@@ -201,19 +197,16 @@ class TopicConfig:
     max_message_bytes = _int(
         1_048_588,
         "Maximum bytes of a produced batch, with its header, as the producer sends it.",
-        least=0,
         server="message.max.bytes",
     )
     message_timestamp_after_max_ms = _long(
         3_600_000,
         "Maximum lead of a record's timestamp over the broker's clock.",
-        least=0,
         server="log.message.timestamp.after.max.ms",
     )
     message_timestamp_before_max_ms = _long(
         LONG_MAX,
         "Maximum lag of a record's timestamp behind the broker's clock.",
-        least=0,
         server="log.message.timestamp.before.max.ms",
     )
     message_timestamp_type = TopicSetting(
@@ -229,10 +222,7 @@ class TopicConfig:
         server="log.cleaner.min.cleanable.ratio",
     )
     min_compaction_lag_ms = _long(
-        0,
-        "Minimum time before a record is compacted.",
-        least=0,
-        server="log.cleaner.min.compaction.lag.ms",
+        0, "Minimum time before a record is compacted.", server="log.cleaner.min.compaction.lag.ms"
     )
     min_insync_replicas = _int(
         1,
@@ -293,7 +283,6 @@ class TopicConfig:
     segment_jitter_ms = _long(
         0,
         "Maximum random variation of segment.ms.",
-        least=0,
         server="log.roll.jitter.ms",
         aliases=(Alias("log.roll.jitter.hours", HOUR_MS, "0"),),
         without_effect="a segment ends at its exact age",

@@ -18,7 +18,7 @@ from quorumlog.client import NewTopic, TopicPartition
 from quorumlog.cluster import layout
 from quorumlog.node import config as configuration
 from quorumlog.node.dependencies import NodeDependencies
-from quorumlog.node.errors import StartFailed
+from quorumlog.node.listeners import StartFailed
 from quorumlog.node.node import Node
 from quorumlog.node.room import Room
 

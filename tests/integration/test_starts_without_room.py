@@ -24,7 +24,7 @@ from quorumlog.cluster import layout
 from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 from quorumlog.node import config as configuration
 from quorumlog.node.dependencies import NodeDependencies
-from quorumlog.node.errors import StartFailed
+from quorumlog.node.listeners import StartFailed
 from quorumlog.node.node import Node
 from quorumlog.node.room import Room, StartEnded
 from tests.support.storage.refusing import Refusing

@@ -8,8 +8,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumlog.metadata_quorum.cluster_changes import Outcomes, UnregisterBroker
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges
+from quorumlog.metadata_quorum.cluster_changes import (
+    ConfigChange,
+    ConfigChanges,
+    Outcomes,
+    UnregisterBroker,
+)
 from quorumlog.metadata_quorum.controller.brokers import active_brokers
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,

@@ -9,6 +9,8 @@ from quorumlog.metadata_quorum.cluster_changes import (
     AlterClientQuotas,
     AlterGroupConfigs,
     AlterScramCredentials,
+    ConfigChange,
+    ConfigChanges,
     CreateAcls,
     DeleteAcls,
     FeatureUpdate,
@@ -18,7 +20,6 @@ from quorumlog.metadata_quorum.cluster_changes import (
     UpdateFeatures,
     UpgradeType,
 )
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest
 from quorumlog.metadata_quorum.image.features import (

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import given
 
-from quorumlog.metadata_quorum.image.difference import difference
+from quorumlog.metadata_quorum.image.model import difference
 from quorumlog.metadata_quorum.image.records import decode_record, encode_record
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.image.snapshot_records import image_of as rebuilt

@@ -14,8 +14,7 @@ from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.verification import Guards
 from quorumlog.chaos.mutants.transaction_logs import TRANSACTION_LOGS
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction, AbortedTransactions
-from quorumlog.storage.core.cleaned_transactions import CleanedTransactions
-from quorumlog.storage.core.cleaning import CleaningRules, NewestOffsets
+from quorumlog.storage.core.cleaning import CleanedTransactions, CleaningRules, NewestOffsets
 from quorumlog.storage.io import cleaning
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader

@@ -2,7 +2,7 @@
 
 from quorumlog.broker.responses.config_alterations import Resource, alter_resources
 from quorumlog.broker.server.api import BrokerContext, answers
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges
+from quorumlog.metadata_quorum.cluster_changes import ConfigChange, ConfigChanges
 from quorumlog.wire.codec.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,

@@ -3,7 +3,7 @@
 from quorumlog.broker.responses.config_alterations import Resource, alter_resources
 from quorumlog.broker.responses.config_entries import ResourceType
 from quorumlog.broker.server.api import BrokerContext, answers
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigOperation
+from quorumlog.metadata_quorum.cluster_changes import ConfigChange, ConfigChanges, ConfigOperation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.incremental_alter_configs import (
     AlterConfigsResource,

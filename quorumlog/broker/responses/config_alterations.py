@@ -14,8 +14,12 @@ from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
 from quorumlog.broker.responses.config_entries import ResourceType
 from quorumlog.broker.responses.controller_answers import changed_cluster, decided, shortened
 from quorumlog.broker.server.api import BrokerContext
-from quorumlog.metadata_quorum.cluster_changes import AlterGroupConfigs, Outcome
-from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.cluster_changes import (
+    AlterGroupConfigs,
+    ConfigChanges,
+    ConfigResult,
+    Outcome,
+)
 from quorumlog.settings.kafka_names import nearest_name
 from quorumlog.settings.servers import read_only_names, why_not_altered
 from quorumlog.wire.codec.error_codes import ErrorCode

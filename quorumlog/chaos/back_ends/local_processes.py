@@ -30,8 +30,8 @@ from quorumlog.chaos.shim import shim as shims
 from quorumlog.chaos.shim.orders import Orders
 from quorumlog.chaos.shim.shim import Shim
 from quorumlog.cluster import ClusterError, LocalCluster, NodeFailed, layout
+from quorumlog.cluster.layout import CONTROLLER
 from quorumlog.cluster.lost_records import lose_records
-from quorumlog.cluster.roles import CONTROLLER
 
 
 class LocalVoters(VoterChanger):

@@ -25,7 +25,7 @@ from quorumlog.broker.partitions.log.log_names import FUTURE_SUFFIX
 from quorumlog.broker.partitions.log.registrations import BrokerProcess, Registrations
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.metadata_quorum.controller.controller import Controller
-from quorumlog.metadata_quorum.controller.log_evidence import LogEvidence
+from quorumlog.metadata_quorum.controller.partition_changes import LogEvidence
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest, Decision
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat, BrokerRegistration
 from quorumlog.metadata_quorum.image import PartitionImage

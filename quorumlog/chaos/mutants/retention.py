@@ -11,8 +11,7 @@ from quorumlog.chaos.mutants.storage import NotFlushed
 from quorumlog.storage.core.cleaning import CleanableRange, CleaningRules, NewestOffsets
 from quorumlog.storage.core.retention import Retention, RetentionLimits, SegmentFacts
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
-from quorumlog.storage.io.compaction import Compaction
+from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning, Compaction
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.segment import Segment

@@ -14,10 +14,10 @@ from quorumlog.broker.partitions.log.log_directory import REFUSED_FILE, LogDirec
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.chaos.mutants.parts import HandsOn, of_every_log
 from quorumlog.storage.core.append_checks import AppendInfo
-from quorumlog.storage.core.read_limits import ReadResult
 from quorumlog.storage.core.recovery import MAX_EPOCH, SegmentScan
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.append_handles import AppendFile, DiskFile
+from quorumlog.storage.io.batch_reader import ReadResult
 from quorumlog.storage.io.checkpoints import CLEAN_SHUTDOWN_FILE
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log

@@ -9,9 +9,8 @@ from quorumlog.chaos.mutants.parts import UncheckedQuorum
 from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.elections import Elections
 from quorumlog.metadata_quorum.core.leadership import Leadership
-from quorumlog.metadata_quorum.core.membership import Membership
 from quorumlog.metadata_quorum.core.messages import VoterChangeRequest, VoteRequest
-from quorumlog.metadata_quorum.core.quorum_state import QuorumState
+from quorumlog.metadata_quorum.core.quorum_state import Membership, QuorumState
 from quorumlog.metadata_quorum.core.roles import Leader, Progress
 from quorumlog.metadata_quorum.core.voter_changes import VoterChanges
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet, VoterSets

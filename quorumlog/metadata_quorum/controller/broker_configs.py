@@ -8,13 +8,13 @@ limited number, so that the metadata stays small.
 
 from typing import Final
 
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigResult
-from quorumlog.metadata_quorum.controller.configs import check_form, value_after
+from quorumlog.metadata_quorum.cluster_changes import ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.controller.configs import altered, check_form, records_between
 from quorumlog.metadata_quorum.controller.features import level_for
 from quorumlog.metadata_quorum.controller.min_insync_replicas import SERVER_NAME, around_cluster
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_records
 from quorumlog.metadata_quorum.image.features import LEVEL_OF_CLUSTER_MIN_ISR
-from quorumlog.metadata_quorum.image.records import BROKER_RESOURCE, Config, MetadataRecord
+from quorumlog.metadata_quorum.image.records import BROKER_RESOURCE, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.settings.kinds import BadValue
 from quorumlog.settings.servers import DYNAMIC, read_only_names, table_of, why_not_altered
@@ -39,23 +39,13 @@ def alter_brokers(
     check_form(wanted)
     _check_names(wanted)
     before = cluster.broker_configs(wanted.name)
-    after = {} if wanted.replaces_all else dict(before)
-    for change in wanted.changes:
-        value = value_after(change, before.get(change.name), DYNAMIC)
-        if value is None:
-            after.pop(change.name, None)
-        else:
-            after[change.name] = _kept(change, value)
+    after = altered(wanted, before, DYNAMIC, _kept)
     if sum(name not in DYNAMIC for name in after) > UNKNOWN_NAMES_MAX:
         message = f"A broker may have at most {UNKNOWN_NAMES_MAX} configurations of unknown names"
         raise TopicRefused(ErrorCode.POLICY_VIOLATION, message)
-    changed = {n: after.get(n) for n in sorted({*before, *after}) if before.get(n) != after.get(n)}
-    records: list[MetadataRecord] = [
-        Config(resource_type=BROKER_RESOURCE, resource_name=wanted.name, name=name, value=value)
-        for name, value in changed.items()
-    ]
-    if SERVER_NAME in changed:
-        records = _with_new_min_isr(cluster, records, changed[SERVER_NAME])
+    records = records_between(BROKER_RESOURCE, wanted.name, before, after)
+    if before.get(SERVER_NAME) != after.get(SERVER_NAME):
+        records = _with_new_min_isr(cluster, records, after.get(SERVER_NAME))
     check_records(before_all + written + len(records))
     return records, ConfigResult(
         name=wanted.name, error_code=ErrorCode.NONE, configs=after, is_broker=True
@@ -89,15 +79,15 @@ def _check_names(wanted: ConfigChanges) -> None:
         raise TopicRefused(ErrorCode.INVALID_REQUEST, message)
 
 
-def _kept(change: ConfigChange, value: str) -> str:
+def _kept(name: str, value: str) -> str:
     """Return the stored form of a value. The error code for a bad value is Kafka's: KAFKA-13609."""
-    setting = DYNAMIC.get(change.name)
+    setting = DYNAMIC.get(name)
     if setting is None:
-        return _kept_unknown(change.name, value)
+        return _kept_unknown(name, value)
     try:
         return setting.kind.normalize(value)
     except BadValue as error:
-        message = f"Invalid value {value} for configuration {change.name}: {error}"
+        message = f"Invalid value {value} for configuration {name}: {error}"
         raise TopicRefused(ErrorCode.INVALID_REQUEST, message) from None
 
 

@@ -3,6 +3,7 @@
 from typing import Final, assert_never
 
 from quorumlog.metadata_quorum.cluster_changes import (
+    DONE,
     AccessChange,
     AlterClientQuotas,
     AlterGroupConfigs,
@@ -15,21 +16,26 @@ from quorumlog.metadata_quorum.cluster_changes import (
     UnregisterBroker,
     UpdateFeatures,
     parts_of,
+    refused,
 )
-from quorumlog.metadata_quorum.controller.acls import decide_acl_creation, decide_acl_deletion
+from quorumlog.metadata_quorum.controller.access import (
+    decide_acl_creation,
+    decide_acl_deletion,
+    decide_credentials,
+    decide_quotas,
+)
 from quorumlog.metadata_quorum.controller.brokers import broker_epoch_error
 from quorumlog.metadata_quorum.controller.features import decide_feature_levels, level_for
 from quorumlog.metadata_quorum.controller.group_configs import decide_group_configs
+from quorumlog.metadata_quorum.controller.log_loss import ALL_LOST, listed
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
-from quorumlog.metadata_quorum.controller.quotas import decide_quotas
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     Decision,
     ProducerIdsReply,
 )
-from quorumlog.metadata_quorum.controller.scram import decide_credentials
-from quorumlog.metadata_quorum.controller.unregistration import decide_unregistration
 from quorumlog.metadata_quorum.controller_client import ProducerIdBlock
+from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.features import LEVEL_OF_ACCESS, LEVEL_OF_GROUP_CONFIGS
 from quorumlog.metadata_quorum.image.records import MetadataRecord, ProducerIds
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
@@ -39,6 +45,34 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
 
 BLOCK_IDS: Final = 1000
+NOT_ENFORCED: Final = "stored and described, but not enforced"
+Decided = tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...]]
+_REMEDY: Final = "start it again, delete the topics, or hold an unclean election"
+
+
+def decide_unregistration(
+    cluster: ClusterReplay, partitions: PartitionDecisions, request: UnregisterBroker
+) -> Decided:
+    """Take a broker out of all ELRs, then unregister it. Its replicas stay in the assignments."""
+    # DEVIATION: Kafka unregisters any broker, also in service or as the only holder of records.
+    # docs/decisions/0012-registrations.md
+    broker_id = request.broker_id
+    broker = cluster.brokers.get(broker_id)
+    if broker is None:
+        message = f"Broker ID {broker_id} is not currently registered"
+        return (), (refused(ErrorCode.BROKER_ID_NOT_REGISTERED, message),)
+    if not broker.fenced:
+        message = f"Broker {broker_id} is in service: stop it before it is unregistered"
+        return (), (refused(ErrorCode.INVALID_REQUEST, message),)
+    held_alone = partitions.held_alone_by(broker_id)
+    if held_alone:
+        names = listed(held_alone)
+        message = f"Only broker {broker_id} is known to have all records of {names}: {_REMEDY}"
+        return (), (refused(ErrorCode.INVALID_REQUEST, message),)
+    # ALL_LOST: a process that registers under this id later counts as an empty log.
+    changes = partitions.decide_departure(broker_id, ALL_LOST).changes
+    forget = records.UnregisterBroker(broker_id=broker_id, broker_epoch=broker.broker_epoch)
+    return (*changes, forget), (DONE,)
 
 
 def decide_producer_ids(
@@ -58,9 +92,6 @@ def decide_producer_ids(
     return Decision(
         response=ProducerIdsReply(error_code=ErrorCode.NONE, block=block), records=(record,)
     )
-
-
-NOT_ENFORCED: Final = "stored and described, but not enforced"
 
 
 class ClusterDecisions:
@@ -84,13 +115,10 @@ class ClusterDecisions:
         response = Outcomes(results=results, end_offset=end_offset)
         return Decision(response=response, records=records, remark=remark)
 
-    def _decided(
-        self, request: ClusterChange
-    ) -> tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...], str | None]:
+    def _decided(self, request: ClusterChange) -> tuple[*Decided, str | None]:
         match request:
             case UnregisterBroker():
-                records, results = decide_unregistration(self._cluster, self._partitions, request)
-                return records, results, None
+                return *decide_unregistration(self._cluster, self._partitions, request), None
             case UpdateFeatures():
                 return *decide_feature_levels(self._cluster, request), None
             case AlterGroupConfigs():
@@ -98,9 +126,7 @@ class ClusterDecisions:
             case _:
                 return self._decided_about_access(request)
 
-    def _decided_about_groups(
-        self, request: AlterGroupConfigs
-    ) -> tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...], str | None]:
+    def _decided_about_groups(self, request: AlterGroupConfigs) -> tuple[*Decided, str | None]:
         level, refusal = level_for(self._cluster, LEVEL_OF_GROUP_CONFIGS)
         if refusal is not None:
             return (), (refusal,) * parts_of(request), None
@@ -108,9 +134,7 @@ class ClusterDecisions:
         first = () if level is None or not records else (level,)
         return (*first, *records), results, None
 
-    def _decided_about_access(
-        self, request: AccessChange
-    ) -> tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...], str | None]:
+    def _decided_about_access(self, request: AccessChange) -> tuple[*Decided, str | None]:
         level, refusal = level_for(self._cluster, LEVEL_OF_ACCESS)
         if refusal is not None:
             return (), (refusal,) * parts_of(request), None

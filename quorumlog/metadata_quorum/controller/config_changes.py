@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.cluster_changes import ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller import min_insync_replicas
 from quorumlog.metadata_quorum.controller.broker_configs import alter_brokers
 from quorumlog.metadata_quorum.controller.configs import (
+    altered,
     check_form,
     config_error,
     kept_value,
-    value_after,
+    records_between,
 )
 from quorumlog.metadata_quorum.controller.refusals import (
     TopicRefused,
@@ -26,8 +27,9 @@ from quorumlog.metadata_quorum.controller.refusals import (
     decide_each,
 )
 from quorumlog.metadata_quorum.controller.requests import AlterConfigs, ConfigResults, Decision
-from quorumlog.metadata_quorum.image.records import TOPIC_RESOURCE, Config, MetadataRecord
+from quorumlog.metadata_quorum.image.records import TOPIC_RESOURCE, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.settings.topics import TOPIC_SETTINGS
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
 
@@ -37,14 +39,11 @@ def decide_configs(
 ) -> Decision[ConfigResults]:
     """Alter the valid topics and brokers; a result for each, in the order of the request.
 
-    `base_offset`: the offset of the first record, if there are records.
+    `base_offset`: the offset of the first record, if there are records. Raises TopicRefused: the
+    request names too many of them.
     """
-    try:
-        named = len(request.topics) + sum(len(topic.changes) for topic in request.topics)
-        check_named(named, "topics and configurations")
-    except TopicRefused as refusal:
-        whole = tuple(refusal.config_result_of(topic.name) for topic in request.topics)
-        return Decision(response=ConfigResults(results=whole))
+    named = len(request.topics) + sum(len(topic.changes) for topic in request.topics)
+    check_named(named, "topics and configurations")
     records: tuple[MetadataRecord, ...] = ()
     results: dict[bool, Iterator[ConfigResult]] = {}
     for is_broker, alter in ((False, _alter), (True, alter_brokers)):  # two kinds of names
@@ -75,23 +74,18 @@ def _alter(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic.name}' does not exist."
         )
     before = cluster.configs(topic.name)
-    after = {} if topic.replaces_all else dict(before)
-    for change in topic.changes:
-        value = value_after(change, before.get(change.name))
-        problem = None if value is None else config_error(change.name, value)
-        if problem is not None:
-            raise TopicRefused(ErrorCode.INVALID_CONFIG, problem)
-        if value is None:
-            after.pop(change.name, None)
-        else:
-            after[change.name] = kept_value(change.name, value)
-    changed = {n: after.get(n) for n in sorted({*before, *after}) if before.get(n) != after.get(n)}
-    records: list[MetadataRecord] = [
-        Config(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)
-        for name, value in changed.items()
-    ]
-    if min_insync_replicas.TOPIC_NAME in changed:
+    after = altered(topic, before, TOPIC_SETTINGS, _kept)
+    records = records_between(TOPIC_RESOURCE, topic.name, before, after)
+    setting = min_insync_replicas.TOPIC_NAME
+    if before.get(setting) != after.get(setting):
         around = min_insync_replicas.around_topic(cluster, topic.name, topic_id)
         records = [*around.before, *records, *around.after]
     check_records(before_all + written + len(records))
     return records, ConfigResult(name=topic.name, error_code=ErrorCode.NONE, configs=after)
+
+
+def _kept(name: str, value: str) -> str:
+    problem = config_error(name, value)
+    if problem is not None:
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, problem)
+    return kept_value(name, value)

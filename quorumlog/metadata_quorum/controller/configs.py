@@ -3,10 +3,10 @@
 An unknown name is refused, with the nearest valid name in the message.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigOperation
+from quorumlog.metadata_quorum.cluster_changes import ConfigChange, ConfigChanges, ConfigOperation
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused
 from quorumlog.metadata_quorum.image.records import TOPIC_RESOURCE, Config, MetadataRecord
 from quorumlog.settings.kafka_names import nearest_name
@@ -45,11 +45,41 @@ def kept_value(name: str, value: str) -> str:
 
 def config_records(topic: str, configs: Mapping[str, str]) -> list[MetadataRecord]:
     """Return the records that configure a new topic."""
-    kept = {name: kept_value(name, value) for name, value in sorted(configs.items())}
+    kept = {name: kept_value(name, value) for name, value in configs.items()}
+    return records_between(TOPIC_RESOURCE, topic, {}, kept)
+
+
+def records_between(
+    resource_type: int, resource: str, before: Mapping[str, str], after: Mapping[str, str]
+) -> list[MetadataRecord]:
+    """Return the records that turn one configuration of a resource into another, by name."""
+    names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     return [
-        Config(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
-        for name, value in kept.items()
+        Config(
+            resource_type=resource_type, resource_name=resource, name=name, value=after.get(name)
+        )
+        for name in names
     ]
+
+
+def altered(
+    wanted: ConfigChanges,
+    before: Mapping[str, str],
+    settings: Settings,
+    kept: Callable[[str, str], str],
+) -> dict[str, str]:
+    """Return a configuration after the changes, which have passed `check_form`.
+
+    `kept` returns the stored form of a name's value, or raises TopicRefused. Raises TopicRefused.
+    """
+    after = {} if wanted.replaces_all else dict(before)
+    for change in wanted.changes:
+        value = _value_after(change, before.get(change.name), settings)
+        if value is None:
+            after.pop(change.name, None)
+        else:
+            after[change.name] = kept(change.name, value)
+    return after
 
 
 def check_form(topic: ConfigChanges) -> None:
@@ -67,9 +97,7 @@ def check_form(topic: ConfigChanges) -> None:
         raise TopicRefused(ErrorCode.INVALID_REQUEST, message)
 
 
-def value_after(
-    change: ConfigChange, before: str | None, settings: Settings = TOPIC_SETTINGS
-) -> str | None:
+def _value_after(change: ConfigChange, before: str | None, settings: Settings) -> str | None:
     """Return the new value of a setting; None: the value of the level below holds again."""
     match change.operation:
         case ConfigOperation.SET:

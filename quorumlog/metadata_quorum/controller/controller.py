@@ -6,8 +6,8 @@ drops the controller with all uncommitted changes. A new controller starts from 
 (KIP-631). Liveness (`Sessions`) is soft state, renewed by every heartbeat and registration.
 """
 
-from collections.abc import Callable
-from typing import ClassVar, Final, assert_never
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, assert_never
 
 from quorumlog.metadata_quorum.cluster_changes import ClusterChange
 from quorumlog.metadata_quorum.controller.assignments import Assignments
@@ -30,10 +30,10 @@ from quorumlog.metadata_quorum.controller.directories import (
     levels_for_registration,
     newly_failed,
 )
-from quorumlog.metadata_quorum.controller.growth import GrowthDecisions
 from quorumlog.metadata_quorum.controller.leader_balance import LeaderBalance
 from quorumlog.metadata_quorum.controller.log_loss import is_total, losses_since, remark_on
-from quorumlog.metadata_quorum.controller.log_reports import LogReports
+from quorumlog.metadata_quorum.controller.log_reports import ControllerRules, LogReports
+from quorumlog.metadata_quorum.controller.refusals import TopicRefused, failure_response
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterConfigs,
@@ -48,9 +48,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectLeaders,
     FindTopics,
     ReportLogs,
-    TopicChange,
 )
-from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.controller.topics import TopicDecisions
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
@@ -58,6 +56,7 @@ from quorumlog.metadata_quorum.controller_client import (
     HeartbeatReply,
     RegistrationReply,
 )
+from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage
 from quorumlog.metadata_quorum.image.records import BrokerRegistrationChange, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
@@ -98,13 +97,23 @@ class Controller:
         self._reassignments: Final = self.rules.reassignments(self.cluster, changes)
         assignments = Assignments(self.cluster, random_bytes)
         self._topics: Final = TopicDecisions(self.cluster, settings, assignments, random_bytes)
-        self._growth: Final = GrowthDecisions(self.cluster, assignments)
         self._cluster_changes: Final = ClusterDecisions(self.cluster, self._partitions, settings)
         self._balance: Final = LeaderBalance(self.cluster, changes, settings, now_ms)
         self._slices: Final = self.rules.slices(self.cluster, self._partitions)
         self._resumptions: Final = self.rules.resumptions(
             self.cluster, self.sessions, at_once=self.rules.slices.at_once
         )
+        self._deciders: Final[Mapping[type, Callable[[Any], Decision[object]]]] = {
+            AlterPartitions: self._partitions.decide_alter,
+            AlterReassignments: self._reassignments.decide,
+            AssignReplicas: self._partitions.decide_assignment,
+            CreatePartitions: self._topics.decide_create_partitions,
+            CreateTopics: self._topics.decide_create,
+            DeleteTopics: self._topics.decide_delete,
+            ElectLeaders: self._partitions.decide_requested,
+            FindTopics: self._topics.decide_find,
+            ReportLogs: self._reports.decide,
+        }
         for broker_id in self.cluster.brokers:
             self.sessions.assume(broker_id, now_ms)
 
@@ -131,61 +140,25 @@ class Controller:
         self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
     ) -> Decision[object]:
         """Decide a request. `base_offset`: the offset of its first record, if it has records."""
-        if isinstance(request, ClusterChange | AllocateProducerIds):
-            return self._cluster_changes.decide(request, base_offset)
-        match request:
-            case BrokerRegistration():
-                return self._decide_registration(request, now_ms, base_offset)
-            case BrokerHeartbeat():
-                return self._decide_heartbeat(request, now_ms, base_offset)
-            case AlterPartitions() | AssignReplicas() | ReportLogs():
-                return self._decide_about_replicas(request)
-            case _:
-                return self._decide_for_user(request, base_offset)
-
-    def _decide_about_replicas(
-        self, request: AlterPartitions | AssignReplicas | ReportLogs
-    ) -> Decision[object]:
-        match request:
-            case AlterPartitions():
-                return self._partitions.decide_alter(request)
-            case AssignReplicas():
-                return self._partitions.decide_assignment(request)
-            case ReportLogs():
-                return self._reports.decide(request)
-
-    def _decide_for_user(
-        self, request: FindTopics | TopicChange, base_offset: Offset
-    ) -> Decision[object]:
-        match request:
-            case CreateTopics():
-                return self._topics.decide_create(request)
-            case FindTopics():
-                return self._topics.decide_find(request)
-            case DeleteTopics():
-                return self._topics.decide_delete(request)
-            case CreatePartitions():
-                return self._growth.decide_create_partitions(request)
-            case AlterConfigs():
-                return decide_configs(self.cluster, request, base_offset)
-            case ElectLeaders() | AlterReassignments():
-                return self._decide_about_partitions(request)
-            case _:
-                assert_never(request)
-
-    def _decide_about_partitions(
-        self, request: ElectLeaders | AlterReassignments
-    ) -> Decision[object]:
-        match request:
-            case ElectLeaders():
-                return self._partitions.decide_requested(request)
-            case AlterReassignments():
-                return self._reassignments.decide(request)
+        try:
+            if isinstance(request, ClusterChange | AllocateProducerIds):
+                return self._cluster_changes.decide(request, base_offset)
+            match request:
+                case BrokerRegistration():
+                    return self._decide_registration(request, now_ms, base_offset)
+                case BrokerHeartbeat():
+                    return self._decide_heartbeat(request, now_ms, base_offset)
+                case AlterConfigs():
+                    return decide_configs(self.cluster, request, base_offset)
+                case _:
+                    return self._deciders[type(request)](request)
+        except TopicRefused as refusal:  # of the whole request
+            return Decision(response=failure_response(request, refusal))
 
     @property
     def is_upgrade_due(self) -> bool:
         """True if a metadata record orders a kraft.version above the version in force."""
-        return self.cluster.ordered_kraft_version > self._kraft_version()
+        return self.cluster.feature_level(KRAFT_FEATURE) > self._kraft_version()
 
     def decide_activation(self) -> Decision[None]:
         """Elect for leaderless partitions: the last controller's decision may be half written."""
@@ -356,8 +329,8 @@ class Controller:
             may_open_logs=self._resumptions.may_open_logs(request, now_ms),
         )
         records, goes_on = self._change_state(broker, before, after)
-        if after is BrokerState.CONTROLLED_SHUTDOWN and records:
-            self._note_shutdown(request.broker_id, base_offset + len(records) - 1)
+        if after is BrokerState.CONTROLLED_SHUTDOWN and records and session is not None:
+            session.shutdown_offset = base_offset + len(records) - 1
         reply = HeartbeatReply(
             error_code=ErrorCode.NONE,
             is_caught_up=request.metadata_offset >= broker.broker_epoch,
@@ -405,11 +378,6 @@ class Controller:
         )
         records = (*departure.changes, *((change,) if is_new else ()))
         return records, not departure.is_whole
-
-    def _note_shutdown(self, broker_id: BrokerId, offset: int) -> None:
-        session = self.sessions.of(broker_id)
-        if session is not None:
-            session.shutdown_offset = offset
 
     def _is_shutdown_replayed(self, broker_id: BrokerId) -> bool:
         """Return whether every other active broker has replayed the broker's last hand-over."""

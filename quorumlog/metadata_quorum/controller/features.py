@@ -6,6 +6,7 @@ the metadata has records that this level lacks.
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Final
 
 from quorumlog.metadata_quorum.cluster_changes import (
     DONE,
@@ -13,9 +14,9 @@ from quorumlog.metadata_quorum.cluster_changes import (
     Outcome,
     UpdateFeatures,
     UpgradeType,
+    refused,
 )
 from quorumlog.metadata_quorum.controller.min_insync_replicas import around_level
-from quorumlog.metadata_quorum.controller.refusals import TopicRefused
 from quorumlog.metadata_quorum.controller_client import NAMED_PER_REQUEST_MAX, BrokerRegistration
 from quorumlog.metadata_quorum.image.access import AccessImage
 from quorumlog.metadata_quorum.image.features import (
@@ -33,30 +34,30 @@ from quorumlog.metadata_quorum.image.records import FeatureLevel, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.error_codes import ErrorCode
 
+_REFUSAL: Final = ErrorCode.INVALID_UPDATE_VERSION
+
 
 def decide_feature_levels(
     cluster: ClusterReplay, request: UpdateFeatures
 ) -> tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...]]:
-    """Change all levels or none (KIP-1022); the outcome has the first problem."""
+    """Change all levels or none (KIP-1022); the outcome has the first problem, or TopicRefused."""
     if len(request.updates) > NAMED_PER_REQUEST_MAX:
-        return (), (_refused(f"A request may name at most {NAMED_PER_REQUEST_MAX} features"),)
+        message = f"A request may name at most {NAMED_PER_REQUEST_MAX} features"
+        return (), (refused(_REFUSAL, message),)
     records: list[MetadataRecord] = []
     counts = Counter(update.name for update in request.updates)
     twice = next((name for name, count in counts.items() if count > 1), None)
     if twice is not None:
-        return (), (_refused(f"The feature {twice} is in the request twice"),)
+        return (), (refused(_REFUSAL, f"The feature {twice} is in the request twice"),)
     for update in request.updates:
         problem = _problem(cluster, update)
         if problem is not None:
             message = f"Invalid update version {update.level} for feature {update.name}. {problem}"
-            return (), (_refused(message),)
+            return (), (refused(_REFUSAL, message),)
         is_set = cluster.was_level_requested(update.name)
         if not is_set or update.level != cluster.features[update.name]:
             record = FeatureLevel(name=update.name, level=update.level)
-            try:
-                records += around_level(cluster, record)
-            except TopicRefused as refusal:
-                return (), (Outcome(error_code=refusal.error_code, error_message=str(refusal)),)
+            records += around_level(cluster, record)
     return () if request.validate_only else tuple(records), (DONE,)
 
 
@@ -102,7 +103,7 @@ def level_for(
     if problem is None:
         return FeatureLevel(name=METADATA_FEATURE, level=needed, is_automatic=True), None
     message = f"It needs level {needed} of {METADATA_FEATURE}. {problem}"
-    return None, Outcome(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=message)
+    return None, refused(ErrorCode.UNSUPPORTED_VERSION, message)
 
 
 def _broker_problem(
@@ -171,7 +172,3 @@ def _has_last_known_elrs(cluster: ClusterReplay) -> bool:
         for name in cluster.topic_names()
         for partition in cluster.partitions(name)
     )
-
-
-def _refused(message: str) -> Outcome:
-    return Outcome(error_code=ErrorCode.INVALID_UPDATE_VERSION, error_message=message)

@@ -8,16 +8,21 @@ repeats, and more groups with settings than a cluster may hold.
 from collections.abc import Mapping
 from typing import Final
 
-from quorumlog.metadata_quorum.cluster_changes import DONE, AlterGroupConfigs, Outcome
-from quorumlog.metadata_quorum.config_changes import ConfigChanges
-from quorumlog.metadata_quorum.controller.configs import check_form, value_after
+from quorumlog.metadata_quorum.cluster_changes import (
+    DONE,
+    AlterGroupConfigs,
+    ConfigChanges,
+    Outcome,
+    refused,
+)
+from quorumlog.metadata_quorum.controller.configs import altered, check_form, records_between
 from quorumlog.metadata_quorum.controller.refusals import (
     TopicRefused,
     check_named,
     check_records,
     decide_each,
 )
-from quorumlog.metadata_quorum.image.records import GROUP_RESOURCE, Config, MetadataRecord
+from quorumlog.metadata_quorum.image.records import GROUP_RESOURCE, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.settings.groups import GROUP_SETTINGS, bounds_problem, unknown_name
 from quorumlog.settings.kinds import BadValue
@@ -29,12 +34,12 @@ GROUPS_MAX: Final = 10_000  # with settings, in a cluster
 def decide_group_configs(
     cluster: ClusterReplay, request: AlterGroupConfigs, limits: Mapping[str, int]
 ) -> tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...]]:
-    """Alter each group on its own: the failure of one leaves the others. `limits`: this node's."""
-    try:
-        named = len(request.groups) + sum(len(group.changes) for group in request.groups)
-        check_named(named, "groups and configurations")
-    except TopicRefused as refusal:
-        return (), (_outcome(refusal, ""),) * len(request.groups)
+    """Alter each group on its own: the failure of one leaves the others. `limits`: this node's.
+
+    Raises TopicRefused: the request names too many of them.
+    """
+    named = len(request.groups) + sum(len(group.changes) for group in request.groups)
+    check_named(named, "groups and configurations")
     groups_with_settings = {*cluster.group_configs}
 
     def alter(group: ConfigChanges, written: int) -> tuple[list[MetadataRecord], Outcome]:
@@ -61,24 +66,11 @@ def _alter(
         raise TopicRefused(ErrorCode.INVALID_REQUEST, message)
     check_form(group)
     before = cluster.group_configs.get(group.name, {})
-    after = {} if group.replaces_all else dict(before)
-    for change in group.changes:
-        value = value_after(change, before.get(change.name), GROUP_SETTINGS)
-        if value is None:
-            after.pop(change.name, None)
-        else:
-            after[change.name] = _kept(change.name, value)
+    after = altered(group, before, GROUP_SETTINGS, _kept)
     problem = bounds_problem({name: int(text) for name, text in after.items()}, limits)
     if problem is not None:
         raise TopicRefused(ErrorCode.INVALID_CONFIG, problem)
-    records: list[MetadataRecord] = [
-        Config(
-            resource_type=GROUP_RESOURCE, resource_name=group.name, name=name, value=after.get(name)
-        )
-        for name in sorted({*before, *after})
-        if before.get(name) != after.get(name)
-    ]
-    return records
+    return records_between(GROUP_RESOURCE, group.name, before, after)
 
 
 def _kept(name: str, value: str) -> str:
@@ -94,4 +86,4 @@ def _kept(name: str, value: str) -> str:
 
 
 def _outcome(refusal: TopicRefused, _: str) -> Outcome:
-    return Outcome(error_code=refusal.error_code, error_message=str(refusal))
+    return refused(refusal.error_code, str(refusal))

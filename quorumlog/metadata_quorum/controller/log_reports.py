@@ -4,13 +4,18 @@ docs/decisions/0014-whole-logs.md
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
 from quorumlog.metadata_quorum.controller.features import level_for
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss, listed
+from quorumlog.metadata_quorum.controller.partition_changes import LogEvidence, PartitionChanges
+from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
+from quorumlog.metadata_quorum.controller.reassignment import ReassignmentDecisions
 from quorumlog.metadata_quorum.controller.requests import Decision, ReportLogs, ReportReply
-from quorumlog.metadata_quorum.controller.rules import ControllerRules
+from quorumlog.metadata_quorum.controller.resumptions import Resumptions
+from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.image.features import LEVEL_OF_LAST_KNOWN_ELR
 from quorumlog.metadata_quorum.image.partitions_by_broker import Place
 from quorumlog.metadata_quorum.image.records import MetadataRecord, PartitionChange, RemoveTopic
@@ -18,6 +23,19 @@ from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRules:
+    """The rule classes of a controller; a simulation may replace each of them."""
+
+    evidence: type[LogEvidence] = LogEvidence
+    changes: type[PartitionChanges] = PartitionChanges
+    partitions: type[PartitionDecisions] = PartitionDecisions
+    reassignments: type[ReassignmentDecisions] = ReassignmentDecisions
+    resumptions: type[Resumptions] = Resumptions
+    slices: type[Slices] = Slices
+
 
 ResponseT = TypeVar("ResponseT")
 

@@ -11,22 +11,111 @@ records: the partition is `is_recovering` until its leader has written its first
 # docs/decisions/0014-whole-logs.md
 """
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from quorumlog.metadata_quorum.controller import min_insync_replicas
-from quorumlog.metadata_quorum.controller.log_evidence import LogEvidence
+from quorumlog.metadata_quorum.controller_client import LogReport
 from quorumlog.metadata_quorum.image.features import LEVEL_OF_LAST_KNOWN_ELR, METADATA_FEATURE
 from quorumlog.metadata_quorum.image.model import BrokerImage, PartitionImage
-from quorumlog.metadata_quorum.image.partition_change import Directories, kept_directories
 from quorumlog.metadata_quorum.image.partitions_by_broker import Place
 from quorumlog.metadata_quorum.image.records import PartitionChange
-from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.metadata_quorum.image.replay import ClusterReplay, Directories, kept_directories
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.settings.kinds import text_of
 from quorumlog.settings.topics import TopicConfig
-from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, PartitionIndex, TopicId
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, PartitionIndex, TopicId
+
+
+class _Noted(NamedTuple):
+    """A report with the broker epoch of its process and the leader epoch of the partition."""
+
+    broker_epoch: int
+    leader_epoch: Epoch
+    report: LogReport
+
+
+class LogEvidence:
+    """Brokers' reports of their logs for partitions whose ISR and ELR are empty.
+
+    No replica is then known to hold all committed records, so the logs decide: the longest intact
+    log wins, by last leader epoch, then end offset, as in Raft (5.4.1). There is no election until
+    every replica of the last known ELR has reported: a missing one may hold more records. Soft
+    state: a new controller starts without, and the brokers report again. Source: KIP-966, Unclean
+    Recovery ("Balanced"), which Apache Kafka has not built.
+    """
+
+    def __init__(self, cluster: ClusterReplay) -> None:
+        self._cluster: Final = cluster
+        self._noted: Final[dict[Place, dict[BrokerId, _Noted]]] = {}
+
+    def note(
+        self, broker_id: BrokerId, broker_epoch: int, partition: PartitionImage, report: LogReport
+    ) -> None:
+        """Record a report about a partition."""
+        at = Place(report.topic_id, report.partition)
+        noted = _Noted(broker_epoch, partition.leader_epoch, report)
+        self._noted.setdefault(at, {})[broker_id] = noted
+
+    def forget(self, at: Place) -> None:
+        """Drop the reports about a partition that has a leader, or was deleted."""
+        self._noted.pop(at, None)
+
+    def forget_topic(self, topic_id: TopicId) -> None:
+        """Drop the reports about the partitions of a deleted topic."""
+        for at in [at for at in self._noted if at.topic_id == topic_id]:
+            self.forget(at)
+
+    def best(
+        self, at: Place, partition: PartitionImage, candidates: Set[BrokerId]
+    ) -> BrokerId | None:
+        """Return the candidate with the longest reported log; None: no report."""
+        reports = self._reports(at, partition)
+        ordered = [one for one in partition.replicas if one in candidates and one in reports]
+        return max(ordered, key=lambda one: _length(reports[one]), default=None)
+
+    def decided(
+        self,
+        at: Place,
+        partition: PartitionImage,
+        last_known_elr: Set[BrokerId],
+        candidates: Set[BrokerId],
+    ) -> BrokerId:
+        """Return the replica to elect without an operator's permission, or NO_LEADER.
+
+        NO_LEADER until all of the last known ELR are candidates and have reported, and if all their
+        logs are damaged: records are lost for a reason other than a loss of power.
+        """
+        reports = self._reports(at, partition)
+        if not last_known_elr <= candidates & reports.keys():
+            return NO_LEADER
+        if not any(reports[one].is_whole for one in last_known_elr):
+            return NO_LEADER
+        best = self.best(at, partition, candidates)
+        return NO_LEADER if best is None else best
+
+    def damage(self, at: Place, partition: PartitionImage) -> list[LogReport]:
+        """Return the reports of the last known ELR if all its replicas report damage, or none."""
+        reports = self._reports(at, partition)
+        found = [reports[one] for one in partition.last_known_elr if one in reports]
+        is_all = len(found) == len(partition.last_known_elr)
+        return found if is_all and not any(report.is_whole for report in found) else []
+
+    def _reports(self, at: Place, partition: PartitionImage) -> Mapping[BrokerId, LogReport]:
+        """Return the reports in this leader epoch, of processes that are still registered."""
+        brokers = self._cluster.brokers
+        return {
+            broker_id: noted.report
+            for broker_id, noted in self._noted.get(at, {}).items()
+            if noted.leader_epoch == partition.leader_epoch
+            and broker_id in brokers
+            and brokers[broker_id].broker_epoch == noted.broker_epoch
+        }
+
+
+def _length(report: LogReport) -> tuple[int, int]:
+    return report.last_epoch, report.log_end_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +151,13 @@ def assignment_of(partition: PartitionImage) -> Assignment:
     return Assignment(partition.replicas, partition.adding_replicas, partition.removing_replicas)
 
 
+@dataclass(eq=False)
 class PartitionChanges:
     """Makes the records of partition changes; changes no state."""
 
-    def __init__(
-        self, cluster: ClusterReplay, settings: ControllerSettings, evidence: LogEvidence
-    ) -> None:
-        self._cluster: Final = cluster
-        self._settings: Final = settings
-        self._evidence: Final = evidence
+    _cluster: ClusterReplay
+    _settings: ControllerSettings
+    _evidence: LogEvidence
 
     @property
     def has_last_known_elr(self) -> bool:

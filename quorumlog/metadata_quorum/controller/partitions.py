@@ -7,8 +7,9 @@ KIP-460 (ElectLeaders).
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
@@ -18,7 +19,7 @@ from quorumlog.metadata_quorum.controller.partition_changes import (
     PartitionChanges,
     can_use_log,
 )
-from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_named
+from quorumlog.metadata_quorum.controller.refusals import check_named
 from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
     AssignmentReply,
@@ -30,10 +31,9 @@ from quorumlog.metadata_quorum.controller.requests import (
 )
 from quorumlog.metadata_quorum.controller_client import ElectionResult, IsrProposal, IsrResult
 from quorumlog.metadata_quorum.image.model import PartitionImage
-from quorumlog.metadata_quorum.image.partition_change import changed
 from quorumlog.metadata_quorum.image.partitions_by_broker import Place
 from quorumlog.metadata_quorum.image.records import PartitionChange
-from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.metadata_quorum.image.replay import ClusterReplay, changed
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, PartitionIndex, TopicId
 
@@ -49,12 +49,12 @@ class Departure(NamedTuple):
     is_whole: bool
 
 
+@dataclass(eq=False)
 class PartitionDecisions:
     """Decides about partitions; changes no state."""
 
-    def __init__(self, cluster: ClusterReplay, changes: PartitionChanges) -> None:
-        self._cluster: Final = cluster
-        self._changes: Final = changes
+    _cluster: ClusterReplay
+    _changes: PartitionChanges
 
     def decide_departure(
         self,
@@ -151,13 +151,10 @@ class PartitionDecisions:
     def decide_requested(self, request: ElectLeaders) -> Decision[ElectionResults]:
         """Elect preferred leaders that are in sync; a result per partition.
 
-        Unclean: for a partition without a leader, elect one of its active replicas.
+        Unclean: for a partition without a leader, elect one of its active replicas. Raises
+        TopicRefused: there are too many partitions.
         """
-        try:
-            check_named(len(request.partitions), "partitions")
-        except TopicRefused as refusal:
-            refused = tuple(map(refusal.election_result_of, request.partitions))
-            return Decision(response=ElectionResults(results=refused))
+        check_named(len(request.partitions), "partitions")
         active = active_brokers(self._cluster)
         outcomes: dict[tuple[str, int], tuple[PartitionChange | None, ElectionResult]] = {}
         for at in request.partitions:
@@ -239,7 +236,9 @@ class PartitionDecisions:
             place = (proposal.topic_id, proposal.partition)
             located = self.find(Place(*place))
             if place in seen or located is None:
-                results.append(_refused(proposal, _absence(place in seen)))
+                is_repeated = place in seen
+                absence = ErrorCode.INVALID_REQUEST if is_repeated else ErrorCode.UNKNOWN_TOPIC_ID
+                results.append(_refused(proposal, absence))
                 continue
             seen.add(place)
             refusal = self._refusal(located.partition, request.broker_id, proposal)
@@ -358,10 +357,6 @@ def _holders(partition: PartitionImage) -> set[BrokerId]:
     return {*partition.isr, *partition.elr} or {*partition.last_known_elr}
 
 
-def _absence(is_repeated: bool) -> ErrorCode:
-    return ErrorCode.INVALID_REQUEST if is_repeated else ErrorCode.UNKNOWN_TOPIC_ID
-
-
 def _new_partition_epoch(located: Located) -> PartitionChange:
     """Return the record that voids every copy of a refused proposal.
 
@@ -381,10 +376,9 @@ def _not_elected(at: tuple[str, int], error_code: ErrorCode, message: str | None
 
 
 def _elected(at: tuple[str, int], partition: PartitionImage) -> ElectionResult:
-    leader_epoch = Epoch(partition.leader_epoch + 1)
-    topic, index = at
+    (topic, index), epoch = at, Epoch(partition.leader_epoch + 1)
     return ElectionResult(
-        topic=topic, partition=index, error_code=ErrorCode.NONE, leader_epoch=leader_epoch
+        topic=topic, partition=index, error_code=ErrorCode.NONE, leader_epoch=epoch
     )
 
 

@@ -7,6 +7,7 @@ replicas with all committed records. Source: KIP-455.
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.metadata_quorum.controller.assignments import replicas_problem
@@ -33,20 +34,16 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, PartitionIndex
 _NOTHING_TO_CANCEL: Final = "No partition reassignment is in progress."
 
 
+@dataclass(eq=False)
 class ReassignmentDecisions:
     """Decides about reassignments; changes no state."""
 
-    def __init__(self, cluster: ClusterReplay, changes: PartitionChanges) -> None:
-        self._cluster: Final = cluster
-        self._changes: Final = changes
+    _cluster: ClusterReplay
+    _changes: PartitionChanges
 
     def decide(self, request: AlterReassignments) -> Decision[ReassignmentResults]:
-        """Start, change or cancel reassignments; a result per partition."""
-        try:
-            check_named(len(request.wanted), "partitions")
-        except TopicRefused as refusal:
-            whole = tuple(map(refusal.reassignment_result_of, request.wanted))
-            return Decision(response=ReassignmentResults(results=whole))
+        """Start, change or cancel; a result per partition. Raises TopicRefused: too many."""
+        check_named(len(request.wanted), "partitions")
         counts = Counter((wanted.topic, wanted.partition) for wanted in request.wanted)
         records: list[PartitionChange] = []
         results = []

@@ -7,17 +7,51 @@ decisions run on the active controller's event loop and block other requests.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, TypeVar, assert_never
 
-from quorumlog.metadata_quorum.cluster_changes import Outcome
-from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.cluster_changes import (
+    ClusterChange,
+    ConfigChanges,
+    ConfigResult,
+    Outcome,
+    Outcomes,
+    parts_of,
+    refused,
+)
+from quorumlog.metadata_quorum.controller.requests import (
+    AllocateProducerIds,
+    AlterConfigs,
+    AlterPartitions,
+    AlterReassignments,
+    AssignmentReply,
+    AssignReplicas,
+    ConfigResults,
+    ControllerRequest,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    ElectionResults,
+    ElectLeaders,
+    FindTopics,
+    IsrResults,
+    ProducerIdsReply,
+    ReassignmentResults,
+    ReportLogs,
+    ReportReply,
+    TopicResults,
+    UserRequest,
+)
 from quorumlog.metadata_quorum.controller_client import (
     NAMED_PER_REQUEST_MAX,
+    BrokerHeartbeat,
+    BrokerRegistration,
     ElectionResult,
+    HeartbeatReply,
     NewPartitions,
     NewTopic,
     Reassignment,
     ReassignmentResult,
+    RegistrationReply,
     TopicResult,
 )
 from quorumlog.metadata_quorum.image.records import MetadataRecord
@@ -32,7 +66,7 @@ RECORDS_PER_REQUEST_MAX: Final = 10_000
 
 
 class TopicRefused(Exception):
-    """The refusal of a request for one topic; it becomes the topic's result."""
+    """The refusal of a request, or of one topic in it; it becomes a result."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -129,3 +163,62 @@ def decide_each(
         records += new_records
         results.append(result)
     return tuple(records), tuple(results)
+
+
+_BUG: Final = TopicRefused(
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    "The controller could not decide this request; see the controller's log",
+)
+
+
+def failure_response(request: ControllerRequest, refusal: TopicRefused = _BUG) -> object:
+    """Return the response to `request`, of its own type, with the code and message of `refusal`.
+
+    So after a bug the caller gets UNKNOWN_SERVER_ERROR at once, and does not retry at this
+    controller and then at the next.
+    """
+    response: object
+    code = refusal.error_code
+    match request:
+        case BrokerRegistration():
+            response = RegistrationReply(error_code=code, error_message=str(refusal))
+        case BrokerHeartbeat():
+            response = HeartbeatReply(error_code=code)
+        case AlterPartitions():
+            response = IsrResults(error_code=code)
+        case AssignReplicas():
+            response = AssignmentReply(error_code=code)
+        case ReportLogs():
+            response = ReportReply(error_code=code)
+        case AllocateProducerIds():
+            response = ProducerIdsReply(error_code=code)
+        case _:
+            response = _response_to_a_user(request, refusal)
+    return response
+
+
+def _response_to_a_user(request: UserRequest, refusal: TopicRefused) -> object:
+    response: object
+    if isinstance(request, ClusterChange):
+        outcome = refused(refusal.error_code, str(refusal))
+        return Outcomes(results=(outcome,) * parts_of(request))
+    match request:
+        case CreateTopics() | CreatePartitions():
+            topics = tuple(refusal.result_of(topic.name) for topic in request.topics)
+            response = TopicResults(results=topics)
+        case FindTopics(names=names):
+            response = TopicResults(results=tuple(map(refusal.result_of, names)))
+        case DeleteTopics(topic_ids=topic_ids):
+            response = TopicResults(results=tuple(map(refusal.result_by_id, topic_ids)))
+        case AlterConfigs(topics=altered):
+            configs = tuple(refusal.config_result_of(topic.name) for topic in altered)
+            response = ConfigResults(results=configs)
+        case ElectLeaders(partitions=partitions):
+            elections = tuple(map(refusal.election_result_of, partitions))
+            response = ElectionResults(results=elections)
+        case AlterReassignments(wanted=wanted):
+            reassignments = tuple(map(refusal.reassignment_result_of, wanted))
+            response = ReassignmentResults(results=reassignments)
+        case _:
+            assert_never(request)
+    return response

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from quorumlog.metadata_quorum.cluster_changes import ClusterChange
-from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.cluster_changes import ClusterChange, ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,

@@ -1,15 +1,15 @@
-"""Creates, finds and deletes topics.
+"""Creates, finds, deletes and grows topics.
 
 It refuses, with Kafka's codes and in Kafka's order: bad or clashing names, existing topics, bad
-configurations, invalid counts, assignments to unregistered brokers.
-Sources: KIP-4 (admin requests), KIP-464 (-1 means the default), KIP-516 (a topic is deleted by its
-id), KAFKA-14996 (a request too big for one batch is refused: it would crash one controller after
-another).
+configurations, invalid counts, counts that are no increase, assignments to unregistered brokers.
+Sources: KIP-4 (admin requests), KIP-195 (more partitions), KIP-464 (-1 means the default), KIP-516
+(a topic is deleted by its id), KAFKA-14996 (a request too big for one batch is refused: it would
+crash one controller after another).
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from quorumlog.metadata_quorum.controller.assignments import Assignments, Replicas
 from quorumlog.metadata_quorum.controller.configs import config_records, configs_error
@@ -22,13 +22,15 @@ from quorumlog.metadata_quorum.controller.refusals import (
     unknown_topic,
 )
 from quorumlog.metadata_quorum.controller.requests import (
+    CreatePartitions,
     CreateTopics,
     Decision,
     DeleteTopics,
     FindTopics,
     TopicResults,
 )
-from quorumlog.metadata_quorum.controller_client import NewTopic, TopicResult
+from quorumlog.metadata_quorum.controller_client import NewPartitions, NewTopic, TopicResult
+from quorumlog.metadata_quorum.image.model import PartitionImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord, RemoveTopic, Topic
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -37,29 +39,22 @@ from quorumlog.wire.codec.identifiers import TopicId
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC, topic_name_error
 
 
+@dataclass(eq=False)
 class TopicDecisions:
-    """Decides about topics; changes no state. `random_bytes(n)` returns n random bytes."""
+    """Decides about topics; changes no state. `random_bytes(n)` returns n random bytes.
 
-    def __init__(
-        self,
-        cluster: ClusterReplay,
-        settings: ControllerSettings,
-        assignments: Assignments,
-        random_bytes: Callable[[int], bytes],
-    ) -> None:
-        self._cluster: Final = cluster
-        self._settings: Final = settings
-        self._assignments: Final = assignments
-        self._random_bytes: Final = random_bytes
+    Every method raises TopicRefused for a request that is too large: it is refused whole.
+    """
+
+    _cluster: ClusterReplay
+    _settings: ControllerSettings
+    _assignments: Assignments
+    _random_bytes: Callable[[int], bytes]
 
     def decide_create(self, request: CreateTopics) -> Decision[TopicResults]:
         """Create the valid topics; a result per topic, in the order of the request."""
-        try:
-            check_named(len(request.topics))
-            check_partitions(sum(map(self._wanted_partitions, request.topics)))
-        except TopicRefused as refusal:
-            whole = tuple(refusal.result_of(topic.name) for topic in request.topics)
-            return Decision(response=TopicResults(results=whole))
+        check_named(len(request.topics))
+        check_partitions(sum(map(self._wanted_partitions, request.topics)))
         taken = {name.replace(".", "_"): name for name in self._cluster.topic_names()}
 
         def create(topic: NewTopic, written: int) -> tuple[list[MetadataRecord], TopicResult]:
@@ -78,11 +73,7 @@ class TopicDecisions:
 
     def decide_find(self, request: FindTopics) -> Decision[TopicResults]:
         """Return the id of each name: a result per name, in the order of the request."""
-        try:
-            check_named(len(request.names))
-        except TopicRefused as refusal:
-            whole = tuple(map(refusal.result_of, request.names))
-            return Decision(response=TopicResults(results=whole))
+        check_named(len(request.names))
         return Decision(response=TopicResults(results=tuple(map(self._find, request.names))))
 
     def _find(self, name: str) -> TopicResult:
@@ -96,11 +87,7 @@ class TopicDecisions:
 
         By id alone: a newer topic with the same name stays (KIP-516).
         """
-        try:
-            check_named(len(request.topic_ids))
-        except TopicRefused as refusal:
-            whole = tuple(map(refusal.result_by_id, request.topic_ids))
-            return Decision(response=TopicResults(results=whole))
+        check_named(len(request.topic_ids))
         counts = Counter(request.topic_ids)
         records: list[MetadataRecord] = []
         results = []
@@ -190,6 +177,54 @@ class TopicDecisions:
         self._assignments.check(assignments, len(assignments[0]))
         return assignments
 
+    def decide_create_partitions(self, request: CreatePartitions) -> Decision[TopicResults]:
+        """Add partitions to the valid topics; a result per topic, in the order of the request."""
+        check_named(len(request.topics))
+        check_partitions(sum(map(self._added, request.topics)))
+        records, results = decide_each(
+            request.topics,
+            lambda topic, _: self._grow(topic),
+            TopicRefused.result_of,
+            twice="Duplicate topic name.",
+        )
+        return Decision(
+            response=TopicResults(results=results), records=() if request.validate_only else records
+        )
+
+    def _added(self, topic: NewPartitions) -> int:
+        return max(0, topic.count - self._cluster.partition_count(topic.name))
+
+    def _grow(self, topic: NewPartitions) -> tuple[list[MetadataRecord], TopicResult]:
+        topic_id, first = self._cluster.topic_id(topic.name), self._cluster.partition(topic.name, 0)
+        if topic_id is None or first is None:
+            raise unknown_topic()
+        existing = self._cluster.partition_count(topic.name)
+        _check_increase(topic, existing)
+        assignments = self._assign(topic, existing, first)
+        result = TopicResult(
+            name=topic.name,
+            error_code=ErrorCode.NONE,
+            topic_id=topic_id,
+            partitions=topic.count,
+            replication_factor=len(first.replicas),
+        )
+        return self._assignments.records(topic_id, assignments, first_partition=existing), result
+
+    def _assign(
+        self, topic: NewPartitions, existing: int, first: PartitionImage
+    ) -> Sequence[Replicas]:
+        added, replication_factor = topic.count - existing, len(first.replicas)
+        if topic.assignments is None:
+            return self._assignments.place(added, replication_factor, first_partition=existing)
+        if len(topic.assignments) != added:
+            raise TopicRefused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {added} additional partition(s), but "
+                f"{len(topic.assignments)} assignment(s) were specified.",
+            )
+        self._assignments.check(topic.assignments, replication_factor, first_partition=existing)
+        return topic.assignments
+
     def _new_topic_id(self) -> TopicId:
         """Draw a version 4 UUID; its base64 text has no leading dash, and KRaft reserves none."""
         while True:
@@ -207,3 +242,16 @@ def _count(asked: int, default: int, error_code: ErrorCode, what: str) -> int:
     if asked <= 0:
         raise TopicRefused(error_code, f"{what} was set to an invalid non-positive value.")
     return asked
+
+
+def _check_increase(topic: NewPartitions, existing: int) -> None:
+    if topic.count == existing:
+        raise TopicRefused(
+            ErrorCode.INVALID_PARTITIONS, f"Topic already has {existing} partition(s)."
+        )
+    if topic.count < existing:
+        raise TopicRefused(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {existing} partition(s); "
+            f"{topic.count} would not be an increase.",
+        )

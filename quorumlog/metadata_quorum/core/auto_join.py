@@ -37,16 +37,13 @@ class AutoJoin:
             self._asked = self._due_ms = None
             return
         if self._asked is not type(request) or self._due_ms is None:
-            self._asked, self._due_ms = type(request), state.now_ms + self._patience_ms(request)
+            # DEVIATION: Kafka's controllers wait before they join, too.
+            # docs/decisions/0001-voter-changes.md
+            wait_ms = self._interval_ms if isinstance(request, UpdateVoterRequest) else 0
+            self._asked, self._due_ms = type(request), state.now_ms + wait_ms
         if self._due_ms <= state.now_ms:
             self._due_ms = state.now_ms + self._interval_ms
             state.send(state.leader_id, request)
-
-    def _patience_ms(self, request: VoterChangeRequest) -> int:
-        """Return the wait before the first request."""
-        # DEVIATION: Kafka's controllers wait before they join, too: they have no vote until then.
-        # docs/decisions/0001-voter-changes.md
-        return self._interval_ms if isinstance(request, UpdateVoterRequest) else 0
 
     @property
     def _interval_ms(self) -> int:
@@ -56,13 +53,11 @@ class AutoJoin:
         state = self._state
         if state.kraft_version == 0 or state.directory_id is None or not state.address:
             return None
-        match role:
-            case Follower(has_fetched=True, is_leader_gone=False) if state.is_voter:
-                return self._update(state.directory_id)
-            case Follower(has_fetched=True, is_leader_gone=False) if self._may_join():
-                return self._join(state.directory_id)
-            case _:
-                return None
+        if not isinstance(role, Follower) or not role.has_fetched or role.is_leader_gone:
+            return None
+        if state.is_voter:
+            return self._update(state.directory_id)
+        return self._join(state.directory_id) if self._may_join() else None
 
     def _may_join(self) -> bool:
         """Whether this node may request to join now: a leader makes one change at a time."""

@@ -5,7 +5,7 @@ a live leader refuses every pre-vote. Sources: KIP-595 (Vote), KIP-996 (pre-vote
 """
 
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import dataclass
 
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.leadership import Leadership
@@ -24,12 +24,12 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
 
 
+@dataclass(eq=False)
 class Elections:
     """The rules of elections. A candidate that wins hands over to `Leadership`."""
 
-    def __init__(self, state: QuorumState, leadership: Leadership) -> None:
-        self._state: Final = state
-        self._leadership: Final = leadership
+    _state: QuorumState
+    _leadership: Leadership
 
     # --- vote requests from peers ---
 
@@ -149,13 +149,10 @@ class Elections:
         """
         # DEVIATION: Kafka waits out the election timeout.
         # docs/decisions/0003-elections.md
-        match role:
-            case Prospective(ballot=ballot) if voter in ballot.refused - ballot.asked_again:
-                ballot.asked_again.add(voter)
-                ballot.refused.discard(voter)
-                self._ask(role, voter)
-            case _:
-                pass
+        if isinstance(role, Prospective) and voter in role.ballot.refused - role.ballot.asked_again:
+            role.ballot.asked_again.add(voter)
+            role.ballot.refused.discard(voter)
+            self._ask(role, voter)
 
     # --- vote requests to peers ---
 
@@ -219,25 +216,18 @@ class Elections:
                 return
         elif not isinstance(state.role, Prospective):
             return  # only pre-votes get responses from an older epoch
-        match state.role:
-            case Prospective(ballot=ballot) | Candidate(ballot=ballot):
-                voter = ballot.asked.pop(event.request_id, None)
-                if voter is None:
-                    return
-                is_granted = response.error_code is ErrorCode.NONE and response.vote_granted
-                (ballot.granted if is_granted else ballot.refused).add(voter)
-            case _:
-                pass
+        role = state.role
+        if isinstance(role, Prospective | Candidate) and event.request_id in role.ballot.asked:
+            is_granted = response.error_code is ErrorCode.NONE and response.vote_granted
+            voters = role.ballot.granted if is_granted else role.ballot.refused
+            voters.add(role.ballot.asked.pop(event.request_id))
 
     def handle_request_failed(self, request_id: int) -> None:
         """Schedule the request again, if it was one for a vote."""
-        match self._state.role:
-            case Prospective(ballot=ballot) | Candidate(ballot=ballot) if (
-                request_id in ballot.asked
-            ):
-                ballot.ask_again_ms[ballot.asked.pop(request_id)] = self._state.retry_ms()
-            case _:
-                pass
+        role = self._state.role
+        if isinstance(role, Prospective | Candidate) and request_id in role.ballot.asked:
+            voter = role.ballot.asked.pop(request_id)
+            role.ballot.ask_again_ms[voter] = self._state.retry_ms()
 
     # --- deadlines, and the count ---
 

@@ -50,13 +50,7 @@ class Followership:
             state.learn(request.leader_epoch, request.leader_id, address)
             if isinstance(state.role, Prospective):  # it stood although the leader is alive
                 state.become_follower(state.leader_epoch, state.leader_id)
-        response = BeginQuorumEpochResponse(
-            error_code=error_code,
-            leader_id=state.leader_id,
-            leader_epoch=state.leader_epoch,
-            leader_address=state.leader_address,
-        )
-        state.emit(effects.SendResponse(request_id=request_id, response=response))
+        self._answer(request_id, BeginQuorumEpochResponse, error_code)
 
     def handle_end_quorum_epoch(self, request_id: int, request: EndQuorumEpochRequest) -> None:
         """Schedule an election after the leader resigned: sooner if it prefers this voter."""
@@ -64,16 +58,23 @@ class Followership:
         error_code = self._leader_refusal(request.leader_id, request.leader_epoch)
         if error_code is ErrorCode.NONE:
             state.learn(request.leader_epoch, request.leader_id)
-            match state.role:
-                case Follower() as role:
-                    # DEVIATION: Kafka's followers refuse pre-votes until they stand themselves.
-                    # docs/decisions/0003-elections.md
-                    role.is_leader_gone = True
-                    wait_ms = self._successor_wait_ms(request.preferred_candidates)
-                    role.fetch_deadline_ms = min(role.fetch_deadline_ms, state.now_ms + wait_ms)
-                case _:
-                    pass
-        response = EndQuorumEpochResponse(
+            role = state.role
+            if isinstance(role, Follower):
+                # DEVIATION: Kafka's followers refuse pre-votes until they stand themselves.
+                # docs/decisions/0003-elections.md
+                role.is_leader_gone = True
+                wait_ms = self._successor_wait_ms(request.preferred_candidates)
+                role.fetch_deadline_ms = min(role.fetch_deadline_ms, state.now_ms + wait_ms)
+        self._answer(request_id, EndQuorumEpochResponse, error_code)
+
+    def _answer(
+        self,
+        request_id: int,
+        kind: type[BeginQuorumEpochResponse | EndQuorumEpochResponse],
+        error_code: ErrorCode,
+    ) -> None:
+        state = self._state
+        response = kind(
             error_code=error_code,
             leader_id=state.leader_id,
             leader_epoch=state.leader_epoch,
@@ -112,15 +113,12 @@ class Followership:
         # docs/decisions/0003-elections.md
         state = self._state
         is_enabled = state.settings.controller_quorum_dead_process_notice_enable
-        match role:
-            case Follower() if is_enabled and event.node_id == state.leader_id:
-                role.is_leader_gone = True
-                if not state.takes_part:
-                    self._fetch_elsewhere(role)
-                elif role.notice_deadline_ms is None:
-                    role.notice_deadline_ms = state.now_ms + self._stagger_ms()
-            case _:
-                pass
+        if isinstance(role, Follower) and is_enabled and event.node_id == state.leader_id:
+            role.is_leader_gone = True
+            if not state.takes_part:
+                self._fetch_elsewhere(role)
+            elif role.notice_deadline_ms is None:
+                role.notice_deadline_ms = state.now_ms + self._stagger_ms()
 
     def _stagger_ms(self) -> int:
         state = self._state
@@ -153,15 +151,12 @@ class Followership:
 
     def _maybe_give_up_leader(self, role: Unattached | Follower) -> None:
         """Make a node that cannot stand fetch from other voters when its leader is silent."""
-        match role:
-            case Follower(fetch_deadline_ms=deadline_ms) if (
-                not self._state.takes_part and deadline_ms <= self._state.now_ms
-            ):
-                role.fetch_deadline_ms = self._state.new_fetch_deadline_ms()
-                role.is_leader_gone = True
-                self._fetch_elsewhere(role)
-            case _:
-                pass
+        if not isinstance(role, Follower) or self._state.takes_part:
+            return
+        if role.fetch_deadline_ms <= self._state.now_ms:
+            role.fetch_deadline_ms = self._state.new_fetch_deadline_ms()
+            role.is_leader_gone = True
+            self._fetch_elsewhere(role)
 
     def _fetch_elsewhere(self, role: Follower) -> None:
         role.fetch_id, role.fetch_after_ms = None, self._state.now_ms
@@ -239,84 +234,55 @@ class Followership:
 
     def handle_request_failed(self, role: Role, request_id: int) -> None:
         """Schedule another fetch, if the failed request was the fetch in progress."""
-        match role:
-            case Unattached(fetch_id=fetch_id) | Follower(fetch_id=fetch_id) if (
-                fetch_id == request_id
-            ):
-                role.fetch_id = None
-                self._fetch_again_later(role)
-            case _:
-                pass
+        if isinstance(role, Unattached | Follower) and role.fetch_id == request_id:
+            role.fetch_id = None
+            self._fetch_again_later(role)
 
     def handle_fetch_response(
         self, role: Role, event: events.ResponseReceived, response: FetchResponse
     ) -> None:
         """Append or truncate; ignore the response to an earlier fetch."""
-        match role:
-            case Unattached(fetch_id=fetch_id) | Follower(fetch_id=fetch_id) if (
-                fetch_id == event.request_id
-            ):
-                role.fetch_id = None
-                is_usable = self._use_fetch_response(event, response)
-                self._note_fetched(role, self._state.role, response, is_usable=is_usable)
-            case _:
-                pass
+        if isinstance(role, Unattached | Follower) and role.fetch_id == event.request_id:
+            role.fetch_id = None
+            is_usable = self._use_fetch_response(event, response)
+            if self._is_follower_after(role, is_usable=is_usable):
+                self._state.advance_high_watermark(self._committed_here(response))
+                self._maybe_take_part(response)
 
     def handle_fetch_snapshot_response(
         self, role: Role, event: events.ResponseReceived, response: FetchSnapshotResponse
     ) -> None:
         """Write the bytes to the draft; ignore the response to an earlier fetch."""
-        match role:
-            case Unattached(fetch_id=fetch_id) | Follower(fetch_id=fetch_id) if (
-                fetch_id == event.request_id
-            ):
-                role.fetch_id = None
-                is_usable = self._snapshots.use(event, response)
-                match self._state.role:
-                    case Follower() as follower if is_usable:
-                        follower.has_fetched, follower.is_leader_gone = True, False
-                        self._fruitless_fetches = 0
-                        follower.notice_deadline_ms = None
-                        follower.fetch_deadline_ms = self._state.new_fetch_deadline_ms()
-                    case _ if self._state.role is role:
-                        self._fetch_again_later(role)
-                    case _:
-                        pass
-            case _:
-                pass
+        if isinstance(role, Unattached | Follower) and role.fetch_id == event.request_id:
+            role.fetch_id = None
+            self._is_follower_after(role, is_usable=self._snapshots.use(event, response))
 
     def handle_snapshot_checked(self, role: Role, event: events.SnapshotChecked) -> None:
         """Install a whole snapshot; otherwise fetch from the leader again, later."""
         self._state.log.is_checking = False
-        match role:
-            case Follower(download=Download(snapshot_id=snapshot_id)) if (
-                snapshot_id == event.snapshot_id
-            ):
-                role.download = None
-                self._fetch_elsewhere(role)  # the pending response belongs to the finished download
-                role.fetch_deadline_ms = self._state.new_fetch_deadline_ms()
-                if event.is_whole:
-                    self._snapshots.install(event.snapshot_id, event.voters)
-                else:
-                    self._fetch_again_later(role)
-            case _:
-                pass
+        if not isinstance(role, Follower) or role.download is None:
+            return
+        if role.download.snapshot_id == event.snapshot_id:
+            role.download = None
+            self._fetch_elsewhere(role)  # the pending response belongs to the finished download
+            role.fetch_deadline_ms = self._state.new_fetch_deadline_ms()
+            if event.is_whole:
+                self._snapshots.install(event.snapshot_id, event.voters)
+            else:
+                self._fetch_again_later(role)
 
-    def _note_fetched(
-        self, before: Unattached | Follower, role: Role, response: FetchResponse, *, is_usable: bool
-    ) -> None:
-        match role:
-            case Follower() if is_usable:
-                role.has_fetched, role.is_leader_gone = True, False
-                self._fruitless_fetches = 0
-                role.notice_deadline_ms = None
-                role.fetch_deadline_ms = self._state.new_fetch_deadline_ms()
-                self._state.advance_high_watermark(self._committed_here(response))
-                self._maybe_take_part(response)
-            case _ if role is before:
-                self._fetch_again_later(before)
-            case _:
-                pass
+    def _is_follower_after(self, before: Unattached | Follower, *, is_usable: bool) -> bool:
+        """Note the outcome of a fetch; return whether it succeeded, and this node follows."""
+        role = self._state.role
+        if isinstance(role, Follower) and is_usable:
+            role.has_fetched, role.is_leader_gone = True, False
+            self._fruitless_fetches = 0
+            role.notice_deadline_ms = None
+            role.fetch_deadline_ms = self._state.new_fetch_deadline_ms()
+            return True
+        if role is before:
+            self._fetch_again_later(before)
+        return False
 
     def _maybe_take_part(self, response: FetchResponse) -> None:
         """Let a new voter vote once it durably holds all records that the leader has committed."""
@@ -392,11 +358,7 @@ class Followership:
 
     def deadlines(self, role: Role) -> Iterator[int]:
         """Yield the times at which these rules are due, in ms."""
-        match role:
-            case Unattached() | Follower():
-                if isinstance(role, Follower) and not self._state.takes_part:
-                    yield role.fetch_deadline_ms
-                if self._may_fetch(role):
-                    yield role.fetch_after_ms
-            case _:
-                pass
+        if isinstance(role, Follower) and not self._state.takes_part:
+            yield role.fetch_deadline_ms
+        if isinstance(role, Unattached | Follower) and self._may_fetch(role):
+            yield role.fetch_after_ms

@@ -6,6 +6,7 @@ Raft 5.3, 5.4.2.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.invariants import require
@@ -31,12 +32,12 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Of
 OBSERVERS_MAX: Final = 1000  # in a leader's memory
 
 
+@dataclass(eq=False)
 class Leadership:
     """The rules of a leader, and of a leader that has resigned."""
 
-    def __init__(self, state: QuorumState, voter_changes: VoterChanges) -> None:
-        self._state: Final = state
-        self._voter_changes: Final = voter_changes
+    _state: QuorumState
+    _voter_changes: VoterChanges
 
     # --- the start ---
 
@@ -138,7 +139,9 @@ class Leadership:
                 state.emit(effects.SendResponse(request_id=request_id, response=response))
 
     def _serve_fetch(self, role: Leader, request_id: int, request: FetchRequest) -> None:
-        self._answer_those_of(role, request.replica_id)
+        for earlier_id, parked in list(role.parked.items()):
+            if parked.replica_id == request.replica_id:  # it has given that fetch up
+                self._complete(role, earlier_id)
         if self._is_below_start(request):
             response = self._fetch_response(role, snapshot_id=self._state.log.snapshot)
             self._state.emit(effects.AnswerFetch(request_id=request_id, response=response))
@@ -221,12 +224,6 @@ class Leadership:
             diverging_epoch=diverging_epoch,
             snapshot_id=snapshot_id,
         )
-
-    def _answer_those_of(self, role: Leader, replica_id: BrokerId) -> None:
-        """Answer the replica's earlier fetch, which the replica has given up."""
-        for request_id, parked in list(role.parked.items()):
-            if parked.replica_id == replica_id:
-                self._complete(role, request_id)
 
     def _complete(self, role: Leader, request_id: int) -> None:
         answer = effects.AnswerFetch(
@@ -311,12 +308,10 @@ class Leadership:
 
     def resign(self, role: Role) -> None:
         """Resign in this epoch, and let the follower with the highest fetch offset stand first."""
-        match role:
-            case Leader(followers=followers):
-                preferred = sorted(followers, key=lambda id_: (-followers[id_].fetch_offset, id_))
-                self._state.become(self.resigned(tuple(preferred)))
-            case _:
-                pass
+        if isinstance(role, Leader):
+            offsets = {voter: progress.fetch_offset for voter, progress in role.followers.items()}
+            preferred = sorted(offsets, key=lambda voter: (-offsets[voter], voter))
+            self._state.become(self.resigned(tuple(preferred)))
 
     def resigned(self, preferred_candidates: tuple[BrokerId, ...] = ()) -> Resigned:
         """Return the role of a node that has just resigned; the best successor comes first."""
@@ -348,13 +343,11 @@ class Leadership:
 
     def handle_end_quorum_epoch_outcome(self, request_id: int, *, has_answered: bool) -> None:
         """Schedule EndQuorumEpoch again for a voter that did not answer."""
-        match self._state.role:
-            case Resigned() as role if request_id in role.end_epoch_sent:
-                voter = role.end_epoch_sent.pop(request_id)
-                if not has_answered:
-                    role.end_epoch_due_ms[voter] = self._state.retry_ms()
-            case _:
-                pass
+        role = self._state.role
+        if isinstance(role, Resigned) and request_id in role.end_epoch_sent:
+            voter = role.end_epoch_sent.pop(request_id)
+            if not has_answered:
+                role.end_epoch_due_ms[voter] = self._state.retry_ms()
 
     def deadlines(self, role: Role) -> Iterator[int]:
         """Yield the times at which these rules are due, in ms."""

@@ -18,6 +18,7 @@ from quorumlog.metadata_quorum.core.events import Event
 from quorumlog.metadata_quorum.core.followership import Followership
 from quorumlog.metadata_quorum.core.leadership import Leadership
 from quorumlog.metadata_quorum.core.messages import (
+    NOBODY,
     AddVoterRequest,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -34,9 +35,9 @@ from quorumlog.metadata_quorum.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from quorumlog.metadata_quorum.core.quorum_checks import Before, check_quorum
 from quorumlog.metadata_quorum.core.quorum_state import QuorumState
 from quorumlog.metadata_quorum.core.roles import (
+    OBSERVER_ROLES,
     Candidate,
     Follower,
     Leader,
@@ -51,6 +52,62 @@ from quorumlog.metadata_quorum.core.start_role import StartRole
 from quorumlog.metadata_quorum.core.voter_changes import VoterChanges
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+Before = tuple[int, int, int, int]
+"""The state before the step: leader epoch, high watermark, leader and vote."""
+
+
+def check_quorum(state: QuorumState, leadership: Leadership, before: Before) -> None:
+    """Raise InvariantViolation with the number of the broken rule: see `Quorum`."""
+    log = state.log
+    epoch, high_watermark, leader_id, voted_id = before
+    is_rising = epoch <= state.leader_epoch and high_watermark <= log.high_watermark
+    require(is_rising, "1: the epoch and the high watermark never fall")
+    ends = max(log.high_watermark, log.flushed_offset)
+    require(ends <= log.end_offset, "2: committed and durable records are in the log")
+    is_held = log.start_offset <= log.high_watermark
+    require(is_held, "12: the records below the log's start are committed")
+    if epoch == state.leader_epoch:
+        require(leader_id in {NOBODY, state.leader_id}, "5: one leader in an epoch")
+        require(voted_id in {NOBODY, state.voted_id}, "5: one vote in an epoch")
+    require(log.last_epoch <= state.leader_epoch, "9: no record is of a newer epoch")
+    if not state.takes_part:
+        was_removed = state.kraft_version > 0 and isinstance(state.role, Leader | Resigned)
+        is_observing = isinstance(state.role, OBSERVER_ROLES) or was_removed
+        # A controller that became a mere broker keeps its vote as a former voter.
+        is_old_vote = (state.leader_epoch, state.voted_id) == state.restored_vote
+        may_have_vote = is_old_vote or state.directory_id is not None
+        gives_no_vote = state.voted_id == NOBODY or may_have_vote
+        require(is_observing and gives_no_vote, "11: an observer only follows")
+    _check_role(state, leadership)
+
+
+def _check_role(state: QuorumState, leadership: Leadership) -> None:
+    role = state.role
+    says_durable = False  # whether its messages claim a durable log
+    match role:
+        case Leader():
+            leadership.check_invariants(role)
+        case Resigned():
+            require(state.leader_id == state.node_id, "4: it led this epoch")
+        case Follower(fetch_id=fetch_id):
+            is_led = state.leader_id not in {NOBODY, state.node_id}
+            require(is_led, "4: a follower has another leader")
+            says_durable = state.members.flushes_log and fetch_id is not None
+        case Candidate():
+            is_free = state.voted_id == state.node_id and state.leader_id == NOBODY
+            require(is_free, "4: a candidate has its own vote and no leader")
+            says_durable = True
+        case Prospective():
+            require(state.leader_id != state.node_id, "4: it does not lead")
+            says_durable = True
+        case Unattached(fetch_id=fetch_id):
+            require(state.leader_id == NOBODY, "4: an unattached node has no leader")
+            says_durable = state.members.flushes_log and fetch_id is not None
+        case _:
+            assert_never(role)
+    is_true = state.log.is_durable or not says_durable
+    require(is_true, "10: a voter that fetches or stands has a durable log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,11 +270,8 @@ class Quorum:
     @property
     def resignation_pending(self) -> bool:
         """Whether this node has resigned, and a voter has not yet answered its EndQuorumEpoch."""
-        match self._state.role:
-            case Resigned(end_epoch_due_ms=due_ms, end_epoch_sent=sent):
-                return bool(due_ms or sent)
-            case _:
-                return False
+        role = self._state.role
+        return isinstance(role, Resigned) and bool(role.end_epoch_due_ms or role.end_epoch_sent)
 
     # --- a step ---
 
@@ -338,22 +392,17 @@ class Quorum:
                 self._followership.handle_fetch_response(role, event, response)
             case FetchSnapshotResponse() as response:
                 self._followership.handle_fetch_snapshot_response(role, event, response)
-            case BeginQuorumEpochResponse() as response:
-                self._learn(response)
-            case EndQuorumEpochResponse() as response:
-                self._learn(response)
-                self._leadership.handle_end_quorum_epoch_outcome(
-                    event.request_id, has_answered=True
-                )
-            case VoterChangeResponse() as response:
-                self._learn(response)
+            case (
+                BeginQuorumEpochResponse() | EndQuorumEpochResponse() | VoterChangeResponse()
+            ) as response:
+                epoch, leader_id = response.leader_epoch, response.leader_id
+                self._state.learn(epoch, leader_id, response.leader_address)
+                if isinstance(response, EndQuorumEpochResponse):
+                    self._leadership.handle_end_quorum_epoch_outcome(
+                        event.request_id, has_answered=True
+                    )
             case _:
                 assert_never(event.response)
-
-    def _learn(
-        self, response: BeginQuorumEpochResponse | EndQuorumEpochResponse | VoterChangeResponse
-    ) -> None:
-        self._state.learn(response.leader_epoch, response.leader_id, response.leader_address)
 
     def _do_what_is_due(self) -> None:
         """Perform the due actions of the role, and of each role that follows from it.
@@ -378,11 +427,8 @@ class Quorum:
                 case _:
                     assert_never(done)
         self._followership.maybe_flush()
-        match done:
-            case Unattached() | Follower():
-                self._followership.maybe_fetch(done)
-            case _:
-                pass
+        if isinstance(done, Unattached | Follower):
+            self._followership.maybe_fetch(done)
         self._auto_join.maybe_ask(self._state.role)
 
     def _handle_started(self, event: events.Started) -> None:

@@ -6,13 +6,13 @@ the configured voters are. Sources: Kafka's `QuorumState`; KIP-853.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects
 from quorumlog.metadata_quorum.core.effects import Effect
 from quorumlog.metadata_quorum.core.log_outline import LogOutline
-from quorumlog.metadata_quorum.core.membership import Membership
 from quorumlog.metadata_quorum.core.messages import (
     EPOCH_MAX,
     EPOCH_STEP_MAX,
@@ -38,6 +38,72 @@ from quorumlog.metadata_quorum.core.timeouts import Timeouts
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+
+@dataclass(eq=False)
+class Membership:
+    """The voters in force, by the log of one node, and whether this node is one of them (KIP-853).
+
+    At kraft.version 0 they are the configured voters, and a voter is an id. At 1 they are those of
+    the last Voters record, committed or not, and a voter is an id and a directory id.
+    """
+
+    _node_id: BrokerId
+    _directory_id: str | None
+    _configured: VoterSet
+    _log: LogOutline
+
+    @property
+    def kraft_version(self) -> int:
+        """0: the configured voters are in force; 1: the voters in the log."""
+        return 0 if self._log.voter_sets.last is None else 1
+
+    @property
+    def voter_set(self) -> VoterSet:
+        """The voters in force."""
+        return self._log.voter_sets.last or self._configured
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this node, with its directory, is a voter."""
+        return self.has(self._node_id, self._directory_id)
+
+    def has(self, node_id: BrokerId, directory_id: str | None) -> bool:
+        """Whether this replica is a voter. At kraft.version 0 the directory does not count."""
+        if self.kraft_version == 0:
+            return node_id in self.voter_set.ids
+        return self.voter_set.has_key(node_id, directory_id)
+
+    def directory_of(self, voter_id: BrokerId) -> str | None:
+        """Return the directory id of this voter; None: any directory counts."""
+        voter = self.voter_set.get(voter_id) if self.kraft_version else None
+        return None if voter is None else voter.directory_id
+
+    @property
+    def flushes_log(self) -> bool:
+        """Whether this node's fetches claim that its log is durable.
+
+        Those of a node that can become a voter do, too: the leader counts them from then on.
+        """
+        return self.is_voter or self._directory_id is not None
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether this node is a voter, or its removal may still be uncommitted.
+
+        Its log may be longer than those of all remaining voters: then no other node can be elected.
+        It does not count its own vote (Raft: Ongaro's dissertation, 4.2.2).
+        """
+        # DEVIATION: Kafka's voters no longer stand once they append their removal.
+        # docs/decisions/0001-voter-changes.md
+        if self.is_voter or self.kraft_version == 0:
+            return self.is_voter
+        sets, committed = self._log.voter_sets, self._log.known_committed
+        was_configured = sets.at(committed) is None and self._node_id in self._configured.ids
+        return was_configured or any(
+            voters.has_key(self._node_id, self._directory_id)
+            for voters in sets.may_be_in_force(committed)
+        )
 
 
 class QuorumState:
@@ -127,11 +193,8 @@ class QuorumState:
             return
         self._told_voters = voters
         self.emit(effects.VotersChanged(voters=voters))
-        match self.role:
-            case Follower() as role if not self.takes_part:
-                role.notice_deadline_ms = None  # it does not stand any more
-            case _:
-                pass
+        if isinstance(self.role, Follower) and not self.takes_part:
+            self.role.notice_deadline_ms = None  # it does not stand any more
 
     @property
     def leader_address(self) -> str:

@@ -5,7 +5,7 @@ whole log is dropped, and starts at the snapshot's end. It refuses a snapshot th
 its high watermark.
 """
 
-from typing import Final
+from dataclasses import dataclass
 
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects, events
@@ -20,14 +20,14 @@ from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 
+@dataclass(eq=False)
 class SnapshotDownloads:
     """The rules of a follower that fetches a snapshot.
 
     A download ends with its leader, epoch or snapshot; the next starts at position 0.
     """
 
-    def __init__(self, state: QuorumState) -> None:
-        self._state: Final = state
+    _state: QuorumState
 
     def maybe_begin(self, snapshot_id: SnapshotId) -> bool:
         """Begin to download the leader's snapshot; False: it is unusable, or unnecessary."""

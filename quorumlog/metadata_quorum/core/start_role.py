@@ -4,7 +4,7 @@ It refuses to lead an epoch that it led before: it may have appended records tha
 Sources: Kafka's `QuorumState.initialize`; KAFKA-10527.
 """
 
-from typing import Final
+from dataclasses import dataclass
 
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.elections import Elections
@@ -15,13 +15,13 @@ from quorumlog.metadata_quorum.core.roles import Candidate, Follower, Unattached
 from quorumlog.wire.codec.identifiers import Epoch
 
 
+@dataclass(eq=False)
 class StartRole:
     """The rules of the first step."""
 
-    def __init__(self, state: QuorumState, elections: Elections, leadership: Leadership) -> None:
-        self._state: Final = state
-        self._elections: Final = elections
-        self._leadership: Final = leadership
+    _state: QuorumState
+    _elections: Elections
+    _leadership: Leadership
 
     def start(self, event: events.Started) -> None:
         """Choose the role that the disk allows: never that of a leader (KAFKA-10527)."""

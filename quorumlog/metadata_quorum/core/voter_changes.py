@@ -7,7 +7,7 @@ while an earlier change is uncommitted: another leader may have made a change th
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from quorumlog.invariants import require
@@ -36,6 +36,7 @@ class Refusal(NamedTuple):
     message: str
 
 
+@dataclass(eq=False)
 class VoterChanges:
     """The rules of a leader that changes the voters.
 
@@ -43,8 +44,7 @@ class VoterChanges:
     error after the request timeout: it may be committed later all the same.
     """
 
-    def __init__(self, state: QuorumState) -> None:
-        self._state: Final = state
+    _state: QuorumState
 
     # --- requests ---
 
@@ -245,22 +245,17 @@ class VoterChanges:
 
     def handle_upgrade_decided(self, role: Role) -> None:
         """Record the decision to raise kraft.version; `maybe_upgrade` carries it out."""
-        match role:
-            case Leader():
-                role.is_upgrade_decided = True
-            case _:
-                pass  # no longer the leader: the next controller decides the same
+        if isinstance(role, Leader):  # else the next controller decides the same
+            role.is_upgrade_decided = True
 
     def maybe_upgrade(self, role: Leader) -> None:
         """Raise kraft.version, if that is decided, as soon as a request for it would succeed."""
         if not role.is_upgrade_decided or self._state.kraft_version > 0:
             return
         decided = self._decide(role, UpgradeKRaftVersionRequest(kraft_version=KRAFT_VERSION_MAX))
-        match decided:
-            case VoterSet():
-                self._append(role, decided)
-            case Refusal():
-                pass  # a voter has yet to fetch, or nothing is committed in this epoch
+        # Refused: a voter has yet to fetch, or nothing is committed in this epoch.
+        if isinstance(decided, VoterSet):
+            self._append(role, decided)
 
     def maybe_answer(self, role: Leader) -> None:
         """Answer a change that is committed, or has reached its deadline."""

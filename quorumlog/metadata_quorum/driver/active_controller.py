@@ -6,9 +6,10 @@ log, they may still be committed, so the caller gets an unknown outcome (KIP-631
 """
 
 import logging
-from collections import deque
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any, ClassVar, Final, NamedTuple
 
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.log_loss import unclean_elections
@@ -22,10 +23,100 @@ from quorumlog.metadata_quorum.driver.dependencies import (
     NotController,
     refuse,
 )
-from quorumlog.metadata_quorum.driver.pending_decision import PendingDecision
-from quorumlog.metadata_quorum.driver.remembered_answers import Remembered, RememberedAnswers
-from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp
+from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, encode_record
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+
+class PendingDecision:
+    """One decision, until it is in the log, as one batch. `ask`: its request, or None.
+
+    So a controller that dies, or is deposed, leaves all of its records or none. Kafka writes
+    transaction records before and after them instead (KIP-868).
+
+    Between two slices the event loop continues, but no other decision is made: it would be based on
+    half of this one. Only the controller that is to append the records has applied them meanwhile.
+    """
+
+    at_once: ClassVar[int] = 1000
+    """The number of records in a slice.
+
+    It exceeds the controller slice of a death, or of a registration, which contains its own offset:
+    neither is split. Behind the first slice a record may get a later offset than the one at which
+    it is applied, because the quorum may append a change of its voters meanwhile.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        decision: Decision[object],
+        records: Sequence[MetadataRecord],
+        *,
+        base_offset: Offset,
+        ask: Ask | None,
+    ) -> None:
+        """Start with `records`: the decision's, or the record that confirms one without any."""
+        self.decision: Final = decision
+        self.ask: Final = ask
+        self.values: Final[list[bytes]] = []  # of the records so far
+        self._controller: Final = controller
+        self._record_count: Final = len(records)
+        self._left: Final = iter(records)
+        self._base_offset: Final = base_offset
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all records are encoded and applied: the values are to be appended now."""
+        return len(self.values) == self._record_count
+
+    def take_slice(self) -> None:
+        """Encode and apply the next records. Raises any error of a record that does not fit."""
+        for record in islice(self._left, self.at_once):
+            value = encode_record(record)
+            self._controller.apply(Offset(self._base_offset + len(self.values)), record)
+            self.values.append(value)
+
+
+# DEVIATION: Kafka's controller repeats no response: its brokers wait for one.
+# docs/decisions/0007-controller-retries.md
+ANSWERS_MAX: Final = 1000
+ID_CHARS_MAX: Final = 100
+RECORDS_MAX: Final = 100_000  # of all remembered decisions together: they bound the responses' size
+
+
+class Remembered(NamedTuple):
+    """A response that is valid once all records below `end_offset` are committed."""
+
+    end_offset: Offset
+    response: object
+    records: int  # their number in the decision
+
+
+class RememberedAnswers:
+    """The responses of one leader epoch: the newest, up to ANSWERS_MAX and RECORDS_MAX records.
+
+    A client repeats a request when the response is late; the first may still wait for its commit.
+    If both were decided, a repeated creation would fail because its own topic exists, and a
+    repeated deletion could delete a topic that was created in between.
+    """
+
+    def __init__(self) -> None:
+        self._answers: Final[OrderedDict[str, Remembered]] = OrderedDict()
+        self._records = 0
+
+    def get(self, request_id: str | None) -> Remembered | None:
+        """Return the response to the request of this id, if it is remembered."""
+        return None if request_id is None else self._answers.get(request_id)
+
+    def add(self, request_id: str, answer: Remembered) -> None:
+        """Remember a response, and drop the oldest if there are too many."""
+        if len(request_id) > ID_CHARS_MAX:
+            return  # a client of this project sends short ids
+        self._answers[request_id] = answer
+        self._records += answer.records
+        while len(self._answers) > ANSWERS_MAX or self._records > RECORDS_MAX:
+            _, oldest = self._answers.popitem(last=False)
+            self._records -= oldest.records
+
 
 WAITING_MAX: Final = 10_000
 # DEVIATION: Kafka fences a broker whose session is over, however late it checks.
@@ -85,7 +176,7 @@ class ActiveController:
         self.has_ordered_upgrade = False  # of kraft.version
         self._remembered: Final = RememberedAnswers()
         self._uncommitted: Final = deque[_Uncommitted]()
-        self._slice_end_offset = Offset(-1)  # of the last slice without a request
+        self.slice_end_offset = Offset(-1)  # of the last slice without a request
         self._noted_ms: int | None = None
         self._was_paused = True  # since the last check for silent brokers; assumed at first
 
@@ -108,16 +199,12 @@ class ActiveController:
         The last slice is committed before the next one is decided. So a decision about many
         partitions never has more than one slice that followers have yet to fetch.
         """
-        if high_watermark < self._slice_end_offset:
+        if high_watermark < self.slice_end_offset:
             return None
         if self.controller.has_elections:
             return 0
         due_ms = (self.controller.next_expiry_ms(), self.controller.next_balance_ms())
         return min((one for one in due_ms if one is not None), default=None)
-
-    def note_slice(self, end_offset: Offset) -> None:
-        """Make `decide_due` wait until all records below `end_offset` are committed."""
-        self._slice_end_offset = end_offset
 
     def decide(self, ask: Ask, *, now_ms: int, end_offset: Offset) -> Decision[object]:
         """Decide a request. The log ends at `end_offset`."""

@@ -7,8 +7,12 @@ from typing import Final, NamedTuple
 
 from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
-from quorumlog.metadata_quorum.image.difference import difference
-from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage, ImagePublisher
+from quorumlog.metadata_quorum.image.model import (
+    ClusterDelta,
+    ClusterImage,
+    ImagePublisher,
+    difference,
+)
 from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
@@ -41,8 +45,11 @@ class CommittedImage:
         self.image = ClusterImage()
         self._log: Final = log
         self._replay = ClusterReplay(self.image)
-        self._restored = restored_image(log)  # until it is published
-        self.restored_id: Final = _id_of(self._restored, log)
+        self._restored = restored = restored_image(log)  # until it is published
+        end_offset = Offset(0) if restored is None else restored.end_offset
+        self.restored_id: Final = (
+            None if restored is None else SnapshotId(end_offset, log.epoch_before(end_offset))
+        )
         self.restored_voter_sets: Final = log.voter_sets(self.restored_id)
         self._jump: _Jump | None = None
         self._publishers: list[ImagePublisher] = []
@@ -143,10 +150,3 @@ class CommittedImage:
     def _tell(self, delta: ClusterDelta) -> None:
         for publisher in self._publishers:
             publisher.publish(delta, self.image)
-
-
-def _id_of(restored: ClusterImage | None, log: MetadataLog) -> SnapshotId | None:
-    """Return the id of the snapshot from which a node has started."""
-    if restored is None:
-        return None
-    return SnapshotId(restored.end_offset, log.epoch_before(restored.end_offset))

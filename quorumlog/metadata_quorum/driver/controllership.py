@@ -11,12 +11,16 @@ from functools import partial
 from typing import Any, Final
 
 from quorumlog.lasting_condition import LastingCondition
-from quorumlog.metadata_quorum.controller.failures import failure_response
+from quorumlog.metadata_quorum.controller.refusals import failure_response
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest, Decision
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY
-from quorumlog.metadata_quorum.driver.active_controller import ActiveController, Claim
+from quorumlog.metadata_quorum.driver.active_controller import (
+    ActiveController,
+    Claim,
+    PendingDecision,
+)
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.dependencies import (
     Ask,
@@ -25,7 +29,6 @@ from quorumlog.metadata_quorum.driver.dependencies import (
     NotController,
     refuse,
 )
-from quorumlog.metadata_quorum.driver.pending_decision import PendingDecision
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.errors import DiskExhausted
@@ -90,11 +93,8 @@ class Controllership:
     def begin_run(self) -> None:
         """Allow another slice of work: other tasks on this thread had their turn."""
         self._may_work = True
-        match self._stage:
-            case ActiveController() as active:
-                active.note_time(self._dependencies.clock.now_ms())
-            case _:
-                pass
+        if isinstance(self._stage, ActiveController):
+            self._stage.note_time(self._dependencies.clock.now_ms())
 
     # --- effects of the quorum ---
 
@@ -122,11 +122,8 @@ class Controllership:
 
     def _maybe_answer(self) -> None:
         """Answer the requests that waited for the records published now."""
-        match self._stage:
-            case ActiveController() as active:
-                active.advance(self._committed.image.end_offset)
-            case _:
-                pass
+        if isinstance(self._stage, ActiveController):
+            self._stage.advance(self._committed.image.end_offset)
 
     def stop(self) -> None:
         """Refuse every waiting request."""
@@ -167,7 +164,11 @@ class Controllership:
             return True
         if active.waiting:
             self._may_work = False
-            self._decide_waiting(active.waiting.popleft())
+            fact = active.waiting.popleft()
+            if isinstance(fact, Ask):
+                self.decide(fact)
+            else:
+                self.decide_process_died(fact)
             return True
         due_ms = active.next_deadline_ms(self._committed.image.end_offset)
         now_ms = self._dependencies.clock.now_ms()
@@ -180,11 +181,8 @@ class Controllership:
 
     def touch(self, request: ControllerRequest) -> None:
         """Extend a broker's session when its heartbeat arrives, before the answer (KAFKA-15019)."""
-        match self._stage, request:
-            case ActiveController(controller=controller), BrokerHeartbeat():
-                controller.touch(request, self._dependencies.clock.now_ms())
-            case _:
-                pass
+        if isinstance(self._stage, ActiveController) and isinstance(request, BrokerHeartbeat):
+            self._stage.controller.touch(request, self._dependencies.clock.now_ms())
 
     def decide(self, ask: Ask) -> None:
         """Decide a request; the answer comes when all records that it is based on are committed.
@@ -222,13 +220,6 @@ class Controllership:
                 self._enact(active, decide)
             case _:
                 pass
-
-    def _decide_waiting(self, fact: Ask | BrokerProcessDied) -> None:
-        match fact:
-            case Ask():
-                self.decide(fact)
-            case BrokerProcessDied():
-                self.decide_process_died(fact)
 
     def _take_over(self, claim: Claim) -> None:
         controller = self._dependencies.controller(
@@ -296,7 +287,7 @@ class Controllership:
         if ask is not None:
             active.answer_when_committed(self._log.end_offset, ask, enactment.decision)
         elif enactment.values:
-            active.note_slice(self._log.end_offset)
+            active.slice_end_offset = self._log.end_offset
         self._maybe_answer()
         return True
 

@@ -8,7 +8,7 @@ for which the disk has no room is repeated: until it succeeds, the node is silen
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import count
 from typing import Any, ClassVar, Final, assert_never
@@ -17,16 +17,16 @@ from quorumlog.invariants import some
 from quorumlog.lasting_condition import LastingCondition
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.messages import Request
+from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse, Request
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.controllership import Controllership
-from quorumlog.metadata_quorum.driver.deadline import Deadline
 from quorumlog.metadata_quorum.driver.dependencies import (
     Answer,
     Ask,
     BrokerProcessDied,
     Clock,
+    Deadline,
     DriverDependencies,
     Fact,
     NotController,
@@ -36,18 +36,56 @@ from quorumlog.metadata_quorum.driver.dependencies import (
     refuse,
 )
 from quorumlog.metadata_quorum.driver.patience import FIRST_WAIT_MS, PatientExecutor
-from quorumlog.metadata_quorum.driver.peer_answers import PeerAnswers
 from quorumlog.metadata_quorum.driver.snapshot_schedule import SnapshotSchedule
 from quorumlog.metadata_quorum.driver.snapshot_transfer import SnapshotTransfer
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
-from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.errors import DiskExhausted
+from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class PeerAnswers:
+    """Converts responses to facts; logs once for each node that its records are corrupt."""
+
+    def __init__(self) -> None:
+        self._corrupt_peers: Final[set[BrokerId]] = set()
+
+    def read(self, sent: effects.SendRequest, answer: tuple[Any, bytes | None] | None) -> Fact:
+        """Check the records beside a response; with corrupt records, return a failed request."""
+        failed = events.RequestFailed(request_id=sent.request_id)
+        if answer is None:
+            return failed
+        response, content = answer
+        if isinstance(response, FetchSnapshotResponse):
+            content = content or b""
+            received = events.ResponseReceived(
+                request_id=sent.request_id,
+                source=sent.destination,
+                response=response,
+                snapshot_bytes=len(content),
+            )
+            return Responded(received, content)
+        try:
+            records, fetched = describe(content) if content else (b"", None)
+        except CorruptBatch as error:
+            if sent.destination not in self._corrupt_peers:
+                self._corrupt_peers.add(sent.destination)  # log it once
+                _logger.warning("node %d sends corrupt records: %s", sent.destination, error)
+            return failed
+        if fetched is not None:
+            self._corrupt_peers.discard(sent.destination)
+        received = events.ResponseReceived(
+            request_id=sent.request_id, source=sent.destination, response=response, records=fetched
+        )
+        return Responded(received, records)
+
 
 STALL_MS: Final = 1000  # a wait of this length is logged
 QUIET_MS: Final = 10_000  # between two lines
-_logger: Final = logging.getLogger(__name__)
 
 
 class Stalls:
@@ -264,7 +302,8 @@ class Driver:
             while not (self._is_writing or self._has_ended) and self._take_turn():
                 pass
             if not (self._is_writing or self._has_ended):
-                self._set_deadline()
+                due_ms = self._quorum.next_deadline_ms(), self._controllership.next_deadline_ms()
+                self._deadline.set(min((ms for ms in due_ms if ms is not None), default=None))
                 self._maybe_answer_resignations()
         except DiskExhausted as refusal:  # of a read: a later turn repeats it
             now_ms = self._dependencies.clock.now_ms()
@@ -316,10 +355,6 @@ class Driver:
         self._fetched = fetched
         self._orders.extend(self._quorum.step(self._dependencies.clock.now_ms(), event))
 
-    def _set_deadline(self) -> None:
-        due_ms = self._quorum.next_deadline_ms(), self._controllership.next_deadline_ms()
-        self._deadline.set(min((ms for ms in due_ms if ms is not None), default=None))
-
     def _maybe_answer_resignations(self) -> None:
         while self._resignations and not self._quorum.resignation_pending:
             answer = self._resignations.pop()
@@ -339,8 +374,10 @@ class Driver:
                 self._respond(request_id, response, None)
             case effects.AnswerFetch():
                 self._answer_fetch(effect)
-            case effects.AnswerFetchSnapshot() | effects.CheckSnapshot():
-                self._transfer.begin(effect, self._respond)
+            case effects.AnswerFetchSnapshot():
+                self._transfer.answer(effect, self._respond)
+            case effects.CheckSnapshot():
+                self._transfer.check(effect)
             case effects.FlushLog():
                 flushed = partial(self._flushed, self._dependencies.clock.now_ms())
                 self._executor.run(self._log.flush, flushed)
@@ -367,14 +404,7 @@ class Driver:
     def _perform_write(self, effect: effects.DiskWrite) -> None:
         match effect:
             case effects.PersistElection():
-                election = Election(
-                    leader_epoch=effect.leader_epoch,
-                    leader_id=effect.leader_id,
-                    voted_id=effect.voted_id,
-                    voted_directory_id=effect.voted_directory_id,
-                    was_voter=effect.was_voter,
-                    is_new=effect.is_new,
-                )
+                election = Election(**asdict(effect))
                 self._write(partial(self._elections.save, election), "election state")
             case effects.AppendLeaderChange():
                 wall_ms = self._dependencies.clock.wall_ms()

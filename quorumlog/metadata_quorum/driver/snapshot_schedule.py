@@ -15,8 +15,12 @@ from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
-from quorumlog.metadata_quorum.driver.deadline import Deadline
-from quorumlog.metadata_quorum.driver.dependencies import DriverDependencies, Fact, TurnDue
+from quorumlog.metadata_quorum.driver.dependencies import (
+    Deadline,
+    DriverDependencies,
+    Fact,
+    TurnDue,
+)
 from quorumlog.metadata_quorum.image.snapshot_records import records_of
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -65,7 +69,9 @@ class SnapshotSchedule:
         self._feed: Final = feed
         self._flushes_log: Final = flushes_log
         self._voters_at: Final = voters_at
-        self._age: Final = Deadline(dependencies.clock, lambda _: self._age_reached())
+        self._age: Final = Deadline(
+            dependencies.clock, lambda _: self._feed(TurnDue(self._maybe_begin))
+        )
         self._bytes_before = 0  # replayed when the last snapshot began
         self._is_writing = self._has_ended = False
 
@@ -86,9 +92,6 @@ class SnapshotSchedule:
         self._has_ended = True
         self._age.set(None)
 
-    def _age_reached(self) -> None:
-        self._feed(TurnDue(self._maybe_begin))
-
     def _maybe_begin(self) -> None:
         if self._is_writing or self._has_ended:
             return
@@ -108,23 +111,29 @@ class SnapshotSchedule:
             voters=self._voters_at(image.end_offset),
             goes_on=lambda: not self._has_ended,
         )
-        note_end = partial(self._note_end, image.end_offset, flushes_log=flushes_log)
-        find_start = partial(self._new_start, self._dependencies.clock.wall_ms())
+        wall_ms = self._dependencies.clock.wall_ms()
+        work = partial(self._tried, write, image.end_offset, wall_ms, flushes_log=flushes_log)
         self._age.set(None)
         self._bytes_before = self._log.replayed_bytes
         self._is_writing = True
-        self._dependencies.executor.run(
-            partial(_tried, note_end, write, find_start), partial(self._written, snapshot_id)
-        )
+        self._dependencies.executor.run(work, partial(self._written, snapshot_id))
 
-    def _note_end(self, end_offset: Offset, *, flushes_log: bool) -> None:
-        """Persist the durable end of the log first: a damaged log must not be cut below a snapshot.
+    def _tried(
+        self, write: Callable[[], bool], end_offset: Offset, wall_ms: int, *, flushes_log: bool
+    ) -> _Outcome:
+        """Write the snapshot, and find the new start of the log. Any thread.
 
-        Any thread. Raises StorageError.
+        The durable end of the log comes first: a damaged log must not be cut below a snapshot.
         """
-        if not flushes_log:
-            self._log.flush()
-        self._log.checkpoint(end_offset)
+        try:
+            if not flushes_log:
+                self._log.flush()
+            self._log.checkpoint(end_offset)
+            is_written = write()
+            return _Outcome(is_written, self._new_start(wall_ms) if is_written else None)
+        except StorageError as error:
+            _logger.warning("no snapshot of the metadata: %s", error)
+            return _Outcome()
 
     def _written(self, snapshot_id: SnapshotId, outcome: _Outcome) -> None:
         self._is_writing = False
@@ -152,16 +161,3 @@ class SnapshotSchedule:
         """Move the log's start; a thread deletes the segments that lie wholly below."""
         self._log.move_start(start)
         self._dependencies.executor.run(self._log.remove_dead_segments, lambda _: None)
-
-
-def _tried(
-    note_end: Callable[[], None],
-    write: Callable[[], bool],
-    find_start: Callable[[], SnapshotId | None],
-) -> _Outcome:
-    try:
-        note_end()
-        return _Outcome(is_written=True, new_start=find_start()) if write() else _Outcome()
-    except StorageError as error:
-        _logger.warning("no snapshot of the metadata: %s", error)
-        return _Outcome()

@@ -33,17 +33,8 @@ class SnapshotTransfer:
         self._feed: Final = feed
         self._checked: ClusterImage | None = None  # of the draft that is whole
 
-    def begin(
-        self, effect: effects.AnswerFetchSnapshot | effects.CheckSnapshot, respond: Respond
-    ) -> None:
-        """Start an effect that reads a file, in the background."""
-        match effect:
-            case effects.AnswerFetchSnapshot():
-                self._answer(effect, respond)
-            case effects.CheckSnapshot():
-                self._check(effect)
-
-    def _answer(self, effect: effects.AnswerFetchSnapshot, respond: Respond) -> None:
+    def answer(self, effect: effects.AnswerFetchSnapshot, respond: Respond) -> None:
+        """Read a chunk for a follower, in the background; then respond."""
         read_bytes, count = self._log.snapshots.read_bytes, self._log.chunk_bytes_max
         read = partial(read_bytes, effect.snapshot_id, effect.position, count)
         self._executor.run(
@@ -58,7 +49,9 @@ class SnapshotTransfer:
         append = self._log.snapshots.append_fetched
         return partial(append, effect.snapshot_id, effect.position, content)
 
-    def _check(self, effect: effects.CheckSnapshot) -> None:
+    def check(self, effect: effects.CheckSnapshot) -> None:
+        """Read a fetched snapshot as a whole, in the background."""
+
         def checked(fetched: FetchedSnapshot | None) -> None:
             self._checked = None if fetched is None else fetched.image
             event = events.SnapshotChecked(

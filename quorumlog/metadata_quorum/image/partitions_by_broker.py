@@ -6,9 +6,12 @@ the partitions themselves.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, PartitionIndex, TopicId
+
+if TYPE_CHECKING:
+    from quorumlog.metadata_quorum.image.model import PartitionImage
 
 _Sets = dict[TopicId, int]  # a bit for each partition of a topic
 _Key = TypeVar("_Key", BrokerId, str)
@@ -19,34 +22,6 @@ class Place(NamedTuple):
 
     topic_id: TopicId
     partition: PartitionIndex
-
-
-class Indexed(Protocol):
-    """The fields of a partition that the index reads: see `PartitionImage`."""
-
-    @property
-    def leader_id(self) -> BrokerId:
-        """Return its leader, or NO_LEADER."""
-
-    @property
-    def isr(self) -> tuple[BrokerId, ...]:
-        """Return the replicas in sync."""
-
-    @property
-    def elr(self) -> tuple[BrokerId, ...]:
-        """Return the eligible replicas outside the ISR."""
-
-    @property
-    def last_known_leader(self) -> BrokerId:
-        """Return the last leader of a partition without one, or NO_LEADER."""
-
-    @property
-    def last_known_elr(self) -> tuple[BrokerId, ...]:
-        """Return the replicas that left ISR and ELR because they may lack records."""
-
-    @property
-    def directories(self) -> tuple[tuple[BrokerId, str], ...]:
-        """Return (broker, log directory) of its replicas."""
 
 
 class PlaceSets(Generic[_Key]):
@@ -117,7 +92,11 @@ class PartitionsByBroker:
         return copied
 
     def note(
-        self, topic_id: TopicId, index: PartitionIndex, before: Indexed | None, after: Indexed
+        self,
+        topic_id: TopicId,
+        index: PartitionIndex,
+        before: "PartitionImage | None",
+        after: "PartitionImage",
     ) -> None:
         """Update the index after a change of a partition; `before` is None for a new partition."""
         bit = 1 << index
@@ -153,13 +132,13 @@ def _move(
             sets.add(key, topic_id, bit)
 
 
-def _directories(partition: Indexed, eligible: tuple[BrokerId, ...]) -> tuple[str, ...]:
+def _directories(partition: "PartitionImage", eligible: tuple[BrokerId, ...]) -> tuple[str, ...]:
     """Return the log directories of the replicas that are in sync or eligible."""
     holders = (*partition.isr, *eligible)
     return tuple(at for broker_id, at in partition.directories if broker_id in holders)
 
 
-def _eligible(partition: Indexed) -> tuple[BrokerId, ...]:
+def _eligible(partition: "PartitionImage") -> tuple[BrokerId, ...]:
     """Return the brokers in the ELR and the last known ELR, and the last known leader."""
     eligible, last = (*partition.elr, *partition.last_known_elr), partition.last_known_leader
     if last != NO_LEADER and last not in (*eligible, *partition.isr):

@@ -7,14 +7,14 @@ whole: a copy of 10,000 names takes some 0.05 ms.
 A record that does not fit the state before it is a bug (InvariantViolation): KAFKA-14275.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.access import AccessReplay
-from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE, first_level
+from quorumlog.metadata_quorum.image.features import first_level
 from quorumlog.metadata_quorum.image.model import (
     BrokerImage,
     ClusterDelta,
@@ -22,7 +22,6 @@ from quorumlog.metadata_quorum.image.model import (
     PartitionImage,
     TopicImage,
 )
-from quorumlog.metadata_quorum.image.partition_change import changed
 from quorumlog.metadata_quorum.image.partitions_by_broker import PartitionsByBroker
 from quorumlog.metadata_quorum.image.records import (
     BROKER_RESOURCE,
@@ -32,6 +31,7 @@ from quorumlog.metadata_quorum.image.records import (
     ClusterRecord,
     Config,
     MetadataRecord,
+    PartitionChange,
 )
 from quorumlog.wire.codec.identifiers import (
     NO_LEADER,
@@ -42,6 +42,41 @@ from quorumlog.wire.codec.identifiers import (
     TopicId,
     TopicPartition,
 )
+
+Directories = tuple[tuple[BrokerId, str], ...]
+
+
+def changed(old: PartitionImage, record: PartitionChange) -> PartitionImage:
+    """Return the partition after a change; a `leader` in the record starts a new leader epoch."""
+    is_led_anew = record.leader is not None
+    adding, removing = record.adding_replicas, record.removing_replicas
+    last_known_leader, is_recovering = record.last_known_leader, record.is_recovering
+    replicas = old.replicas if record.replicas is None else record.replicas
+    last_known_elr = record.last_known_elr
+    directories = old.directories if record.directories is None else record.directories
+    return PartitionImage(
+        leader_id=old.leader_id if record.leader is None else record.leader,
+        leader_epoch=Epoch(old.leader_epoch + 1) if is_led_anew else old.leader_epoch,
+        partition_epoch=Epoch(old.partition_epoch + 1),
+        replicas=replicas,
+        isr=old.isr if record.isr is None else record.isr,
+        elr=old.elr if record.elr is None else record.elr,
+        adding_replicas=old.adding_replicas if adding is None else adding,
+        removing_replicas=old.removing_replicas if removing is None else removing,
+        last_known_leader=(
+            old.last_known_leader if last_known_leader is None else last_known_leader
+        ),
+        is_recovering=old.is_recovering if is_recovering is None else is_recovering,
+        directories=kept_directories(directories, replicas),
+        last_known_elr=old.last_known_elr if last_known_elr is None else last_known_elr,
+    )
+
+
+def kept_directories(directories: Directories, replicas: Collection[BrokerId]) -> Directories:
+    """Return the directories of current replicas: a removed replica may return elsewhere."""
+    if all(broker_id in replicas for broker_id, _ in directories):
+        return directories
+    return tuple(one for one in directories if one[0] in replicas)
 
 
 class ConfigReplay:
@@ -179,11 +214,6 @@ class ClusterReplay:
     def feature_level(self, name: str) -> int:
         """Return a feature's level in force."""
         return self.features.get(name, first_level(name))
-
-    @property
-    def ordered_kraft_version(self) -> int:
-        """Return the kraft.version that the metadata orders; the quorum may have a lower one."""
-        return self.feature_level(KRAFT_FEATURE)
 
     def was_level_requested(self, name: str) -> bool:
         """Return whether a request has set a feature's level, which then never rises by itself."""

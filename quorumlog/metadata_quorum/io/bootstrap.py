@@ -69,7 +69,9 @@ def found(
     is_configured = settings.node_id in settings.voters
     if not election.is_new or not (is_configured or settings.directory_id is not None):
         return replace(election, is_new=False)
-    if voters is None and is_configured and (settings.is_new_cluster or _is_alone(settings)):
+    # No other node can hold metadata that this node has lost.
+    is_alone = len(settings.voters) == 1 and not settings.bootstrap
+    if voters is None and is_configured and (settings.is_new_cluster or is_alone):
         election = replace(election, is_new=False)
         elections.save(election)
         return election
@@ -94,11 +96,6 @@ def _is_voter(settings: MetadataQuorumSettings, voters: VoterSet | None) -> bool
     if voters is None:
         return settings.node_id in settings.voters
     return voters.has_key(settings.node_id, settings.directory_id)
-
-
-def _is_alone(settings: MetadataQuorumSettings) -> bool:
-    """Return whether no other node can hold metadata that this node has lost."""
-    return len(settings.voters) == 1 and not settings.bootstrap
 
 
 def _listed(voters: tuple[int, ...]) -> str:

@@ -19,8 +19,13 @@ from typing import Any, Final
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_bytes, random_fraction
 from quorumlog.invariants import some
-from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcomes, parts_of
-from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.cluster_changes import (
+    ClusterChange,
+    ConfigChanges,
+    ConfigResult,
+    Outcomes,
+    parts_of,
+)
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterConfigs,

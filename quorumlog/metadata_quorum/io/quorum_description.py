@@ -100,12 +100,13 @@ def describe_status(
 
     `directory_id`: this node's own.
     """
+    role = quorum.role
     return {
         "node_id": quorum.node_id,
         "directory_id": directory_id,
         "leader_epoch": quorum.leader_epoch,
         "high_watermark": quorum.high_watermark,
-        "role": type(quorum.role).__name__.lower(),
+        "role": type(role).__name__.lower(),
         "kraft_version": addresses.kraft_version,
         "voters": [
             {
@@ -117,7 +118,8 @@ def describe_status(
             for node_id, address in addresses.voter_addresses().items()
         ],
         "observers": [
-            {"id": node_id, **_progress(quorum, node_id)} for node_id in _observers(quorum)
+            {"id": node_id, **_progress(quorum, node_id)}
+            for node_id in (sorted(role.observers) if isinstance(role, Leader) else ())
         ],
     }
 
@@ -126,11 +128,6 @@ def _directory_of(quorum: Quorum, voter_id: BrokerId) -> str | None:
     """Return a voter's directory id; None at kraft.version 0."""
     voter = quorum.voter_set.get(voter_id)
     return None if voter is None else voter.directory_id or None
-
-
-def _observers(quorum: Quorum) -> list[BrokerId]:
-    role = quorum.role
-    return sorted(role.observers) if isinstance(role, Leader) else []
 
 
 def _progress(quorum: Quorum, node_id: BrokerId) -> dict[str, int | None]:

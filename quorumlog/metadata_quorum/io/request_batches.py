@@ -98,17 +98,14 @@ class RequestBatches:
         batch, answer = lane.waiting[-1], asyncio.get_running_loop().create_future()
         batch.requests.append((request, request_id))
         batch.answers.append(answer)
-        self._send_soon(key, lane)
+        if not lane.is_due and lane.messages < MESSAGES_MAX:
+            lane.is_due = True
+            asyncio.get_running_loop().call_soon(self._send, key, lane)
         try:
             return await answer
         finally:
             if batch.sending is not None and batch.is_given_up:
                 batch.sending.cancel()
-
-    def _send_soon(self, key: _Key, lane: _Lane) -> None:
-        if not lane.is_due and lane.messages < MESSAGES_MAX:
-            lane.is_due = True
-            asyncio.get_running_loop().call_soon(self._send, key, lane)
 
     def _send(self, key: _Key, lane: _Lane) -> None:
         lane.is_due = False

@@ -146,10 +146,6 @@ Handler = Callable[[Any, str | None], Awaitable[Reply]]
 Hear = Callable[[int, str, object], None]
 
 
-def _ignore(_sender_id: int, _sender_address: str, _request: object) -> None:
-    """Ignore the sender of a request."""
-
-
 class RpcServer:
     """Answers `/rpc/<Name>`.
 
@@ -159,7 +155,12 @@ class RpcServer:
     """
 
     def __init__(
-        self, *, cluster_id: str, shared_secret: str | None, handle: Handler, hear: Hear = _ignore
+        self,
+        *,
+        cluster_id: str,
+        shared_secret: str | None,
+        handle: Handler,
+        hear: Hear = lambda *_: None,
     ) -> None:
         self._strangers = Strangers()  # who have not shown the secret, if there is one
         self._cluster_id = cluster_id

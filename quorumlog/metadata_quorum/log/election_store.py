@@ -10,7 +10,7 @@ import json
 import logging
 import zlib
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -127,11 +127,8 @@ class ElectionStore:
             file.close()
 
     def _fsync(self) -> None:
-        file = self._disk.open(self._path)
-        try:
+        with closing(self._disk.open(self._path)) as file:
             file.fsync()
-        finally:
-            file.close()
         self._disk.fsync_dir(self._directory)
 
 

@@ -9,7 +9,7 @@ A draft is written beside, fsynced and renamed: a crash leaves the whole file, o
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -105,15 +105,12 @@ class SnapshotFiles:
         path = self.path(snapshot_id)
         draft = path + _DRAFT
         try:
-            file = self._disk.open(draft, create=True)
-            try:
+            with closing(self._disk.open(draft, create=True)) as file:
                 file.truncate(0)
                 draft_batches = _Draft(file, snapshot_id.epoch, last_time_ms)
                 is_whole = _fill(draft_batches, snapshot_id, records, voters, goes_on)
                 if is_whole:
                     file.fsync()
-            finally:
-                file.close()
             if not is_whole:
                 self._disk.unlink(draft)
                 return False
@@ -210,13 +207,10 @@ class SnapshotFiles:
         try:
             if not self._disk.exists(path):
                 return None
-            file = self._disk.open_to_read(path)
-            try:
+            with closing(self._disk.open_to_read(path)) as file:
                 size = self._disk.size(path)
                 count = min(max_bytes, max(size - position, 0))
                 return size, bytes(file.pread(count, position)) if count else b""
-            finally:
-                file.close()
         except FileNotFoundError:
             return None  # removed meanwhile
         except OSError as error:
@@ -231,12 +225,9 @@ class SnapshotFiles:
         try:
             if position == 0:
                 self._remove_drafts()
-            file = self._disk.open(path, create=True)
-            try:
+            with closing(self._disk.open(path, create=True)) as file:
                 file.truncate(position)
                 file.append([content])
-            finally:
-                file.close()
         except OSError as error:
             raise storage_error(f"cannot write {path}: {error}", error) from error
 
@@ -248,11 +239,8 @@ class SnapshotFiles:
         draft, path = self._fetched_draft(snapshot_id), self.path(snapshot_id)
         try:
             if self._disk.exists(draft) or not self._disk.exists(path):
-                file = self._disk.open(draft)
-                try:
+                with closing(self._disk.open(draft)) as file:
                     file.fsync()
-                finally:
-                    file.close()
                 self._disk.rename(draft, path)
             self._disk.fsync_dir(self._directory)
         except OSError as error:

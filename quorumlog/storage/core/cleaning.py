@@ -4,12 +4,14 @@ Sources: Kafka's `LogCleaner`, `Cleaner`; KIP-58 (a log is cleaned up to an offs
 longest lag), KIP-534 (the delete horizon of tombstones).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final, NamedTuple
 
+from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.storage.core.retention import SegmentFacts
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.wire.codec.filtered_batches import (
@@ -21,6 +23,7 @@ from quorumlog.wire.codec.filtered_batches import (
 from quorumlog.wire.codec.inspection import unfold
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import DECOMPRESSED_BYTES_MAX, BatchHeader
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 KEYS_MAX: Final = 200_000  # about 150 bytes of memory for each
 
@@ -237,3 +240,48 @@ class LastBatches:
         """Whether this is the last batch of its producer."""
         known = self._last.get(header.producer_id)
         return known is not None and known.base_offset == header.base_offset
+
+
+class CleanedTransactions:
+    """The transactions that span the current batch; feed it every batch of the log, in order.
+
+    Aborted records go; a marker goes after all its records. Source: Kafka's
+    `CleanedTransactionMetadata`; KAFKA-8351, 13727, 14055.
+
+    `kept_aborted`: aborted transactions of which the log had a batch before this cleaning; readers
+    may still need their index entries.
+    """
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self.kept_aborted: Final[list[AbortedTransaction]] = []
+        by_first = sorted(aborted, key=attrgetter("first_offset"), reverse=True)
+        self._to_come: Final = by_first  # the next transaction is last
+        self._aborted: Final[dict[int, AbortedTransaction]] = {}  # by producer id
+        self._has_batch: Final[set[int]] = set()  # producer ids with a batch since their marker
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Pass a batch of records; return whether its transaction was aborted."""
+        self._advance(header.last_offset)
+        if not header.is_transactional:
+            return False
+        self._has_batch.add(header.producer_id)
+        return header.producer_id in self._aborted
+
+    def is_last_of_its_transaction(
+        self, header: BatchHeader, marker: TransactionMarker | None
+    ) -> bool:
+        """Pass a control batch; return whether no other batch of its transaction is left."""
+        self._advance(header.last_offset)
+        if marker is None:
+            return True
+        aborted = self._aborted.pop(header.producer_id, None)
+        has_batch = header.producer_id in self._has_batch
+        self._has_batch.discard(header.producer_id)
+        if has_batch and aborted is not None:
+            self.kept_aborted.append(aborted)
+        return not has_batch
+
+    def _advance(self, last_offset: int) -> None:
+        while self._to_come and self._to_come[-1].first_offset <= last_offset:
+            aborted = self._to_come.pop()
+            self._aborted[aborted.producer_id] = aborted

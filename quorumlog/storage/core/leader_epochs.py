@@ -4,6 +4,7 @@ Sources: KIP-101, KIP-279; Kafka's `LeaderEpochFileCache`.
 """
 
 from bisect import bisect_right
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from quorumlog.invariants import require
@@ -27,31 +28,24 @@ class EpochEnd(NamedTuple):
 UNKNOWN_END = EpochEnd(NO_EPOCH, UNKNOWN_OFFSET)
 
 
+@dataclass(frozen=True, slots=True)
 class LeaderEpochs:
     """The epochs of one log, oldest first.
 
     Invariant: epochs and start offsets both rise strictly.
     """
 
-    __slots__ = ("_entries",)
-
-    def __init__(self, entries: tuple[EpochEntry, ...] = ()) -> None:
-        self._entries = entries
-
-    @property
-    def entries(self) -> tuple[EpochEntry, ...]:
-        """All entries, oldest first."""
-        return self._entries
+    entries: tuple[EpochEntry, ...] = ()
 
     @property
     def latest_epoch(self) -> Epoch:
         """The newest epoch; NO_EPOCH if there is none."""
-        return self._entries[-1].epoch if self._entries else NO_EPOCH
+        return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def epoch_at(self, offset: int) -> Epoch:
         """Return the epoch in which `offset` was, or would be, written; NO_EPOCH if below all."""
-        slot = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
-        return self._entries[slot - 1].epoch if slot else NO_EPOCH
+        slot = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
+        return self.entries[slot - 1].epoch if slot else NO_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
         """Return the largest entry's epoch <= `epoch`, and its end offset.
@@ -63,11 +57,11 @@ class LeaderEpochs:
             return UNKNOWN_END
         if epoch == self.latest_epoch:
             return EpochEnd(Epoch(epoch), Offset(log_end_offset))
-        higher = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
-        if higher == len(self._entries):
+        higher = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
+        if higher == len(self.entries):
             return UNKNOWN_END
-        floor_epoch = self._entries[higher - 1].epoch if higher else Epoch(epoch)
-        return EpochEnd(floor_epoch, self._entries[higher].start_offset)
+        floor_epoch = self.entries[higher - 1].epoch if higher else Epoch(epoch)
+        return EpochEnd(floor_epoch, self.entries[higher].start_offset)
 
     def assigned(self, epoch: int, start_offset: int) -> "LeaderEpochs":
         """Return a copy with (epoch, start_offset), without the entries that contradict it.
@@ -75,30 +69,30 @@ class LeaderEpochs:
         An epoch that is already the latest keeps its start, unless `start_offset` is smaller.
         """
         require(epoch >= 0 and start_offset >= 0, "an epoch and its start are not negative")
-        if self._entries:
-            latest = self._entries[-1]
+        if self.entries:
+            latest = self.entries[-1]
             if epoch == latest.epoch and start_offset >= latest.start_offset:
                 return self
-        keep = len(self._entries)
+        keep = len(self.entries)
         while keep and (
-            self._entries[keep - 1].epoch >= epoch
-            or self._entries[keep - 1].start_offset >= start_offset
+            self.entries[keep - 1].epoch >= epoch
+            or self.entries[keep - 1].start_offset >= start_offset
         ):
             keep -= 1
         entry = EpochEntry(Epoch(epoch), Offset(start_offset))
-        return LeaderEpochs((*self._entries[:keep], entry))
+        return LeaderEpochs((*self.entries[:keep], entry))
 
     def truncated_from_end(self, end_offset: int) -> "LeaderEpochs":
         """Return a copy without the epochs that start at or after `end_offset`."""
-        if not self._entries or self._entries[-1].start_offset < end_offset:
+        if not self.entries or self.entries[-1].start_offset < end_offset:
             return self
-        kept = tuple(entry for entry in self._entries if entry.start_offset < end_offset)
+        kept = tuple(entry for entry in self.entries if entry.start_offset < end_offset)
         return LeaderEpochs(kept)
 
     def truncated_from_start(self, start_offset: int) -> "LeaderEpochs":
         """Return a copy from `start_offset` on: the epoch of that offset now starts there."""
-        if not self._entries or self._entries[0].start_offset >= start_offset:
+        if not self.entries or self.entries[0].start_offset >= start_offset:
             return self
-        slot = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
-        first = EpochEntry(self._entries[slot - 1].epoch, Offset(start_offset))
-        return LeaderEpochs((first, *self._entries[slot:]))
+        slot = bisect_right(self.entries, start_offset, key=lambda entry: entry.start_offset)
+        first = EpochEntry(self.entries[slot - 1].epoch, Offset(start_offset))
+        return LeaderEpochs((first, *self.entries[slot:]))

@@ -7,9 +7,9 @@ a valid CRC.
 Source: Kafka's `LogSegment.recover`.
 """
 
+from collections import deque
 from typing import Final
 
-from quorumlog.storage.core.recent_batches import RecentBatches
 from quorumlog.storage.core.segment_index import SegmentIndex
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.errors import CorruptBatch
@@ -21,6 +21,57 @@ from quorumlog.wire.codec.records import (
     read_header,
     validate_batch,
 )
+
+BATCHES_MAX: Final = 5  # of one producer: as many as a broker remembers
+PRODUCERS_MAX: Final = 10_000  # with more, the log is read a second time
+
+
+class RecentBatches:
+    """The last batches of each producer among the checked batches from `from_offset` on.
+
+    They yield the same producer state as all batches, so that a start reads the log only once.
+
+    They suffice only in a log without transactions: the first batch of a transaction may be older
+    than the last batches, and its outcome is inside a record. `since` then returns None.
+    """
+
+    def __init__(self, from_offset: int) -> None:
+        self.from_offset: Final = from_offset
+        self._is_whole = True
+        self.has_transactions = False
+        self._by_producer: Final[dict[int, deque[BatchHeader]]] = {}
+
+    def take(self, header: BatchHeader) -> None:
+        """Add the next batch; it has a producer id."""
+        if header.is_transactional or header.is_control:
+            self.has_transactions, self._is_whole = True, False
+        recent = self._by_producer.get(header.producer_id)
+        if recent is None:
+            recent = self._by_producer[header.producer_id] = deque(maxlen=BATCHES_MAX)
+            if len(self._by_producer) > PRODUCERS_MAX:
+                self._is_whole = False
+                self._by_producer.clear()
+                return
+        recent.append(header)
+
+    def with_later(self, later: "RecentBatches") -> "RecentBatches":
+        """Add the batches of the next segment; return this object."""
+        self.has_transactions = self.has_transactions or later.has_transactions
+        noted = later.since(later.from_offset)
+        if noted is None:
+            self._is_whole = False
+        for header in noted or ():
+            self.take(header)
+        return self
+
+    def since(self, offset: int) -> list[BatchHeader] | None:
+        """Return the last batches from `offset` on, in order; None if some may be missing."""
+        if offset < self.from_offset or not self._is_whole:
+            return None
+        noted = [header for recent in self._by_producer.values() for header in recent]
+        found = [header for header in noted if header.base_offset >= offset]
+        return sorted(found, key=lambda header: header.base_offset)
+
 
 MAX_EPOCH: Final = 2**31 - 1
 
@@ -49,18 +100,13 @@ class SegmentScan:
         self.bytes_wanted = 0  # the minimum size of the next chunk
         self._size = size
         self._may_have_gaps = settings.may_have_gaps
-        self._epoch = previous_epoch
+        self.last_epoch = previous_epoch  # of the last valid batch, or of the segment before
         self._newest_epoch: Final = newest_epoch
 
     @property
     def is_over(self) -> bool:
         """Whether the segment is read to its end or to its first invalid byte."""
         return self.fault is not None or self.index.size == self._size
-
-    @property
-    def last_epoch(self) -> int:
-        """The leader epoch of the last valid batch, or of the segment before."""
-        return self._epoch
 
     def feed(self, chunk: memoryview) -> None:
         """Check the bytes from `index.size` on: any number of them, at least bytes_wanted."""
@@ -100,8 +146,8 @@ class SegmentScan:
             return f"a batch of {size} bytes where {left} are left"
         if offset > expected and not self._may_have_gaps:
             return f"base offset {offset} where {expected} is due"
-        if header.leader_epoch < self._epoch:
-            return f"leader epoch {header.leader_epoch} after {self._epoch}"
+        if header.leader_epoch < self.last_epoch:
+            return f"leader epoch {header.leader_epoch} after {self.last_epoch}"
         if header.leader_epoch > self._newest_epoch:
             return f"leader epoch {header.leader_epoch}, and {self._newest_epoch} is the newest"
         return self.index.refusal_of(offset, header.last_offset)
@@ -110,8 +156,8 @@ class SegmentScan:
         validate_batch(chunk, position, header)
 
     def _accept(self, header: BatchHeader, size: int) -> None:
-        if header.leader_epoch > self._epoch:
-            self._epoch = header.leader_epoch
+        if header.leader_epoch > self.last_epoch:
+            self.last_epoch = header.leader_epoch
             self.epoch_starts.append((header.leader_epoch, header.base_offset))
         if header.producer_id >= 0:
             self.recent.take(header)

@@ -1,14 +1,32 @@
-"""Finds and reads the batches of one segment by its index."""
+"""Finds and reads the batches of one segment by its index, within limits."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 from quorumlog.storage.core.log_index import CorruptIndex, IndexEntry
-from quorumlog.storage.core.read_limits import ReadLimits, ReadResult
 from quorumlog.storage.core.segment_index import SegmentIndex
 from quorumlog.storage.io.batch_scan import BrokenSegment, Pread, scan_batches
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.records import BatchHeader
+
+NoteRead = Callable[[int], None]
+"""Receives the number of bytes read."""
+
+
+class ReadLimits(NamedTuple):
+    """Limits of one read: see `Log.read`."""
+
+    max_bytes: int
+    end_offset: int
+    at_least_one: bool = True
+    may_wait: bool = True
+
+
+class ReadResult(NamedTuple):
+    """Whole batches, and the offset of the next read."""
+
+    records: bytes | bytearray
+    next_offset: Offset
 
 
 class BatchReader:

@@ -10,6 +10,7 @@ import json
 import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -276,12 +277,9 @@ def write_partition_metadata(
     if not is_new:
         write_file_durably(disk, path, content)
         return
-    file = disk.open(path, create=True)
-    try:
+    with closing(disk.open(path, create=True)) as file:
         file.truncate(0)  # leftovers of a failed write
         file.append([content])
-    finally:
-        file.close()
 
 
 def read_partition_metadata(disk: Disk, partition_dir: str) -> PartitionMetadata | None:

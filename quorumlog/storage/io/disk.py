@@ -8,11 +8,13 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from errno import EOPNOTSUPP
 from pathlib import Path
 from typing import Final, ParamSpec, Protocol, TypeVar
 
-from quorumlog.storage.errors import NO_HANDLES, StorageError
+from quorumlog.storage.errors import NO_HANDLES, NO_ROOM, StorageError
 from quorumlog.storage.io.append_handles import AppendFile, AppendHandles, DiskFile
 from quorumlog.storage.io.read_handles import (
     KNOWS_WHAT_IS_CACHED,
@@ -20,7 +22,6 @@ from quorumlog.storage.io.read_handles import (
     ReadFile,
     ReadHandles,
 )
-from quorumlog.storage.io.reserve import has_made_room, refill_reserve
 from quorumlog.wire.codec.message import Buffer
 
 CHUNKS_PER_WRITE: Final = 1024  # IOV_MAX of Linux and macOS
@@ -199,11 +200,9 @@ class RealDisk:
             try:
                 return take(*given, **named)
             except OSError as error:
-                if error.errno not in NO_HANDLES or not self._close_oldest():
+                pools = self._read_handles, self._append_handles
+                if error.errno not in NO_HANDLES or not any(one.close_oldest() for one in pools):
                     raise
-
-    def _close_oldest(self) -> bool:
-        return self._read_handles.close_oldest() or self._append_handles.close_oldest()
 
     def exists(self, path: str) -> bool:  # noqa: D102 - see Disk
         try:
@@ -267,11 +266,11 @@ class RealDisk:
         return RealLock(descriptor)
 
 
+@dataclass(eq=False)
 class RealLock:
     """An flock: the system releases it when the process dies."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    _descriptor: int
 
     def release(self) -> None:  # noqa: D102 - see DiskLock
         descriptor, self._descriptor = self._descriptor, -1
@@ -281,11 +280,8 @@ class RealLock:
 
 def read_file(disk: Disk, path: str) -> bytes:
     """Return the content of a small file. Raises OSError; FileNotFoundError if it is missing."""
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         return file.pread(file.size(), 0)
-    finally:
-        file.close()
 
 
 def write_file_durably(disk: Disk, path: str, content: bytes) -> None:
@@ -313,11 +309,69 @@ def replace_durably(disk: Disk, path: str, size: int, replace: Callable[[], None
 def replace_file(disk: Disk, path: str, content: bytes) -> None:
     """Do as `write_file_durably` does; the new name is durable after an fsync of the directory."""
     draft = f"{path}.tmp"
-    file = disk.open(draft, create=True)
-    try:
+    with closing(disk.open(draft, create=True)) as file:
         file.truncate(0)  # a draft left behind by a crash
         file.append([content])
         file.fsync()
-    finally:
-        file.close()
     disk.rename(draft, path)
+
+
+# A vote, a checkpoint or the marker of a clean shutdown replaces a file of a few hundred bytes: it
+# needs space for the new file beside the old one. So each log directory holds a file of zeros. It
+# is cut by a step when a small file finds no space, and is refilled as soon as there is space.
+# docs/decisions/0021-disk-errors.md
+RESERVE_FILE: Final = ".reserve"
+RESERVE_BYTES: Final = 1 << 20
+STEP_BYTES: Final = 64 << 10  # a larger file gets no reserve
+
+
+def keep_reserve(disk: Disk, log_dir: str) -> None:
+    """Fill the reserve of a log directory as far as there is space. Raises OSError, but no ENOSPC.
+
+    It writes the zeros, because a sparse file reserves no space.
+    """
+    try:
+        with closing(disk.open(f"{log_dir}/{RESERVE_FILE}", create=True)) as file:
+            if file.size() > RESERVE_BYTES:  # two threads filled it at once
+                file.truncate(RESERVE_BYTES)
+            while (missing := RESERVE_BYTES - file.size()) > 0:
+                file.append([bytes(min(missing, STEP_BYTES))])
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+
+
+def has_made_room(disk: Disk, path: str, size: int, error: OSError) -> bool:
+    """Release a step of the reserve for a file of `size` bytes; False if that cannot help.
+
+    `error`: why its write failed. Raises OSError.
+    """
+    if error.errno not in NO_ROOM or size > STEP_BYTES:
+        return False
+    log_dir, left = _reserve_above(disk, path)
+    if log_dir is None or left == 0:
+        return False
+    with closing(disk.open(f"{log_dir}/{RESERVE_FILE}")) as file:
+        file.truncate(max(0, left - STEP_BYTES))
+    return True
+
+
+def refill_reserve(disk: Disk, path: str) -> None:
+    """Refill the reserve of this file's log directory, if a step of it was released."""
+    log_dir, size = _reserve_above(disk, path)
+    if log_dir is not None and size < RESERVE_BYTES:
+        keep_reserve(disk, log_dir)
+
+
+def _reserve_above(disk: Disk, path: str) -> tuple[str | None, int]:
+    """Return the log directory of `path` and the size of its reserve; None: it has no reserve.
+
+    A small file lies in a log directory, or in a subdirectory of one.
+    """
+    for _ in range(2):
+        path = path.rpartition("/")[0]
+        try:
+            return path, disk.size(f"{path}/{RESERVE_FILE}")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return None, 0

@@ -5,8 +5,8 @@ timestamp. Sources: Kafka's `UnifiedLog`, `LocalLog`; KAFKA-7866, KAFKA-10706.
 """
 
 import threading
-from collections.abc import Iterator
-from typing import ClassVar, Final
+from collections.abc import Callable, Iterator
+from typing import ClassVar, Final, TypeVar
 
 from quorumlog.storage.core.append_checks import (
     Append,
@@ -14,20 +14,22 @@ from quorumlog.storage.core.append_checks import (
     stamped_by_another,
     stamped_by_leader,
 )
-from quorumlog.storage.core.read_limits import NoteRead, ReadLimits, ReadResult
+from quorumlog.storage.core.leader_epochs import LeaderEpochs
 from quorumlog.storage.core.recovery import MAX_EPOCH, SegmentScan
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import INT32_MAX, LogSettings
 from quorumlog.storage.errors import NO_HANDLES, NO_ROOM, PASSING, OffsetOutOfRange, StorageError
+from quorumlog.storage.io.batch_reader import NoteRead, ReadLimits, ReadResult
 from quorumlog.storage.io.batch_scan import BrokenSegment
-from quorumlog.storage.io.compaction import Compaction
+from quorumlog.storage.io.cleaning import Compaction
 from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.kept_producers import KeptProducers
 from quorumlog.storage.io.log_health import LogHealth
 from quorumlog.storage.io.log_loader import UNKNOWN, KnownOfLog, LoadedLog, load_log
+from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
 from quorumlog.storage.io.segment import Segment
-from quorumlog.storage.io.segment_list import SegmentList
-from quorumlog.storage.io.segment_survey import SegmentSurvey
+from quorumlog.storage.io.segment_list import SegmentList, SegmentSurvey
 from quorumlog.storage.io.timestamps import TimeLookup
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer
@@ -404,3 +406,29 @@ class Log:
         self._log_end_offset = end_offset
         self._log_start_offset = min(self._log_start_offset, end_offset)
         self._flushed_offset = min(self._flushed_offset, end_offset)
+
+
+L = TypeVar("L", bound=Log)
+
+
+def plan_log(
+    new_log: type[L],
+    disk: Disk,
+    directory: str,
+    settings: LogSettings,
+    make_directory: Callable[[], None],
+) -> L:
+    """Return an empty log, without files before its first record, and without access to the disk.
+
+    Among many partitions, most stay empty for long: they cost no file, no handle and no read.
+    # DEVIATION: Kafka creates the directory of a replica when it creates the replica.
+    # docs/decisions/0022-file-handles.md
+
+    `make_directory` makes the directory and the files that must precede a record. It may raise
+    OSError; then the append fails, and the next append calls it again.
+    """
+    segment = Segment(disk, directory, 0, settings, make_directory=make_directory)
+    epochs = LeaderEpochCache(disk, directory, LeaderEpochs(), is_first=True)
+    loaded = LoadedLog([segment], epochs, ProducerSnapshots(disk, directory, ()))
+    segments = SegmentList(disk, directory, loaded.segments)
+    return new_log(disk, directory, settings, segments=segments, loaded=loaded)

@@ -10,28 +10,59 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
-from quorumlog.storage.core.read_limits import NoteRead
-from quorumlog.storage.core.recent_batches import RecentBatches
-from quorumlog.storage.core.recovery import MAX_EPOCH, SegmentScan
+from quorumlog.storage.core.recovery import MAX_EPOCH, RecentBatches, SegmentScan
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, storage_error
+from quorumlog.storage.io.batch_reader import NoteRead
 from quorumlog.storage.io.batch_scan import BrokenSegment
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import FILE_NAME as EPOCH_FILE
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
-from quorumlog.storage.io.epoch_contradictions import contradiction
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
 from quorumlog.storage.io.segment import Segment
-from quorumlog.storage.io.segment_chain import holes
+from quorumlog.storage.io.segment_chain import complete_swaps, holes
 from quorumlog.storage.io.segment_files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     SWAP_SUFFIX,
     SegmentFiles,
 )
-from quorumlog.storage.io.swaps import complete_swaps
 from quorumlog.storage.io.transaction_index import ALL_KNOWN, TransactionIndex
 from quorumlog.wire.codec.identifiers import NO_EPOCH
+
+EPOCHS_CHECKED: Final = 10  # the newest epochs
+
+
+def contradiction(epochs: LeaderEpochCache, segment: Segment) -> str | None:
+    """Describe a batch whose epoch differs from that in a file without a checksum; None: all agree.
+
+    A few headers suffice: the first, the last, and those on both sides of each change of epoch. A
+    file that contradicts them is rebuilt from the log: docs/decisions/0014-whole-logs.md
+
+    The segment is loaded: the last segment that recovery has not read. Its readers report damage
+    of it. Raises OSError.
+    """
+    if not epochs.entries:
+        return None
+    start = epochs.entries[0].start_offset  # it may lie within a batch, as the log's start may
+    try:
+        end = segment.index.next_offset
+        offsets = {segment.base_offset, end - 1}
+        for _, start_offset in epochs.entries[-EPOCHS_CHECKED:]:
+            offsets |= {start_offset - 1, start_offset}
+        for offset in sorted(offsets):
+            found = segment.find(offset) if segment.base_offset <= offset < end else None
+            if found is None or found[1].last_offset < start:
+                continue
+            header = found[1]
+            for at in (max(header.base_offset, start), header.last_offset):
+                epoch = epochs.epoch_at(at)
+                if epoch != header.leader_epoch:
+                    return f"offset {at} is of epoch {header.leader_epoch}, and not of {epoch}"
+    except BrokenSegment:
+        pass
+    return None
+
 
 SEGMENT_FILE: Final = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)")
 LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
@@ -104,8 +135,9 @@ def _load(
     names = _listed(disk, directory)
     base_offsets, snapshots = _sweep(disk, directory, names)
     segments = [Segment(disk, directory, offset, settings) for offset in base_offsets]
-    if segments:
-        _require_start(segments[0], known)
+    if segments and known.end and UNKNOWN < known.start < segments[0].base_offset:
+        where = f"{segments[0].path} is the first segment"
+        raise _lacking(where, known.start, segments[0].base_offset)
     if known.is_clean and segments:
         try:
             segments[-1].load()
@@ -223,7 +255,7 @@ def _recover(
         scanned = Scanned(
             min(scanned.from_offset, segment.base_offset),
             scanned.epoch_starts + scan.epoch_starts,
-            _with_later(scanned.recent, scan.recent),
+            scan.recent if scanned.recent is None else scanned.recent.with_later(scan.recent),
             scanned.has_transactions or scan.recent.has_transactions,
         )
         _require_intact(scan, known, segment.path, is_last=is_last)
@@ -235,28 +267,12 @@ def _recover(
         if scan.fault is not None or must_last:
             segment.cut_tail(must_last=must_last)
         if slot < len(segments) - 1:
-            _seal(segment)
+            segment.index.seal()
+            segment.write_indexes()
+            segment.release()
     if segments and not segments[-1].is_loaded:
         segments[-1].load()
     return scanned
-
-
-def _with_later(recent: RecentBatches | None, later: RecentBatches) -> RecentBatches:
-    if recent is None:
-        return later
-    recent.take_all(later)
-    return recent
-
-
-def _seal(segment: Segment) -> None:
-    segment.index.seal()
-    segment.write_indexes()
-    segment.release()
-
-
-def _require_start(first: Segment, known: KnownOfLog) -> None:
-    if known.end and UNKNOWN < known.start < first.base_offset:
-        raise _lacking(f"{first.path} is the first segment", known.start, first.base_offset)
 
 
 def _require_chain(

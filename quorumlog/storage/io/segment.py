@@ -6,20 +6,19 @@ segment, or closed. So an append is one system call, and a crash costs a rebuild
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from copy import deepcopy
 from functools import partial
 from typing import Final
 
 from quorumlog.invariants import InvariantViolation
 from quorumlog.storage.core.log_index import CorruptIndex, TimeEntry
-from quorumlog.storage.core.read_limits import NoteRead, ReadLimits, ReadResult
 from quorumlog.storage.core.recovery import MAX_EPOCH, SegmentScan
 from quorumlog.storage.core.segment_index import BatchSpan, SegmentIndex
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import NotInMemory
 from quorumlog.storage.io.append_handles import AppendFile
-from quorumlog.storage.io.batch_reader import BatchReader
+from quorumlog.storage.io.batch_reader import BatchReader, NoteRead, ReadLimits, ReadResult
 from quorumlog.storage.io.batch_scan import (
     DAMAGED,
     BrokenSegment,
@@ -405,11 +404,8 @@ class Segment:
         if own_file is not None:
             with suppress(OSError):
                 return own_file.pread(size, position)  # also opens it for the next read
-        file = self._disk.open_to_read(self.path)
-        try:
+        with closing(self._disk.open_to_read(self.path)) as file:
             return file.pread(size, position)
-        finally:
-            file.close()
 
     def _rebuild(self, reason: Exception) -> SegmentIndex:
         self._index = self._resume_anew(self._open_file(), self.index.size, reason)

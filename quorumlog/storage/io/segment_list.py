@@ -9,12 +9,15 @@ against 1,900, and a lookup in half the time).
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from operator import attrgetter
 from typing import Final
 
 from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
+from quorumlog.storage.core.retention import SegmentFacts
+from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import NO_HANDLES, NO_ROOM, PASSING
 from quorumlog.storage.io.disk import Disk
@@ -293,3 +296,65 @@ class SegmentList:
         for segments in (self._recently_used, self._unwritten, self._flushed):
             if segment in segments:
                 segments.remove(segment)
+
+
+@dataclass(eq=False)
+class SegmentSurvey:
+    """Survey of one log. Another thread may use it, but not while the log is cut or closed."""
+
+    _disk: Disk
+    _segments: SegmentList
+
+    def facts(self) -> list[SegmentFacts]:
+        """Return the facts of all living segments, oldest first. Raises OSError.
+
+        It may read an index of each segment, once: the log remembers the largest timestamp. The
+        list is empty if the cleaner swaps segments meanwhile, as it might have a gap, and before
+        the log has its first file.
+        """
+        swaps = self._segments.swaps
+        found = []
+        for segment in tuple(self._segments):
+            try:
+                found.append(self._facts_of(segment))
+            except FileNotFoundError:
+                if segment.base_offset >= self._segments.first_base_offset:
+                    return []  # its name is missing during a swap
+                # else this segment and all older ones are dead by now
+        return found if self._segments.swaps == swaps else []
+
+    def first_timestamp_from(self, offset: int) -> int:
+        """Return the time of the first batch of the segment with `offset`. Raises OSError.
+
+        It reads only that batch's header. -1: the segment is gone, or has no timestamp.
+        """
+        for segment in self._segments.all_from(offset)[:1]:
+            copy = segment.copy()
+            try:
+                with suppress(FileNotFoundError):
+                    for _, header in copy.headers(copy.base_offset):
+                        return header.max_timestamp
+            finally:
+                copy.release()
+        return NO_TIMESTAMP
+
+    def _facts_of(self, segment: Segment) -> SegmentFacts:
+        index = segment.known_index
+        if index is not None:
+            newest_ms, size = index.max_timestamp, index.size
+        elif size := segment.size:
+            newest_ms = self._newest_ms(segment)
+        else:
+            newest_ms = NO_TIMESTAMP
+        if newest_ms <= NO_TIMESTAMP:
+            newest_ms = self._disk.modified_ms(segment.path)
+        return SegmentFacts(segment.base_offset, size, newest_ms)
+
+    def _newest_ms(self, segment: Segment) -> int:
+        known = self._segments.max_timestamps
+        newest_ms = known.get(segment.base_offset)
+        if newest_ms is None:
+            copy = segment.copy()
+            newest_ms = known[segment.base_offset] = copy.index.max_timestamp
+            copy.release()  # there may be many indexes of megabytes
+        return newest_ms

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.metadata_quorum.config_changes import ConfigChange
+from quorumlog.metadata_quorum.cluster_changes import ConfigChange
 from quorumlog.metadata_quorum.image.model import PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId

@@ -23,8 +23,12 @@ from quorumlog.broker.transactions.io.broker_channels import kafka_peers
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
-from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcomes
-from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.cluster_changes import (
+    ClusterChange,
+    ConfigChanges,
+    ConfigResult,
+    Outcomes,
+)
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,

@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
-from quorumlog.metadata_quorum.config_changes import (
+from quorumlog.metadata_quorum.cluster_changes import (
     ConfigChange,
     ConfigChanges,
     ConfigOperation,
     ConfigResult,
 )
 from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.log_reports import ControllerRules
 from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
     AlterPartitions,
@@ -27,7 +28,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     ReportLogs,
     TopicResults,
 )
-from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,

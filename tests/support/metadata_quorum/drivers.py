@@ -30,7 +30,7 @@ from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE, KRAFT_VERSIO
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.metadata_quorum.io.metadata_quorum import EventLoopClock
-from quorumlog.metadata_quorum.io.peers import Peers
+from quorumlog.metadata_quorum.io.outgoing_requests import Peers
 from quorumlog.metadata_quorum.io.rpc_client import RpcFailed
 from quorumlog.metadata_quorum.log.election_store import ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.storage.core.read_limits import NoteRead
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.batch_reader import NoteRead
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.records import Record, encode_batch

@@ -16,7 +16,7 @@ from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.log_progress import LogProgress
 from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.metadata_quorum.image import TopicImage
-from quorumlog.storage.core import recent_batches
+from quorumlog.storage.core import recovery
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
@@ -110,7 +110,7 @@ async def test_what_is_read_of_a_log_after_a_crash_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int, producers_max: int
 ) -> None:
     """Both the check of the records, and the reading of producers that it has not noted."""
-    monkeypatch.setattr(recent_batches, "PRODUCERS_MAX", producers_max)
+    monkeypatch.setattr(recovery, "PRODUCERS_MAX", producers_max)
     record = Record(0, 1, None, bytes(600_000))
     async with one_broker(tmp_path / "runs") as replicas:
         for number in range(batches):

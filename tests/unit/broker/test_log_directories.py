@@ -14,9 +14,8 @@ from quorumlog.metadata_quorum.controller_client import DirectoryReport
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.checkpoints import uuid_to_text
-from quorumlog.storage.io.disk import Disk, RealDisk
+from quorumlog.storage.io.disk import Disk, RealDisk, keep_reserve
 from quorumlog.storage.io.log import Log
-from quorumlog.storage.io.reserve import keep_reserve
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.broker.log_directories import write

@@ -10,7 +10,7 @@ from quorumlog.broker.partitions.core.open_transactions import OpenTransactions
 from quorumlog.broker.partitions.core.producer_state import SEQUENCE_MAX, Check, ProducerStates
 from quorumlog.broker.partitions.log.loaded_log import load_producers, work_to_keep
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.storage.core import recent_batches
+from quorumlog.storage.core import recovery
 from quorumlog.storage.core.producer_snapshot import SnapshotEntry
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.log import Log
@@ -244,9 +244,9 @@ def differing() -> list[int]:
 def test_the_producers_are_those_of_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert differing() == []
     with monkeypatch.context() as planted:  # a batch that is not noted is missed
-        planted.setattr(recent_batches, "BATCHES_MAX", 4)
+        planted.setattr(recovery, "BATCHES_MAX", 4)
         assert differing() != []
-    monkeypatch.setattr(recent_batches, "PRODUCERS_MAX", 2)  # a log of more is read once more
+    monkeypatch.setattr(recovery, "PRODUCERS_MAX", 2)  # a log of more is read once more
     assert differing() == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.responses.config_alterations import HINTS_MAX
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.cluster_changes import ConfigChange, ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, RequestTooLarge
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode

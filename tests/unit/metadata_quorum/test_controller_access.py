@@ -17,9 +17,7 @@ from quorumlog.metadata_quorum.cluster_changes import (
     QuotaAlteration,
     ScramAlteration,
 )
-from quorumlog.metadata_quorum.controller import acls as acl_decisions
-from quorumlog.metadata_quorum.controller import quotas as quota_decisions
-from quorumlog.metadata_quorum.controller import scram
+from quorumlog.metadata_quorum.controller import access as access_decisions
 from quorumlog.metadata_quorum.image.access import AccessReplay
 from quorumlog.metadata_quorum.image.acls import AclFilter, acl_problem, filter_problem, matching
 from quorumlog.metadata_quorum.image.records import (
@@ -178,7 +176,7 @@ def test_many_wide_filters_are_refused_whole_and_exact_ones_are_not(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each compares all ACLs, on the event loop of the controller."""
-    monkeypatch.setattr(acl_decisions, "COMPARISONS_MAX", 3)
+    monkeypatch.setattr(access_decisions, "COMPARISONS_MAX", 3)
     create(bench, ACL, PREFIX)
     wide = replace(ALL, host="none")
     outcomes = ask(bench, DeleteAcls(filters=(wide, ALL)))
@@ -195,15 +193,15 @@ def test_many_wide_filters_are_refused_whole_and_exact_ones_are_not(
 def test_a_cluster_and_a_request_have_room_for_so_many(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acl_decisions, "ACLS_MAX", 2)
-    monkeypatch.setattr(quota_decisions, "ENTITIES_MAX", 1)
+    monkeypatch.setattr(access_decisions, "ACLS_MAX", 2)
+    monkeypatch.setattr(access_decisions, "ENTITIES_MAX", 1)
     *done, refused = create(bench, ACL, PREFIX, ACL, EACH)
     assert done == ["NONE"] * 3
     assert refused.startswith("POLICY_VIOLATION")
     assert alter(bench, ANN, request_percentage=5.5) == "NONE"
     entity = (("ip", None),)
     assert alter(bench, entity, connection_creation_rate=5.0).startswith("POLICY_VIOLATION")
-    monkeypatch.setattr(quota_decisions, "RECORDS_PER_REQUEST_MAX", 1)
+    monkeypatch.setattr(access_decisions, "RECORDS_PER_REQUEST_MAX", 1)
     two = alter(bench, ANN, producer_byte_rate=5.0, consumer_byte_rate=5.0)
     assert two.startswith("POLICY_VIOLATION")
     assert alter(bench, ANN, producer_byte_rate=5.0) == "NONE"
@@ -368,7 +366,7 @@ def test_a_user_of_whom_one_alteration_is_refused_stays_as_it_is(bench: Bench) -
 def test_a_cluster_has_room_for_so_many_credentials(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scram, "CREDENTIALS_MAX", 1)
+    monkeypatch.setattr(access_decisions, "CREDENTIALS_MAX", 1)
     answers = alter_users(bench, change("ann", credential()), change("bob", credential()))
     assert answers == ["NONE", "POLICY_VIOLATION A cluster holds at most 1 credentials"]
     assert alter_users(bench, change("ann", credential(5000))) == ["NONE"]

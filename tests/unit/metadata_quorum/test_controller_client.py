@@ -5,8 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from quorumlog.metadata_quorum.cluster_changes import UnregisterBroker
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges
+from quorumlog.metadata_quorum.cluster_changes import ConfigChange, ConfigChanges, UnregisterBroker
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     DeleteTopics,

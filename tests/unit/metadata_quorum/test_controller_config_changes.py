@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.broker.partitions.log.log_directory import log_settings
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigOperation
+from quorumlog.metadata_quorum.cluster_changes import ConfigChange, ConfigChanges, ConfigOperation
 from quorumlog.metadata_quorum.controller.broker_configs import (
     UNKNOWN_NAME_LENGTH_MAX,
     UNKNOWN_NAMES_MAX,

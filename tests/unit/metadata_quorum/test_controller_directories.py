@@ -7,7 +7,7 @@ import pytest
 from quorumlog.metadata_quorum.controller.brokers import UNASSIGNED
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss, losses_since, remark_on
-from quorumlog.metadata_quorum.controller.rules import ControllerRules
+from quorumlog.metadata_quorum.controller.log_reports import ControllerRules
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.image import LOST
 from quorumlog.metadata_quorum.image.features import (

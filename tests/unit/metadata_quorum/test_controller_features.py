@@ -10,12 +10,13 @@ import pytest
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.cluster_changes import (
     AlterGroupConfigs,
+    ConfigChange,
+    ConfigChanges,
     CreateAcls,
     DeleteAcls,
     FeatureUpdate,
     UpdateFeatures,
 )
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges
 from quorumlog.metadata_quorum.controller import features
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import Decision

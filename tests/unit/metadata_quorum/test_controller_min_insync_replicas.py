@@ -4,11 +4,13 @@ import pytest
 
 from quorumlog.metadata_quorum.cluster_changes import (
     AlterGroupConfigs,
+    ConfigChange,
+    ConfigChanges,
+    ConfigOperation,
     FeatureUpdate,
     UpdateFeatures,
     UpgradeType,
 )
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigOperation
 from quorumlog.metadata_quorum.controller import group_configs, min_insync_replicas, refusals
 from quorumlog.metadata_quorum.controller.min_insync_replicas import Around
 from quorumlog.metadata_quorum.image.features import (

@@ -4,9 +4,9 @@ import pytest
 
 from quorumlog.metadata_quorum.cluster_changes import UnregisterBroker
 from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.log_reports import ControllerRules
 from quorumlog.metadata_quorum.controller.partition_changes import Assignment, PartitionChanges
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
-from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.metadata_quorum.image.records import Partition, decode_record, encode_record
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -7,15 +7,15 @@ import cbor2
 import pytest
 
 from quorumlog.metadata_quorum.cbor_values import MalformedValue, from_plain, to_plain
-from quorumlog.metadata_quorum.cluster_changes import UnregisterBroker
-from quorumlog.metadata_quorum.config_changes import (
+from quorumlog.metadata_quorum.cluster_changes import (
     ConfigChange,
     ConfigChanges,
     ConfigOperation,
     ConfigResult,
+    UnregisterBroker,
 )
 from quorumlog.metadata_quorum.controller import assignments
-from quorumlog.metadata_quorum.controller.failures import failure_response
+from quorumlog.metadata_quorum.controller.refusals import failure_response
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterConfigs,

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from quorumlog.metadata_quorum.controller import placement
-from quorumlog.metadata_quorum.controller.placement import place_replicas
+from quorumlog.metadata_quorum.controller import assignments
+from quorumlog.metadata_quorum.controller.assignments import place_replicas
 from quorumlog.metadata_quorum.controller.requests import (
     CreatePartitions,
     CreateTopics,
@@ -330,6 +330,6 @@ def test_a_topic_is_spread_over_the_racks_of_its_brokers(monkeypatch: pytest.Mon
 
     assert is_spread()
     # The planted bug: racks are not looked at.
-    monkeypatch.setattr(placement, "_spread", lambda stripe, count, *_: [*stripe[:count]])
-    monkeypatch.setattr(placement, "_ring", lambda ring, _: [*ring])
+    monkeypatch.setattr(assignments, "_spread", lambda stripe, count, *_: [*stripe[:count]])
+    monkeypatch.setattr(assignments, "_ring", lambda ring, _: [*ring])
     assert not is_spread()

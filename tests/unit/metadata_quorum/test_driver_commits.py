@@ -17,13 +17,13 @@ from quorumlog.metadata_quorum.controller.requests import (
 )
 from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.quorum import Quorum
-from quorumlog.metadata_quorum.driver.dependencies import NotController
-from quorumlog.metadata_quorum.driver.remembered_answers import (
+from quorumlog.metadata_quorum.driver.active_controller import (
     ANSWERS_MAX,
     RECORDS_MAX,
     Remembered,
     RememberedAnswers,
 )
+from quorumlog.metadata_quorum.driver.dependencies import NotController
 from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds
 from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
 from quorumlog.metadata_quorum.io.metadata_quorum import EventLoopClock

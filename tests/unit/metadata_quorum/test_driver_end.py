@@ -24,7 +24,7 @@ from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.log.snapshot_files import SnapshotFiles
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.errors import DiskExhausted, StorageError
-from quorumlog.storage.io.reserve import keep_reserve
+from quorumlog.storage.io.disk import keep_reserve
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.drivers import (
     Claims,

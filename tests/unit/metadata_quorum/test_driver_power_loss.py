@@ -23,7 +23,7 @@ from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.driver.dependencies import Stopped
 from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.metadata_quorum.image.records import NoOp, encode_record
-from quorumlog.metadata_quorum.io.peers import Peers
+from quorumlog.metadata_quorum.io.outgoing_requests import Peers
 from quorumlog.metadata_quorum.io.rpc_client import RpcFailed
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from quorumlog.metadata_quorum.controller.slices import Slices
+from quorumlog.metadata_quorum.driver.active_controller import PendingDecision
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.controllership import Controllership
 from quorumlog.metadata_quorum.driver.dependencies import BrokerProcessDied, NotController
-from quorumlog.metadata_quorum.driver.pending_decision import PendingDecision
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.records import BrokerRegistrationChange, PartitionChange
 from quorumlog.wire.codec.identifiers import BrokerId

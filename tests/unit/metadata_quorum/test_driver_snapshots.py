@@ -13,8 +13,7 @@ from quorumlog.chaos.simulation.kernel import sim_disk
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.driver import committed_image
-from quorumlog.metadata_quorum.image.difference import difference
-from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage
+from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage, difference
 from quorumlog.metadata_quorum.image.records import NoOp, ProducerIds, encode_record
 from quorumlog.metadata_quorum.image.snapshot_records import records_of
 from quorumlog.metadata_quorum.log import snapshot_files

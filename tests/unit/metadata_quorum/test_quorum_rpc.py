@@ -15,9 +15,9 @@ from quorumlog.metadata_quorum.cbor_values import to_plain
 from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest
 from quorumlog.metadata_quorum.io import rpc_client
 from quorumlog.metadata_quorum.io import strangers as module
+from quorumlog.metadata_quorum.io.outgoing_requests import Peers
+from quorumlog.metadata_quorum.io.outgoing_requests import Reply as Answer
 from quorumlog.metadata_quorum.io.peer_liveness import PATH, PresenceClient, PresenceServer
-from quorumlog.metadata_quorum.io.peers import Peers
-from quorumlog.metadata_quorum.io.peers import Reply as Answer
 from quorumlog.metadata_quorum.io.rpc import Reply, RpcServer
 from quorumlog.metadata_quorum.io.rpc_client import RpcClient, RpcFailed
 from quorumlog.metadata_quorum.io.strangers import STRANGERS_MAX, Strangers, WatchedSite

@@ -10,7 +10,6 @@ import pytest
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.log_outline import LogOutline
-from quorumlog.metadata_quorum.core.membership import Membership
 from quorumlog.metadata_quorum.core.messages import (
     EPOCH_MAX,
     EPOCH_STEP_MAX,
@@ -22,6 +21,7 @@ from quorumlog.metadata_quorum.core.messages import (
     VoteRequest,
 )
 from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.metadata_quorum.core.quorum_state import Membership
 from quorumlog.metadata_quorum.core.roles import (
     Ballot,
     Candidate,

@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog.node import config
 from quorumlog.node.config import ConfigError
-from quorumlog.node.errors import StartFailed
+from quorumlog.node.listeners import StartFailed
 from quorumlog.node.node import read_secret
 from quorumlog.settings.kafka_names import (
     ALTERED_WITHOUT_EFFECT,

@@ -7,9 +7,7 @@ import pytest
 
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.node import config
-from quorumlog.node.boot_gate import BootGate
 from quorumlog.node.config import NodeConfig
-from quorumlog.node.errors import StartFailed
 from quorumlog.node.identity import (
     BOOT_ID_FILE,
     check_identities,
@@ -17,6 +15,8 @@ from quorumlog.node.identity import (
     is_new_cluster,
     read_boot_id,
 )
+from quorumlog.node.listeners import StartFailed
+from quorumlog.node.node_broker import BootGate
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import BrokerId
 from tests.support.metadata_quorum.brokers import broker_image

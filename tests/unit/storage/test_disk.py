@@ -12,13 +12,16 @@ from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk, SimFile
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import (
     CHUNKS_PER_WRITE,
+    RESERVE_BYTES,
+    RESERVE_FILE,
+    STEP_BYTES,
     Disk,
     RealDisk,
+    keep_reserve,
     read_file,
     write_file_durably,
 )
 from quorumlog.storage.io.read_handles import KNOWS_WHAT_IS_CACHED
-from quorumlog.storage.io.reserve import RESERVE_BYTES, RESERVE_FILE, STEP_BYTES, keep_reserve
 from tests.support.storage.batches import TINY, VALUES, fill, open_log, read_all, stamped
 from tests.support.storage.crashes import fail_on
 

@@ -13,9 +13,9 @@ from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.metadata_quorum.image import TopicImage
-from quorumlog.storage.core.read_limits import NoteRead
 from quorumlog.storage.core.recovery import MAX_EPOCH
 from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.batch_reader import NoteRead
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition

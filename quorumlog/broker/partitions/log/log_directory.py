@@ -32,8 +32,7 @@ from quorumlog.storage.io.checkpoints import (
 )
 from quorumlog.storage.io.disk import Disk, write_file_durably
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache, was_flushed
-from quorumlog.storage.io.log import Log
-from quorumlog.storage.io.planned_log import plan_log
+from quorumlog.storage.io.log import Log, plan_log
 from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
