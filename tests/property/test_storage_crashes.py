@@ -230,7 +230,7 @@ def _flushes_no_new_epochs(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(LeaderEpochCache, "write", write)
     # It would rebuild the file: the flush alone must see to it.
-    patch.setattr(STORAGE + "io.loading.contradiction", lambda *args: None)
+    patch.setattr(STORAGE + "io.log_loader.contradiction", lambda *args: None)
 
 
 def _removes_the_newest_first(patch: pytest.MonkeyPatch) -> None:
