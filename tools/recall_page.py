@@ -39,9 +39,9 @@ tables show which level of tests finds it, and at which price:
 **A cell with a finding** has the price in seconds of CPU time, from the first test or the seed 0 up
 to the finding, and its finder: the file of the failing test; a world and its seed, or the seed of
 whole nodes, with the violated rule or the anomaly; the share of the runs on real processes that are
-invalid. Tests are executed from the cheapest to the most expensive. **`no`** shows the budget that
-found nothing. **`-`**: the level cannot run the mutant (no world has the rule, no test uses it, or
-the mutant is no class that inherits a rule). **An empty cell** has not been measured.
+invalid. `? s`: the price was not noted. Tests are executed from the cheapest on. **`no`** shows the
+budget that found nothing. **`-`**: the level cannot run the mutant (no world has the rule, no test
+uses it, or the mutant is no class that inherits a rule). **An empty cell** has not been measured.
 
 In the levels `unit` and `property` the sound rule becomes the broken rule in the whole process
 (tools/recall_injection.py), and the product keeps its own checks. In simulations and on real

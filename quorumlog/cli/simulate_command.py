@@ -54,9 +54,8 @@ def simulate(
     """Run the real cores and logs, or whole nodes, through crashes and losses.
 
     Everything follows from the seed: a failing seed fails again, everywhere. Exit status 0 if no
-    invariant broke, 1 if one did. A core runs two to five seeds of 60 s of a core world in a
-    second (logs: 2 s to half a minute for one), and a seed of 12 s of whole nodes in about
-    one.
+    invariant broke, 1 if one did. A CPU core runs a seed of 60 s of a core world in about a
+    second (logs: 2 s to half a minute for one), and a seed of 12 s of whole nodes in about two.
     """
     subject = _subject(subject, world, schedule)
     if subject == options.NODES:

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked
 from quorumlog.chaos.node_simulation.settings import PARTITIONS, NodesResult, NodesSettings
-from quorumlog.chaos.node_simulation.simulate import settings_of, shrink
+from quorumlog.chaos.node_simulation.simulate import replayed, settings_of, shrink
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.cli.options import parse_duration_ms
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, parse_settings, say
@@ -113,7 +113,7 @@ def _settings(seeds: Sequence[int], asked: Asked, schedule: Path | None) -> list
         if schedule is None:
             return [asked.settings(seed) for seed in seeds]
         drawn = asked.settings(seeds[0])
-        return [replace(drawn, schedule=Schedule.from_json(schedule.read_text()))]
+        return [replayed(drawn, Schedule.from_json(schedule.read_text()))]
     except (OSError, ValueError) as error:
         fail(str(error) if schedule is None else f"{schedule}: {error}", EXIT_USAGE)
 

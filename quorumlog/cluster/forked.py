@@ -187,12 +187,10 @@ class ForkServer:
     ) -> None:
         ours, its_end = socket.socketpair()
         self._its_input: Final = ours
+        words = [OUTLIVES_NODES] if outlives_nodes else []
         with its_end:
             self.process: Final = subprocess.Popen(  # noqa: S603 - our own module
-                [
-                    *[*interpreter, "quorumlog.node.fork_server", ",".join(preloaded), _ROOM],
-                    *([OUTLIVES_NODES] if outlives_nodes else []),
-                ],
+                [*interpreter, "quorumlog.node.fork_server", ",".join(preloaded), _ROOM, *words],
                 stdin=its_end.fileno(),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # the log of the first node, once there is a plan

@@ -1,7 +1,7 @@
 """Planted bugs: a class that replaces a rule of the product, and a sentence about the broken rule.
 
 To add a mutant: write a class that inherits the rule, and put the decorator `breaks` of a subject
-before it. The name of the mutant is that of the class, in lower case.
+before it. The mutant has the name of the class, in lower case.
 """
 
 import re

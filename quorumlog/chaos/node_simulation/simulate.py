@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from quorumlog.chaos.faults.registry import faults_made_of
 from quorumlog.chaos.mutants.registry import mutant_called
 from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked, run_one
 from quorumlog.chaos.node_simulation.settings import (
@@ -12,6 +13,7 @@ from quorumlog.chaos.node_simulation.settings import (
     NodesSettings,
 )
 from quorumlog.chaos.node_simulation.swarm import draw_swarm
+from quorumlog.chaos.node_simulation.target import SimulatedMachines
 from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.simulation.kernel.swarm import shrink_schedule
 from quorumlog.chaos.workloads.registry import find_workload
@@ -80,8 +82,20 @@ def simulate_nodes(
         mutant=mutant,
     )
     if schedule is not None:
-        settings = replace(settings, schedule=schedule)
+        settings = replayed(settings, schedule)
     return run_one(replace(settings, until_violated=until_violated))
+
+
+def replayed(settings: NodesSettings, schedule: Schedule) -> NodesSettings:
+    """Return the settings with this schedule. Raises ValueError if nodes cannot run it."""
+    find_workload(schedule.workload).read_options(schedule.options)
+    can = faults_made_of(SimulatedMachines.operations, SimulatedMachines.effects)
+    schedule.check_supported(back_end=SimulatedMachines.name, can=can)
+    nodes = set(settings.roles)
+    for action in schedule.actions:
+        if not isinstance(action.target, str) and not nodes.issuperset(action.target):
+            raise ValueError(f"the schedule names other nodes than {sorted(nodes)}")
+    return replace(settings, schedule=schedule)
 
 
 def simulate_many(wanted: Sequence[NodesSettings]) -> Iterator[NodesResult | RunFailed]:

@@ -3,11 +3,14 @@
 import errno
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.faults.processes import Kill
+from quorumlog.chaos.faults.quorum import FalseNotice
+from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.cli import connect
 from quorumlog.cli.connect import resolve
 from quorumlog.cli.main import COMMANDS
@@ -190,6 +193,18 @@ def test_a_broken_rule_is_status_1_and_has_a_schedule(tmp_path: Path, command: C
     command(*without)
     schedule.write_text("{}")
     assert "has no schedule for a simulation" in command(*without, status=EXIT_USAGE)
+    drawn = Schedule(seed=1, duration_us=0, actions=(), workload="groups", options={})
+    schedule.write_text(drawn.to_json())
+    assert "no workload is called 'groups'" in command(*without, status=EXIT_USAGE)
+    sends = replace(drawn, workload="append_read")
+    kill = Action(t_us=0, fault=Kill(), target=(9,))
+    for unfit, text in (
+        (replace(sends, options={"colour": 1}), "colour"),
+        (replace(sends, actions=(kill,)), "names other nodes than [1, 2, 3]"),
+        (replace(sends, actions=(replace(kill, fault=FalseNotice()),)), "cannot do it"),
+    ):
+        schedule.write_text(unfit.to_json())
+        assert text in command(*without, status=EXIT_USAGE)
 
 
 def test_the_address_of_a_cluster_that_no_option_names_is_told(

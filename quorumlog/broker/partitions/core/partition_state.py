@@ -45,7 +45,7 @@ class PartitionState:
 
     def __post_init__(self) -> None:
         self.flushed_offset = self.log_end_offset  # the records found on disk are durable
-        self.kept_log_start_offset = self.log_start_offset  # that of a log just opened is on disk
+        self.kept_log_start_offset = self.log_start_offset  # on disk, as a log is just opened
         # A checkpoint may be ahead of a log that lost its tail, or behind a log that lost its head.
         within_log = min(self.high_watermark, self.log_end_offset)
         self.high_watermark = max(within_log, self.log_start_offset)

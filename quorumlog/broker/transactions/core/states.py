@@ -8,7 +8,7 @@ from typing import Final
 class TransactionState(Enum):
     """The values are Kafka's names in DescribeTransactions and ListTransactions.
 
-    The order is that of their numbers in Kafka's records.
+    They have the order of their numbers in Kafka's records.
     """
 
     EMPTY = "Empty"  # a producer id is assigned, and no transaction is open
