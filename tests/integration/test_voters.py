@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from quorumlog import Admin, Consumer, LocalCluster
+from quorumlog import Admin, LocalCluster
 from quorumlog.cli.quorum_commands import _uuid
-from quorumlog.client import KafkaError, NewTopic, TopicPartition
+from quorumlog.client import KafkaError
 from quorumlog.client.descriptions import QuorumDescription
 from quorumlog.client.sync import SyncProducer
 from quorumlog.cluster import layout
@@ -30,18 +30,12 @@ from quorumlog.storage.io.checkpoints import read_meta_properties
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.support.cluster import kept_topic
+from tests.support.cluster.kept_topic import TOPIC, create, wait_for
 
 pytestmark = pytest.mark.integration
-TOPIC = "kept"
 VOTERS, BOOTSTRAP = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
 PASSING_S = 30
-
-
-def wait_for(holds: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + PASSING_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 class Voters:
@@ -164,15 +158,7 @@ def producing(bootstrap: str) -> Iterator[list[int]]:
 
 
 async def read_all(bootstrap: str) -> set[int]:
-    at = TopicPartition(TOPIC, 0)
-    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign([at])
-        end = (await consumer.end_offsets([at]))[at]
-        values: list[int] = []
-        async with asyncio.timeout(30):
-            while len(values) < end:
-                for records in (await consumer.poll(500)).values():
-                    values += [int(record.value or b"") for record in records]
+    values = await kept_topic.read_all(bootstrap)
     assert len({*values}) == len(values)
     return {*values}
 
@@ -181,13 +167,8 @@ async def read_all(bootstrap: str) -> set[int]:
 def voters(tmp_path: Path) -> Iterator[Voters]:
     voters = Voters(tmp_path, controller_quorum_auto_join_enable="false")
     with voters.cluster:
-        asyncio.run(create(voters.cluster.bootstrap))
+        asyncio.run(create(voters.cluster.bootstrap, num_partitions=1))
         yield voters
-
-
-async def create(bootstrap: str) -> None:
-    async with Admin(bootstrap) as admin:
-        await admin.create_topics([NewTopic(name=TOPIC, num_partitions=1)])
 
 
 def test_a_node_joins_and_the_leader_leaves_while_clients_go_on(voters: Voters) -> None:
@@ -283,7 +264,7 @@ def test_disks_that_are_lost_one_after_the_other_are_replaced_as_the_status_says
         )
 
     with voters.cluster:
-        asyncio.run(create(voters.cluster.bootstrap))
+        asyncio.run(create(voters.cluster.bootstrap, num_partitions=1))
         wait_for(is_whole)
         with producing(voters.cluster.bootstrap) as acknowledged:
             for wiped in (3, 2, 1):
