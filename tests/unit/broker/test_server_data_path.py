@@ -1,12 +1,21 @@
 """Produce, Fetch, ListOffsets and OffsetForLeaderEpoch over a connection to one broker."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
+from quorumlog.wire.codec.messages import produce as produce_messages
+from quorumlog.wire.codec.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    LeaderIdAndEpoch,
+)
 from quorumlog.wire.codec.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -49,7 +58,9 @@ async def read(
         max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, topics=topics
     )
     [answer] = (await client.send(request, version=12)).responses[0].partitions
-    return answer.error_code, bytes(answer.records or b"")
+    records = answer.records or b""
+    assert isinstance(records, bytes | bytearray | memoryview)
+    return answer.error_code, bytes(records)
 
 
 async def test_batches_are_checked_and_a_duplicate_has_its_first_offset(tmp_path: Path) -> None:
@@ -82,6 +93,26 @@ async def test_without_answers_an_error_closes_the_connection(tmp_path: Path) ->
         client.send_no_reply(unanswered("no topic"), version=BY_NAME)
         with pytest.raises(ConnectionLost):
             await read(client, 0)
+
+
+async def test_a_leader_elsewhere_is_named_with_its_epoch(tmp_path: Path) -> None:
+    """KIP-951: since Produce 10 and Fetch 16."""
+    async with asking(tmp_path) as (broker, client):
+        topic_id = await create(client, "t", 1)
+        topic = broker.controller.image.topics["t"]
+        moved = replace(topic.partitions[0], leader_id=BrokerId(2), leader_epoch=Epoch(4))
+        topics = {"t": replace(topic, partitions=(moved,))}
+        delta = ClusterDelta(partitions=frozenset({TopicPartition("t", 0)}))
+        broker.controller.publish(delta, topics=topics)
+        for version in (9, 10):
+            answer = await produce(client, batch(b"a"), version=version)
+            assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            there = produce_messages.LeaderIdAndEpoch(leader_id=2, leader_epoch=4)
+            assert answer.current_leader == (there if version == 10 else None)
+        asked = FetchPartition(partition=0, current_leader_epoch=3, partition_max_bytes=1000)
+        fetch = FetchRequest(topics=[FetchTopic(topic_id=topic_id, partitions=[asked])])
+        [found] = (await client.send(fetch, version=16)).responses[0].partitions
+        assert found.current_leader == LeaderIdAndEpoch(leader_id=2, leader_epoch=4)
 
 
 async def test_a_fetch_of_more_than_fits_has_as_much_as_fits(tmp_path: Path) -> None:
