@@ -156,16 +156,3 @@ def test_a_cluster_under_nohup_outlives_its_terminal(shell: Shell) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert shell.json("down")["stopped"] == []
-
-
-def test_an_interrupted_start_leaves_nothing_running(shell: Shell) -> None:
-    # Two of three controllers are missing: this one waits for them.
-    shell("up", "--detach", "--port", "0")
-    shell("down")
-    cluster = LocalCluster.open(shell.directory)
-    with subprocess.Popen(shell.command("up"), stdout=subprocess.PIPE) as process:
-        while cluster.pid(1) is None:
-            assert process.poll() is None
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) in {0, 130}
-    assert all(cluster.pid(node.id) is None for node in cluster.nodes)

@@ -227,14 +227,15 @@ def test_ctrl_c_is_no_traceback_from_the_first_moment_on(terminal: Terminal) -> 
     assert "Traceback" not in rest
 
 
-def test_an_interrupted_start_says_so(terminal: Terminal) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_start_says_so(terminal: Terminal, number: signal.Signals) -> None:
     command = terminal.command("up", "--nodes", "3", "--port", "0")
     with subprocess.Popen(
         command, cwd=terminal.path, stderr=subprocess.PIPE, text=True, env=terminal.environment
     ) as process:
         while not running_clusters.running():
             assert process.poll() is None
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         assert process.wait(TIMEOUT_S) == 130
         assert process.stderr is not None
         assert "interrupted while starting" in process.stderr.read()

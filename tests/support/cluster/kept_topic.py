@@ -31,10 +31,10 @@ async def produce(bootstrap: str, values: range, **options: Any) -> None:
             await producer.send_and_wait(TOPIC, b"%d" % value)
 
 
-async def read_all(bootstrap: str) -> list[int]:
+async def read_all(bootstrap: str, topic: str = TOPIC) -> list[int]:
     """Return the values up to the end offsets, each partition in its order."""
     async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        found = [TopicPartition(TOPIC, index) for index in await consumer.partitions_for(TOPIC)]
+        found = [TopicPartition(topic, index) for index in await consumer.partitions_for(topic)]
         consumer.assign(found)
         ends = await consumer.end_offsets(found)
         values: list[int] = []
