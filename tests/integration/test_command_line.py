@@ -1,42 +1,27 @@
 """The command line as a person and a script use it: real commands, a real cluster."""
 
-import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from quorumlog.cluster import LocalCluster
+from tests.support.cli.processes import Commands
 
 pytestmark = pytest.mark.integration
 
 
-class Shell:
+class Shell(Commands):
     """Runs commands against one cluster directory."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self.directory = directory
 
     def command(self, *arguments: str) -> list[str]:
-        words = [sys.executable, "-m", "quorumlog", *arguments]
-        return [*words, "--dir", str(self.directory)]
-
-    def __call__(self, *arguments: str, status: int = 0, lines: str = "") -> str:
-        """Run one command; return its stdout, or its stderr if it is to fail."""
-        command = self.command(*arguments)
-        ended = subprocess.run(
-            command, input=lines, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert ended.returncode == status, ended
-        assert "Traceback" not in ended.stderr
-        return ended.stderr if status else ended.stdout
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--json"))
+        return [*super().command(*arguments), "--dir", str(self.directory)]
 
 
 @pytest.fixture
