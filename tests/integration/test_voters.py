@@ -4,10 +4,7 @@ Nothing that was acknowledged is lost meanwhile.
 """
 
 import asyncio
-import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +27,7 @@ from quorumlog.storage.io.checkpoints import read_meta_properties
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.support.cli.processes import Commands
 from tests.support.cluster import kept_topic
 from tests.support.cluster.kept_topic import TOPIC, create, wait_for
 
@@ -123,14 +121,6 @@ class Voters:
         return self.describe().leader_id
 
 
-def quorumlog(*words: str) -> Any:
-    """Run a command with --json; return its document."""
-    command = [sys.executable, "-m", "quorumlog", *words, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done
-    return json.loads(done.stdout)
-
-
 @contextmanager
 def producing(bootstrap: str) -> Iterator[list[int]]:
     """Produce until the end of the block; what is acknowledged is in the list."""
@@ -179,7 +169,7 @@ def test_a_node_joins_and_the_leader_leaves_while_clients_go_on(voters: Voters) 
         voters.plan_node_4()
         voters.cluster.start_node(4)
         wait_for(lambda: 4 in {one.replica_id for one in voters.describe().observers})
-        added = quorumlog("quorum", "add-voter", "--node", "4", "--bootstrap", bootstrap)
+        added = Commands().json("quorum", "add-voter", "--node", "4", "--bootstrap", bootstrap)
         assert added == {
             "node": 4,
             "directory_id": voters.directory_of(4),
