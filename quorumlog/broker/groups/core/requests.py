@@ -187,16 +187,10 @@ class CommitResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitOffsets(GroupRequest[CommitResult]):
-    """OffsetCommit; generation -1 and member "" from a consumer that is no member.
-
-    A member of a consumer group sends its member epoch as the generation.
-    """
-
+class _Commit(GroupRequest[CommitResult]):
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
-    api_version: int = 9  # from 9 on, members of consumer groups send their member epoch
     offsets: Mapping[TopicPartition, CommittedOffset]
 
     def refuse(self, error_code: ErrorCode) -> CommitResult:
@@ -205,7 +199,17 @@ class CommitOffsets(GroupRequest[CommitResult]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitTransactionalOffsets(GroupRequest[CommitResult]):
+class CommitOffsets(_Commit):
+    """OffsetCommit; generation -1 and member "" from a consumer that is no member.
+
+    A member of a consumer group sends its member epoch as the generation.
+    """
+
+    api_version: int = 9  # from 9 on, members of consumer groups send their member epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitTransactionalOffsets(_Commit):
     """TxnOffsetCommit; generation -1 and member "" from a producer that sends no member.
 
     `adds`: the partition of our log is to be added to the transaction first (v5, KIP-890).
@@ -215,14 +219,6 @@ class CommitTransactionalOffsets(GroupRequest[CommitResult]):
     producer_id: int
     producer_epoch: int
     adds: bool
-    generation_id: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None
-    offsets: Mapping[TopicPartition, CommittedOffset]
-
-    def refuse(self, error_code: ErrorCode) -> CommitResult:
-        """Refuse all partitions."""
-        return CommitResult(error_code=error_code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
