@@ -47,9 +47,7 @@ class _IgnoresPowerLoss(Controller):
 
 @CONTROLLERS.breaks("a broker that lost unflushed records resumes its leaderships (decision 13)")
 class _ResumesWithoutItsRecords(Resumptions):
-    def may_resume(
-        self, broker: BrokerImage | None, request: BrokerRegistration, losses: Losses
-    ) -> bool:
+    def may_resume(self, broker: BrokerImage | None, request: BrokerRegistration, *_: Any) -> bool:
         boot_id = None if broker is None else broker.boot_id
         return super().may_resume(broker, replace(request, boot_id=boot_id), NO_LOSS)
 
@@ -163,10 +161,8 @@ class _ElectsWithoutLeave(PartitionChanges):
 
 @CONTROLLERS.breaks("an unclean election ignores live eligible replicas")
 class _PassesOverTheEligible(PartitionChanges):
-    def elected(
-        self, assignment: Assignment, pool: tuple[BrokerId, ...], active: Set[BrokerId]
-    ) -> BrokerId:
-        return super().elected(assignment, assignment.replicas, active)
+    def elected(self, assignment: Assignment, pool: object, *active: Any) -> BrokerId:
+        return super().elected(assignment, assignment.replicas, *active)
 
 
 @CONTROLLERS.breaks("an unclean election leaves other replicas than the new leader in the ISR")

@@ -14,11 +14,10 @@ from quorumlog.broker.partitions.core.isr_rules import IsrRules
 from quorumlog.broker.partitions.core.leadership import Leadership
 from quorumlog.broker.partitions.core.reads import Reads
 from quorumlog.broker.partitions.core.role_changes import RoleChanges
-from quorumlog.broker.partitions.core.roles import Leader, Role
+from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.log_flusher import LogFlusher
 from quorumlog.chaos.mutants.mutant import Mutants
-from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -121,10 +120,8 @@ class IgnoresDivergence(Reads):
 
 
 class _TruncatesBeforeItFollows(RoleChanges):
-    def begin_epoch(
-        self, before: Role, now_ms: int, image: PartitionImage
-    ) -> Sequence[effects.Effect]:
-        ordered = super().begin_epoch(before, now_ms, image)
+    def begin_epoch(self, *begun: Any) -> Sequence[effects.Effect]:
+        ordered = super().begin_epoch(*begun)
         if self._state.is_leader:
             return ordered
         return [*ordered, effects.TruncateTo(offset=self._state.high_watermark)]
@@ -146,9 +143,7 @@ class TruncatesToItsHighWatermark(Followership):
 
 @REPLICAS.breaks("a follower appends a fetch response from before its truncation (KAFKA-13207)")
 class _TakesLateAnswers(Followership):
-    def accepts_answer(
-        self, leader_epoch: Epoch, fetch_offset: Offset, last_fetched_epoch: Epoch
-    ) -> bool:
+    def accepts_answer(self, leader_epoch: Epoch, fetch_offset: Offset, *_: Epoch) -> bool:
         state = self._state
         return leader_epoch == state.leader_epoch and fetch_offset == state.log_end_offset
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from quorumlog.broker.partitions.log.verified_appends import TransactionProducer
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.io.broker_channels import BrokerChannels, Peers, error_code_of
 from quorumlog.metadata_quorum.image import ClusterImage
@@ -131,20 +132,12 @@ class CoordinatorVerifier:
             channels.publish(image)
 
     def verify(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Sequence[TopicPartition],
-        *,
-        adds: bool,
+        self, producer: TransactionProducer, partitions: Sequence[TopicPartition], *, adds: bool
     ) -> asyncio.Future[Outcomes]:
         """Return for each partition NONE if it is in the open transaction, else the error."""
         loop = asyncio.get_running_loop()
         question = VerificationQuestion(
-            transactional_id=transactional_id,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
+            **producer._asdict(),
             partitions=tuple(partitions),
             adds=adds,
             give_up_s=loop.time() + self._retry_max_s,
