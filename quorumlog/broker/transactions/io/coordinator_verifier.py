@@ -11,9 +11,9 @@ from typing import Final
 
 from quorumlog.broker.partitions.log.verified_appends import TransactionProducer
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.transactions.io.broker_channels import BrokerChannels, Peers, error_code_of
+from quorumlog.broker.transactions.io.broker_channels import BrokerChannels, Peers
 from quorumlog.metadata_quorum.image import ClusterImage
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.error_codes import ErrorCode, known
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 from quorumlog.wire.codec.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -98,8 +98,7 @@ class VerificationExchange:
         """Settle one question."""
         codes, absent = answers
         outcomes = {
-            where: error_code_of(codes.get((question.key, *where), absent))
-            for where in question.partitions
+            where: known(codes.get((question.key, *where), absent)) for where in question.partitions
         }
         question.settle(question, outcomes)
 
