@@ -23,7 +23,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
     AlterPartitions,
     AlterReassignments,
-    AssignmentReply,
     AssignReplicas,
     ConfigResults,
     ControllerRequest,
@@ -182,9 +181,7 @@ def failure_response(request: ControllerRequest, refusal: TopicRefused = _BUG) -
             response = HeartbeatReply(error_code=code)
         case AlterPartitions():
             response = IsrResults(error_code=code)
-        case AssignReplicas():
-            response = AssignmentReply(error_code=code)
-        case ReportLogs():
+        case AssignReplicas() | ReportLogs():
             response = ReportReply(error_code=code)
         case AllocateProducerIds():
             response = ProducerIdsReply(error_code=code)
