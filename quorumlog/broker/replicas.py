@@ -96,6 +96,10 @@ LOGS_PER_FREEZE: Final = 10
 _logger: Final = logging.getLogger(__name__)
 
 
+def _opening_threads(settings: BrokerSettings) -> int:
+    return THREADS if settings.log_flush_acks else OPENING_THREADS
+
+
 class Replicas:
     """Owns the partitions. An ImagePublisher: `start` it before the first `publish`.
 
@@ -129,8 +133,7 @@ class Replicas:
         self._is_confirmed = False  # the log directories belong to this process
         self._changed: list[TopicPartition] = []  # since the last follow-up
         self._follow_up_due: asyncio.TimerHandle | None = None
-        threads = THREADS if settings.log_flush_acks else OPENING_THREADS
-        self._threads: Final = DiskThreads(self._fail, threads)
+        self._threads: Final = DiskThreads(self._fail, _opening_threads(settings))
         self._disk: Final[DiskQueue] = disk_queue or self._threads
         self._flush_threads: Final = DiskThreads(self._fail)
         self._logs: Final = logs

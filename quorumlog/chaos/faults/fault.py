@@ -198,7 +198,7 @@ class LinkFault(StepFault):
     __slots__ = ()
     drawn_duration_ms: ClassVar[tuple[int, int]] = (1_000, 5_000)
 
-    def rules(self, scene: Scene) -> Sequence[LinkRule]:
+    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
         """Return the rules; the number of them and their ids do not depend on chance."""
         return (LinkRule(scene.rule_id(), self.links(scene), self.effect()),)
 
