@@ -6,11 +6,7 @@ from dataclasses import replace
 import pytest
 
 from quorumlog.broker.coordination.core.deadlines import Deadlines
-from quorumlog.broker.transactions.core.requests import (
-    NO_PRODUCER,
-    EndTransaction,
-    ProducerIdAndEpoch,
-)
+from quorumlog.broker.transactions.core.requests import EndTransaction, ProducerIdAndEpoch
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.coordination.transactions_begun import begun, opened
@@ -62,17 +58,6 @@ def test_without_a_producer_id_the_error_of_the_allocation_is_told() -> None:
     assert driven.coordinator.transactions == {}
     assert driven.coordinator.next_deadline_ms is None
     assert driven.begun() == ProducerIdAndEpoch(1003, 0)
-
-
-def test_while_a_change_is_under_way_another_must_wait() -> None:
-    driven = Coordination()
-    driven.allocates = False
-    driven.ask(init())
-    assert driven.error_of(init()) is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert driven.error_of(add(NO_PRODUCER, T0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    driven.allocate()
-    driven.commit_writes()
-    assert driven.replies[1].error_code is ErrorCode.NONE
 
 
 def test_if_that_abort_cannot_be_written_the_transaction_goes_on() -> None:
@@ -165,15 +150,6 @@ def test_older_clients_know_another_word_for_fenced(version: int, error_code: Er
     driven, first = begun()
     driven.begun()
     assert driven.error_of(init(first, api_version=version)) is error_code
-
-
-def test_ids_of_one_partition_do_not_disturb_each_other() -> None:
-    driven = Coordination()
-    mine, other = driven.begun(), driven.begun(name="y")
-    assert mine.producer_id != other.producer_id
-    driven.added(mine, T0)
-    driven.ask(commit(mine))  # under way
-    assert driven.error_of(abort(other, name="y")) is ErrorCode.NONE
 
 
 ONGOING, PREPARE_ABORT = TransactionState.ONGOING, TransactionState.PREPARE_ABORT
