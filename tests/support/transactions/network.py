@@ -68,10 +68,10 @@ class Network:
         if epoch < newest or (sent.transaction_version == 2 and epoch == newest):
             is_there_already = epoch == newest and not is_open
             return ErrorCode.NONE if is_there_already else ErrorCode.INVALID_PRODUCER_EPOCH
-        wanted = TransactionState.PREPARE_COMMIT if sent.commit else TransactionState.PREPARE_ABORT
+        decided = TransactionState.PREPARE_COMMIT if sent.commit else TransactionState.PREPARE_ABORT
         if is_open:  # an older client has one epoch for all its transactions
             state = self.oracle.states[sent.transactional_id].state
-            assert state is wanted, f"a marker of another decision: {sent}"
+            assert state is decided, f"a marker of another decision: {sent}"
         marker = TransactionMarker(producer_id, epoch, sent.coordinator_epoch, sent.commit)
         self.oracle.marked(at, marker, self.ends[at])
         self.ends[at] += 1

@@ -87,6 +87,12 @@ class Asked:
 
 @dataclass
 class World:
+    """`level`, `epoch` (-1: no id): at the beginning. `versions`: of the clients of id `x`.
+
+    `past`: the clients' requests. `newest`: committed records, by id. `excused`: the ids whose
+    decisions need no marker in a partition, because it was deleted meanwhile.
+    """
+
     level: int
     epoch: int
     versions: tuple[int, ...]
