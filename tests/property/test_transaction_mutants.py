@@ -61,7 +61,6 @@ class BeginsTheNextTransactionForAnybody(PartitionAdditions):
 
 ADDING_MUTANTS = (
     WakesNobody,
-    WakesNobodyAfterARefusedWrite,
     WakesOne,
     DropsAdditionsThatWaitForTooLong,
     BeginsTheNextTransactionForAnybody,
@@ -111,6 +110,19 @@ def run_into_a_lost_marker(rules: TransactionRules) -> None:
     world.heal()
 
 
+def run_into_a_refused_write(rules: TransactionRules) -> None:
+    """An addition waits for a write, which is refused."""
+    world = World(2, 0, (2, 2, 2), rules)
+    client = world.clients[0]
+    world.ask(client, init())
+    world.end_write()
+    for where in PARTITIONS[:2]:
+        world.ask(client, add(client.producer, where, api_version=5))
+    world.end_write(is_refused=True)
+    world.check()
+    world.heal()
+
+
 SCRIPTS: dict[str, Callable[[TransactionRules], None]] = {
     "takes_answers_about_earlier_decisions": run_into_a_late_answer,
     "takes_any_error_for_written": run_into_a_lost_marker,
@@ -139,3 +151,9 @@ def test_a_mutant_is_found_by_a_schedule(mutant: str) -> None:
     SCRIPTS[mutant](SOUND)
     with pytest.raises(AssertionError, match="c: complete, and"):
         SCRIPTS[mutant](COORDINATORS[mutant].parts.transactions)
+
+
+def test_an_addition_that_waits_for_a_refused_write_is_found() -> None:
+    run_into_a_refused_write(SOUND)
+    with pytest.raises(AssertionError, match="e: nothing ends the wait"):
+        run_into_a_refused_write(replace(SOUND, adding=WakesNobodyAfterARefusedWrite))
