@@ -8,7 +8,13 @@ from typing import Any, Final
 
 import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    KafkaError,
+    NotCoordinatorForGroupError,
+    for_code,
+)
+from aiokafka.protocol.commit import OffsetFetchRequest
 
 from quorumlog.chaos.drivers.common import (
     Rebalancing,
@@ -316,11 +322,36 @@ class AiokafkaDriver(TopicCreation):
 
 
 async def _consumer(bootstrap: str, client_id: str, **settings: Any) -> Any:
-    return await _started(
+    consumer = await _started(
         aiokafka.AIOKafkaConsumer(
             bootstrap_servers=bootstrap, client_id=client_id, **_READING, **settings
         )
     )
+    if settings.get("group_id") is not None:
+        _raise_refused_offset_fetches(consumer._coordinator)  # noqa: SLF001 - no public hook
+    return consumer
+
+
+def _raise_refused_offset_fetches(coordinator: Any) -> None:
+    """Let a refused OffsetFetch be an error: the library (0.14) returns "nothing is committed".
+
+    From version 2 on, an error of the whole group is a field of the response, whose topics are
+    empty then (KIP-88); the library reads the topics only. A stale coordinator thus appears to
+    have lost the committed offsets. docs/clients.md
+    """
+    send = coordinator._send_req  # noqa: SLF001 - as above
+
+    async def checked(request: Any) -> Any:
+        response = await send(request)
+        code = getattr(response, "error_code", 0) if isinstance(request, OffsetFetchRequest) else 0
+        if code != ErrorCode.NONE:
+            error = for_code(code)
+            if issubclass(error, (NotCoordinatorForGroupError, GroupCoordinatorNotAvailableError)):
+                coordinator.coordinator_dead()  # the library then looks for the coordinator
+            raise error()
+        return response
+
+    coordinator._send_req = checked  # noqa: SLF001 - as above
 
 
 async def _started(client: Any) -> Any:
