@@ -24,6 +24,7 @@ from quorumlog.chaos.drivers.driver import (
     SendFailed,
 )
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
+from quorumlog.chaos.history import UNKNOWN_OFFSET
 from quorumlog.cluster import LocalCluster
 from tests.support.groups.raw_members import ONE_COORDINATOR, coordinator_of
 
@@ -171,6 +172,23 @@ async def test_a_member_goes_on_where_its_group_has_committed(
         await member.subscribe(topic)
         places = {(record.partition, record.offset) for record in await polled(member.poll, 2)}
     assert places == {(1, 3), (1, 4)}
+
+
+async def test_a_record_acknowledged_without_an_offset_has_an_unknown_offset() -> None:
+    """The library of aiokafka counts offsets from the -1 of the response: 0, 1, ..."""
+    with LocalCluster(nodes=1, node_module="tests.support.node.repeated_batches") as cluster:
+        for name in sorted(DRIVERS):
+            with contextlib.suppress(DriverUnavailable):
+                driver = load_driver(name)
+                topic = f"repeated-{name}"
+                await driver.create_topic(
+                    cluster.bootstrap, topic, partitions=1, replication_factor=1
+                )
+                batching = Batching(linger_ms=50, compression="none")
+                producer = await driver.producer(cluster.bootstrap, "p", batching)
+                async with closing(producer):
+                    pending = [await producer.send(topic, 0, b"%d" % one) for one in range(3)]
+                    assert [await one for one in pending] == [UNKNOWN_OFFSET] * 3, name
 
 
 async def commit_by_a_member(driver: AnyDriver, bootstrap: str, group_id: str) -> None:

@@ -38,6 +38,7 @@ from quorumlog.chaos.drivers.driver import (
     Record,
     SendFailed,
 )
+from quorumlog.chaos.history import UNKNOWN_OFFSET
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition as Place
 
@@ -107,7 +108,9 @@ class _Producer(_Client):
 
 async def _acknowledged(pending: asyncio.Future[Any]) -> int:
     try:
-        return int((await pending).offset)
+        metadata = await pending
+        # Without an offset, the library (0.14) counts from -1: the second record would be at 0.
+        return int(metadata.offset) if metadata.log_start_offset >= 0 else UNKNOWN_OFFSET
     except (KafkaError, OSError) as error:
         # The library does not report earlier attempts.
         raise SendFailed(str(driver_error(error)), definite=False) from error
