@@ -8,7 +8,9 @@ error, or invented a value. The anomaly stays: a doubt names the place to search
   committed  "no committed offset", and the last OffsetFetch in its time had an error;
   commit     success, and the last OffsetCommit in its time had an error;
   txn        success, and the last EndTxn, TxnOffsetCommit, AddOffsetsToTxn or AddPartitionsToTxn in
-             its time had an error.
+             its time had an error;
+  group_poll the first record after `assigned`, and the last OffsetFetch since the previous poll,
+             outside of `committed`, had an error.
 
 The first response without an error after errors has a line, so the last line decides. A library may
 use the responses of several requests in one operation: a doubt is no proof.
@@ -27,8 +29,9 @@ from quorumlog.chaos.history.model import NEVER_NS, UNKNOWN_OFFSET
 from quorumlog.chaos.network.error_responses import ErrorResponse
 
 _CLIENT: Final = re.compile(r"[a-z]+(\d+)(-[a-z]+)?")  # as workloads name them: c17 of process 17
+_FETCH: Final = "OffsetFetch"
 _APIS: Final[Mapping[str, tuple[str, ...]]] = {
-    "committed": ("OffsetFetch",),
+    "committed": (_FETCH,),
     "commit": ("OffsetCommit",),
     "txn": ("EndTxn", "TxnOffsetCommit", "AddOffsetsToTxn", "AddPartitionsToTxn"),
 }
@@ -36,6 +39,7 @@ _RESULTS: Final[Mapping[str, str]] = {
     "committed": "no committed offset",
     "commit": "a successful commit",
     "txn": "a committed transaction",
+    "group_poll": "the first record",
 }
 _COLUMNS: Final = ("index", "process", "f", "invoked_ns", "completed_ns", "micro")
 _BEFORE_NS: Final = 2_000_000_000  # before an operation: its position may come from that time
@@ -120,6 +124,33 @@ def _doubts(table: pa.Table, clients: _Clients) -> Iterator[_Doubt]:
         )
         for row in chosen.select(_COLUMNS).to_pylist():
             yield from _doubts_of(row, apis, clients)
+    for process in clients.with_errors(_FETCH):
+        yield from _doubts_of_starts(table.filter(pc.field("process") == process), process, clients)
+
+
+def _doubts_of_starts(table: pa.Table, process: int, clients: _Clients) -> Iterator[_Doubt]:
+    """Yield the partitions that a member began to read although it got no position."""
+    rows = table.select(_COLUMNS).sort_by("invoked_ns").to_pylist()
+    asked = [(row["invoked_ns"], row["completed_ns"]) for row in rows if row["f"] == "committed"]
+    new: dict[str, int] = {}  # assigned partitions without a record, since the end of a poll
+    since_ns = 0
+    for row in (row for row in rows if row["f"] == "group_poll"):
+        end_ns = row["completed_ns"]
+        for one in row["micro"]:
+            key = one["key"]
+            if one["f"] == "assigned":
+                new[key] = since_ns
+            elif one["f"] == "group_poll" and key in new:
+                met = [
+                    response
+                    for response in clients.between(process, new.pop(key), end_ns)
+                    if response.api == _FETCH
+                    and response.concerns(key)
+                    and not any(start <= response.time_ns <= end for start, end in asked)
+                ]
+                if met and met[-1].is_error and not clients.has_left_out(_FETCH, since_ns, end_ns):
+                    yield _Doubt(process, "group_poll", key, end_ns, met[-1])
+        since_ns = end_ns
 
 
 def _doubts_of(row: Mapping[str, Any], apis: Sequence[str], clients: _Clients) -> Iterator[_Doubt]:
