@@ -1,0 +1,128 @@
+"""Errors of responses that libraries drop: each driver reports them, and invents no value."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from quorumlog.chaos.drivers.driver import (
+    EARLIEST,
+    LATEST,
+    AnyDriver,
+    DriverError,
+    Membership,
+    SendFailed,
+)
+from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
+from quorumlog.cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+VALUES = [b"%d" % value for value in range(5)]
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    with LocalCluster(nodes=1, node_module="tests.support.node.odd_responses") as cluster:
+        yield cluster.bootstrap
+
+
+@pytest.fixture(params=sorted(DRIVERS))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def driver(name: str) -> AnyDriver:
+    try:
+        return load_driver(name)
+    except DriverUnavailable as error:
+        pytest.skip(str(error))
+
+
+@asynccontextmanager
+async def closing(client: Any) -> AsyncIterator[Any]:
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def fill(driver: AnyDriver, bootstrap: str, topic: str, **config: str) -> None:
+    """Make a topic with the five values in each of two partitions."""
+    await driver.create_topic(bootstrap, topic, partitions=2, replication_factor=1, config=config)
+    async with closing(await driver.producer(bootstrap, "p")) as producer:
+        for partition in (0, 1):
+            for value in VALUES:
+                await (await producer.send(topic, partition, value))
+
+
+async def test_an_error_of_a_partition_is_not_a_group_without_an_offset(
+    name: str, driver: AnyDriver, bootstrap: str
+) -> None:
+    topic = f"hidden-{name}"
+    await fill(driver, bootstrap, topic)
+    async with closing(await driver.member(bootstrap, "m", Membership(group_id=topic))) as member:
+        await member.subscribe(topic)
+        count = 0
+        while count < 10:
+            count += len(await member.poll(500))
+        await member.commit(topic, {0: 5, 1: 3})
+    async with closing(await driver.reader(bootstrap, topic, topic)) as reader:
+        found = None
+        while found is None:
+            with contextlib.suppress(DriverError):
+                found = await reader.committed(topic, [0, 1])
+    assert found == {0: 5, 1: 3}
+
+
+async def test_an_error_of_a_lookup_is_not_a_log_without_records(
+    name: str, driver: AnyDriver, bootstrap: str
+) -> None:
+    topic = f"old-format-{name}"
+    await fill(driver, bootstrap, topic)
+    async with closing(await driver.offsets(bootstrap, topic)) as lookup:
+        for asked in (EARLIEST, LATEST, 1):
+            with pytest.raises(DriverError):
+                await lookup.ask(topic, {0: asked, 1: asked})
+    async with closing(await driver.consumer(bootstrap, topic)) as consumer:
+        with pytest.raises(DriverError):
+            await consumer.end_offsets(topic, [0, 1])
+
+
+async def test_a_corrupt_batch_costs_no_record_of_any_partition(
+    name: str, driver: AnyDriver, bootstrap: str
+) -> None:
+    topic = f"corrupt-{name}"
+    await fill(driver, bootstrap, topic)
+    errors: list[str] = []
+    received: dict[int, list[bytes]] = {0: [], 1: []}
+    async with closing(await driver.consumer(bootstrap, topic)) as consumer:
+        await consumer.assign(topic, [0, 1])
+        while sum(map(len, received.values())) < 10:
+            try:
+                for record in await consumer.poll(500):
+                    received[record.partition].append(record.value)
+            except DriverError as error:
+                errors.append(error.code)
+                assert "NO_ANSWER" not in errors
+    assert received == {0: VALUES, 1: VALUES}
+    assert set(errors) <= {"CORRUPT_MESSAGE"}
+    assert errors
+
+
+async def test_a_transaction_without_one_of_its_records_is_not_committed(
+    name: str, driver: AnyDriver, bootstrap: str
+) -> None:
+    topic = f"small-{name}"
+    await fill(driver, bootstrap, topic, **{"max.message.bytes": "1000"})
+    async with closing(await driver.transactional(bootstrap, "p", topic)) as producer:
+        await producer.begin()
+        with contextlib.suppress(SendFailed):
+            sent = [await producer.send(topic, 0, value) for value in (b"small", b"x" * 5_000)]
+            await asyncio.gather(*sent, return_exceptions=True)
+        with pytest.raises(DriverError):
+            await producer.commit()
