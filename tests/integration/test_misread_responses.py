@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiokafka.errors import NotCoordinatorForGroupError
 
 from quorumlog.chaos.drivers.driver import (
     EARLIEST,
@@ -14,6 +15,7 @@ from quorumlog.chaos.drivers.driver import (
     AnyDriver,
     DriverError,
     Membership,
+    Record,
     SendFailed,
 )
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
@@ -51,13 +53,17 @@ async def closing(client: Any) -> AsyncIterator[Any]:
         await client.close()
 
 
-async def fill(driver: AnyDriver, bootstrap: str, topic: str, **config: str) -> None:
-    """Make a topic with the five values in each of two partitions."""
-    await driver.create_topic(bootstrap, topic, partitions=2, replication_factor=1, config=config)
+async def fill(
+    driver: AnyDriver, bootstrap: str, topic: str, *, partitions: int = 2, **config: str
+) -> None:
+    """Make a topic with the five values in each partition."""
+    await driver.create_topic(
+        bootstrap, topic, partitions=partitions, replication_factor=1, config=config
+    )
     async with closing(await driver.producer(bootstrap, "p")) as producer:
-        for partition in (0, 1):
-            for value in VALUES:
-                await (await producer.send(topic, partition, value))
+        for value in VALUES:
+            sent = [await producer.send(topic, index, value) for index in range(partitions)]
+            await asyncio.gather(*sent)
 
 
 async def test_an_error_of_a_partition_is_not_a_group_without_an_offset(
@@ -77,6 +83,50 @@ async def test_an_error_of_a_partition_is_not_a_group_without_an_offset(
             with contextlib.suppress(DriverError):
                 found = await reader.committed(topic, [0, 1])
     assert found == {0: 5, 1: 3}
+    membership = Membership(group_id=topic)
+    async with closing(await driver.member(bootstrap, f"{topic}-m", membership)) as member:
+        await member.subscribe(topic)
+        records: list[Record] = []
+        codes: list[str] = []
+        while not (records or codes):
+            try:
+                records = await member.poll(500)
+            except DriverError as error:  # librdkafka reports it, and reads nothing
+                codes.append(error.code)
+    places = [(record.partition, record.offset) for record in records]
+    assert (places, codes) in (([(1, 3), (1, 4)], []), ([], ["UNKNOWN_TOPIC_OR_PARTITION"]))
+
+
+async def test_a_commit_is_not_repeated_in_the_generation_of_a_later_join(bootstrap: str) -> None:
+    """aiokafka joins again in the background, while it repeats a commit."""
+    driver, topic = load_driver("aiokafka"), "later-aiokafka"
+    await fill(driver, bootstrap, topic)
+    membership = Membership(group_id=topic)
+    async with (
+        closing(await driver.member(bootstrap, "m1", membership)) as first,
+        closing(await driver.member(bootstrap, "m2", membership)) as second,
+    ):
+        await first.subscribe(topic)
+        count = 0
+        while count < 10:
+            count += len(await first.poll(500))
+        coordinator = first._object._client._coordinator
+        generation, send = coordinator.generation, coordinator._client.send
+
+        async def refused_until_joined(node: int, request: Any, **options: Any) -> Any:
+            if type(request).__name__ == "OffsetCommitRequest":
+                coordinator._client.send = send
+                await second.subscribe(topic)
+                while coordinator.generation == generation:
+                    await second.poll(100)
+                raise NotCoordinatorForGroupError
+            return await send(node, request, **options)
+
+        coordinator._client.send = refused_until_joined
+        with pytest.raises(DriverError):
+            await first.commit(topic, {0: 5, 1: 5})
+        async with closing(await driver.reader(bootstrap, "r", topic)) as reader:
+            assert await reader.committed(topic, [0, 1]) == {}
 
 
 async def test_an_error_of_a_lookup_is_not_a_log_without_records(
@@ -97,19 +147,19 @@ async def test_a_corrupt_batch_costs_no_record_of_any_partition(
     name: str, driver: AnyDriver, bootstrap: str
 ) -> None:
     topic = f"corrupt-{name}"
-    await fill(driver, bootstrap, topic)
+    await fill(driver, bootstrap, topic, partitions=6)
     errors: list[str] = []
-    received: dict[int, list[bytes]] = {0: [], 1: []}
+    received: dict[int, list[bytes]] = {index: [] for index in range(6)}
     async with closing(await driver.consumer(bootstrap, topic)) as consumer:
-        await consumer.assign(topic, [0, 1])
-        while sum(map(len, received.values())) < 10:
+        await consumer.assign(topic, [*received])
+        while sum(map(len, received.values())) < 30:
             try:
                 for record in await consumer.poll(500):
                     received[record.partition].append(record.value)
             except DriverError as error:
                 errors.append(error.code)
                 assert "NO_ANSWER" not in errors
-    assert received == {0: VALUES, 1: VALUES}
+    assert received == dict.fromkeys(range(6), VALUES)
     assert set(errors) <= {"CORRUPT_MESSAGE"}
     assert errors
 
@@ -126,3 +176,17 @@ async def test_a_transaction_without_one_of_its_records_is_not_committed(
             await asyncio.gather(*sent, return_exceptions=True)
         with pytest.raises(DriverError):
             await producer.commit()
+
+
+@pytest.mark.parametrize(
+    ("name", "client_id"), [("aiokafka", "no-controller"), ("kafka-python", "refused")]
+)
+async def test_a_cluster_without_a_controller_is_an_error_of_the_call(
+    name: str, client_id: str, bootstrap: str
+) -> None:
+    """The libraries raise AttributeError and RuntimeError."""
+    async with closing(await load_driver(name).admin(bootstrap, client_id)) as admin:
+        with pytest.raises(DriverError, match="NOT_CONTROLLER"):
+            await admin.create("t", partitions=1, replication_factor=1)
+        with pytest.raises(DriverError, match="NOT_CONTROLLER"):
+            await admin.delete("t")

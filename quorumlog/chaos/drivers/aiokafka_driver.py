@@ -8,14 +8,9 @@ from typing import Any, Final
 
 import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import (
-    GroupCoordinatorNotAvailableError,
-    KafkaError,
-    NotCoordinatorForGroupError,
-    for_code,
-)
-from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.errors import KafkaError
 
+from quorumlog.chaos.drivers.aiokafka_checks import CoordinatorChecks, Positions, check_lookups
 from quorumlog.chaos.drivers.common import (
     Rebalancing,
     TopicCreation,
@@ -117,9 +112,24 @@ async def _acknowledged(pending: asyncio.Future[Any]) -> int:
 
 
 class _Transactions(_Producer):
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self._failed: SendFailed | None = None  # the first failed send of the transaction
+
     async def begin(self) -> None:
+        self._failed = None
         with _in_state():
             await self._client.begin_transaction()
+
+    async def send(self, *record: Any, **options: Any) -> asyncio.Future[int]:
+        pending = await super().send(*record, **options)
+        pending.add_done_callback(self._note_failure)
+        return pending
+
+    def _note_failure(self, pending: asyncio.Future[int]) -> None:
+        error = None if pending.cancelled() else pending.exception()
+        if self._failed is None and isinstance(error, SendFailed):
+            self._failed = error
 
     async def send_offsets(self, group_id: str, topic: str, offsets: Mapping[int, int]) -> None:
         with _in_state():
@@ -127,6 +137,8 @@ class _Transactions(_Producer):
 
     async def commit(self) -> None:
         """Commit. Raises DriverError, never definite: the library does not report the outcome."""
+        if self._failed is not None:  # the library (0.14) commits the others, unlike Java's
+            raise DriverError("SEND_FAILED", str(self._failed))
         with _in_state():
             await self._client.commit_transaction()
 
@@ -136,19 +148,32 @@ class _Transactions(_Producer):
 
 
 class _Polling(_Client):
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self._positions: Final = Positions(client)
+
     async def poll(self, timeout_ms: int) -> list[Record]:
         with _translated():
-            return records_of(
-                await self._client.getmany(timeout_ms=timeout_ms, max_records=_POLL_RECORDS_MAX)
-            )
+            try:
+                polled = await self._client.getmany(
+                    timeout_ms=timeout_ms, max_records=_POLL_RECORDS_MAX
+                )
+            except KafkaError:
+                self._positions.restore()
+                raise
+            self._positions.note()
+            return records_of(polled)
 
 
 class _Consumer(_Polling):
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
-        wanted = _by_place(topic, dict.fromkeys(partitions, 0))
-        self._client.assign([*wanted])
-        for place, offset in wanted.items():
+        self._client.assign(_places(topic, partitions))
+        self._seek(topic, dict.fromkeys(partitions, 0))
+
+    def _seek(self, topic: str, offsets: Mapping[int, int]) -> None:
+        for place, offset in _by_place(topic, offsets).items():
             self._client.seek(place, offset)
+        self._positions.note()
 
     async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         with _translated():
@@ -157,6 +182,10 @@ class _Consumer(_Polling):
 
 
 class _Committed(_Polling):
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self._checks: Final = CoordinatorChecks(client._coordinator)  # noqa: SLF001 - no public hook
+
     async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         found: dict[int, int] = {}
         with _translated():
@@ -169,8 +198,7 @@ class _Committed(_Polling):
 
 class _Reader(_Committed, _Consumer):
     async def seek(self, topic: str, offsets: Mapping[int, int]) -> None:
-        for place, offset in _by_place(topic, offsets).items():
-            self._client.seek(place, offset)
+        self._seek(topic, offsets)
 
 
 class _Member(Rebalancing, _Committed, aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
@@ -186,7 +214,7 @@ class _Member(Rebalancing, _Committed, aiokafka.ConsumerRebalanceListener):  # t
 
     async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
         with _translated():
-            await self._client.commit(_by_place(topic, offsets))
+            await self._checks.commit(self._client, _by_place(topic, offsets))
 
 
 class _Lookup(_Client):
@@ -214,6 +242,16 @@ class _Lookup(_Client):
         return answers
 
 
+@contextmanager
+def _at_a_controller() -> Iterator[None]:
+    """Translate errors, also the library's (0.14) own if its metadata names no controller."""
+    try:
+        with _translated():
+            yield
+    except AttributeError as error:
+        raise DriverError(ErrorCode.NOT_CONTROLLER.name, str(error)) from error
+
+
 class _Admin:
     def __init__(self, admin: AIOKafkaAdminClient) -> None:
         self._admin: Final = admin
@@ -227,13 +265,13 @@ class _Admin:
         config: Mapping[str, str] | None = None,
     ) -> None:
         wanted = NewTopic(topic, partitions, replication_factor, topic_configs={**(config or {})})
-        with _translated():
+        with _at_a_controller():
             answer: Any = await self._admin.create_topics([wanted])
         for name, code, *text in answer.topic_errors:
             _check_answer(code, f"{name}: {text}")
 
     async def delete(self, topic: str) -> None:
-        with _translated():
+        with _at_a_controller():
             answer: Any = await self._admin.delete_topics([topic])
         for name, code in answer.topic_error_codes:
             _check_answer(code, name)
@@ -330,31 +368,8 @@ async def _consumer(bootstrap: str, client_id: str, **settings: Any) -> Any:
             bootstrap_servers=bootstrap, client_id=client_id, **_READING, **settings
         )
     )
-    if settings.get("group_id") is not None:
-        _raise_refused_offset_fetches(consumer._coordinator)  # noqa: SLF001 - no public hook
+    check_lookups(consumer)
     return consumer
-
-
-def _raise_refused_offset_fetches(coordinator: Any) -> None:
-    """Let a refused OffsetFetch be an error: the library (0.14) returns "nothing is committed".
-
-    From version 2 on, an error of the whole group is a field of the response, whose topics are
-    empty then (KIP-88); the library reads the topics only. A stale coordinator thus appears to
-    have lost the committed offsets. docs/clients.md
-    """
-    send = coordinator._send_req  # noqa: SLF001 - as above
-
-    async def checked(request: Any) -> Any:
-        response = await send(request)
-        code = getattr(response, "error_code", 0) if isinstance(request, OffsetFetchRequest) else 0
-        if code != ErrorCode.NONE:
-            error = for_code(code)
-            if issubclass(error, (NotCoordinatorForGroupError, GroupCoordinatorNotAvailableError)):
-                coordinator.coordinator_dead()  # the library then looks for the coordinator
-            raise error()
-        return response
-
-    coordinator._send_req = checked  # noqa: SLF001 - as above
 
 
 async def _started(client: Any) -> Any:

@@ -23,13 +23,16 @@ from quorumlog.chaos.drivers.driver import (
     NO_GENERATION,
     TRANSACTION_TIMEOUT_MS,
     Batching,
+    DriverError,
     Headers,
     Membership,
     OffsetAt,
     Record,
     SendFailed,
 )
+from quorumlog.chaos.drivers.kafka_python_checks import check_responses, drop_fetched
 from quorumlog.chaos.drivers.worker import Worker, settled_elsewhere
+from quorumlog.wire.codec.error_codes import ErrorCode
 
 _TIMEOUT_MS: Final = 5_000
 _REQUEST_TIMEOUT_MS: Final = 2_000
@@ -168,10 +171,14 @@ class _Transactions(_Producer):
 
 class _Polling(_Client):
     async def poll(self, timeout_ms: int) -> list[Record]:
-        polled = await self._call(
-            lambda: self._client.poll(timeout_ms=timeout_ms, max_records=_POLL_RECORDS_MAX)
-        )
-        return records_of(polled)
+        def poll() -> Any:
+            try:
+                return self._client.poll(timeout_ms=timeout_ms, max_records=_POLL_RECORDS_MAX)
+            except KafkaError:
+                drop_fetched(self._client)
+                raise
+
+        return records_of(await self._call(poll))
 
 
 class _Consumer(_Polling):
@@ -236,6 +243,13 @@ class _Member(Rebalancing, _Committed, kafka.ConsumerRebalanceListener):  # type
 
 
 class _Admin(_Client):
+    async def _call(self, work: Callable[[], Any]) -> Any:
+        """Call; the library (3.0) raises RuntimeError if no node is the controller, twice."""
+        try:
+            return await super()._call(work)
+        except RuntimeError as error:
+            raise DriverError(ErrorCode.NOT_CONTROLLER.name, str(error)) from error
+
     async def create(
         self,
         topic: str,
@@ -341,9 +355,12 @@ class KafkaPythonDriver(TopicCreation):
 
 
 async def _consumer(bootstrap: str, client_id: str, **settings: Any) -> tuple[Worker, Any]:
-    return await _made(
-        client_id, kafka.KafkaConsumer, bootstrap_servers=bootstrap, **_READING, **settings
-    )
+    def make(**all_settings: Any) -> Any:
+        consumer = kafka.KafkaConsumer(**all_settings)
+        check_responses(consumer)
+        return consumer
+
+    return await _made(client_id, make, bootstrap_servers=bootstrap, **_READING, **settings)
 
 
 def _places(topic: str, partitions: Sequence[int]) -> list[Any]:
