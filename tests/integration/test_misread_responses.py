@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -54,7 +54,12 @@ async def closing(client: Any) -> AsyncIterator[Any]:
 
 
 async def fill(
-    driver: AnyDriver, bootstrap: str, topic: str, *, partitions: int = 2, **config: str
+    driver: AnyDriver,
+    bootstrap: str,
+    topic: str,
+    *,
+    partitions: int = 2,
+    config: Mapping[str, str] | None = None,
 ) -> None:
     """Make a topic with the five values in each partition."""
     await driver.create_topic(
@@ -168,7 +173,7 @@ async def test_a_transaction_without_one_of_its_records_is_not_committed(
     name: str, driver: AnyDriver, bootstrap: str
 ) -> None:
     topic = f"small-{name}"
-    await fill(driver, bootstrap, topic, **{"max.message.bytes": "1000"})
+    await fill(driver, bootstrap, topic, config={"max.message.bytes": "1000"})
     async with closing(await driver.transactional(bootstrap, "p", topic)) as producer:
         await producer.begin()
         with contextlib.suppress(SendFailed):

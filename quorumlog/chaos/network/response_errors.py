@@ -35,7 +35,7 @@ class _Plan(NamedTuple):
 
 
 @cache
-def _plan(struct: type[Struct]) -> _Plan:
+def _plan(struct: type[Any]) -> _Plan:
     slots = struct.__slots__
     children = []
     for field in struct.FIELDS:

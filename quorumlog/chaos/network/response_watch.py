@@ -1,6 +1,6 @@
 """Matches the responses of one connection with their requests, and decodes the small ones. Pure.
 
-The bytes are a copy: what is forwarded does not depend on it.
+It copies the bytes: the forwarded stream does not depend on it.
 """
 
 from struct import Struct as Packer

@@ -33,7 +33,8 @@ _seen: Final[Counter[str]] = Counter()
 
 def _hide(client: str, response: OffsetFetchResponse) -> None:
     _seen[client] += 1
-    topics = [*response.topics, *(topic for one in response.groups for topic in one.topics)]
+    topics: list[Any] = [*response.topics]
+    topics += [topic for one in response.groups for topic in one.topics]
     for partition in (one for topic in topics for one in topic.partitions):
         if _seen[client] <= HIDDEN:
             partition.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -92,5 +93,5 @@ def changed(header: RequestHeader, response: Response) -> list[Buffer]:
 
 
 if __name__ == "__main__":
-    connection.encode_response = changed
+    connection.encode_response = changed  # type: ignore[attr-defined]
     sys.exit(main(sys.argv[1:]))
