@@ -74,7 +74,8 @@ class _Walk:
 
     def visit(self, struct: Struct, owner: str = "") -> None:
         """Note the errors of `struct`, and of the structs in it. `owner` is its topic or group."""
-        plan = _plan(type(struct))
+        kind: Any = type(struct)
+        plan = _plan(kind)
         if plan.name:
             owner = getattr(struct, plan.name) or owner
             if plan.has_topic_id and not getattr(struct, plan.name):
