@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -59,7 +60,7 @@ async def fill(
     topic: str,
     *,
     partitions: int = 2,
-    config: Mapping[str, str] | None = None,
+    config: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Make a topic with the five values in each partition."""
     await driver.create_topic(

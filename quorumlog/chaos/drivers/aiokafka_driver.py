@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -27,11 +27,12 @@ from quorumlog.chaos.drivers.driver import (
     TRANSACTION_TIMEOUT_MS,
     Batching,
     DriverError,
-    Headers,
     Membership,
     OffsetAt,
     Record,
     SendFailed,
+    SendOptions,
+    TopicOptions,
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -78,23 +79,12 @@ class _Client:
 
 class _Producer(_Client):
     async def send(
-        self,
-        topic: str,
-        partition: int,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-        timestamp_ms: int | None = None,
+        self, topic: str, partition: int, value: bytes, **options: Unpack[SendOptions]
     ) -> asyncio.Future[int]:
+        headers = [*options.pop("headers", ())] or None
         try:
             pending = await self._client.send(
-                topic,
-                value,
-                key,
-                partition=partition,
-                timestamp_ms=timestamp_ms,
-                headers=[*headers] or None,
+                topic, value, partition=partition, headers=headers, **options
             )
         except (KafkaError, OSError) as error:  # it was not queued
             raise SendFailed(str(driver_error(error)), definite=True) from error
@@ -114,31 +104,30 @@ async def _acknowledged(pending: asyncio.Future[Any]) -> int:
 class _Transactions(_Producer):
     def __init__(self, client: Any) -> None:
         super().__init__(client)
-        self._failed: SendFailed | None = None  # the first failed send of the transaction
+        self._sent: list[asyncio.Future[int]] = []  # in this transaction
 
     async def begin(self) -> None:
-        self._failed = None
+        self._sent = []
         with _in_state():
             await self._client.begin_transaction()
 
     async def send(self, *record: Any, **options: Any) -> asyncio.Future[int]:
         pending = await super().send(*record, **options)
-        pending.add_done_callback(self._note_failure)
+        self._sent.append(pending)
         return pending
-
-    def _note_failure(self, pending: asyncio.Future[int]) -> None:
-        error = None if pending.cancelled() else pending.exception()
-        if self._failed is None and isinstance(error, SendFailed):
-            self._failed = error
 
     async def send_offsets(self, group_id: str, topic: str, offsets: Mapping[int, int]) -> None:
         with _in_state():
             await self._client.send_offsets_to_transaction(_by_place(topic, offsets), group_id)
 
     async def commit(self) -> None:
-        """Commit. Raises DriverError, never definite: the library does not report the outcome."""
-        if self._failed is not None:  # the library (0.14) commits the others, unlike Java's
-            raise DriverError("SEND_FAILED", str(self._failed))
+        """Commit. Raises DriverError, definite only after a failed send.
+
+        The library (0.14) commits the other records then, and does not report other outcomes.
+        """
+        for result in await asyncio.gather(*self._sent, return_exceptions=True):
+            if isinstance(result, SendFailed):
+                raise DriverError("SEND_FAILED", str(result), definite=True)
         with _in_state():
             await self._client.commit_transaction()
 
@@ -256,15 +245,9 @@ class _Admin:
     def __init__(self, admin: AIOKafkaAdminClient) -> None:
         self._admin: Final = admin
 
-    async def create(
-        self,
-        topic: str,
-        *,
-        partitions: int,
-        replication_factor: int,
-        config: Mapping[str, str] | None = None,
-    ) -> None:
-        wanted = NewTopic(topic, partitions, replication_factor, topic_configs={**(config or {})})
+    async def create(self, topic: str, **options: Unpack[TopicOptions]) -> None:
+        partitions, factor = options["partitions"], options["replication_factor"]
+        wanted = NewTopic(topic, partitions, factor, topic_configs={**options.get("config", {})})
         with _at_a_controller():
             answer: Any = await self._admin.create_topics([wanted])
         for name, code, *text in answer.topic_errors:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import kafka
 from kafka.admin import KafkaAdminClient
@@ -24,11 +24,12 @@ from quorumlog.chaos.drivers.driver import (
     TRANSACTION_TIMEOUT_MS,
     Batching,
     DriverError,
-    Headers,
     Membership,
     OffsetAt,
     Record,
     SendFailed,
+    SendOptions,
+    TopicOptions,
 )
 from quorumlog.chaos.drivers.kafka_python_checks import check_responses, drop_fetched
 from quorumlog.chaos.drivers.worker import Worker, settled_elsewhere
@@ -98,15 +99,9 @@ async def _made(client_id: str, make: Callable[..., Any], **settings: Any) -> tu
 
 class _Producer(_Client):
     async def send(
-        self,
-        topic: str,
-        partition: int,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-        timestamp_ms: int | None = None,
+        self, topic: str, partition: int, value: bytes, **options: Unpack[SendOptions]
     ) -> asyncio.Future[int]:
+        headers = [*options.pop("headers", ())]
         done, settle = settled_elsewhere()
 
         def fail(error: BaseException) -> None:  # the library does not report earlier attempts
@@ -114,12 +109,7 @@ class _Producer(_Client):
 
         def send() -> None:
             pending = self._client.send(
-                topic,
-                value,
-                key,
-                headers=[*headers],
-                partition=partition,
-                timestamp_ms=timestamp_ms,
+                topic, value, headers=headers, partition=partition, **options
             )
             pending.add_callback(lambda metadata: settle(metadata.offset, None))
             pending.add_errback(fail)
@@ -250,19 +240,12 @@ class _Admin(_Client):
         except RuntimeError as error:
             raise DriverError(ErrorCode.NOT_CONTROLLER.name, str(error)) from error
 
-    async def create(
-        self,
-        topic: str,
-        *,
-        partitions: int,
-        replication_factor: int,
-        config: Mapping[str, str] | None = None,
-    ) -> None:
+    async def create(self, topic: str, **options: Unpack[TopicOptions]) -> None:
         wanted = {
             topic: {
-                "num_partitions": partitions,
-                "replication_factor": replication_factor,
-                "configs": {**(config or {})},
+                "num_partitions": options["partitions"],
+                "replication_factor": options["replication_factor"],
+                "configs": {**options.get("config", {})},
             }
         }
         await self._call(lambda: self._client.create_topics(wanted, timeout_ms=_TIMEOUT_MS))
