@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
@@ -21,6 +23,7 @@ from quorumlog.chaos.drivers.driver import (
 )
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.cluster import LocalCluster
+from quorumlog.cluster.ports import free_ports
 
 pytestmark = pytest.mark.integration
 
@@ -196,3 +199,22 @@ async def test_a_cluster_without_a_controller_is_an_error_of_the_call(
             await admin.create("t", partitions=1, replication_factor=1)
         with pytest.raises(DriverError, match="NOT_CONTROLLER"):
             await admin.delete("t")
+
+
+def test_a_refused_connection_leaves_no_socket_open() -> None:
+    """kafka-python leaves it to the garbage collector."""
+    [port] = free_ports("127.0.0.1", 1)
+    program = f"""
+import asyncio, gc
+from quorumlog.chaos.drivers.driver import DriverError
+from quorumlog.chaos.drivers.registry import load_driver
+try:
+    asyncio.run(load_driver("kafka-python").admin("127.0.0.1:{port}", "c"))
+except DriverError as error:
+    print(error.code)
+gc.collect()
+"""
+    command = [sys.executable, "-W", "default::ResourceWarning", "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.stdout
+    assert "unclosed" not in ended.stderr

@@ -3,11 +3,30 @@
 There are no public hooks. docs/clients.md describes each fault.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from kafka.errors import UnknownTopicOrPartitionError, UnsupportedForMessageFormatError
+from kafka.net.inet import KafkaNetSocket
 
 from quorumlog.wire.codec.error_codes import ErrorCode
+
+_connect: Final = KafkaNetSocket.sock_connect
+
+
+async def _connect_or_close(factory: Any, net: Any, sock: Any, *to: Any, **limits: Any) -> Any:
+    try:
+        return await _connect(factory, net, sock, *to, **limits)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def close_refused_sockets() -> None:
+    """Let the library close the socket of a refused connection: it leaves that to the collector.
+
+    Clients of a killed node would hold one for each attempt.
+    """
+    KafkaNetSocket.sock_connect = _connect_or_close
 
 
 def check_responses(consumer: Any) -> None:

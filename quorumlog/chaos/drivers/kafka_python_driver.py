@@ -31,7 +31,11 @@ from quorumlog.chaos.drivers.driver import (
     SendOptions,
     TopicOptions,
 )
-from quorumlog.chaos.drivers.kafka_python_checks import check_responses, drop_fetched
+from quorumlog.chaos.drivers.kafka_python_checks import (
+    check_responses,
+    close_refused_sockets,
+    drop_fetched,
+)
 from quorumlog.chaos.drivers.worker import Worker, settled_elsewhere
 from quorumlog.wire.codec.error_codes import ErrorCode
 
@@ -357,4 +361,5 @@ def _committable(topic: str, offsets: Mapping[int, int]) -> dict[Any, Any]:
     }
 
 
+close_refused_sockets()
 DRIVER: Final = KafkaPythonDriver()
