@@ -44,7 +44,9 @@ _RESULTS: Final[Mapping[str, str]] = {
 _COLUMNS: Final = ("index", "process", "f", "invoked_ns", "completed_ns", "micro")
 _BEFORE_NS: Final = 2_000_000_000  # before an operation: its position may come from that time
 _SHOWN_MAX: Final = 5  # responses of a witness, those of one kind counted as one
-_USUAL: Final = frozenset({"CONCURRENT_TRANSACTIONS", "COORDINATOR_LOAD_IN_PROGRESS"})
+_USUAL: Final = frozenset(
+    {"CONCURRENT_TRANSACTIONS", "COORDINATOR_LOAD_IN_PROGRESS", "MEMBER_ID_REQUIRED"}
+)
 DOUBTS_MAX: Final = 32
 
 
