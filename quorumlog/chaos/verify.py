@@ -16,9 +16,11 @@ from typing import Final, Literal
 
 from quorumlog.chaos.checkers import Verdict
 from quorumlog.chaos.checkers.registry import CHECKERS, DEFAULT_MODEL, find_checker, guess_model
+from quorumlog.chaos.checking.library_doubts import with_responses
 from quorumlog.chaos.checking.local import check_here
 from quorumlog.chaos.checking.spark.session import is_given
 from quorumlog.chaos.history import HistoryError, HistorySource
+from quorumlog.chaos.network.error_responses import ErrorResponse, read_responses
 
 Engine = Literal["spark", "local"]
 EngineChoice = Literal["auto", "spark", "local"]
@@ -67,7 +69,19 @@ def verify_history(
         raise HistoryError(
             f"{source.path}: {error}"
         ) from error  # found by a check, not by a reader
+    if responses := _responses_of(source):
+        verdict = with_responses(verdict, source.table, responses)
     return replace(verdict, engine=engine, seconds=time.perf_counter() - started)
+
+
+def _responses_of(source: HistorySource) -> list[ErrorResponse]:
+    """Return the responses beside a history. Raises HistoryError if they cannot be read."""
+    if source.is_remote:
+        return []
+    try:
+        return read_responses(source.directory)
+    except (OSError, ValueError) as error:
+        raise HistoryError(f"{source.directory}: {error}") from error
 
 
 def choose_engine(source: HistorySource, *, master: str | None, cores: int) -> Engine:

@@ -5,11 +5,11 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -138,6 +138,7 @@ def run_command(
     controllers: Controllers = None,
     brokers: Brokers = None,
     network: options.Network = "proxy",
+    record_responses: options.RecordResponses = False,
     driver: options.DriverName = "client",
     bootstrap: options.Bootstrap = None,
     control: options.Control = None,
@@ -163,17 +164,16 @@ def run_command(
     conf = check_engine(engine, master, spark_conf)
     with _honest_status(out := out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")):
         given = None if schedule is None else _read_schedule(schedule)
-        name, values = _workload(workload, workload_option or [], rate, given)
         settings = RunSettings(
             out=out,
-            workload=name,
-            options=values,
+            **_workload(workload, workload_option or [], rate, given),
             faults=_fault_names(fault),
             overlap=overlap,
             duration_s=_duration_s(duration, given),
             seed=seed,
             shape=ClusterShape(nodes, controllers, brokers),
             network=network,
+            record_responses=record_responses,
             driver=driver,
             bootstrap=bootstrap,
             control=control,
@@ -183,10 +183,22 @@ def run_command(
             partitions=partitions,
             replication_factor=replication,
         )
-        summary = _run_with_progress(replace(settings, command=("quorumlog", *sys.argv[1:])))
-        doubt = summary.load.doubt(min_acknowledged)
-        verdict, report = judge(out, engine=engine, master=master, conf=conf, doubt=doubt)
-    _show(summary, verdict, report, as_json=json)
+        found = _run_and_judge(settings, min_acknowledged, engine, master, conf)
+    _show(*found, as_json=json)
+
+
+def _run_and_judge(
+    settings: RunSettings,
+    least_percent: float,
+    engine: Engine,
+    master: str | None,
+    conf: Mapping[str, str],
+) -> tuple[RunSummary, "Verdict", Path]:
+    """Carry the run out; return its summary, its verdict and the file of its report."""
+    summary = _run_with_progress(settings)
+    doubt = summary.load.doubt(least_percent)
+    verdict, report = judge(settings.out, engine=engine, master=master, conf=conf, doubt=doubt)
+    return summary, verdict, report
 
 
 def _show(summary: RunSummary, verdict: "Verdict", report: Path, *, as_json: bool) -> NoReturn:
@@ -221,14 +233,14 @@ def _read_schedule(path: Path) -> Schedule:
 
 def _workload(
     name: str | None, given: list[str], rate: float | None, schedule: Schedule | None
-) -> tuple[str, dict[str, Option]]:
-    """Return the workload and its options; a named workload replaces the schedule's."""
+) -> dict[str, Any]:
+    """Return the settings `workload` and `options`; a named workload replaces the schedule's."""
     values: dict[str, Option] = {**parse_settings(given)}
     if rate is not None:
         values["rate"] = rate
     if schedule is None or not schedule.workload or name not in (None, schedule.workload):
-        return name or _WORKLOAD, values
-    return schedule.workload, {**schedule.options, **values}
+        return {"workload": name or _WORKLOAD, "options": values}
+    return {"workload": schedule.workload, "options": {**schedule.options, **values}}
 
 
 def _duration_s(text: str | None, schedule: Schedule | None) -> float:
@@ -281,7 +293,8 @@ def _run_with_progress(settings: RunSettings) -> RunSummary:
     console = Console(stderr=True)
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
     with _without_warnings_of_clients(), progress:
-        return run(settings, _Bars(progress).update)
+        typed = ("quorumlog", *sys.argv[1:])
+        return run(replace(settings, command=typed), _Bars(progress).update)
 
 
 @contextmanager

@@ -66,6 +66,13 @@ Nodes = Annotated[int, typer.Option(metavar="N", help="Number of nodes of the ne
 Network = Annotated[
     NetworkKind, typer.Option(help="Cut links by forwarders, or by the kernel (needs root).")
 ]
+RecordResponses = Annotated[
+    bool,
+    typer.Option(
+        "--record-responses",
+        help="Forward all traffic, and record the brokers' responses with errors.",
+    ),
+]
 DriverName = Annotated[str, _one_of(DRIVERS, "driver", f"Client library: {', '.join(DRIVERS)}.")]
 Bootstrap = Annotated[
     str | None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 from rich.console import Console
 
+from quorumlog.chaos.network.error_responses import shown_response
 from quorumlog.cli.output import (
     EXIT_FAILED,
     EXIT_UNKNOWN,
@@ -36,7 +37,7 @@ EXIT_STATUS: Final[Mapping["Valid", int]] = {
     "unknown": EXIT_UNKNOWN,
 }
 _WORDS: Final[Mapping["Valid", str]] = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
-
+_DOUBTS_PRINTED_MAX: Final = 3
 
 Engine = Annotated[
     Literal["auto", "spark", "local"],
@@ -163,6 +164,24 @@ def print_verdict(verdict: "Verdict") -> None:
             data(f"    e.g. {about}")
             for op in witness["ops"]:
                 data(f"      {_operation(op)}")
+            for response in witness.get("responses", ()):
+                data(f"      {shown_response(response)}")
+            for doubt in witness.get("library_doubts", ()):
+                data(f"    the library may be at fault: {doubt}")
+    for doubt in _other_doubts(verdict):
+        data(f"  the library may be at fault: {doubt}")
+
+
+def _other_doubts(verdict: "Verdict") -> list[str]:
+    """Return the first doubts about the library that stand beside no printed witness."""
+    shown = {
+        doubt
+        for result in verdict.results
+        for witness in result.witnesses[:1]
+        for doubt in witness.get("library_doubts", ())
+    }
+    others = [doubt for doubt in verdict.library_doubts if doubt not in shown]
+    return others[:_DOUBTS_PRINTED_MAX]
 
 
 def require_checkers() -> None:

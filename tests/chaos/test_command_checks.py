@@ -47,6 +47,11 @@ from tests.support.chaos.hand_made_histories import History
         (["--duration", "0s"], "it must be positive"),
         (["--duration", "2s"], "no room for a fault"),
         (["--nodes", "0"], "--nodes"),
+        (["--record-responses", "--network", "netns"], "--record-responses needs forwarders"),
+        (
+            ["--record-responses", "--bootstrap", "localhost:1", "--fault", "none"],
+            "--record-responses needs forwarders",
+        ),
         (["--partitions", "0"], "--partitions"),
     ],
 )

@@ -24,13 +24,16 @@ from quorumlog.chaos.drivers.driver import (
     SendFailed,
 )
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
+from quorumlog.chaos.history import UNKNOWN_OFFSET
 from quorumlog.cluster import LocalCluster
+from tests.support.groups.raw_members import ONE_COORDINATOR, coordinator_of
 
 pytestmark = pytest.mark.integration
 
 CLOCK_MS = 1_000_000_000_000  # of records: topics that keep them for ever
 NEVER_DELETED = {"retention.ms": "-1"}
 WAIT_S = 60.0
+POLL_PAUSE_S = 0.1
 ClientT = TypeVar("ClientT")
 
 
@@ -69,10 +72,12 @@ async def polled(poll: Callable[[int], Any], count: int) -> list[Record]:
     return records
 
 
-async def create_and_fill(driver: AnyDriver, bootstrap: str, topic: str) -> None:
+async def create_and_fill(
+    driver: AnyDriver, bootstrap: str, topic: str, *, replication_factor: int = 1
+) -> None:
     """Make a topic with five records in each of two partitions, offset n at CLOCK_MS + n."""
     await driver.create_topic(
-        bootstrap, topic, partitions=2, replication_factor=1, config=NEVER_DELETED
+        bootstrap, topic, partitions=2, replication_factor=replication_factor, config=NEVER_DELETED
     )
     batching = Batching(linger_ms=5, compression="lz4")
     async with closing(await driver.producer(bootstrap, "p", batching)) as producer:
@@ -167,6 +172,65 @@ async def test_a_member_goes_on_where_its_group_has_committed(
         await member.subscribe(topic)
         places = {(record.partition, record.offset) for record in await polled(member.poll, 2)}
     assert places == {(1, 3), (1, 4)}
+
+
+async def test_a_record_acknowledged_without_an_offset_has_an_unknown_offset() -> None:
+    """The library of aiokafka counts offsets from the -1 of the response: 0, 1, ..."""
+    with LocalCluster(nodes=1, node_module="tests.support.node.repeated_batches") as cluster:
+        for name in sorted(DRIVERS):
+            with contextlib.suppress(DriverUnavailable):
+                driver = load_driver(name)
+                topic = f"repeated-{name}"
+                await driver.create_topic(
+                    cluster.bootstrap, topic, partitions=1, replication_factor=1
+                )
+                batching = Batching(linger_ms=50, compression="none")
+                producer = await driver.producer(cluster.bootstrap, "p", batching)
+                async with closing(producer):
+                    pending = [await producer.send(topic, 0, b"%d" % one) for one in range(3)]
+                    assert [await one for one in pending] == [UNKNOWN_OFFSET] * 3, name
+
+
+async def commit_by_a_member(driver: AnyDriver, bootstrap: str, group_id: str) -> None:
+    topic = group_id
+    await create_and_fill(driver, bootstrap, topic, replication_factor=3)
+    async with closing(
+        await driver.member(bootstrap, "m", Membership(group_id=group_id))
+    ) as member:
+        await member.subscribe(topic)
+        await polled(member.poll, 10)
+        await member.commit(topic, {0: 5, 1: 3})
+
+
+async def test_a_stale_coordinator_is_no_group_without_offsets() -> None:
+    """The clients still ask the killed coordinator, which returns as a follower (KIP-88)."""
+    drivers = {}
+    for name in sorted(DRIVERS):
+        with contextlib.suppress(DriverUnavailable):
+            drivers[f"stale-{name}"] = load_driver(name)
+    async with contextlib.AsyncExitStack() as stack:
+        cluster = stack.enter_context(LocalCluster(nodes=3, config=ONE_COORDINATOR))
+        bootstrap = cluster.bootstrap
+        for group_id, driver in drivers.items():
+            await commit_by_a_member(driver, bootstrap, group_id)
+        readers = {
+            group_id: await stack.enter_async_context(
+                closing(await driver.reader(bootstrap, "r", group_id))
+            )
+            for group_id, driver in drivers.items()
+        }
+        for group_id, reader in readers.items():
+            assert await reader.committed(group_id, [0, 1]) == {0: 5, 1: 3}
+        host, port = await coordinator_of(bootstrap, [*drivers])
+        [stale] = [node.id for node in cluster.nodes if node.kafka == f"{host}:{port}"]
+        others = ",".join(node.kafka for node in cluster.nodes if node.id != stale)
+        cluster.kill(stale)
+        while await coordinator_of(others, [*drivers]) == (host, port):
+            await asyncio.sleep(POLL_PAUSE_S)
+        await asyncio.to_thread(cluster.start)
+        for group_id, reader in readers.items():
+            for _ in range(3):
+                assert await reader.committed(group_id, [0, 1]) == {0: 5, 1: 3}
 
 
 async def test_a_transaction_is_seen_whole_or_not_at_all_and_its_successor_fences(

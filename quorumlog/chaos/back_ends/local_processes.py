@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from quorumlog.chaos.back_ends import administrator
@@ -24,6 +25,7 @@ from quorumlog.chaos.faults.fault import UNDOING, StepFault
 from quorumlog.chaos.faults.links import EFFECTS, Effect, Link, LinkRule
 from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.network import namespaces
+from quorumlog.chaos.network.link_proxy import LinkProxy
 from quorumlog.chaos.network.links import Links, LinksFailed, NetworkKind
 from quorumlog.chaos.network.routes import are_used
 from quorumlog.chaos.shim import shim as shims
@@ -296,6 +298,17 @@ class LocalProcesses:
         """Lift a rule. Raises BackEndFailed."""
         if self._links is not None:
             await self._ask(self._links.lift, rule_id)
+
+    def record_responses(self, file: Path, started_ns: int) -> None:
+        """Write responses with errors to clients into a new file, if there are forwarders.
+
+        `started_ns`: the monotonic time at which the history began. Raises BackEndFailed.
+        """
+        if isinstance(self._links, LinkProxy):
+            try:
+                self._links.record_responses(file, started_ns)
+            except LinksFailed as error:
+                raise BackEndFailed(str(error)) from error
 
     async def _ask(self, ask: Callable[[T], None], what: T) -> None:
         try:

@@ -34,11 +34,14 @@ class Equipment:
     shim: bool = False
 
 
-def equipment_for(schedule: Schedule, network: NetworkKind) -> Equipment:
-    """Return the equipment that the faults of a schedule need."""
+def equipment_for(schedule: Schedule, network: NetworkKind, *, forwards: bool = False) -> Equipment:
+    """Return the equipment that the faults of a schedule need.
+
+    `forwards`: all traffic passes through forwarders, also if no fault needs them.
+    """
     faults = [one.fault for one in schedule.actions if isinstance(one.fault, StepFault)]
     return Equipment(
-        links=network == "netns" or any(fault.imposes for fault in faults),
+        links=forwards or network == "netns" or any(fault.imposes for fault in faults),
         network=network,
         shim=any(fault.needs & ORDERS.keys() for fault in faults),
     )

@@ -81,6 +81,7 @@ class Verdict:
 
     model, text: the checker's name, and its statement about a valid history.
     meanings: by the name of an anomaly, its meaning in one sentence.
+    library_doubts: operations whose result the brokers' responses contradict.
     """
 
     valid: Valid
@@ -91,6 +92,7 @@ class Verdict:
     model: str
     text: str
     meanings: Mapping[str, str] = field(default_factory=dict)
+    library_doubts: Sequence[str] = ()
     engine: str = "local"
     seconds: float = 0.0
 
@@ -118,6 +120,7 @@ class Verdict:
             "unknown_because": self.unknown_because,
             "figures": self.figures,
             "model": self.model,
+            "library_may_be_at_fault": [*self.library_doubts],
         }
 
 

@@ -10,6 +10,7 @@ import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
+from quorumlog.chaos.drivers.aiokafka_checks import CoordinatorChecks, Positions, check_lookups
 from quorumlog.chaos.drivers.common import (
     Rebalancing,
     TopicCreation,
@@ -33,6 +34,7 @@ from quorumlog.chaos.drivers.driver import (
     SendOptions,
     TopicOptions,
 )
+from quorumlog.chaos.history import UNKNOWN_OFFSET
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition as Place
 
@@ -91,23 +93,41 @@ class _Producer(_Client):
 
 async def _acknowledged(pending: asyncio.Future[Any]) -> int:
     try:
-        return int((await pending).offset)
+        metadata = await pending
+        # Without an offset, the library (0.14) counts from -1: the second record would be at 0.
+        return int(metadata.offset) if metadata.log_start_offset >= 0 else UNKNOWN_OFFSET
     except (KafkaError, OSError) as error:
         # The library does not report earlier attempts.
         raise SendFailed(str(driver_error(error)), definite=False) from error
 
 
 class _Transactions(_Producer):
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self._sent: list[asyncio.Future[int]] = []  # in this transaction
+
     async def begin(self) -> None:
+        self._sent = []
         with _in_state():
             await self._client.begin_transaction()
+
+    async def send(self, *record: Any, **options: Any) -> asyncio.Future[int]:
+        pending = await super().send(*record, **options)
+        self._sent.append(pending)
+        return pending
 
     async def send_offsets(self, group_id: str, topic: str, offsets: Mapping[int, int]) -> None:
         with _in_state():
             await self._client.send_offsets_to_transaction(_by_place(topic, offsets), group_id)
 
     async def commit(self) -> None:
-        """Commit. Raises DriverError, never definite: the library does not report the outcome."""
+        """Commit. Raises DriverError, definite only after a failed send.
+
+        The library (0.14) commits the other records then, and does not report other outcomes.
+        """
+        for result in await asyncio.gather(*self._sent, return_exceptions=True):
+            if isinstance(result, SendFailed):
+                raise DriverError("SEND_FAILED", str(result), definite=True)
         with _in_state():
             await self._client.commit_transaction()
 
@@ -117,19 +137,32 @@ class _Transactions(_Producer):
 
 
 class _Polling(_Client):
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self._positions: Final = Positions(client)
+
     async def poll(self, timeout_ms: int) -> list[Record]:
         with _translated():
-            return records_of(
-                await self._client.getmany(timeout_ms=timeout_ms, max_records=_POLL_RECORDS_MAX)
-            )
+            try:
+                polled = await self._client.getmany(
+                    timeout_ms=timeout_ms, max_records=_POLL_RECORDS_MAX
+                )
+            except KafkaError:
+                self._positions.restore()
+                raise
+            self._positions.note()
+            return records_of(polled)
 
 
 class _Consumer(_Polling):
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
-        wanted = _by_place(topic, dict.fromkeys(partitions, 0))
-        self._client.assign([*wanted])
-        for place, offset in wanted.items():
+        self._client.assign(_places(topic, partitions))
+        self._seek(topic, dict.fromkeys(partitions, 0))
+
+    def _seek(self, topic: str, offsets: Mapping[int, int]) -> None:
+        for place, offset in _by_place(topic, offsets).items():
             self._client.seek(place, offset)
+        self._positions.note()
 
     async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         with _translated():
@@ -138,6 +171,10 @@ class _Consumer(_Polling):
 
 
 class _Committed(_Polling):
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self._checks: Final = CoordinatorChecks(client._coordinator)  # noqa: SLF001 - no public hook
+
     async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         found: dict[int, int] = {}
         with _translated():
@@ -150,8 +187,7 @@ class _Committed(_Polling):
 
 class _Reader(_Committed, _Consumer):
     async def seek(self, topic: str, offsets: Mapping[int, int]) -> None:
-        for place, offset in _by_place(topic, offsets).items():
-            self._client.seek(place, offset)
+        self._seek(topic, offsets)
 
 
 class _Member(Rebalancing, _Committed, aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
@@ -167,7 +203,7 @@ class _Member(Rebalancing, _Committed, aiokafka.ConsumerRebalanceListener):  # t
 
     async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
         with _translated():
-            await self._client.commit(_by_place(topic, offsets))
+            await self._checks.commit(self._client, _by_place(topic, offsets))
 
 
 class _Lookup(_Client):
@@ -195,6 +231,16 @@ class _Lookup(_Client):
         return answers
 
 
+@contextmanager
+def _at_a_controller() -> Iterator[None]:
+    """Translate errors, also the library's (0.14) own if its metadata names no controller."""
+    try:
+        with _translated():
+            yield
+    except AttributeError as error:
+        raise DriverError(ErrorCode.NOT_CONTROLLER.name, str(error)) from error
+
+
 class _Admin:
     def __init__(self, admin: AIOKafkaAdminClient) -> None:
         self._admin: Final = admin
@@ -202,13 +248,13 @@ class _Admin:
     async def create(self, topic: str, **options: Unpack[TopicOptions]) -> None:
         partitions, factor = options["partitions"], options["replication_factor"]
         wanted = NewTopic(topic, partitions, factor, topic_configs={**options.get("config", {})})
-        with _translated():
+        with _at_a_controller():
             answer: Any = await self._admin.create_topics([wanted])
         for name, code, *text in answer.topic_errors:
             _check_answer(code, f"{name}: {text}")
 
     async def delete(self, topic: str) -> None:
-        with _translated():
+        with _at_a_controller():
             answer: Any = await self._admin.delete_topics([topic])
         for name, code in answer.topic_error_codes:
             _check_answer(code, name)
@@ -300,11 +346,13 @@ class AiokafkaDriver(TopicCreation):
 
 
 async def _consumer(bootstrap: str, client_id: str, **settings: Any) -> Any:
-    return await _started(
+    consumer = await _started(
         aiokafka.AIOKafkaConsumer(
             bootstrap_servers=bootstrap, client_id=client_id, **_READING, **settings
         )
     )
+    check_lookups(consumer)
+    return consumer
 
 
 async def _started(client: Any) -> Any:

@@ -29,6 +29,7 @@ from quorumlog.chaos.drivers.driver import (
     SendOptions,
 )
 from quorumlog.chaos.drivers.worker import Worker, settled_elsewhere
+from quorumlog.chaos.history import UNKNOWN_OFFSET
 
 _DELIVERY_TIMEOUT_MS: Final = 5_000
 _POLL_S: Final = 0.1
@@ -77,6 +78,7 @@ class _Producer:
             }
         )
         self._closing, self._has_ended = threading.Event(), asyncio.Event()
+        self._miscounted: dict[tuple[object, ...], int] = {}  # the next wrong offset, by partition
         threading.Thread(target=self._serve, name=client_id, daemon=True).start()
 
     def _serve(self) -> None:
@@ -95,7 +97,7 @@ class _Producer:
 
         def delivered(error: Any, message: Any) -> None:
             if error is None:
-                settle(message.offset(), None)
+                settle(self._offset_of(message), None)
             else:
                 # A report does not include whether an earlier attempt was written to a socket.
                 reason = f"{error_code(error)}: {error.str()}"
@@ -117,6 +119,19 @@ class _Producer:
         except (BufferError, confluent_kafka.KafkaException) as error:  # it was not queued
             raise SendFailed(str(driver_error(error)), definite=True) from error
         return done
+
+    def _offset_of(self, message: confluent_kafka.Message) -> int:
+        """Return the acknowledged offset, or UNKNOWN_OFFSET if the response had none.
+
+        The library (2.16) then counts from -1, which it reports as None: the second record of the
+        batch gets offset 0. Offset 0 has been taken by then: the response is for a repeated batch.
+        """
+        place, offset = (message.topic(), message.partition()), message.offset()
+        if offset is not None and self._miscounted.get(place) != offset:
+            self._miscounted.pop(place, None)
+            return offset
+        self._miscounted[place] = 0 if offset is None else offset + 1
+        return UNKNOWN_OFFSET
 
     async def close(self) -> None:
         self._closing.set()

@@ -143,7 +143,9 @@ class DriverProducer(Protocol):
     ) -> asyncio.Future[int]:
         """Queue a record after those sent before; its future returns the acknowledged offset.
 
-        Both raise SendFailed. A cancelled call may or may not have sent the record.
+        UNKNOWN_OFFSET: the record is in the log, and the response had no offset, as for a batch
+        repeated too late (DUPLICATE_SEQUENCE_NUMBER). Both raise SendFailed. A cancelled call may
+        or may not have sent the record.
         """
 
     async def close(self) -> None:

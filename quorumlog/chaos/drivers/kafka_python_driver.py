@@ -23,6 +23,7 @@ from quorumlog.chaos.drivers.driver import (
     NO_GENERATION,
     TRANSACTION_TIMEOUT_MS,
     Batching,
+    DriverError,
     Membership,
     OffsetAt,
     Record,
@@ -30,7 +31,13 @@ from quorumlog.chaos.drivers.driver import (
     SendOptions,
     TopicOptions,
 )
+from quorumlog.chaos.drivers.kafka_python_checks import (
+    check_responses,
+    close_refused_sockets,
+    drop_fetched,
+)
 from quorumlog.chaos.drivers.worker import Worker, settled_elsewhere
+from quorumlog.wire.codec.error_codes import ErrorCode
 
 _TIMEOUT_MS: Final = 5_000
 _REQUEST_TIMEOUT_MS: Final = 2_000
@@ -158,10 +165,14 @@ class _Transactions(_Producer):
 
 class _Polling(_Client):
     async def poll(self, timeout_ms: int) -> list[Record]:
-        polled = await self._call(
-            lambda: self._client.poll(timeout_ms=timeout_ms, max_records=_POLL_RECORDS_MAX)
-        )
-        return records_of(polled)
+        def poll() -> Any:
+            try:
+                return self._client.poll(timeout_ms=timeout_ms, max_records=_POLL_RECORDS_MAX)
+            except KafkaError:
+                drop_fetched(self._client)
+                raise
+
+        return records_of(await self._call(poll))
 
 
 class _Consumer(_Polling):
@@ -226,6 +237,13 @@ class _Member(Rebalancing, _Committed, kafka.ConsumerRebalanceListener):  # type
 
 
 class _Admin(_Client):
+    async def _call(self, work: Callable[[], Any]) -> Any:
+        """Call; the library (3.0) raises RuntimeError if no node is the controller, twice."""
+        try:
+            return await super()._call(work)
+        except RuntimeError as error:
+            raise DriverError(ErrorCode.NOT_CONTROLLER.name, str(error)) from error
+
     async def create(self, topic: str, **options: Unpack[TopicOptions]) -> None:
         wanted = {
             topic: {
@@ -324,9 +342,12 @@ class KafkaPythonDriver(TopicCreation):
 
 
 async def _consumer(bootstrap: str, client_id: str, **settings: Any) -> tuple[Worker, Any]:
-    return await _made(
-        client_id, kafka.KafkaConsumer, bootstrap_servers=bootstrap, **_READING, **settings
-    )
+    def make(**all_settings: Any) -> Any:
+        consumer = kafka.KafkaConsumer(**all_settings)
+        check_responses(consumer)
+        return consumer
+
+    return await _made(client_id, make, bootstrap_servers=bootstrap, **_READING, **settings)
 
 
 def _places(topic: str, partitions: Sequence[int]) -> list[Any]:
@@ -340,4 +361,5 @@ def _committable(topic: str, offsets: Mapping[int, int]) -> dict[Any, Any]:
     }
 
 
+close_refused_sockets()
 DRIVER: Final = KafkaPythonDriver()

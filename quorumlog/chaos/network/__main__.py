@@ -1,7 +1,7 @@
 """The process of all forwarders of a run: `python -m quorumlog.chaos.network`.
 
-It reads the routes and then rules as lines of JSON from its standard input, and answers each with a
-line. It ends with its input, so it never outlives the run.
+It reads the routes, then rules and the file of responses as lines of JSON from its standard input,
+and answers each with a line. It ends with its input, so it never outlives the run.
 """
 
 import asyncio
@@ -10,11 +10,13 @@ import resource
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from quorumlog.chaos.network.forwarder import PortInUse
 from quorumlog.chaos.network.links import routes_of, rule_of
 from quorumlog.chaos.network.network import Network
+from quorumlog.chaos.network.recorder import Recorder
 from quorumlog.tasks import Tasks
 
 
@@ -27,14 +29,16 @@ async def _next_order(lines: asyncio.StreamReader) -> Mapping[str, Any] | None:
     return order
 
 
-async def _serve(network: Network, lines: asyncio.StreamReader) -> None:
+async def _serve(network: Network, recorder: Recorder, lines: asyncio.StreamReader) -> None:
     while (command := await _next_order(lines)) is not None:
         try:
             if "impose" in command:
                 network.impose(rule_of(command["impose"]))
+            elif "record" in command:
+                recorder.start(Path(command["record"]), command["started_ns"])
             else:
                 network.lift(command["lift"])
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             _say({"error": str(error)})
         else:
             _say({})
@@ -62,16 +66,19 @@ async def main() -> None:
             failed.set_exception(error)
 
     tasks = Tasks(fail)
+    recorder = Recorder(failed=lambda error: loop.call_soon_threadsafe(fail, error))
+    routes = routes_of(document["routes"])
     try:
-        network = Network(routes_of(document["routes"]), seed=document["seed"], tasks=tasks)
+        network = Network(routes, seed=document["seed"], tasks=tasks, recorder=recorder)
     except PortInUse as error:
         _say({"error": str(error)})
         return
     await network.start()
     _say({})
-    serving = asyncio.ensure_future(_serve(network, lines))
+    serving = asyncio.ensure_future(_serve(network, recorder, lines))
     await asyncio.wait({serving, failed}, return_when=asyncio.FIRST_COMPLETED)
     serving.cancel()
+    recorder.close()
     if failed.done():
         failed.result()
 

@@ -31,17 +31,20 @@ class Direction:
         *,
         picks: Callable[[Message], bool],
         ended: Callable[[], None],
+        watch: Callable[[Piece], None] | None = None,
     ) -> None:
         """Begin a stream.
 
         `picks` gets each message first; True: the message and the rest of the stream are lost.
-        `ended` is called once, after the last byte has left.
+        `ended` is called once, after the last byte has left. `watch` gets each piece that is not
+        lost, when it comes.
         """
         self._loop: Final = asyncio.get_running_loop()
         self.state: Final = state
         self._splitter: Final = splitter
         self._picks: Final = picks
         self._ended: Final = ended
+        self._watch: Final = watch
         self._queue: Final[deque[tuple[float, bytes | None]]] = deque()  # (due, bytes); None: end
         self.queued_bytes = 0
         self._last_due_s = self._free_s = 0.0
@@ -65,6 +68,8 @@ class Direction:
                 self._is_lost = True
                 is_plain = False
                 break
+            if self._watch is not None:
+                self._watch(piece)
             if not is_plain:
                 self._enqueue(piece)
         if is_plain and destination is not None:

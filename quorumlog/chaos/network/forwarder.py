@@ -16,7 +16,9 @@ from quorumlog.chaos.network.direction import Direction
 from quorumlog.chaos.network.exchange import Exchange
 from quorumlog.chaos.network.link_state import LinkState
 from quorumlog.chaos.network.links import Route
-from quorumlog.chaos.network.splitters import Message
+from quorumlog.chaos.network.recorder import Recorder
+from quorumlog.chaos.network.response_watch import ResponseWatch
+from quorumlog.chaos.network.splitters import Message, Piece
 from quorumlog.cluster.ports import family_of
 from quorumlog.tasks import Tasks
 
@@ -71,10 +73,18 @@ class Forwarder:
     """Listens for the connections of one route, and forwards them."""
 
     def __init__(
-        self, route: Route, target: Target, forth: LinkState, back: LinkState, tasks: Tasks
+        self,
+        route: Route,
+        target: Target,
+        forth: LinkState,
+        back: LinkState,
+        tasks: Tasks,
+        *,
+        recorder: Recorder | None = None,
     ) -> None:
-        """Bind the port. Raises PortInUse."""
+        """Bind the port. `recorder`: of the responses, if they are recorded. Raises PortInUse."""
         self.route: Final = route
+        self.recorder: Final = recorder
         self.target: Final = target
         self.forth: Final = forth
         self.back: Final = back
@@ -189,14 +199,21 @@ class Connection:
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder: Final = forwarder
         self._exchange: Final = Exchange(forwarder.route.link.plane, forwarder.forth)
+        self._watch: Final = ResponseWatch()
+        is_watched = forwarder.recorder is not None
         self._forth: Final = Direction(
             forwarder.forth,
             self._exchange.requests,
             picks=self._picks_request,
             ended=self._passed_end,
+            watch=self._watch.note_request if is_watched else None,
         )
         self._back: Final = Direction(
-            forwarder.back, self._exchange.replies, picks=self._picks_reply, ended=self._passed_end
+            forwarder.back,
+            self._exchange.replies,
+            picks=self._picks_reply,
+            ended=self._passed_end,
+            watch=self._watch_reply if is_watched else None,
         )
         self._ends_passed = 0
 
@@ -240,6 +257,11 @@ class Connection:
             return False
         self.reset()
         return True
+
+    def _watch_reply(self, piece: Piece) -> None:
+        recorder, answered = self._forwarder.recorder, self._watch.response(piece)
+        if recorder is not None and answered is not None:
+            recorder.record(int(self._forwarder.route.link.destination), answered)
 
     def _end_upper(self) -> None:
         self._forwarder.when_checked(self._back.end)

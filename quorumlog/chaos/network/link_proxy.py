@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, Self
 
 from quorumlog.chaos.faults.links import LinkRule
@@ -66,6 +67,13 @@ class LinkProxy:
     def lift(self, rule_id: str) -> None:
         """Lift a rule. Raises ProxyFailed."""
         self._ask({"lift": rule_id})
+
+    def record_responses(self, file: Path, started_ns: int) -> None:
+        """Write the responses with errors to clients into a new file. Raises ProxyFailed.
+
+        `started_ns`: the monotonic time at which the history began.
+        """
+        self._ask({"record": str(file.resolve()), "started_ns": started_ns})
 
     def close(self) -> None:
         """End the process; every connection ends with it."""

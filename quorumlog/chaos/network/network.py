@@ -5,10 +5,11 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
-from quorumlog.chaos.faults.links import Link, LinkRule, Reset
+from quorumlog.chaos.faults.links import CLIENTS, Link, LinkRule, Reset
 from quorumlog.chaos.network.forwarder import Forwarder, Target
 from quorumlog.chaos.network.link_state import LinkState
 from quorumlog.chaos.network.links import Route
+from quorumlog.chaos.network.recorder import Recorder
 from quorumlog.tasks import Tasks
 
 _StateKey = tuple[str, str, str]  # source, destination, plane
@@ -17,9 +18,12 @@ _StateKey = tuple[str, str, str]  # source, destination, plane
 class Network:
     """The forwarders of a run, made inside its event loop. `close` it once its tasks have ended."""
 
-    def __init__(self, routes: Iterable[Route], *, seed: int, tasks: Tasks) -> None:
-        """Bind every port. Raises PortInUse."""
+    def __init__(
+        self, routes: Iterable[Route], *, seed: int, tasks: Tasks, recorder: Recorder | None = None
+    ) -> None:
+        """Bind every port. `recorder`: of the responses to clients. Raises PortInUse."""
         self._tasks: Final = tasks
+        self._recorder: Final = recorder
         self._seed: Final = seed
         self._states: Final[dict[_StateKey, LinkState]] = {}
         self._targets: Final[dict[str, Target]] = {}
@@ -31,7 +35,8 @@ class Network:
         link = route.link
         forth = self._state(link.source, link.destination, link.plane)
         back = self._state(link.destination, link.source, link.plane)
-        return Forwarder(route, target, forth, back, self._tasks)
+        recorder = self._recorder if link.source == CLIENTS else None
+        return Forwarder(route, target, forth, back, self._tasks, recorder=recorder)
 
     def _state(self, *key: str) -> LinkState:
         rng = random.Random(f"{self._seed} {key}")  # noqa: S311 - reproducible

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers import CheckResult, Severity, Verdict
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED
+from quorumlog.chaos.network.error_responses import shown_response
 from quorumlog.chaos.report.fault_plot import band_labels, fault_plot
 from quorumlog.chaos.report.plots import (
     lag_plot,
@@ -112,6 +113,7 @@ def _banner(verdict: Verdict, load: OfferedLoad | None, name: str) -> str:
     words = escape(words.format(text=verdict.text))
     told = [_news(result, verdict.meanings) for result in verdict.results if _is_news(result)]
     told += [f"Unknown: {reason}" for reason in verdict.unknown_because]
+    told += [f"The library may be at fault: {doubt}" for doubt in verdict.library_doubts[:1]]
     reasons = "".join(f"<li>{escape(text)}</li>" for text in told)
     return (
         f'<header class="{style}"><p class="run">{escape(name)}</p><h1>{word}</h1><p>{words}</p>'
@@ -216,8 +218,16 @@ def _witness(witness: Mapping[str, Any]) -> str:
         f"<h3>{escape(title)}</h3><div class='wide'><table>"
         "<tr><th></th><th>operation</th><th>value</th><th>offset</th><th>process</th>"
         "<th>index</th><th>from</th><th>until</th><th>faults meanwhile</th></tr>"
-        f"{rows}</table></div>"
+        f"{rows}</table></div>{_responses(witness)}"
     )
+
+
+def _responses(witness: Mapping[str, Any]) -> str:
+    """Return the brokers' responses with errors beside a witness, and doubts about the library."""
+    texts = [shown_response(response) for response in witness.get("responses", ())]
+    doubts = witness.get("library_doubts", ())
+    texts += [f"The library may be at fault: {doubt}" for doubt in doubts]
+    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ul>" if texts else ""
 
 
 def _operation(op: Mapping[str, Any]) -> str:

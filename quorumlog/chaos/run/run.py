@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from quorumlog.chaos.back_ends.back_end import BackEnd, check_schedule
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.back_ends.registry import open_back_end
 from quorumlog.chaos.back_ends.run_resources import check_equipment, equipment_for, started
 from quorumlog.chaos.drawn_schedule import draw_schedule
@@ -24,6 +25,7 @@ from quorumlog.chaos.drivers.registry import check_capable, load_driver
 from quorumlog.chaos.faults.registry import fault_and_role
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
 from quorumlog.chaos.nemesis import Nemesis
+from quorumlog.chaos.network.error_responses import RESPONSES_FILE
 from quorumlog.chaos.run import cluster_states
 from quorumlog.chaos.run.figures import LoadMeter, figures
 from quorumlog.chaos.run.interruption import Interruption
@@ -81,6 +83,7 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
         bootstrap, back_end = stack.enter_context(_cluster(settings, schedule, outside, progress))
         meta = meta_at_start(settings, schedule)
         history = stack.enter_context(HistoryWriter(settings.out, meta=meta))
+        _record_responses(back_end, history)
         phases = _Phases(
             settings=settings,
             driver=driver,
@@ -98,6 +101,13 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
             raise KeyboardInterrupt from None
         except BaseExceptionGroup as group:  # of the lanes: the first one ended the others
             raise _first_of(group) from group
+
+
+def _record_responses(back_end: BackEnd | None, history: HistoryWriter) -> None:
+    """Record responses with errors beside the history, if the run has forwarders."""
+    if isinstance(back_end, LocalProcesses):
+        started_ns = time.monotonic_ns() - history.elapsed_ns()
+        back_end.record_responses(history.directory / RESPONSES_FILE, started_ns)
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -161,7 +171,7 @@ def _cluster(
         return
     progress("start", 0.0, f"{len(settings.shape.roles)} nodes")
     cluster = _own_cluster(settings, settings.out / CLUSTER_DIRECTORY)
-    equipment = equipment_for(schedule, settings.network)
+    equipment = equipment_for(schedule, settings.network, forwards=settings.record_responses)
     with started(cluster, equipment, seed=schedule.seed, topic=settings.topic) as back_end:
         progress("start", 1.0, cluster.bootstrap)
         yield cluster.bootstrap, back_end

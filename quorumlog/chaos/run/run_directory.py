@@ -7,6 +7,7 @@ from typing import Final
 
 from quorumlog.chaos.history.files import JSON_LINES, PARQUET
 from quorumlog.chaos.history.meta import META
+from quorumlog.chaos.network.error_responses import RESPONSES_FILE
 from quorumlog.chaos.run.cluster_states import STATES_FILE
 from quorumlog.cluster import ClusterError, LocalCluster
 
@@ -16,7 +17,8 @@ VERDICT_FILE: Final = "verdict.json"
 CLUSTER_DIRECTORY: Final = "cluster"
 _RUN_FILES: Final = {
     *(JSON_LINES, PARQUET, f"{PARQUET}.part", META),
-    *(SCHEDULE_FILE, STATES_FILE, REPORT_FILE, VERDICT_FILE, CLUSTER_DIRECTORY),
+    *(SCHEDULE_FILE, STATES_FILE, RESPONSES_FILE),
+    *(REPORT_FILE, VERDICT_FILE, CLUSTER_DIRECTORY),
 }
 
 

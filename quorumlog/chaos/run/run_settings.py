@@ -39,6 +39,7 @@ class RunSettings:
     seed: int = 0
     shape: ClusterShape = field(default_factory=ClusterShape)  # of the cluster that the run starts
     network: NetworkKind = "proxy"  # how links are broken
+    record_responses: bool = False  # by forwarders, also if no fault needs them
     driver: str = "client"
     bootstrap: str | None = None  # a cluster that the run does not start
     control: str | None = None  # how to break it: NAME:ARGUMENT of back_ends.registry
@@ -56,6 +57,10 @@ class RunSettings:
             raise ValueError(f"--duration {self.duration_s:g} s: it must be above 0")
         for name in self.faults:
             fault_and_role(name, RUN_FAULTS)
+        if self.record_responses and (self.bootstrap is not None or self.network != "proxy"):
+            raise ValueError(
+                "--record-responses needs forwarders: leave out --bootstrap and --network netns"
+            )
 
     @property
     def all_options(self) -> dict[str, Option]:

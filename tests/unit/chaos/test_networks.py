@@ -140,7 +140,10 @@ def test_a_cluster_gets_no_equipment_that_its_faults_do_not_need() -> None:
     assert needed("kill", "partition-one") == (True, False)
     for name in ("disk-full", "disk-error", "slow-fsync", "clock-step"):
         assert needed("kill", name) == (False, True)
-    assert equipment_for(draw_schedule(1, faults=[], duration_ms=1), "netns").links
+    nothing = draw_schedule(1, faults=[], duration_ms=1)
+    assert equipment_for(nothing, "netns").links
+    assert equipment_for(nothing, "proxy", forwards=True).links
+    assert not equipment_for(nothing, "proxy").links
 
 
 def test_only_what_is_named_destroys_more_than_a_cluster_survives() -> None:

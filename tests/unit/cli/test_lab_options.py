@@ -186,7 +186,8 @@ def test_the_workload_is_the_schedules_unless_another_is_named(
     schedule: Schedule | None,
     expected: tuple[str, dict[str, object]],
 ) -> None:
-    assert _workload(name, given, rate, schedule) == expected
+    found = _workload(name, given, rate, schedule)
+    assert (found["workload"], found["options"]) == expected
 
 
 def test_the_duration_is_the_schedules_unless_one_is_given() -> None:
