@@ -60,6 +60,13 @@ Model = Annotated[
         "default: the checker that the history names, or the only one that fits.",
     ),
 ]
+Pairs = Annotated[
+    Literal["keys", "values"] | None,
+    typer.Option(
+        help="Of another tool's history: whether [a b] is a key with its value, as "
+        "jepsen.independent prints it, or a value. Default: by its structure."
+    ),
+]
 
 
 def verify(
@@ -67,6 +74,7 @@ def verify(
         str, typer.Argument(metavar="HISTORY", help="A run's directory, or a history file.")
     ],
     model: Model = None,
+    pairs: Pairs = None,
     engine: Engine = "auto",
     master: Master = None,
     spark_conf: SparkConf = None,
@@ -84,7 +92,7 @@ def verify(
 
     conf = check_engine(engine, master, spark_conf)
     _check_model(model)
-    source = HistorySource(history)
+    source = HistorySource(history, pairs=pairs)
     _check_path(source, engine, report)
     with bugs_are_no_verdict():
         try:
