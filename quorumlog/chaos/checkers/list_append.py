@@ -13,8 +13,14 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
-from quorumlog.chaos.checkers.texts import TEXTS
-from quorumlog.chaos.checkers.transactions import Findings, Micro, Transaction, transactions_checker
+from quorumlog.chaos.checkers.texts import STRICT_TEXT, TEXTS
+from quorumlog.chaos.checkers.transactions import (
+    STRICT_SERIALIZABLE,
+    Findings,
+    Micro,
+    Transaction,
+    transactions_checker,
+)
 from quorumlog.chaos.checkers.verdict import Anomaly
 from quorumlog.chaos.history.model import HistoryError
 
@@ -231,6 +237,10 @@ def _connect_reads(
                 graph.add(reader.number, RW, later.number, f"{name}: without {value}")
 
 
+_MICROS: Final = frozenset({APPEND, READ})
 CHECKER: Final = transactions_checker(
-    "list-append", TEXTS["list-append"], _ANOMALIES, frozenset({APPEND, READ}), _judge
+    "list-append", TEXTS["list-append"], _ANOMALIES, _MICROS, _judge
+)
+STRICT: Final = transactions_checker(
+    f"list-append={STRICT_SERIALIZABLE}", STRICT_TEXT, _ANOMALIES, _MICROS, _judge, strict=True
 )

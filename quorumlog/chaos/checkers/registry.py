@@ -28,7 +28,7 @@ from quorumlog.chaos.checkers.checker import Checker, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.linearizable import linearizable
 from quorumlog.chaos.checkers.models import MODELS, Register, TopicName
-from quorumlog.chaos.checkers.transactions import TXN
+from quorumlog.chaos.checkers.transactions import SERIALIZABLE, STRICT_SERIALIZABLE, TXN
 from quorumlog.chaos.checkers.verdict import Verdict
 from quorumlog.chaos.history.model import NEMESIS, HistoryError
 from quorumlog.chaos.registered import registered
@@ -51,18 +51,26 @@ CHECKERS: Final[Mapping[str, Checker]] = {
         rw_register.CHECKER,
     )
 }
+CONSISTENCIES: Final[Mapping[str, Mapping[str, Checker]]] = {
+    one.CHECKER.model: {SERIALIZABLE: one.CHECKER, STRICT_SERIALIZABLE: one.STRICT}
+    for one in (list_append, rw_register)
+}
+"""The checkers of transactions, by their model and the consistency that they require."""
 
 
 def find_checker(model: str) -> Checker:
     """Return the checker of this model.
 
-    `model` is a name; `package.module:NAME` of a model or a checker; or, of a register, a name and
-    its first value as JSON: `cas-register=0`. Raises ValueError with the existing models, or with
-    the reason why a module, a name or a value is not available.
+    `model` is a name; `package.module:NAME` of a model or a checker; of a register, a name and its
+    first value as JSON: `cas-register=0`; or, of transactions, a name and the consistency that they
+    must have: `list-append=strict-serializable`. Raises ValueError with the existing models, or
+    with the reason why a module, a name or a value is not available.
     """
-    name, has_initial, initial = model.partition("=")
-    if has_initial:
-        return _register(name, initial)
+    name, has_parameter, parameter = model.partition("=")
+    if has_parameter and name in CONSISTENCIES:
+        return registered(CONSISTENCIES[name], parameter, "consistency")
+    if has_parameter:
+        return _register(name, parameter)
     return _own(model) if ":" in model else registered(CHECKERS, model, "model")
 
 

@@ -12,8 +12,14 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
-from quorumlog.chaos.checkers.texts import TEXTS
-from quorumlog.chaos.checkers.transactions import Findings, Micro, Transaction, transactions_checker
+from quorumlog.chaos.checkers.texts import STRICT_TEXT, TEXTS
+from quorumlog.chaos.checkers.transactions import (
+    STRICT_SERIALIZABLE,
+    Findings,
+    Micro,
+    Transaction,
+    transactions_checker,
+)
 from quorumlog.chaos.checkers.verdict import Anomaly, Severity
 from quorumlog.chaos.history.model import HistoryError
 
@@ -129,6 +135,10 @@ def _connect(name: str, each: _Register, graph: Graph) -> None:
                     graph.add(reader.number, RW, other.number, f"{name}: nil, before {written}")
 
 
+_MICROS: Final = frozenset({WRITE, READ})
 CHECKER: Final = transactions_checker(
-    "rw-register", TEXTS["rw-register"], _ANOMALIES, frozenset({WRITE, READ}), _judge
+    "rw-register", TEXTS["rw-register"], _ANOMALIES, _MICROS, _judge
+)
+STRICT: Final = transactions_checker(
+    f"rw-register={STRICT_SERIALIZABLE}", STRICT_TEXT, _ANOMALIES, _MICROS, _judge, strict=True
 )

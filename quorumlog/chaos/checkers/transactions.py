@@ -1,6 +1,8 @@
 """Transactions as columns, one row per micro-operation, and as objects for the checkers of cycles.
 
-All transactions of a history have the same key, because cycles can span all of them.
+All transactions of a history have the same key, because cycles can span all of them. A checker is
+of serializability; `strict` makes it one of strict serializability, as is Elle's default: the order
+in real time counts as well.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +15,15 @@ import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.calls import found, nothing_done, refuse_others, told_row, value_of
 from quorumlog.chaos.checkers.checker import Checker, Facts
-from quorumlog.chaos.checkers.cycles import Cycle, Graph, find_cycles
-from quorumlog.chaos.checkers.entries import OK
+from quorumlog.chaos.checkers.cycles import REAL_TIME, Cycle, Graph, find_cycles
+from quorumlog.chaos.checkers.entries import FAIL, OK
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
 from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, HistoryError
 
 TXN: Final = "txn"
+SERIALIZABLE: Final = "serializable"
+STRICT_SERIALIZABLE: Final = "strict-serializable"
 _ONE_KEY: Final = ""
 TRANSACTIONS: Final = pa.schema(
     [
@@ -44,6 +48,10 @@ CYCLES: Final = (
         "G-single", "A transaction read old values although it depends on newer ones (read skew)."
     ),
     Anomaly("G2", "Transactions read, in a circle, values that the next transaction changed."),
+)
+STRICT_CYCLES: Final = tuple(
+    Anomaly(f"{one.name}{REAL_TIME}", f"{one.meaning} The order in real time closes the circle.")
+    for one in CYCLES
 )
 
 
@@ -107,10 +115,19 @@ Judge = Callable[[Sequence[Transaction], Findings], Graph]
 
 
 def transactions_checker(
-    model: str, text: str, anomalies: Sequence[Anomaly], micros: frozenset[str], judge_them: Judge
+    model: str,
+    text: str,
+    anomalies: Sequence[Anomaly],
+    micros: frozenset[str],
+    judge_them: Judge,
+    *,
+    strict: bool = False,
 ) -> Checker:
-    """Return a checker of transactions: `judge_them` adds findings, and returns the graph."""
-    ranked = (NODE_ENDED_ANOMALY, *anomalies, *CYCLES)
+    """Return a checker of transactions: `judge_them` adds findings, and returns the graph.
+
+    `strict`: a transaction that ended before another began must precede it.
+    """
+    ranked = (NODE_ENDED_ANOMALY, *anomalies, *CYCLES, *(STRICT_CYCLES if strict else ()))
 
     def explode(table: pa.Table) -> pa.Table:
         return _explode(table, model, micros)
@@ -119,7 +136,10 @@ def transactions_checker(
         del facts  # no rule here needs facts about the whole history
         transactions, findings = _transactions(table), Findings()
         partial = Partial(counts=_counts(transactions))
-        for cycle in find_cycles(judge_them(transactions, findings)):
+        graph = judge_them(transactions, findings)
+        if strict:
+            graph.after = order_in_real_time(transactions)
+        for cycle in find_cycles(graph):
             findings.add_cycle(cycle, transactions)
         findings.into(partial)
         return partial
@@ -135,6 +155,29 @@ def transactions_checker(
         missing=nothing_done,
         micros=micros,
     )
+
+
+def order_in_real_time(transactions: Sequence[Transaction]) -> dict[int, list[int]]:
+    """Return for each transaction those that began after it had ended.
+
+    Transactions that follow from others are left out: only the last ones that had ended count. A
+    failed one happened never, and one of unknown outcome never ended.
+    """
+    events = [(one.row["invoked"], one, False) for one in transactions if one.outcome != FAIL]
+    events += [(one.row["completed"], one, True) for one in transactions if one.is_known]
+    last: list[int] = []  # ended, and none of them before another one of them began
+    before: dict[int, set[int]] = {}  # of each open transaction: `last` when it began
+    after: dict[int, list[int]] = {}
+    for _, one, is_end in sorted(events, key=lambda event: event[0]):
+        if is_end:
+            followed = before.pop(one.number)
+            last = [*(other for other in last if other not in followed), one.number]
+            continue
+        if one.is_known:
+            before[one.number] = {*last}
+        for other in last:
+            after.setdefault(other, []).append(one.number)
+    return after
 
 
 def _explode(table: pa.Table, model: str, micros: frozenset[str]) -> pa.Table:
