@@ -1,138 +1,23 @@
 """What cycles tell of small transactions is what a search through all serial orders tells."""
 
-import itertools
-import json
-import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from quorumlog.chaos.checkers import Verdict, check_history
-from quorumlog.chaos.history import Message, Operation
-from quorumlog.chaos.history.operations_table import table_of
+from quorumlog.chaos.checkers import Verdict
+from tests.support.chaos.small_transactions import (
+    Txn,
+    has_serial_order,
+    is_in_real_time,
+    judged,
+    of_registers,
+    some_overlapping_txns,
+    some_txns,
+)
 from tests.support.sizes import tries
 
-LISTS = ("x", "y")
 STRICT = "list-append=strict-serializable"
-
-
-@dataclass
-class Txn:
-    outcome: str
-    micros: list[tuple[str, str, Any]]  # a read's list is a tuple
-    moments: tuple[int, int] | None = None  # of its two events; None: after those before it
-
-
-def some_txns(rng: random.Random) -> list[Txn]:
-    """Run transactions one after the other, read everything at the end, and spoil some reads."""
-    state: dict[str, tuple[int, ...]] = dict.fromkeys(LISTS, ())
-    txns, value = [], 0
-    for _ in range(rng.randint(1, 4)):
-        micros: list[tuple[str, str, Any]] = []
-        after = dict(state)
-        for _ in range(rng.randint(1, 3)):
-            name = rng.choice(LISTS)
-            if rng.random() < 0.5:
-                value += 1
-                after[name] = (*after[name], value)
-                micros.append(("append", name, value))
-            else:
-                micros.append(("r", name, after[name]))
-        outcome = rng.choice(["ok", "ok", "ok", "info", "fail"])
-        if outcome == "ok" or (outcome == "info" and rng.random() < 0.5):
-            state = after
-        txns.append(Txn(outcome, micros))
-    txns.append(Txn("ok", [("r", name, state[name]) for name in LISTS]))
-    for txn in txns:
-        for place, (f, name, read) in enumerate(txn.micros):
-            if f == "r" and rng.random() < 0.2:
-                txn.micros[place] = (f, name, spoiled(read, rng))
-    rng.shuffle(txns)
-    return txns
-
-
-def spoiled(read: tuple[int, ...], rng: random.Random) -> tuple[int, ...]:
-    how = rng.randint(0, 3)
-    if how == 0:
-        return read[:-1]
-    if how == 1:
-        return read[1:]
-    return tuple(rng.sample(read, len(read))) if how == 2 else (*read, rng.randint(1, 6))
-
-
-def judged(txns: list[Txn], model: str = "list-append") -> Verdict:
-    types = [
-        (txn.moments or (2 * process, 2 * process + 1), process, txn)
-        for process, txn in enumerate(txns)
-    ]
-    ordered = sorted(
-        (moment, process, type_, txn)
-        for moments, process, txn in types
-        for moment, type_ in zip(moments, ("invoke", txn.outcome), strict=True)
-    )
-    events = [
-        Operation(
-            index=at,
-            time_ns=at,
-            process=process,
-            type=type_,
-            f="txn",
-            messages=messages_of(txn) if type_ in ("invoke", "ok") else (),
-        )
-        for at, (_, process, type_, txn) in enumerate(ordered)
-    ]
-    return check_history(table_of(events), model)
-
-
-def messages_of(txn: Txn) -> tuple[Message, ...]:
-    return tuple(
-        Message(name, -1, value, "", f)
-        if isinstance(value, int)
-        else Message(name, -1, 0, json.dumps(value, separators=(",", ":")), f)
-        for f, name, value in txn.micros
-    )
-
-
-def has_serial_order(
-    txns: list[Txn], allowed: Callable[[Sequence[Txn]], bool] = lambda _: True
-) -> bool:
-    """Try all allowed orders of what succeeded, with any of what is of unknown outcome."""
-    known = [txn for txn in txns if txn.outcome == "ok"]
-    unknown = [txn for txn in txns if txn.outcome == "info"]
-    return any(
-        allowed(order) and explains(order)
-        for count in range(len(unknown) + 1)
-        for chosen in itertools.combinations(unknown, count)
-        for order in itertools.permutations([*known, *chosen])
-    )
-
-
-def explains(order: tuple[Txn, ...]) -> bool:
-    is_lists = not any(f == "w" or value is None for txn in order for f, _, value in txn.micros)
-    state: dict[str, Any] = dict.fromkeys(LISTS, () if is_lists else None)
-    for txn in order:
-        for f, name, value in txn.micros:
-            if f == "append":
-                state[name] = (*state[name], value)
-            elif f == "w":
-                state[name] = value
-            elif txn.outcome == "ok" and state[name] != value:
-                return False
-    return True
-
-
-def is_in_real_time(order: Sequence[Txn]) -> bool:
-    """Tell whether no transaction stands before another one that ended before it began."""
-    begun = -math.inf
-    for txn in order:
-        assert txn.moments is not None
-        if txn.outcome == "ok" and txn.moments[1] < begun:
-            return False
-        begun = max(begun, txn.moments[0])
-    return True
 
 
 def all_is_read(txns: list[Txn]) -> bool:
@@ -158,20 +43,6 @@ def test_a_finding_is_true_and_where_all_is_read_none_is_missed() -> None:
     assert min(counts.values()) > tries(800) // 6
 
 
-def some_overlapping_txns(rng: random.Random) -> list[Txn]:
-    """Return transactions with moments: in the order in which they were run, more or less."""
-    txns = some_txns(rng)
-    width = rng.choice([2, 8, 30])
-    drawn = [(10 * n + rng.randint(-width, width), rng.randint(1, width)) for n in range(len(txns))]
-    moments = sorted({time for start, length in drawn for time in (start, start + length)})
-    for txn, (start, length) in zip(txns, drawn, strict=True):
-        # Distinct moments, so that each event has a place.
-        place = 2 * len(moments)
-        first, last = moments.index(start), moments.index(start + length)
-        txn.moments = (place * first + txns.index(txn), place * last + txns.index(txn) + len(txns))
-    return txns
-
-
 def test_with_real_time_a_finding_is_true_and_where_all_is_read_none_is_missed() -> None:
     counts = {True: 0, False: 0}
     only_in_real_time = 0
@@ -189,21 +60,6 @@ def test_with_real_time_a_finding_is_true_and_where_all_is_read_none_is_missed()
         if is_serial:  # so real time alone is broken
             assert all(name.endswith("-realtime") for name in names(verdict)), (seed, txns)
     assert min(*counts.values(), only_in_real_time) > tries(1600) // 10
-
-
-def of_registers(txns: list[Txn]) -> list[Txn]:
-    """Return the same transactions of registers: an append writes, a read gets the last value."""
-    for txn in txns:
-        txn.micros = [
-            ("w", name, value) if f == "append" else ("r", name, value[-1] if value else None)
-            for f, name, value in txn.micros
-        ]
-    written = {value for txn in txns for f, _, value in txn.micros if f == "w"}
-    for txn in txns:  # no transaction wrote the value: it may be the first one
-        txn.micros = [
-            (f, name, value if value in written else None) for f, name, value in txn.micros
-        ]
-    return txns
 
 
 def test_a_finding_about_registers_is_true() -> None:

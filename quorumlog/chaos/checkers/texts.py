@@ -27,5 +27,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "bank": "every read finds the same total, and no account below 0",
     TOPICS: linearizable_text(TOPICS),
     "list-append": "the transactions are serializable, as far as their reads show",
+    "long-fork": "all reads of a group of keys saw its writes in one order",
+    "multi-register": "all transactions on a set of registers have an order in real time",
     "rw-register": "the transactions are serializable, as far as their reads show",
 }

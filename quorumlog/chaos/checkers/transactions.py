@@ -5,7 +5,7 @@ of serializability; `strict` makes it one of strict serializability, as is Elle'
 in real time counts as well.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,12 +13,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quorumlog.chaos.checkers.calls import found, nothing_done, refuse_others, told_row, value_of
+from quorumlog.chaos.checkers.calls import (
+    found,
+    gap,
+    nothing_done,
+    refuse_others,
+    told_row,
+    value_of,
+)
 from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.cycles import REAL_TIME, Cycle, Graph, find_cycles
 from quorumlog.chaos.checkers.entries import FAIL, OK
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
-from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
+from quorumlog.chaos.checkers.verdict import Anomaly, Gap, Partial, Severity
 from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, HistoryError
 
 TXN: Final = "txn"
@@ -85,6 +92,7 @@ class Findings:
     def __init__(self) -> None:
         self._told: dict[str, list[dict[str, Any]]] = {}
         self._severity: dict[str, Severity] = {}
+        self._doubts: dict[str, Gap] = {}
 
     def add(
         self,
@@ -104,8 +112,14 @@ class Findings:
         told = [(str(step), transactions[step.source]) for step in cycle.steps]
         self.add(cycle.name, "", f"a circle of {len(told)} transactions", told)
 
+    def doubt(self, reason: str, examples: Iterable[str]) -> None:
+        """Add a reason why the verdict is not valid, unless there are no examples."""
+        if (found_gap := gap(examples)).count:
+            self._doubts[reason] = found_gap
+
     def into(self, partial: Partial) -> None:
         """Write the results into `partial`."""
+        partial.gaps |= self._doubts
         partial.results = [
             found(name, told, len(told), self._severity[name]) for name, told in self._told.items()
         ]
