@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from quorumlog.chaos.checkers import Verdict
+from quorumlog.chaos.checkers.cycles import RW, WW, Graph, find_cycles
+from quorumlog.chaos.checkers.entries import FAIL, INFO, OK
+from quorumlog.chaos.checkers.transactions import Transaction, order_in_real_time
 from tests.support.chaos.small_transactions import (
     Txn,
     has_serial_order,
@@ -255,3 +258,38 @@ def test_a_circle_in_real_time_names_its_step() -> None:
 def test_an_unknown_consistency_is_an_error_that_helps() -> None:
     with pytest.raises(ValueError, match=r"no consistency .* did you mean strict-serializable"):
         judged([ok(("r", "x", ()))], "list-append=strict-serializabl")
+
+
+def in_real_time(*rows: tuple[int, int, int]) -> dict[int, list[int]]:
+    """Return the order of transactions of (outcome, first event, last event)."""
+    return order_in_real_time(
+        [
+            Transaction(
+                number=number,
+                outcome=outcome,
+                micros=(),
+                row={"invoked": invoked, "completed": completed},
+            )
+            for number, (outcome, invoked, completed) in enumerate(rows)
+        ]
+    )
+
+
+def test_only_the_last_ended_transactions_precede_the_next() -> None:
+    one_by_one = [(OK, 2 * number, 2 * number + 1) for number in range(4)]
+    assert in_real_time(*one_by_one) == {0: [1], 1: [2], 2: [3]}
+    # 0 ends within 1, so it stays one of the last until 2 has ended, which began after it.
+    assert in_real_time((OK, 0, 2), (OK, 1, 9), (OK, 3, 4), (OK, 5, 6)) == {0: [2], 2: [3]}
+    assert in_real_time((OK, 0, 1), (FAIL, 2, 3), (INFO, 4, 5), (OK, 6, 7)) == {0: [2, 3]}
+
+
+def test_a_weaker_circle_of_the_same_transactions_hides_no_stronger_one_in_real_time() -> None:
+    graph = Graph()
+    graph.add(0, RW, 1, "")
+    graph.add(1, RW, 0, "")
+    assert [cycle.name for cycle in find_cycles(graph)] == ["G2"]
+    graph.add(0, WW, 1, "")
+    graph.after = {1: [0]}
+    assert [cycle.name for cycle in find_cycles(graph)] == ["G-single", "G0-realtime"]
+    graph.add(1, WW, 0, "")
+    assert [cycle.name for cycle in find_cycles(graph)] == ["G0", "G-single"]

@@ -171,7 +171,7 @@ def _path(
 def components(graph: Graph, kinds: int) -> list[list[int]]:
     """Return the strongly connected components of more than one node, each sorted."""
     state = _Tarjan()
-    for root in sorted(graph.edges.keys() | (graph.after.keys() if kinds & RT else ())):
+    for root in sorted(graph.edges):  # no cycle has RT edges alone
         if root not in state.number:
             state.walk(root, lambda node: graph.successors(node, kinds))
     return sorted(state.found)

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.calls import CALLS, refuse_others, value_of
 from quorumlog.chaos.checkers.checker import Checker, Facts
-from quorumlog.chaos.checkers.entries import FAIL
 from quorumlog.chaos.checkers.linearizable import linearizable
 from quorumlog.chaos.checkers.model import Call, State
 from quorumlog.chaos.checkers.texts import TEXTS
@@ -132,14 +131,12 @@ def _micro(micro: Mapping[str, Any], event: int) -> tuple[str, str, Any]:
 
 def _apart(calls: pa.Table) -> pa.Table:
     """Return the calls with the first register of those that belong together as their key."""
-    outcome = calls.column("outcome").to_pylist()
     names = [
         [name for _, name, _ in value_of(0, text)] for text in calls.column("text").to_pylist()
     ]
     joined = _Joined()
-    for one, code in zip(names, outcome, strict=True):
-        if code != FAIL:
-            joined.join(one)
+    for one in names:
+        joined.join(one)
     keys = [joined.first(one[0]) if one else "" for one in names]
     place = calls.schema.get_field_index("key")
     return calls.set_column(place, "key", pa.array(keys, pa.string()))
