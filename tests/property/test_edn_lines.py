@@ -100,6 +100,8 @@ def some_text(rng: random.Random) -> str:
         return between().join(forms)
 
     text = rng.choice(["\n", "\n", ",\n", "\r\n"]).join(line() for _ in range(rng.randint(1, 5)))
+    if rng.random() < 0.3:  # forms over several lines
+        text = "".join("\n" if one == " " and rng.random() < 0.2 else one for one in text)
     if rng.random() < 0.4:
         opening, closing = rng.choice([("[", "]"), ("(", ")"), ("[", ")")])
         text = (
@@ -173,6 +175,19 @@ def test_a_keyword_may_begin_another_and_a_line_may_have_any_spaces() -> None:
     text = "{:f :fail,  :fa 1 , :v [ :f nil,nil , nil ], :e {}}\n ,{:f []} {:g [{}]},\n\n"
     assert quick(text) == complete(text)
     assert all(each.is_plain for each in read_elements(text))
+
+
+def test_forms_over_several_lines_and_strings_with_anything_are_read_quickly() -> None:
+    text = (
+        '({:a 1,\n  :b [1\n 2]}\n{:e "a \\\\ \\"b\\" ; [ { null NaN \\n \\u0041", :f nil}\n'
+        ' {:g\r\n "(" } )\n'
+    )
+    assert quick(text) == complete(text)
+    assert [(each.line, each.is_plain) for each in read_elements(text)] == [
+        (1, True),
+        (4, True),
+        (5, True),
+    ]
 
 
 def test_many_keywords_are_read_alike() -> None:
