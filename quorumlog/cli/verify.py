@@ -56,8 +56,8 @@ Model = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Checker of the history: a name of chaos list, or package.module:NAME; "
-        "default: the checker that the history names, or the only one that fits.",
+        help="Checker of the history: a name of chaos list, also with a parameter "
+        "(cas-register=0, list-append=strict-serializable), or package.module:NAME; default: the checker that the history names, or the only one that fits.",
     ),
 ]
 Pairs = Annotated[

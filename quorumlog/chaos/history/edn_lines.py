@@ -128,8 +128,6 @@ def _simple(block: str) -> str | None:
         pieces[::2] = [code.replace("\n", " ") for code in pieces[::2]]
         pieces[1::2] = [_ESCAPE.sub(_without_quote, string) for string in pieces[1::2]]
         block = '"'.join(pieces)
-    elif block.count('"') % 2:
-        return None
     is_flat = block.count("[") + block.count("{") <= _DEPTH_MAX
     return block if is_flat or max(accumulate(_steps_of(block)), default=0) <= _DEPTH_MAX else None
 
