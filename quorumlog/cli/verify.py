@@ -57,7 +57,8 @@ Model = Annotated[
     typer.Option(
         metavar="NAME",
         help="Checker of the history: a name of chaos list, also with a parameter "
-        "(cas-register=0, list-append=strict-serializable), or package.module:NAME; default: the checker that the history names, or the only one that fits.",
+        "(cas-register=0, list-append=strict-serializable), or package.module:NAME; default: the "
+        "checker that the history names, or the only one that fits.",
     ),
 ]
 Pairs = Annotated[
