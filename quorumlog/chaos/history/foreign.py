@@ -40,6 +40,7 @@ from quorumlog.chaos.history.schema import facts_of
 CAS: Final = "cas"
 CAS_REFUSED: Final = "cas_refused"
 TXN: Final = "txn"
+_NOTHING: Final = "null"
 _READ: Final = "read"
 _WRITE: Final = "write"
 _HEAD_BYTES: Final = 1 << 16
@@ -330,11 +331,15 @@ def _micro(said: Any, outer: Any) -> Message:
 def _key(said: Any) -> str:
     if said is None:
         return ""
+    if type(said) is int:
+        return str(said)
     return said if isinstance(said, str) else json.dumps(said)
 
 
 def _message(key: str, f: str, value: Any) -> Message:
     if type(value) is int and value in INT64:
         return Message(key, UNKNOWN_OFFSET, value, "", f)
+    if value is None:
+        return Message(key, UNKNOWN_OFFSET, 0, _NOTHING, f)
     text = json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
     return Message(key, UNKNOWN_OFFSET, 0, text, f)
