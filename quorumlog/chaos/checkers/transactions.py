@@ -86,6 +86,20 @@ class Transaction:
         return self.outcome == OK
 
 
+def note_writer(
+    writers: dict[Any, Transaction], one: Transaction, micro: Micro, *, verb: str, model: str
+) -> None:
+    """Note who wrote a value. Raises HistoryError if two transactions may have written it."""
+    known = writers.get(micro.value)
+    if known is not None and FAIL not in (known.outcome, one.outcome):
+        raise HistoryError(
+            f"event {one.row['invoked']}: {micro.value} is {verb} to {micro.object} a second "
+            f"time; the model {model} needs values that are {verb} once"
+        )
+    if known is None or known.outcome == FAIL:
+        writers[micro.value] = one
+
+
 class Findings:
     """Collects witnesses by anomaly."""
 
