@@ -88,6 +88,7 @@ HAND_MADE = [
     ("stale-read.edn", "list-append", True),
     ("stale-read.edn", "list-append=serializable", True),
     ("stale-read.edn", "list-append=strict-serializable", False),
+    ("stale-read.edn", "list-append=snapshot-isolation", True),
     ("independent-good.edn", "cas-register", True),
     ("independent-bad.edn", "cas-register", False),
     ("mutex-bad.json", "mutex", False),

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
-from quorumlog.chaos.checkers import Verdict
+from quorumlog.chaos.checkers import Severity, Verdict
 from quorumlog.chaos.checkers.cycles import RW, WW, Graph, find_cycles
 from quorumlog.chaos.checkers.entries import FAIL, INFO, OK
 from quorumlog.chaos.checkers.transactions import Transaction, order_in_real_time
 from tests.support.chaos.small_transactions import (
+    LISTS,
     Txn,
     has_serial_order,
+    has_snapshot_order,
     is_in_real_time,
     judged,
     of_registers,
@@ -63,6 +65,69 @@ def test_with_real_time_a_finding_is_true_and_where_all_is_read_none_is_missed()
         if is_serial:  # so real time alone is broken
             assert all(name.endswith("-realtime") for name in names(verdict)), (seed, txns)
     assert min(*counts.values(), only_in_real_time) > tries(1600) // 10
+
+
+def some_skewed_txns(rng: random.Random) -> list[Txn]:
+    """Return transactions that each read a snapshot, which may be old, and append to one list."""
+    states: list[dict[str, tuple[int, ...]]] = [dict.fromkeys(LISTS, ())]
+    txns = []
+    for value in range(rng.randint(2, 4)):
+        seen = rng.choice(states)
+        name = rng.choice(LISTS)
+        micros: list[tuple[str, str, Any]] = [("r", one, seen[one]) for one in rng.sample(LISTS, 2)]
+        if rng.random() < 0.8:
+            micros.append(("append", name, value))
+            states.append(states[-1] | {name: (*states[-1][name], value)})
+        txns.append(Txn(rng.choice(["ok", "ok", "ok", "info"]), micros))
+    txns.append(ok(*(("r", name, states[-1][name]) for name in LISTS)))
+    return txns
+
+
+def test_under_snapshot_isolation_a_finding_is_true_and_where_all_is_read_none_is_missed() -> None:
+    counts = {True: 0, False: 0}
+    only_skewed = 0
+    for seed in range(tries(1600)):
+        rng = random.Random(seed)
+        txns = some_skewed_txns(rng) if seed % 4 else some_txns(rng)
+        verdict = judged(txns, "list-append=snapshot-isolation")
+        expected = has_snapshot_order(txns)
+        if verdict.valid is False:
+            assert not expected, (seed, txns, verdict.as_json())
+        elif all_is_read(txns):
+            assert expected, (seed, txns)
+        counts[expected] += 1
+        if expected and not has_serial_order(txns):
+            only_skewed += 1
+            assert names(verdict) == ["G2"]
+            assert judged(txns).valid is False
+    assert min(*counts.values()) > tries(1600) // 10
+    assert only_skewed > tries(1600) // 50
+
+
+def test_each_anomaly_of_snapshots_has_its_name() -> None:
+    skew = [
+        ok(("append", "x", 1), ("r", "y", ())),
+        ok(("append", "y", 1), ("r", "x", ())),
+        ok(("r", "x", (1,)), ("r", "y", (1,))),
+    ]
+    verdict = judged(skew, "list-append=snapshot-isolation")
+    assert (verdict.valid, names(verdict)) == (True, ["G2"])
+    assert [result.severity for result in verdict.results] == [Severity.ALLOWED]
+    fork = [
+        ok(("append", "x", 1)),
+        ok(("append", "y", 1)),
+        ok(("r", "x", (1,)), ("r", "y", ())),
+        ok(("r", "y", (1,)), ("r", "x", ())),
+    ]
+    verdict = judged(fork, "list-append=snapshot-isolation")
+    assert (verdict.valid, names(verdict)) == (False, ["G-nonadjacent"])
+    lost = [
+        ok(("r", "x", ()), ("append", "x", 1)),
+        ok(("r", "x", ()), ("append", "x", 2)),
+        ok(("r", "x", (1, 2))),
+    ]
+    verdict = judged(lost, "list-append=snapshot-isolation")
+    assert (verdict.valid, names(verdict)) == (False, ["G-single"])
 
 
 def test_a_finding_about_registers_is_true() -> None:

@@ -4,9 +4,11 @@ An edge states why one transaction precedes another: WW, it wrote the version be
 WR, the other read its version; RW, it read the version before the other's (an anti-dependency);
 RT, it had ended before the other began, which only strict serializability respects. Names are
 Adya's: G0, a cycle of WW alone; G1c, of WW and WR, with a WR; G-single, with one RW; G2, with
-several. A cycle that needs an RT has Elle's suffix `-realtime`. Sources: Adya, Weak Consistency
-(1999); Kingsbury and Alvaro, Elle (2020); Tarjan's algorithm for strongly connected components,
-without recursion.
+several. A cycle that needs an RT has Elle's suffix `-realtime`. Snapshot isolation allows the
+cycles in which two RW follow each other; a cycle with several RW of which no two do is
+G-nonadjacent. Sources: Adya, Weak Consistency (1999); Fekete and others, Making Snapshot Isolation
+Serializable (2005); Kingsbury and Alvaro, Elle (2020); Tarjan's algorithm for strongly connected
+components, without recursion.
 """
 
 from collections import deque
@@ -83,13 +85,48 @@ class Graph:
 
 def find_cycles(graph: Graph) -> list[Cycle]:
     """Return one cycle for each component of each kind that has a cycle, strongest kinds first."""
+    cycles = _cycles_without_rw(graph)
+    for component in components(graph, _DEPENDENCIES):
+        single = _shortest(graph, component, "G-single", RW, WW | WR)
+        cycle = single or _shortest(graph, component, "G2", RW, _DEPENDENCIES)
+        cycles += [cycle] if cycle is not None else []
+    return cycles + _real_time_cycles(graph, cycles) if graph.after else cycles
+
+
+def find_cycles_of_snapshots(graph: Graph) -> list[Cycle]:
+    """Return the cycles that snapshot isolation forbids, and G2 of components without any.
+
+    In a second graph each transaction has two nodes: one that an RW enters, and one for all other
+    edges. RW leaves the latter alone, so the cycles there are those in which no two RW follow.
+    """
+    cycles = _cycles_without_rw(graph)
+    doubled = Graph()
+    for source, targets in graph.edges.items():
+        for target, labels in targets.items():
+            for kind, about in labels.items():
+                doubled.add(2 * source, kind, 2 * target + (kind == RW), about)
+                if kind != RW:
+                    doubled.add(2 * source + 1, kind, 2 * target, about)
+    for component in components(doubled, _DEPENDENCIES):
+        inside = {node // 2 for node in component}
+        if any(_lies_in(one, inside, _DEPENDENCIES) for one in cycles):
+            continue
+        single = _shortest(doubled, component, "G-single", RW, WW | WR)
+        cycle = single or _shortest(doubled, component, "G-nonadjacent", RW, _DEPENDENCIES)
+        if cycle is not None:
+            steps = (Step(s.source // 2, s.kind, s.target // 2, s.about) for s in cycle.steps)
+            cycles.append(Cycle(cycle.name, tuple(steps)))
+    for component in components(graph, _DEPENDENCIES):
+        if not any(_lies_in(one, {*component}, _DEPENDENCIES) for one in cycles):
+            skew = _shortest(graph, component, "G2", RW, _DEPENDENCIES)
+            cycles += [skew] if skew is not None else []
+    return cycles
+
+
+def _cycles_without_rw(graph: Graph) -> list[Cycle]:
     found = [_shortest(graph, one, "G0", WW, WW) for one in components(graph, WW)]
     found += [_shortest(graph, one, "G1c", WR, WW | WR) for one in components(graph, WW | WR)]
-    for component in components(graph, WW | WR | RW):
-        single = _shortest(graph, component, "G-single", RW, WW | WR)
-        found.append(single or _shortest(graph, component, "G2", RW, WW | WR | RW))
-    cycles = [cycle for cycle in found if cycle is not None]
-    return cycles + _real_time_cycles(graph, cycles) if graph.after else cycles
+    return [cycle for cycle in found if cycle is not None]
 
 
 def _real_time_cycles(graph: Graph, found: list[Cycle]) -> list[Cycle]:

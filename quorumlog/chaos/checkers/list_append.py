@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
-from quorumlog.chaos.checkers.texts import STRICT_TEXT, TEXTS
+from quorumlog.chaos.checkers.texts import TEXTS, TEXTS_OF
 from quorumlog.chaos.checkers.transactions import (
+    SNAPSHOT_ISOLATION,
     STRICT_SERIALIZABLE,
     Findings,
     Micro,
@@ -235,6 +236,15 @@ _MICROS: Final = frozenset({APPEND, READ})
 CHECKER: Final = transactions_checker(
     "list-append", TEXTS["list-append"], _ANOMALIES, _MICROS, _judge
 )
-STRICT: Final = transactions_checker(
-    f"list-append={STRICT_SERIALIZABLE}", STRICT_TEXT, _ANOMALIES, _MICROS, _judge, strict=True
+OTHERS: Final = tuple(
+    transactions_checker(
+        f"list-append={consistency}",
+        TEXTS_OF[consistency],
+        _ANOMALIES,
+        _MICROS,
+        _judge,
+        consistency=consistency,
+    )
+    for consistency in (STRICT_SERIALIZABLE, SNAPSHOT_ISOLATION)
 )
+"""The checkers of other consistencies than serializability."""

@@ -30,7 +30,7 @@ from quorumlog.chaos.checkers.checker import Checker, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.linearizable import linearizable
 from quorumlog.chaos.checkers.models import MODELS, Register, TopicName
-from quorumlog.chaos.checkers.transactions import SERIALIZABLE, STRICT_SERIALIZABLE, TXN
+from quorumlog.chaos.checkers.transactions import SERIALIZABLE, TXN
 from quorumlog.chaos.checkers.verdict import Verdict
 from quorumlog.chaos.history.model import NEMESIS, HistoryError
 from quorumlog.chaos.registered import registered
@@ -56,7 +56,10 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     )
 }
 CONSISTENCIES: Final[Mapping[str, Mapping[str, Checker]]] = {
-    one.CHECKER.model: {SERIALIZABLE: one.CHECKER, STRICT_SERIALIZABLE: one.STRICT}
+    one.CHECKER.model: {
+        SERIALIZABLE: one.CHECKER,
+        **{other.model.partition("=")[2]: other for other in one.OTHERS},
+    }
     for one in (list_append, rw_register)
 }
 """The checkers of transactions, by their model and the consistency that they require."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
-from quorumlog.chaos.checkers.texts import STRICT_TEXT, TEXTS
+from quorumlog.chaos.checkers.texts import TEXTS, TEXTS_OF
 from quorumlog.chaos.checkers.transactions import (
     STRICT_SERIALIZABLE,
     Findings,
@@ -132,6 +132,15 @@ _MICROS: Final = frozenset({WRITE, READ})
 CHECKER: Final = transactions_checker(
     "rw-register", TEXTS["rw-register"], _ANOMALIES, _MICROS, _judge
 )
-STRICT: Final = transactions_checker(
-    f"rw-register={STRICT_SERIALIZABLE}", STRICT_TEXT, _ANOMALIES, _MICROS, _judge, strict=True
+OTHERS: Final = tuple(
+    transactions_checker(
+        f"rw-register={consistency}",
+        TEXTS_OF[consistency],
+        _ANOMALIES,
+        _MICROS,
+        _judge,
+        consistency=consistency,
+    )
+    for consistency in (STRICT_SERIALIZABLE,)
 )
+"""The checkers of other consistencies than serializability."""

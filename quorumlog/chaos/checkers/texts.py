@@ -14,7 +14,11 @@ def linearizable_text(model: str) -> str:
     return f"every key is linearizable as a {model}"
 
 
-STRICT_TEXT: Final = "the transactions are strictly serializable, as far as their reads show"
+TEXTS_OF: Final[Mapping[str, str]] = {
+    "strict-serializable": "the transactions are strictly serializable, as far as their reads show",
+    "snapshot-isolation": "each transaction reads a snapshot, as far as the reads show",
+}
+"""By the consistency of transactions, where it is not serializability."""
 TEXTS: Final[Mapping[str, str]] = {
     "kafka_log": "every partition is one log with each acknowledged record once, in order",
     "group_log": "the group received every acknowledged record, and its commits were kept",

@@ -1,8 +1,8 @@
 """Transactions as columns, one row per micro-operation, and as objects for the checkers of cycles.
 
 All transactions of a history have the same key, because cycles can span all of them. A checker is
-of serializability; `strict` makes it one of strict serializability, as is Elle's default: the order
-in real time counts as well.
+of one consistency: serializability; strict serializability, Elle's default, in which the order in
+real time counts as well; or snapshot isolation, which allows write skew.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,13 @@ from quorumlog.chaos.checkers.calls import (
     value_of,
 )
 from quorumlog.chaos.checkers.checker import Checker, Facts
-from quorumlog.chaos.checkers.cycles import REAL_TIME, Cycle, Graph, find_cycles
+from quorumlog.chaos.checkers.cycles import (
+    REAL_TIME,
+    Cycle,
+    Graph,
+    find_cycles,
+    find_cycles_of_snapshots,
+)
 from quorumlog.chaos.checkers.entries import FAIL, OK
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
 from quorumlog.chaos.checkers.verdict import Anomaly, Gap, Partial, Severity
@@ -31,6 +37,7 @@ from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, HistoryError
 TXN: Final = "txn"
 SERIALIZABLE: Final = "serializable"
 STRICT_SERIALIZABLE: Final = "strict-serializable"
+SNAPSHOT_ISOLATION: Final = "snapshot-isolation"
 _ONE_KEY: Final = ""
 TRANSACTIONS: Final = pa.schema(
     [
@@ -56,10 +63,31 @@ CYCLES: Final = (
     ),
     Anomaly("G2", "Transactions read, in a circle, values that the next transaction changed."),
 )
-STRICT_CYCLES: Final = tuple(
-    Anomaly(f"{one.name}{REAL_TIME}", f"{one.meaning} The order in real time closes the circle.")
-    for one in CYCLES
-)
+_G2: Final = "G2"
+_CYCLES_OF: Final[Mapping[str, tuple[Anomaly, ...]]] = {
+    SERIALIZABLE: CYCLES,
+    STRICT_SERIALIZABLE: (
+        *CYCLES,
+        *(
+            Anomaly(
+                f"{one.name}{REAL_TIME}", f"{one.meaning} The order in real time closes the circle."
+            )
+            for one in CYCLES
+        ),
+    ),
+    SNAPSHOT_ISOLATION: (
+        *(one for one in CYCLES if one.name != _G2),
+        Anomaly(
+            "G-nonadjacent",
+            "Transactions read old values in a circle, though no two of them in a row.",
+        ),
+        Anomaly(
+            _G2,
+            "Transactions read, in a circle, values that the next changed (write skew).",
+            Severity.ALLOWED,
+        ),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +149,12 @@ class Findings:
         self._told.setdefault(name, []).append({"key": about, "note": note, "ops": ops})
         self._severity[name] = severity
 
-    def add_cycle(self, cycle: Cycle, transactions: Sequence[Transaction]) -> None:
+    def add_cycle(
+        self, cycle: Cycle, transactions: Sequence[Transaction], severity: Severity
+    ) -> None:
         """Add a cycle: each transaction with the reason why it comes before the next."""
         told = [(str(step), transactions[step.source]) for step in cycle.steps]
-        self.add(cycle.name, "", f"a circle of {len(told)} transactions", told)
+        self.add(cycle.name, "", f"a circle of {len(told)} transactions", told, severity)
 
     def doubt(self, reason: str, examples: Iterable[str]) -> None:
         """Add a reason why the verdict is not valid, unless there are no examples."""
@@ -149,13 +179,15 @@ def transactions_checker(
     micros: frozenset[str],
     judge_them: Judge,
     *,
-    strict: bool = False,
+    consistency: str = SERIALIZABLE,
 ) -> Checker:
     """Return a checker of transactions: `judge_them` adds findings, and returns the graph.
 
-    `strict`: a transaction that ended before another began must precede it.
+    With STRICT_SERIALIZABLE, a transaction that ended before another began must precede it.
     """
-    ranked = (NODE_ENDED_ANOMALY, *anomalies, *CYCLES, *(STRICT_CYCLES if strict else ()))
+    cycles = {one.name: one for one in _CYCLES_OF[consistency]}
+    ranked = (NODE_ENDED_ANOMALY, *anomalies, *cycles.values())
+    find = find_cycles_of_snapshots if consistency == SNAPSHOT_ISOLATION else find_cycles
 
     def explode(table: pa.Table) -> pa.Table:
         return _explode(table, model, micros)
@@ -165,10 +197,10 @@ def transactions_checker(
         transactions, findings = _transactions(table), Findings()
         partial = Partial(counts=_counts(transactions))
         graph = judge_them(transactions, findings)
-        if strict:
+        if consistency == STRICT_SERIALIZABLE:
             graph.after = order_in_real_time(transactions)
-        for cycle in find_cycles(graph):
-            findings.add_cycle(cycle, transactions)
+        for cycle in find(graph):
+            findings.add_cycle(cycle, transactions, cycles[cycle.name].severity)
         findings.into(partial)
         return partial
 

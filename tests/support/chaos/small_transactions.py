@@ -186,3 +186,54 @@ def some_group_reads(rng: random.Random) -> list[Txn]:
         txns.append(Txn("ok", [("r", key, 1 if key in seen else None) for key in order]))
     rng.shuffle(txns)
     return txns
+
+
+def has_snapshot_order(txns: list[Txn]) -> bool:
+    """Try all orders of begins and commits: reads see a snapshot, and the first to commit wins."""
+    known = [txn for txn in txns if txn.outcome == "ok"]
+    unknown = [txn for txn in txns if txn.outcome == "info"]
+    return any(
+        _commits((*known, *chosen), dict.fromkeys(LISTS, ()), {})
+        for count in range(len(unknown) + 1)
+        for chosen in itertools.combinations(unknown, count)
+    )
+
+
+def _commits(
+    left: tuple[Txn, ...], state: Mapping[str, Any], begun: Mapping[int, Mapping[str, Any]]
+) -> bool:
+    """Return whether all can commit. `begun`: by place in `left`, the lists as they are now.
+
+    A list of a transaction that has begun is missing in `begun` if another one has changed it.
+    """
+    if not left:
+        return True
+    for place, txn in enumerate(left):
+        if place not in begun:
+            after = after_reads(txn, state)
+            if after is not None and _commits(left, state, {**begun, place: after}):
+                return True
+            continue
+        written = {name for f, name, _ in txn.micros if f == "append"}
+        if not written <= begun[place].keys():
+            continue  # another one was the first
+        changed = {**state, **{name: begun[place][name] for name in written}}
+        others = {
+            other - (other > place): {n: v for n, v in lists.items() if n not in written}
+            for other, lists in begun.items()
+            if other != place
+        }
+        if _commits(left[:place] + left[place + 1 :], changed, others):
+            return True
+    return False
+
+
+def after_reads(txn: Txn, snapshot: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the lists after a transaction on a snapshot, or None if it read others."""
+    lists = {**snapshot}
+    for f, name, value in txn.micros:
+        if f == "append":
+            lists[name] = (*lists[name], value)
+        elif txn.outcome == "ok" and lists[name] != value:
+            return None
+    return lists
