@@ -97,6 +97,8 @@ def verify(
     _check_path(source, engine, report)
     with bugs_are_no_verdict():
         try:
+            if pairs is not None and (source.is_remote or not source.is_foreign):
+                fail(f"{history}: --pairs applies to histories of other tools only", EXIT_USAGE)
             verdict = _judge(source, model=model, engine=engine, master=master, conf=conf)
             if report is not None:
                 _write_report(source, verdict, report)
