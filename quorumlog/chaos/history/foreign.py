@@ -215,8 +215,8 @@ def _clear(file: Path, rows: Sequence[_Row], pairs: Pairs | None) -> Sequence[_R
     """
     if not all(isinstance(row.fields, dict) for row in rows):
         return rows  # each row's own check names the first
-    if not any("process" in row.fields for row in rows):
-        rows = [_Row(row.place, {"process": 0} | row.fields) for row in rows]
+    if all(row.fields.get("process") is None for row in rows):
+        rows = [_Row(row.place, row.fields | {"process": 0}) for row in rows]
     try:
         keyed = have_keys([row.fields for row in rows], [row.place for row in rows], pairs)
     except ValueError as error:

@@ -182,6 +182,17 @@ def test_an_operation_may_lack_an_index_and_a_time(tmp_path: Path, f: str) -> No
     assert (row["invoked"], row["completed"]) == (0, 1)
 
 
+@pytest.mark.parametrize("process", ["", '"process": null, '], ids=["none", "null"])
+def test_operations_without_a_process_follow_each_other(tmp_path: Path, process: str) -> None:
+    text = (
+        f'[{{{process}"type": "invoke", "f": "read", "value": [["r", 0, null], ["r", 1, null]]}},\n'
+        f' {{{process}"type": "ok", "f": "read", "value": [["r", 0, 1], ["r", 1, null]]}}]'
+    )
+    (row,) = read_history(written(tmp_path, text, "a.json")).to_pylist()
+    assert (row["process"], row["f"], row["type"]) == (0, "txn", "ok")
+    assert [(micro["f"], micro["key"]) for micro in row["micro"]] == [("r", "0"), ("r", "1")]
+
+
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("text", [edn_of(TWO_KEYS), '[{"type": "ok"}]'], ids=["edn", "json"])
 def test_utf_16_is_refused_in_words(tmp_path: Path, text: str, encoding: str) -> None:
