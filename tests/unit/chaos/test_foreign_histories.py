@@ -53,6 +53,23 @@ def test_pairs_of_a_key_and_a_value_are_told_by_a_read_of_a_key(
     assert judged(tmp_path, edn_of(stale), model) is False
 
 
+@pytest.mark.parametrize(
+    "others",
+    [
+        [(2, "invoke", "read", "[0 nil]"), (2, "info", "read", ":timed-out")],
+        [(2, "invoke", "write", "[0 7]"), (2, "fail", "write", "nil")],
+        [(2, "invoke", "write", "[0 1]"), (2, "ok", "write", "nil")],
+    ],
+    ids=["info", "fail", "ok without a value"],
+)
+def test_only_what_clients_ask_and_are_answered_shows_the_form(
+    tmp_path: Path, others: Rows
+) -> None:
+    assert judged(tmp_path, edn_of(TWO_KEYS + others), "register") is True
+    table = read_history(tmp_path / "history.edn").to_pylist()
+    assert {micro["key"] for row in table for micro in row["micro"]} == {"0", "1"}
+
+
 def test_pairs_in_json_are_read_alike(tmp_path: Path) -> None:
     text = edn_of(TWO_KEYS)
     as_edn = read_history(written(tmp_path, text))
