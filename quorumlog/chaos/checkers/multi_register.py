@@ -2,13 +2,15 @@
 
 A transaction reads and writes registers in its own order; values may be written again and again, so
 the order is searched (`wgl`). Registers that no transaction connects are searched apart, because
-linearizability is local. The first values are a parameter of the model. Without it, they are
-unknown: the first read of a register that no transaction has written fixes its first value. A read
-of nil means that the register has no value; in Knossos it would mean nothing. Source:
-knossos.model/multi-register.
+linearizability is local. The first values are a parameter of the model. Without it, any are
+possible: only a read that began before any write of its register had ended can have a first value,
+so the values of these reads are tried. A read of nil means that the register has no value; in
+Knossos it would mean nothing. Source: knossos.model/multi-register.
 """
 
+import itertools
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,16 +20,18 @@ import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.calls import CALLS, refuse_others, value_of
 from quorumlog.chaos.checkers.checker import Checker, Facts
-from quorumlog.chaos.checkers.linearizable import linearizable
+from quorumlog.chaos.checkers.entries import OK
+from quorumlog.chaos.checkers.linearizable import ANOMALIES, linearizable
 from quorumlog.chaos.checkers.model import Call, State
 from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.transactions import TXN
-from quorumlog.chaos.checkers.verdict import Partial
+from quorumlog.chaos.checkers.verdict import Partial, merge
 from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, HistoryError
 
 MULTI_REGISTER: Final = "multi-register"
 _READS: Final = frozenset({"r", "read"})
 _WRITES: Final = frozenset({"w", "write"})
+_GUESSES_MAX: Final = 32  # of the first values of connected registers
 _READ_ALONE: Final = "read"  # f of a transaction of reads alone
 
 
@@ -80,19 +84,77 @@ class Registers:
 
 def multi_register(values: Mapping[str, Any] | None = None) -> Checker:
     """Return the checker. `values`: the first values by register, hashable; None: unknown."""
-    search = linearizable(Registers(values))
 
     def check(calls: pa.Table, facts: Facts) -> Partial:
-        return search.check(_apart(calls.combine_chunks()), facts)
+        calls = _apart(calls.combine_chunks())
+        if values is None:
+            return _check_any(calls, facts)
+        return linearizable(Registers(values)).check(calls, facts)
 
     return replace(
-        search,
+        linearizable(Registers(values)),
         text=TEXTS[MULTI_REGISTER],
         operations=frozenset({TXN}),
         micros=_READS | _WRITES,
         explode=_explode,
         check=check,
     )
+
+
+def _check_any(calls: pa.Table, facts: Facts) -> Partial:
+    """Check calls with some first values, at first those of the earliest reads, in all keys."""
+    firsts = _first_values(calls)
+    earliest = {name: found[0] for name, found in firsts.items()}
+    partial = linearizable(Registers(earliest)).check(calls, facts)
+    if not partial.results and not partial.gaps:
+        return partial
+    keys = calls.column("key")
+    parts = (calls.filter(pc.equal(keys, key)) for key in pc.unique(keys).to_pylist())
+    return merge([_check_part(part, firsts, facts) for part in parts], ANOMALIES)
+
+
+def _check_part(calls: pa.Table, firsts: Mapping[str, Sequence[Any]], facts: Facts) -> Partial:
+    """Check the registers of one key: valid if it is so with some first values."""
+    texts = calls.column("text").to_pylist()
+    names = sorted({name for text in texts for _, name, _ in value_of(0, text)} & firsts.keys())
+    found: Partial | None = None
+    if math.prod(len(firsts[name]) for name in names) > _GUESSES_MAX:
+        return linearizable(Registers()).check(calls, facts)
+    for values in itertools.product(*(firsts[name] for name in names)):
+        model = Registers(dict(zip(names, values, strict=True)))
+        partial = linearizable(model).check(calls, facts)
+        if not partial.results and not partial.gaps:
+            return partial
+        if found is None or partial.gaps:  # a search without an answer may have missed an order
+            found = partial
+    return found or Partial()
+
+
+def _first_values(calls: pa.Table) -> dict[str, list[Any]]:
+    """Return by register the values that it may have had at first, in the order of the reads.
+
+    They are those of reads that began before any write had ended; later ones read a written value.
+    """
+    rows = [
+        (row["invoked"], row["completed"], value_of(0, row["text"]))
+        for row in calls.select(["invoked", "completed", "outcome", "text"]).to_pylist()
+        if row["outcome"] == OK
+    ]
+    written: dict[str, int] = {}  # the first event at which a write had ended
+    for _, completed, micros in rows:
+        for f, name, _ in micros:
+            if f in _WRITES:
+                written[name] = min(completed, written.get(name, completed))
+    found: dict[str, list[Any]] = {}
+    for invoked, _, micros in sorted(rows, key=lambda row: row[0]):
+        seen: set[str] = set()
+        for f, name, value in micros:
+            is_first = name not in seen and f in _READS
+            seen.add(name)
+            known = found.setdefault(name, []) if is_first else []
+            if is_first and invoked < written.get(name, invoked + 1) and value not in known:
+                known.append(value)
+    return {name: values for name, values in found.items() if values}
 
 
 def _explode(table: pa.Table) -> pa.Table:
