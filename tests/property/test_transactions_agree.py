@@ -2,11 +2,14 @@
 
 import itertools
 import random
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from quorumlog.chaos.checkers import Verdict, multi_register
+from quorumlog.chaos.checkers import Severity, Verdict, multi_register
+from quorumlog.chaos.checkers.verdict import CheckResult, Gap, Partial
 from quorumlog.chaos.history import HistoryError
 from tests.support.chaos.small_transactions import (
     LISTS,
@@ -73,6 +76,25 @@ def test_registers_that_are_written_together_have_an_order_or_not(
         assert judged(txns, model).valid is orders[place], (seed, txns, model)
         counts[any(orders)] += 1
     assert min(counts.values()) > tries(800) // 10
+
+
+def test_a_search_without_an_answer_for_some_first_values_is_no_proof(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def search(model: multi_register.Registers, first_is_undecided: bool) -> Any:
+        is_first = dict(model.initial)["x"] == 1  # type: ignore[call-overload]
+        decided = CheckResult(name="nonlinearizable", severity=Severity.INVALID, count=1)
+        undecided = Partial(gaps={"no answer": Gap(1, ["x"])})
+        answer = undecided if is_first == first_is_undecided else Partial(results=[decided])
+        answer.counts = {"operations": 2, "ok": 2}
+        return SimpleNamespace(check=lambda *_: answer)
+
+    reads = [ok(("r", "x", 1), at=(0, 2)), ok(("r", "x", 2), at=(1, 3))]
+    for first_is_undecided in (False, True):
+        monkeypatch.setattr(
+            multi_register, "linearizable", partial(search, first_is_undecided=first_is_undecided)
+        )
+        assert judged(reads, "multi-register").valid == "unknown"
 
 
 def test_registers_that_no_transaction_connects_are_searched_apart() -> None:

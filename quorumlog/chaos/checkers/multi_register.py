@@ -147,14 +147,11 @@ def _first_values(calls: pa.Table) -> dict[str, list[Any]]:
                 written[name] = min(completed, written.get(name, completed))
     found: dict[str, list[Any]] = {}
     for invoked, _, micros in sorted(rows, key=lambda row: row[0]):
-        seen: set[str] = set()
         for f, name, value in micros:
-            is_first = name not in seen and f in _READS
-            seen.add(name)
-            known = found.setdefault(name, []) if is_first else []
-            if is_first and invoked < written.get(name, invoked + 1) and value not in known:
-                known.append(value)
-    return {name: values for name, values in found.items() if values}
+            if f in _READS and invoked < written.get(name, invoked + 1):
+                values = found.setdefault(name, [])
+                values += [value] * (value not in values)
+    return found
 
 
 def _explode(table: pa.Table) -> pa.Table:
