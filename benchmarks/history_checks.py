@@ -3,10 +3,12 @@
 Histories are made as they are checked: valid ones of producers that send one record each, readers
 that poll what has come, and one final reader; `--register`: of 20 clients that write and read one
 register. `python -m benchmarks.history_checks 1 3 10` takes millions of operations; `--engines
-local,spark`, `--keys 12`. A part of `make bench`, with small histories.
+local,spark`, `--keys 12`; `--foreign` checks one of 10 MB as Jepsen prints it, in EDN and JSON. A
+part of `make bench`, with small histories.
 """
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -14,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.measure import Figure, Table, cpu_seconds
+from quorumlog.chaos.history import read_history
+from quorumlog.chaos.history.export import exported
 from quorumlog.chaos.history.parquet import ROW_GROUP, row_groups_of, write_operations
 from quorumlog.chaos.history.schema import MICRO, MODEL, OPERATIONS, facts_of
 
@@ -186,6 +190,15 @@ def write_register(file: Path, operations: int) -> int:
     return operations
 
 
+def write_as_others_do(file: Path, operations: int = 44_000) -> float:
+    """Write a history of three keys as Jepsen does, by the suffix of the file; return its MB."""
+    table = pa.concat_tables([*_tables(operations, 3)])
+    with file.open("w", encoding="utf-8") as lines:
+        for line in exported(table, "edn" if file.suffix == ".edn" else "jsonl"):
+            lines.write(f"{line}\n")
+    return file.stat().st_size / 1e6
+
+
 def check(file: Path, engine: str) -> dict[str, Any]:
     """Check a history in a process of its own; return seconds, CPU seconds and the peak in GB."""
     started_s = time.monotonic()
@@ -261,6 +274,36 @@ def history_checks(table: Table, operations: int = MILLION) -> None:
             name = f"check of {operations / MILLION:g} M operations, {file.stem}: {engine}"
             table.add(Figure(name=name, value=done["wall_s"], unit="s", goal=goal))
             table.add(Figure(name="its memory at the peak", value=done["peak_gb"], unit="GB"))
+        _foreign(table, Path(directory))
+
+
+def _foreign(table: Table, directory: Path) -> None:
+    """Measure the whole check of a history of 10 MB in other tools' formats."""
+    files = directory / "history.jsonl", directory / "history.edn"
+    sizes_mb = [write_as_others_do(file) for file in files]
+    for file, size_mb in zip(files, sizes_mb, strict=True):
+        done = check(file, "local")
+        name = f"check of {size_mb:.0f} MB as Jepsen prints it, {file.suffix[1:]}"
+        table.add(Figure(name=name, value=done["wall_s"], unit="s", goal=2.0))
+        table.add(Figure(name="its CPU time", value=done["cpu_s"], unit="s"))
+        ratio = _seconds_of(read_history, file) / _seconds_of(_parsed, file)
+        table.add(Figure(name="reading it, to json.loads of its lines", value=ratio, unit="times"))
+
+
+def _seconds_of(read: Callable[[Path], Any], file: Path) -> float:
+    started_s = time.process_time()
+    read(file)
+    return time.process_time() - started_s
+
+
+def _parsed(file: Path) -> list[Any]:
+    """Parse the same history in JSON, without collections of garbage."""
+    lines = file.with_suffix(".jsonl").read_bytes().splitlines()
+    gc.disable()
+    try:
+        return [json.loads(line) for line in lines]
+    finally:
+        gc.enable()
 
 
 def main() -> None:
@@ -270,9 +313,14 @@ def main() -> None:
     parser.add_argument("--engines", default="local,spark")
     parser.add_argument("--keys", type=int, default=KEYS)
     parser.add_argument("--register", action="store_true")
+    parser.add_argument("--foreign", action="store_true")
     parser.add_argument("--directory", type=Path, default=None)
     given = parser.parse_args()
     print(f"{os.cpu_count()} cores; load {os.getloadavg()[0]:.1f}; {given.keys} keys", flush=True)
+    if given.foreign:
+        with tempfile.TemporaryDirectory(dir=given.directory) as directory:
+            _foreign(Table(), Path(directory))
+        return
     for millions in given.millions:
         with tempfile.TemporaryDirectory(dir=given.directory) as directory:
             file, operations = Path(directory, "history.parquet"), int(millions * MILLION)

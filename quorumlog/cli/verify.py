@@ -57,8 +57,16 @@ Model = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Checker of the history: a name of chaos list, or package.module:NAME; "
-        "default: the checker that the history names, or the only one that fits.",
+        help="Checker of the history: a name of chaos list, also with a parameter "
+        "(cas-register=0, list-append=strict-serializable), or package.module:NAME; default: the "
+        "checker that the history names, or the only one that fits.",
+    ),
+]
+Pairs = Annotated[
+    Literal["keys", "values"] | None,
+    typer.Option(
+        help="Of another tool's history: whether [a b] is a key with its value, as "
+        "jepsen.independent prints it, or a value. Default: by its structure."
     ),
 ]
 
@@ -68,6 +76,7 @@ def verify(
         str, typer.Argument(metavar="HISTORY", help="A run's directory, or a history file.")
     ],
     model: Model = None,
+    pairs: Pairs = None,
     engine: Engine = "auto",
     master: Master = None,
     spark_conf: SparkConf = None,
@@ -85,10 +94,12 @@ def verify(
 
     conf = check_engine(engine, master, spark_conf)
     _check_model(model)
-    source = HistorySource(history)
+    source = HistorySource(history, pairs=pairs)
     _check_path(source, engine, report)
     with bugs_are_no_verdict():
         try:
+            if pairs is not None and (source.is_remote or not source.is_foreign):
+                fail(f"{history}: --pairs applies to histories of other tools only", EXIT_USAGE)
             verdict = _judge(source, model=model, engine=engine, master=master, conf=conf)
             if report is not None:
                 _write_report(source, verdict, report)

@@ -119,6 +119,7 @@ BAD: dict[str, list[tuple[str, list[Done]]]] = {
         ("no-balance", [("read", {"a": 3, "b": None})]),
     ],
 }
+TRANSACTIONS = ("list-append", "rw-register", "long-fork", "multi-register")
 
 
 @pytest.mark.parametrize(
@@ -144,11 +145,11 @@ def test_what_a_model_forbids_has_a_witness(model: str, name: str, done: list[Do
 def test_every_model_is_tried() -> None:
     # Tried in files of their own.
     logs = {"kafka_log", "group_log", "list_offsets", "topics", "topic_lives"}
-    others = logs | {"list-append", "rw-register"}
+    others = logs | {*TRANSACTIONS}
     assert {*GOOD} == {*BAD} == {*CHECKERS} - others
 
 
-@pytest.mark.parametrize("model", [*GOOD, "list-append", "rw-register"])
+@pytest.mark.parametrize("model", [*GOOD, *TRANSACTIONS])
 def test_nothing_and_no_success_are_unknown(model: str) -> None:
     empty = check_history(table_of([]), model)
     assert (empty.valid, empty.unknown_because) == ("unknown", ["the history is empty"])

@@ -77,6 +77,24 @@ ELLE_CLI = {
     "set_full.json": ("set-full", False),
     "rw-register.json": ("rw-register", True),
 }
+HAND_MADE = [
+    ("long-fork-bad.edn", "long-fork", False),
+    ("long-fork-good.edn", "long-fork", True),
+    ("long-fork-good.edn", "rw-register", True),
+    ("multi-register-good.edn", "multi-register", True),
+    ("multi-register-good.edn", 'multi-register={"x": 0, "y": 0}', True),
+    ("multi-register-good.edn", 'multi-register={"x": 0, "y": 1}', False),
+    ("multi-register-bad.edn", "multi-register", False),
+    ("stale-read.edn", "list-append", True),
+    ("stale-read.edn", "list-append=serializable", True),
+    ("stale-read.edn", "list-append=strict-serializable", False),
+    ("stale-read.edn", "list-append=snapshot-isolation", True),
+    ("independent-good.edn", "cas-register", True),
+    ("independent-bad.edn", "cas-register", False),
+    ("mutex-bad.json", "mutex", False),
+    ("bank-bad.edn", "bank", False),
+    ("cas-register-bad.edn", "cas-register", False),
+]
 LONG = 6_000  # bytes: longer files are judged by `make test` alone
 
 
@@ -99,6 +117,7 @@ KNOWN = [
     *_named("knossos/cas-register/*/*.edn", "cas-register", "/good/"),
     ("elle/paper-example.edn", "list-append", False),
     *((f"elle-cli/{name}", *known) for name, known in ELLE_CLI.items()),
+    *((f"hand-made/{name}", model, is_valid) for name, model, is_valid in HAND_MADE),
 ]
 AMBIGUOUS = {"elle-cli/counter.json", "elle-cli/set.edn", "elle-cli/set_full.json"}
 CASES = [
@@ -129,6 +148,14 @@ def test_the_model_is_known_if_only_one_has_the_operations(name: str) -> None:
     (expected,) = (known for known in KNOWN if known[0] == name)
     assert guess_model(read_history(ROOT / name)) == expected[1]
     assert verify_history(ROOT / name, engine="local").model == expected[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("long-fork-good.edn", "rw-register"), ("multi-register-good.edn", "multi-register")],
+)
+def test_the_model_of_transactions_is_known_by_their_operations(name: str, model: str) -> None:
+    assert guess_model(read_history(ROOT / "hand-made" / name)) == model
 
 
 @pytest.mark.parametrize("name", sorted(AMBIGUOUS))

@@ -208,6 +208,11 @@ def test_a_file_that_spark_reads_gives_the_same_verdict(session: Any, tmp_path: 
         ("elle/paper-example.edn", "list-append"),
         ("elle-cli/bank.json", "bank"),
         ("elle-cli/set_full.json", "set-full"),
+        ("hand-made/stale-read.edn", "list-append=strict-serializable"),
+        ("hand-made/long-fork-bad.edn", "long-fork"),
+        ("hand-made/multi-register-bad.edn", "multi-register"),
+        ("hand-made/multi-register-good.edn", 'multi-register={"x": 0, "y": 1}'),
+        ("hand-made/independent-bad.edn", "cas-register"),
     ],
 )
 def test_a_model_gets_the_same_verdict(name: str, model: str) -> None:

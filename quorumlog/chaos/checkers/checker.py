@@ -118,6 +118,7 @@ class Checker:
     join: one more partial result, from evidence that lies across keys.
     runs: how it explodes runs; None: only whole processes.
     ranges: how it proves a large key clean in ranges; None: a key is checked as a whole.
+    is_guessed: whether it judges a history that names no model, if no other model fits.
     """
 
     model: str
@@ -132,6 +133,7 @@ class Checker:
     micros: frozenset[str] = frozenset()
     runs: Runs | None = None
     ranges: Ranges | None = None
+    is_guessed: bool = True
 
     def conclude(self, partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
         """Merge the partial results and return the verdict. `bands`: when each fault was active."""

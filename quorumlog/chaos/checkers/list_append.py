@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
-from quorumlog.chaos.checkers.texts import TEXTS
+from quorumlog.chaos.checkers.texts import TEXTS, TEXTS_OF
 from quorumlog.chaos.checkers.transactions import (
+    SNAPSHOT_ISOLATION,
+    STRICT_SERIALIZABLE,
     Findings,
     Micro,
     Transaction,
@@ -230,6 +232,19 @@ def _connect_reads(
                 graph.add(reader.number, RW, later.number, f"{name}: without {value}")
 
 
+_MICROS: Final = frozenset({APPEND, READ})
 CHECKER: Final = transactions_checker(
-    "list-append", TEXTS["list-append"], _ANOMALIES, frozenset({APPEND, READ}), _judge
+    "list-append", TEXTS["list-append"], _ANOMALIES, _MICROS, _judge
 )
+OTHERS: Final = tuple(
+    transactions_checker(
+        f"list-append={consistency}",
+        TEXTS_OF[consistency],
+        _ANOMALIES,
+        _MICROS,
+        _judge,
+        consistency=consistency,
+    )
+    for consistency in (STRICT_SERIALIZABLE, SNAPSHOT_ISOLATION)
+)
+"""The checkers of other consistencies than serializability."""

@@ -19,6 +19,8 @@ from quorumlog.chaos.checkers import (
     kafka_log,
     list_append,
     list_offsets,
+    long_fork,
+    multi_register,
     rw_register,
     sets,
     topic_lives,
@@ -28,7 +30,7 @@ from quorumlog.chaos.checkers.checker import Checker, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.linearizable import linearizable
 from quorumlog.chaos.checkers.models import MODELS, Register, TopicName
-from quorumlog.chaos.checkers.transactions import TXN
+from quorumlog.chaos.checkers.transactions import SERIALIZABLE, TXN
 from quorumlog.chaos.checkers.verdict import Verdict
 from quorumlog.chaos.history.model import NEMESIS, HistoryError
 from quorumlog.chaos.registered import registered
@@ -49,31 +51,53 @@ CHECKERS: Final[Mapping[str, Checker]] = {
         linearizable(TopicName()),
         list_append.CHECKER,
         rw_register.CHECKER,
+        long_fork.CHECKER,
+        multi_register.multi_register(),
     )
 }
+CONSISTENCIES: Final[Mapping[str, Mapping[str, Checker]]] = {
+    one.CHECKER.model: {
+        SERIALIZABLE: one.CHECKER,
+        **{other.model.partition("=")[2]: other for other in one.OTHERS},
+    }
+    for one in (list_append, rw_register)
+}
+"""The checkers of transactions, by their model and the consistency that they require."""
 
 
 def find_checker(model: str) -> Checker:
     """Return the checker of this model.
 
-    `model` is a name; `package.module:NAME` of a model or a checker; or, of a register, a name and
-    its first value as JSON: `cas-register=0`. Raises ValueError with the existing models, or with
-    the reason why a module, a name or a value is not available.
+    `model` is a name; `package.module:NAME` of a model or a checker; of a register, a name and its
+    first value as JSON: `cas-register=0`, `multi-register={"x": 0}`; or, of transactions, a name
+    and the consistency that they must have: `list-append=strict-serializable`. Raises ValueError
+    with the existing models, or with the reason why a module, a name or a value is not available.
     """
-    name, has_initial, initial = model.partition("=")
-    if has_initial:
-        return _register(name, initial)
+    name, has_parameter, parameter = model.partition("=")
+    if has_parameter and name in CONSISTENCIES:
+        return registered(CONSISTENCIES[name], parameter, "consistency")
+    if has_parameter:
+        return _register(name, parameter)
     return _own(model) if ":" in model else registered(CHECKERS, model, "model")
 
 
 def _register(name: str, initial: str) -> Checker:
     registers = {name: known for name, known in MODELS.items() if isinstance(known, Register)}
-    known = registered(registers, name, "register")
+    several = multi_register.MULTI_REGISTER
+    if name != several:
+        registered({**registers, several: None}, name, "register")
     try:
-        value = frozen(json.loads(initial))
+        value = json.loads(initial)
     except ValueError as error:
         raise ValueError(f"the first value {initial!r} is not JSON: {error}") from error
-    return linearizable(replace(known, initial=value))
+    if name != several:
+        return linearizable(replace(registers[name], initial=frozen(value)))
+    match value:
+        case dict():
+            firsts = {key: frozen(one) for key, one in value.items()}
+            return multi_register.multi_register(firsts)
+        case _:
+            raise ValueError(f"the first values {initial!r} are no JSON object of registers")
 
 
 def _own(model: str) -> Checker:
@@ -98,6 +122,10 @@ def check_history(table: pa.Table, model: str | Checker = DEFAULT_MODEL) -> Verd
     return checker.conclude([partial], fault_bands(table), facts)
 
 
+def _is_narrower(checker: Checker, other: Checker) -> bool:
+    return checker.operations < other.operations or checker.micros < other.micros
+
+
 _KAFKA_MICRO: Final = frozenset({"send", "poll"})
 
 
@@ -120,7 +148,7 @@ def guess_model(table: pa.Table) -> str:
     fits = [
         name
         for name, checker in CHECKERS.items()
-        if fs <= checker.operations and micros <= checker.micros
+        if checker.is_guessed and fs <= checker.operations and micros <= checker.micros
     ]
     if DEFAULT_MODEL in fits:  # workloads name the narrower models of a log themselves
         return DEFAULT_MODEL
@@ -128,7 +156,7 @@ def guess_model(table: pa.Table) -> str:
     fits = [
         name
         for name in fits
-        if not any(CHECKERS[other].operations < CHECKERS[name].operations for other in fits)
+        if not any(_is_narrower(CHECKERS[other], CHECKERS[name]) for other in fits)
     ]
     if len(fits) == 1:
         return fits[0]

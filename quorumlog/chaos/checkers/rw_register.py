@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
-from quorumlog.chaos.checkers.texts import TEXTS
+from quorumlog.chaos.checkers.texts import TEXTS, TEXTS_OF
 from quorumlog.chaos.checkers.transactions import (
+    STRICT_SERIALIZABLE,
     Findings,
     Micro,
     Transaction,
@@ -127,6 +128,19 @@ def _connect(name: str, each: _Register, graph: Graph) -> None:
                     graph.add(reader.number, RW, other.number, f"{name}: nil, before {written}")
 
 
+_MICROS: Final = frozenset({WRITE, READ})
 CHECKER: Final = transactions_checker(
-    "rw-register", TEXTS["rw-register"], _ANOMALIES, frozenset({WRITE, READ}), _judge
+    "rw-register", TEXTS["rw-register"], _ANOMALIES, _MICROS, _judge
 )
+OTHERS: Final = tuple(
+    transactions_checker(
+        f"rw-register={consistency}",
+        TEXTS_OF[consistency],
+        _ANOMALIES,
+        _MICROS,
+        _judge,
+        consistency=consistency,
+    )
+    for consistency in (STRICT_SERIALIZABLE,)
+)
+"""The checkers of other consistencies than serializability."""

@@ -14,6 +14,11 @@ def linearizable_text(model: str) -> str:
     return f"every key is linearizable as a {model}"
 
 
+TEXTS_OF: Final[Mapping[str, str]] = {
+    "strict-serializable": "the transactions are strictly serializable, as far as their reads show",
+    "snapshot-isolation": "each transaction reads a snapshot, as far as the reads show",
+}
+"""By the consistency of transactions, where it is not serializability."""
 TEXTS: Final[Mapping[str, str]] = {
     "kafka_log": "every partition is one log with each acknowledged record once, in order",
     "group_log": "the group received every acknowledged record, and its commits were kept",
@@ -26,5 +31,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "bank": "every read finds the same total, and no account below 0",
     TOPICS: linearizable_text(TOPICS),
     "list-append": "the transactions are serializable, as far as their reads show",
+    "long-fork": "all reads of a group of keys saw its writes in one order",
+    "multi-register": "all transactions on a set of registers have an order in real time",
     "rw-register": "the transactions are serializable, as far as their reads show",
 }

@@ -1,9 +1,11 @@
 """Transactions as columns, one row per micro-operation, and as objects for the checkers of cycles.
 
-All transactions of a history have the same key, because cycles can span all of them.
+All transactions of a history have the same key, because cycles can span all of them. A checker is
+of one consistency: serializability; strict serializability, Elle's default, in which the order in
+real time counts as well; or snapshot isolation, which allows write skew.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,15 +13,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quorumlog.chaos.checkers.calls import found, nothing_done, refuse_others, told_row, value_of
+from quorumlog.chaos.checkers.calls import (
+    found,
+    gap,
+    nothing_done,
+    refuse_others,
+    told_row,
+    value_of,
+)
 from quorumlog.chaos.checkers.checker import Checker, Facts
-from quorumlog.chaos.checkers.cycles import Cycle, Graph, find_cycles
+from quorumlog.chaos.checkers.cycles import (
+    REAL_TIME,
+    Cycle,
+    Graph,
+    find_cycles,
+    find_cycles_of_snapshots,
+)
 from quorumlog.chaos.checkers.entries import FAIL, OK
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
-from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
+from quorumlog.chaos.checkers.verdict import Anomaly, Gap, Partial, Severity
 from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, HistoryError
 
 TXN: Final = "txn"
+SERIALIZABLE: Final = "serializable"
+STRICT_SERIALIZABLE: Final = "strict-serializable"
+SNAPSHOT_ISOLATION: Final = "snapshot-isolation"
 _ONE_KEY: Final = ""
 TRANSACTIONS: Final = pa.schema(
     [
@@ -45,6 +63,31 @@ CYCLES: Final = (
     ),
     Anomaly("G2", "Transactions read, in a circle, values that the next transaction changed."),
 )
+_G2: Final = "G2"
+_CYCLES_OF: Final[Mapping[str, tuple[Anomaly, ...]]] = {
+    SERIALIZABLE: CYCLES,
+    STRICT_SERIALIZABLE: (
+        *CYCLES,
+        *(
+            Anomaly(
+                f"{one.name}{REAL_TIME}", f"{one.meaning} The order in real time closes the circle."
+            )
+            for one in CYCLES
+        ),
+    ),
+    SNAPSHOT_ISOLATION: (
+        *(one for one in CYCLES if one.name != _G2),
+        Anomaly(
+            "G-nonadjacent",
+            "Transactions read old values in a circle, though no two of them in a row.",
+        ),
+        Anomaly(
+            _G2,
+            "Transactions read, in a circle, values that the next changed (write skew).",
+            Severity.ALLOWED,
+        ),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +134,7 @@ class Findings:
     def __init__(self) -> None:
         self._told: dict[str, list[dict[str, Any]]] = {}
         self._severity: dict[str, Severity] = {}
+        self._doubts: dict[str, Gap] = {}
 
     def add(
         self,
@@ -105,13 +149,21 @@ class Findings:
         self._told.setdefault(name, []).append({"key": about, "note": note, "ops": ops})
         self._severity[name] = severity
 
-    def add_cycle(self, cycle: Cycle, transactions: Sequence[Transaction]) -> None:
+    def add_cycle(
+        self, cycle: Cycle, transactions: Sequence[Transaction], severity: Severity
+    ) -> None:
         """Add a cycle: each transaction with the reason why it comes before the next."""
         told = [(str(step), transactions[step.source]) for step in cycle.steps]
-        self.add(cycle.name, "", f"a circle of {len(told)} transactions", told)
+        self.add(cycle.name, "", f"a circle of {len(told)} transactions", told, severity)
+
+    def doubt(self, reason: str, examples: Iterable[str]) -> None:
+        """Add a reason why the verdict is not valid, unless there are no examples."""
+        if (found_gap := gap(examples)).count:
+            self._doubts[reason] = found_gap
 
     def into(self, partial: Partial) -> None:
         """Write the results into `partial`."""
+        partial.gaps |= self._doubts
         partial.results = [
             found(name, told, len(told), self._severity[name]) for name, told in self._told.items()
         ]
@@ -121,10 +173,21 @@ Judge = Callable[[Sequence[Transaction], Findings], Graph]
 
 
 def transactions_checker(
-    model: str, text: str, anomalies: Sequence[Anomaly], micros: frozenset[str], judge_them: Judge
+    model: str,
+    text: str,
+    anomalies: Sequence[Anomaly],
+    micros: frozenset[str],
+    judge_them: Judge,
+    *,
+    consistency: str = SERIALIZABLE,
 ) -> Checker:
-    """Return a checker of transactions: `judge_them` adds findings, and returns the graph."""
-    ranked = (NODE_ENDED_ANOMALY, *anomalies, *CYCLES)
+    """Return a checker of transactions: `judge_them` adds findings, and returns the graph.
+
+    With STRICT_SERIALIZABLE, a transaction that ended before another began must precede it.
+    """
+    cycles = {one.name: one for one in _CYCLES_OF[consistency]}
+    ranked = (NODE_ENDED_ANOMALY, *anomalies, *cycles.values())
+    find = find_cycles_of_snapshots if consistency == SNAPSHOT_ISOLATION else find_cycles
 
     def explode(table: pa.Table) -> pa.Table:
         return _explode(table, model, micros)
@@ -133,8 +196,11 @@ def transactions_checker(
         del facts  # no rule here needs facts about the whole history
         transactions, findings = _transactions(table), Findings()
         partial = Partial(counts=_counts(transactions))
-        for cycle in find_cycles(judge_them(transactions, findings)):
-            findings.add_cycle(cycle, transactions)
+        graph = judge_them(transactions, findings)
+        if consistency == STRICT_SERIALIZABLE:
+            graph.after = order_in_real_time(transactions)
+        for cycle in find(graph):
+            findings.add_cycle(cycle, transactions, cycles[cycle.name].severity)
         findings.into(partial)
         return partial
 
@@ -149,6 +215,29 @@ def transactions_checker(
         missing=nothing_done,
         micros=micros,
     )
+
+
+def order_in_real_time(transactions: Sequence[Transaction]) -> dict[int, list[int]]:
+    """Return for each transaction those that began after it had ended.
+
+    Transactions that follow from others are left out: only the last ones that had ended count. A
+    failed one happened never, and one of unknown outcome never ended.
+    """
+    events = [(one.row["invoked"], one, False) for one in transactions if one.outcome != FAIL]
+    events += [(one.row["completed"], one, True) for one in transactions if one.is_known]
+    last: list[int] = []  # ended, and none of them before another one of them began
+    before: dict[int, set[int]] = {}  # of each open transaction: `last` when it began
+    after: dict[int, list[int]] = {}
+    for _, one, is_end in sorted(events, key=lambda event: event[0]):
+        if is_end:
+            followed = before.pop(one.number)
+            last = [*(other for other in last if other not in followed), one.number]
+            continue
+        if one.is_known:
+            before[one.number] = {*last}
+        for other in last:
+            after.setdefault(other, []).append(one.number)
+    return after
 
 
 def _explode(table: pa.Table, model: str, micros: frozenset[str]) -> pa.Table:

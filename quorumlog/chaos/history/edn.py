@@ -1,9 +1,10 @@
 """EDN, the notation of Clojure's data, in which Jepsen writes histories.
 
-The reader accepts nil, booleans, numbers, Clojure's ratios, strings, characters, keywords, symbols,
-lists, vectors, maps, sets, tags, comments and discarded forms. Lists and vectors are lists, sets
-are `EdnSet`, a tagged form is `Tagged`; a keyword is a `Keyword`, which is its name. Anything else
-is an EdnError with its line. Source: github.com/edn-format/edn.
+The reader accepts nil, booleans, numbers, Clojure's ratios and symbolic values, strings,
+characters, keywords, symbols, lists, vectors, maps (with a namespace, too), sets, tags, comments
+and discarded forms. Lists and vectors are lists, sets are `EdnSet`, a tagged form is `Tagged`; a
+keyword is a `Keyword`, which is its name. Anything else is an EdnError with its line. Sources:
+github.com/edn-format/edn; clojure.org/reference/reader.
 """
 
 import json
@@ -18,11 +19,14 @@ _TOKEN: Final = re.compile(
     r"""
     (?P<blank>[\s,]+|;[^\n]*)
   | (?P<discard>\#_)
+  | (?P<symbolic>\#\#(?:Inf|-Inf|NaN)(?![^\s,;"\\\[\](){}]))
+  | (?P<namespace>\#:[A-Za-z][\w.*+!?$%&=<>-]*(?=[\s,]*\{))
   | (?P<set>\#\{)
   | (?P<open>[\[({])
   | (?P<close>[\])}])
   | (?P<text>"(?:[^"\\]|\\.)*")
-  | (?P<character>\\(?:newline|return|space|tab|u[0-9a-fA-F]{4}|.))
+  | (?P<character>\\(?:newline|return|space|tab|formfeed|backspace|u[0-9a-fA-F]{4}|o[0-7]{1,3}|.)
+      (?![^\s,;"\\\[\](){}]))
   | (?P<tag>\#[A-Za-z][\w.*+!?$%&=<>/-]*)
   | (?P<atom>[^\s,;"\\\[\](){}]+)
     """,
@@ -33,7 +37,14 @@ _RATIO: Final = re.compile(r"[+-]?\d+/\d+\Z")
 _FLOAT: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?M?\Z")
 _NAME: Final = re.compile(r"[A-Za-z_.*+!?$%&=<>/\-][\w.*+!?$%&=<>:/'#-]*\Z")
 _CLOSES: Final = {"[": "]", "(": ")", "{": "}", "#{": "}"}
-_CHARACTERS: Final = {"newline": "\n", "return": "\r", "space": " ", "tab": "\t"}
+_CHARACTERS: Final = {
+    "newline": "\n",
+    "return": "\r",
+    "space": " ",
+    "tab": "\t",
+    "formfeed": "\f",
+    "backspace": "\b",
+}
 _CONSTANTS: Final = {"nil": None, "true": True, "false": False}
 
 
@@ -52,7 +63,10 @@ class Keyword(str):
 
 
 class Ratio(str):
-    """`1/2`, as a text in lowest terms: as floats, two ratios could be equal."""
+    """`1/2`, as a text in lowest terms: as floats, two ratios could be equal.
+
+    Also `##Inf`, `##-Inf` and `##NaN`, which have no form in JSON.
+    """
 
     __slots__ = ()
 
@@ -78,9 +92,9 @@ class Form:
     lines: tuple[int, ...]
 
 
-def read_forms(text: str) -> list[Form]:
-    """Return all forms of a text. Raises EdnError."""
-    return _Reader(text).forms()
+def read_forms(text: str, *, depth: int = 0) -> list[Form]:
+    """Return all forms of a text, which lie in `depth` others. Raises EdnError."""
+    return _Reader(text).forms(depth)
 
 
 class _Reader:
@@ -92,15 +106,15 @@ class _Reader:
         self._line = 1
         self._lines: list[int] = []  # of the elements of the form at the top level
 
-    def forms(self) -> list[Form]:
+    def forms(self, depth: int) -> list[Form]:
         found = []
         while (token := self._next()) is not None:
             line = self._line
             if token[0] == "discard":
-                self._form(self._undiscarded(0), 1)
+                self._form(self._undiscarded(depth), depth + 1)
             else:
                 self._lines = []
-                value = self._form(token, 0)
+                value = self._form(token, depth)
                 found.append(Form(line, value, tuple(self._lines)))
         return found
 
@@ -129,20 +143,20 @@ class _Reader:
         match kind:
             case "open" | "set":
                 return self._collection(words, depth)
-            case "text":
-                self._line += words.count("\n")
-                return _text(words, self._line)
-            case "character":
-                name = words[1:]
-                if len(name) == 5:
-                    return chr(int(name[1:], 16))
-                return _CHARACTERS.get(name, name)
+            case "namespace":
+                return self._named_map(words[2:], depth)
             case "tag":
                 return Tagged(words[1:], self._form(self._undiscarded(depth), depth + 1))
-            case "atom":
-                return _atom(words, self._line)
-            case _:
+            case "close":
                 raise EdnError(self._line, f"{words!r} has no opening bracket")
+            case _:
+                self._line += words.count("\n")
+                return _scalar(kind, words, self._line)
+
+    def _named_map(self, namespace: str, depth: int) -> Any:
+        """Return a map whose keywords without a namespace get this one; `:_/a` becomes `:a`."""
+        found = self._form(self._required(), depth)
+        return {_qualified(namespace, key): value for key, value in found.items()}
 
     def _undiscarded(self, depth: int) -> tuple[str, str]:
         while (token := self._required())[0] == "discard":
@@ -177,6 +191,34 @@ class _Reader:
         return dict(zip(keys, elements[1::2], strict=True))
 
 
+def _scalar(kind: str, words: str, line: int) -> Any:
+    match kind:
+        case "text":
+            return _text(words, line)
+        case "character":
+            return _character(words[1:])
+        case "symbolic":
+            return Ratio(words)
+        case _:
+            return _atom(words, line)
+
+
+def _qualified(namespace: str, key: Any) -> Any:
+    if not isinstance(key, Keyword):
+        return key
+    if key.startswith("_/"):
+        return Keyword(key[2:])
+    return key if "/" in key else Keyword(f"{namespace}/{key}")
+
+
+def _character(name: str) -> str:
+    if len(name) == 5 and name[0] == "u":
+        return chr(int(name[1:], 16))
+    if len(name) > 1 and name[0] == "o":
+        return chr(int(name[1:], 8))
+    return _CHARACTERS.get(name, name)
+
+
 def plain_key(key: Any) -> Any:
     """Return a map's key if it is hashable, else its JSON."""
     return key if isinstance(key, str | int | float | None) else json.dumps(plain(key))
@@ -193,7 +235,7 @@ def _atom(words: str, line: int) -> Any:
     if words in _CONSTANTS:
         return _CONSTANTS[words]
     if _INTEGER.match(words):
-        return int(words.rstrip("N"))
+        return _integer(words.rstrip("N"), line)
     if _FLOAT.match(words):
         return float(words.rstrip("M"))
     if _RATIO.match(words):
@@ -202,6 +244,13 @@ def _atom(words: str, line: int) -> Any:
     if not _NAME.match(name) and not (words.startswith(":") and re.match(r"[\w.-]+\Z", name)):
         raise EdnError(line, f"cannot read {words[:40]!r}")
     return Keyword(name) if words.startswith(":") else name
+
+
+def _integer(words: str, line: int) -> int:
+    try:
+        return int(words)
+    except ValueError as error:  # Python's limit
+        raise EdnError(line, f"an integer of {len(words)} digits") from error
 
 
 def _ratio(words: str, line: int) -> int | Ratio:

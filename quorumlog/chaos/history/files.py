@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from quorumlog.chaos.history.key_pairs import Pairs
     from quorumlog.chaos.history.lines import Frame
 
 JSON_LINES: Final = "history.jsonl"
@@ -34,11 +35,13 @@ class HistorySource:
     """A history by its path: a run's directory, a file of ours or of another tool, a URL for Spark.
 
     Its files are located, hashed and parsed when first needed, and once: the source keeps the
-    results. `meta`, `file` and all attributes that read the file raise HistoryError.
+    results. `pairs`: the meaning of pairs in another tool's file, if their structure does not show
+    it (`key_pairs`). `meta`, `file` and all attributes that read the file raise HistoryError.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, pairs: "Pairs | None" = None) -> None:
         self.path: Final = path
+        self._pairs: Final = pairs
 
     @property
     def is_remote(self) -> bool:
@@ -147,7 +150,7 @@ class HistorySource:
         from quorumlog.chaos.history import foreign
 
         try:
-            return None if self.footer is not None else foreign.reader_of(self.file)
+            return None if self.footer is not None else foreign.reader_of(self.file, self._pairs)
         except OSError as error:
             raise HistoryError(f"{self.file}: {error}") from error
 
@@ -172,13 +175,13 @@ def _files_of(path: Path) -> list[Path]:
     return found
 
 
-def read_history(path: str | Path) -> "pa.Table":
+def read_history(path: str | Path, *, pairs: "Pairs | None" = None) -> "pa.Table":
     """Read a run's directory, a `.parquet` file, JSON lines, or a file of another tool (`foreign`).
 
     The table has schema.OPERATIONS and is valid (`validate`). Raises HistoryError for a file that
     is absent, unreadable or no history.
     """
-    return HistorySource(path).table
+    return HistorySource(path, pairs=pairs).table
 
 
 def make_parquet(directory: Path) -> Path:

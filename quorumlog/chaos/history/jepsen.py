@@ -10,13 +10,13 @@ the namespace.
 
 import json
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
+from quorumlog.chaos.history.event_columns import EventColumns
 from quorumlog.chaos.history.lines import END, HEADER, LINE_BYTES_MAX
 from quorumlog.chaos.history.model import (
     IN_TXN,
@@ -26,10 +26,9 @@ from quorumlog.chaos.history.model import (
     TYPES,
     UNKNOWN_OFFSET,
     HistoryError,
-    Message,
-    Operation,
 )
-from quorumlog.chaos.history.operations_table import EventError, table_of
+from quorumlog.chaos.history.operations_table import EventError, operations_of
+from quorumlog.chaos.history.schema import facts_of
 
 _KEY_LISTS: Final = ("assign", "subscribe")
 _MICRO_LISTS: Final = ("send", "poll", "txn")
@@ -37,6 +36,7 @@ _OTHERS: Final = ("crash", "debug-topic-partitions")
 _OURS: Final = (HEADER, END, "time_ns", "messages", "micro")  # fields of our lines alone
 _TXN: Final = "txn"
 _ORDER: Final = frozenset({"index", "time"})
+NO_INDEX: Final = -1  # of jepsen.history's operations that have none
 INT64: Final = range(-(1 << 63), 1 << 63)
 
 
@@ -86,30 +86,31 @@ def _first_line(file: Path) -> bytes:
     return line.strip()
 
 
-def table_of_rows(file: str, rows: Iterable[tuple[int, Any]]) -> pa.Table:
+def table_of_rows(file: str, rows: Sequence[tuple[int, Any]]) -> pa.Table:
     """Return the operations of rows, each with its line, or its place in the file.
 
     Raises HistoryError with the file and the place.
     """
-    operations: list[Operation] = []
-    places: list[int] = []
-    rows = [*rows]
-    stated = {name for _, row in rows if isinstance(row, dict) for name in _ORDER & row.keys()}
-    for number, (place, row) in enumerate(rows):
+    stated = {
+        name
+        for _, row in rows
+        if isinstance(row, dict)
+        for name in _ORDER
+        if row.get(name) is not None and (name, row[name]) != ("index", NO_INDEX)
+    }
+    events = _Events(has_index="index" in stated, has_time="time" in stated)
+    for place, row in rows:
         try:
-            # Without an index or a time, as in elle-cli, the order of the rows counts.
-            order = dict.fromkeys(_ORDER - stated, number)
-            operations.append(_operation(row | order if isinstance(row, dict) else row))
+            events.add(row)
         except KeyError as error:
             reason = f"it has no {error.args[0]}"
             raise HistoryError(f"{file}:{place}: not a Jepsen operation: {reason}") from error
         except (TypeError, ValueError) as error:
             raise HistoryError(f"{file}:{place}: not a Jepsen operation: {error}") from error
-        places.append(place)
     try:
-        return table_of(_plain(operations), final_reads="unmarked")
+        return operations_of(events.columns.table(), facts_of(final_reads="unmarked"))
     except EventError as error:
-        raise HistoryError(f"{file}:{places[error.place]}: {error.reason}") from error
+        raise HistoryError(f"{file}:{rows[error.place][0]}: {error.reason}") from error
     except HistoryError as error:
         raise HistoryError(f"{file}: {error}") from error
 
@@ -134,47 +135,87 @@ def _parsed(text: bytes, name: str) -> Any:
         raise HistoryError(f"{name}: too many brackets within brackets") from error
 
 
-def _operation(row: Any) -> Operation:
-    if not isinstance(row, dict):
-        raise TypeError(f"{str(row)[:80]!r} is not an object")
-    process, f, type_, value = _process(row["process"]), row["f"], row["type"], row.get("value")
-    if type_ not in TYPES:
-        raise ValueError(f"type {type_!r}")
-    messages: list[Message] = []
-    details = REBALANCED if row.get("rebalance-log") else ""
-    if process == NEMESIS:
-        details = "" if value is None else json.dumps(value)
-    elif f in _KEY_LISTS:
-        keys = [] if value is None else list_of(value)
-        messages = [Message(str(key), UNKNOWN_OFFSET, 0) for key in keys]
-    elif f in _MICRO_LISTS:
-        if value is None and type_ == "ok":
-            raise ValueError(f"an ok {f} without a value")
-        kinds, messages = _micro(f, value)
-        if f == _TXN and len(kinds) == 1:
-            details, f = IN_TXN, kinds.pop()
-    elif f not in _OTHERS:
-        known = ", ".join((*_MICRO_LISTS, *_KEY_LISTS, *_OTHERS))
-        raise ValueError(f"f is {f!r}; the Kafka workload has {known}")
-    return Operation(
-        index=integer("index", row["index"]),
-        time_ns=integer("time", row["time"]),
-        process=process,
-        type=type_,
-        f=str(f),
-        messages=tuple(messages),
-        error=json.dumps(row["error"]) if row.get("error") else "",
-        details=details,
-    )
+class _Events:
+    """Adds rows to columns; without an index or a time, as in elle-cli, their order counts.
 
+    A definite transaction of one kind of micro-operations becomes a send or a poll; its invocation
+    gets the same f.
+    """
 
-def _micro(f: str, value: Any) -> tuple[set[str], list[Message]]:
-    """Return the kinds of the micro-operations, and their messages."""
-    micro = [] if value is None else [list_of(one) for one in list_of(value)]
-    kinds = {str(one[0]) if one else "" for one in micro}
-    if f != _TXN and kinds - {f}:
-        raise ValueError(f"a {f} that holds {', '.join(sorted(kinds))}")
-    return kinds, [message for one in micro for message in _messages(one)]
+    def __init__(self, *, has_index: bool, has_time: bool) -> None:
+        self.columns: Final = EventColumns()
+        self._has_index, self._has_time = has_index, has_time
+        self._invoked: dict[int, int] = {}  # process -> place of its open transaction of one kind
+
+    def add(self, row: Any) -> None:
+        """Add one event. Raises KeyError, TypeError, ValueError."""
+        if not isinstance(row, dict):
+            raise TypeError(f"{str(row)[:80]!r} is not an object")
+        process, f, type_, value = _process(row["process"]), row["f"], row["type"], row.get("value")
+        if type_ not in TYPES:
+            raise ValueError(f"type {type_!r}")
+        details = REBALANCED if row.get("rebalance-log") else ""
+        if process == NEMESIS:
+            details = "" if value is None else json.dumps(value)
+        elif f in _KEY_LISTS:
+            for key in [] if value is None else list_of(value):
+                self.columns.add_record(f, str(key), UNKNOWN_OFFSET, 0)
+        elif f in _MICRO_LISTS:
+            if value is None and type_ == "ok":
+                raise ValueError(f"an ok {f} without a value")
+            kinds = self._add_micro(f, value)
+            if f == _TXN and len(kinds) == 1:
+                f, details = self._kind_of(process, type_, kinds.pop())
+        elif f not in _OTHERS:
+            known = ", ".join((*_MICRO_LISTS, *_KEY_LISTS, *_OTHERS))
+            raise ValueError(f"f is {f!r}; the Kafka workload has {known}")
+        number = len(self.columns)
+        self.columns.add_event(
+            index=integer("index", row["index"]) if self._has_index else number,
+            time_ns=integer("time", row["time"]) if self._has_time else number,
+            process=process,
+            type_=type_,
+            f=str(f),
+            error=json.dumps(row["error"]) if row.get("error") else "",
+            details=details,
+        )
+
+    def _kind_of(self, process: int, type_: str, kind: str) -> tuple[str, str]:
+        """Return f and details of a transaction of one kind: of that kind if it is definite."""
+        if type_ == INVOKE:
+            self._invoked[process] = len(self.columns)
+            return _TXN, ""
+        invoked = self._invoked.pop(process, None)
+        if type_ == "info" or invoked is None:
+            return _TXN, ""
+        self.columns.f[invoked] = kind
+        return kind, IN_TXN
+
+    def _add_micro(self, f: str, value: Any) -> set[str]:
+        """Add the micro-operations, and return their kinds."""
+        micros = [] if value is None else [list_of(one) for one in list_of(value)]
+        kinds = {str(one[0]) if one else "" for one in micros}
+        if f != _TXN and kinds - {f}:
+            raise ValueError(f"a {f} that holds {', '.join(sorted(kinds))}")
+        for micro in micros:
+            match micro:
+                case ["send", key, [offset, value]]:
+                    self._add_record("send", str(key), offset, value)
+                case ["send", key, value]:
+                    self._add_record("send", str(key), None, value)
+                case ["poll"]:
+                    pass
+                case ["poll", dict(polled)]:
+                    for key, pairs in polled.items():
+                        for pair in list_of(pairs):
+                            self._add_record("poll", str(key), *_pair(pair))
+                case _:
+                    raise ValueError(f"micro-operation {str(micro)[:80]}")
+        return kinds
+
+    def _add_record(self, f: str, key: str, offset: Any, value: Any) -> None:
+        known = UNKNOWN_OFFSET if offset is None else integer("offset", offset)
+        self.columns.add_record(f, key, known, integer("value", value))
 
 
 def _process(said: Any) -> int:
@@ -199,51 +240,9 @@ def list_of(said: Any) -> list[Any]:
     return said
 
 
-def _plain(operations: list[Operation]) -> list[Operation]:
-    """Turn marked sends and polls back into transactions, unless their outcome is definite."""
-    plain: list[Operation] = []
-    invoked: dict[int, int] = {}  # process -> place of its open transaction
-    for operation in operations:
-        if operation.details != IN_TXN:
-            plain.append(operation)
-        elif operation.type == INVOKE:
-            invoked[operation.process] = len(plain)
-            plain.append(replace(operation, f=_TXN, details=""))
-        elif operation.type != "info" and operation.process in invoked:
-            place = invoked.pop(operation.process)
-            plain[place] = replace(plain[place], f=operation.f)
-            plain.append(operation)
-        else:
-            plain.append(replace(operation, f=_TXN, details=""))
-    return plain
-
-
-def _messages(micro: list[Any]) -> list[Message]:
-    match micro:
-        case ["send", key, [offset, value]]:
-            return [_message("send", key, offset, value)]
-        case ["send", key, value]:
-            return [_message("send", key, None, value)]
-        case ["poll"]:
-            return []
-        case ["poll", dict(polled)]:
-            return [
-                _message("poll", key, *_pair(pair))
-                for key, pairs in polled.items()
-                for pair in list_of(pairs)
-            ]
-        case _:
-            raise ValueError(f"micro-operation {str(micro)[:80]}")
-
-
 def _pair(said: Any) -> tuple[Any, Any]:
     match list_of(said):
         case [offset, value]:
             return offset, value
         case _:
             raise ValueError(f"{str(said)[:80]} is not an offset and a value")
-
-
-def _message(f: str, key: Any, offset: Any, value: Any) -> Message:
-    known = UNKNOWN_OFFSET if offset is None else integer("offset", offset)
-    return Message(str(key), known, integer("value", value), f=f)

@@ -334,10 +334,6 @@ def test_a_log_of_etcd_is_read_and_a_refused_cas_is_an_observation(tmp_path: Pat
             "{:process 0 :type :ok :f :read :index 3}",
             "edn:2: .*its index is '3', after 4",
         ),
-        (
-            "{:process 0 :type :invoke :f :read :time 4}\n{:process 0 :type :ok :f :read :time 3}",
-            "edn:2: .*below the previous event's",
-        ),
         ("{:process 0 :type :invoke :f :read :time 0.5}", "time .* is not an integer"),
         ("{:process 0 :type", "edn:1: .*never closed"),
         (
