@@ -52,16 +52,6 @@ def test_a_commit_that_cannot_be_written_changes_nothing() -> None:
     assert offset(group) == 5
 
 
-def test_an_older_commit_that_ends_after_a_newer_one_began_does_not_win() -> None:
-    group = Coordination()
-    group.ask(commit(5))
-    group.ask(commit(6))
-    group.commit_write()
-    assert offset(group) == 5
-    group.commit_write()
-    assert offset(group) == 6
-
-
 def test_only_a_member_of_this_generation_commits() -> None:
     group = stable_group("a")
     assert group.answer(commit(1)) == commit(1).refuse(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -98,16 +88,6 @@ def test_the_empty_group_keeps_offsets_and_is_deleted() -> None:
     assert group.coordinator.known_groups() == []
 
 
-def test_a_tool_commits_for_a_group_only_while_nobody_is_there() -> None:
-    group = stable_group("a")
-    refused = group.answer(commit(5))
-    assert refused == commit(5).refuse(ErrorCode.UNKNOWN_MEMBER_ID)
-    group.answer(leave("a"))
-    accepted = group.answer(commit(5))
-    assert isinstance(accepted, CommitResult)
-    assert accepted.partitions == {T0: ErrorCode.NONE}
-
-
 def test_metadata_has_a_limit_for_each_partition() -> None:
     group = Coordination(replace(SETTINGS, offset_metadata_max_bytes=3))
     long = CommittedOffset(offset=1, metadata="long")
@@ -132,31 +112,6 @@ def test_all_offsets_are_those_that_are_committed() -> None:
     assert (offset(group), outcome(group, request_id)) == (6, ErrorCode.NONE)
 
 
-def test_offsets_of_a_group_with_members_never_expire() -> None:
-    group = stable_group("a")
-    group.answer(commit(5, "a", 1))
-    for _ in range(100):
-        group.tick(900)
-        group.ask(beat("a", 1))
-    assert group.writes == []
-    assert offset(group) == 5
-
-
-def test_offsets_expire_some_time_after_the_last_member_left() -> None:
-    group = stable_group("a")
-    group.answer(commit(5, "a", 1))
-    group.answer(leave("a"))
-    group.tick(50_000)
-    group.commit_writes()
-    assert offset(group) == 5
-    group.tick(30_000)
-    group.commit_writes()
-    assert offset(group) is None
-    assert group.coordinator.groups == {}
-    assert group.reloaded().coordinator.groups == {}
-    assert group.log[-1].group_id == "g", "by a tombstone"
-
-
 def test_offsets_age_from_when_the_group_lost_its_last_member() -> None:
     """KIP-211: not from a commit that may be older than that, while the group was at work."""
     group = stable_group("a")
@@ -171,6 +126,8 @@ def test_offsets_age_from_when_the_group_lost_its_last_member() -> None:
     group.tick(30_000)
     group.commit_writes()
     assert offset(group) is None
+    assert group.coordinator.groups == group.reloaded().coordinator.groups == {}
+    assert group.log[-1].group_id == "g", "by a tombstone"
 
 
 def test_a_group_is_kept_as_long_as_one_of_its_offsets() -> None:
@@ -266,16 +223,6 @@ def test_offsets_of_a_deleted_topic_are_forgotten() -> None:
         group.step(events.TopicsDeleted(topics=("t",)))
         group.commit_writes()
         assert offset(group) is None
-
-
-def test_a_reloaded_coordinator_knows_members_generation_and_offsets() -> None:
-    group = stable_group("a", "b")
-    group.answer(commit(5, "b", 1))
-    successor = group.reloaded()
-    assert successor.coordinator.committed == group.coordinator.committed
-    assert offset(successor) == 5
-    assert successor.answer(commit(6, "b", 1)) is not None
-    assert offset(successor) == 6
 
 
 DELETE = DeleteOffsets(group_id="g", partitions=(T0,))
