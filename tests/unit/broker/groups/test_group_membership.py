@@ -1,7 +1,6 @@
 """Joining, rebalancing, leaving, and the sessions of members, told as small stories."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -31,21 +30,6 @@ def joined(group: Coordination, request_id: int) -> JoinResult:
     result = group.replies[request_id]
     assert isinstance(result, JoinResult)
     return result
-
-
-def synced(group: Coordination, request_id: int) -> SyncResult:
-    result = group.replies[request_id]
-    assert isinstance(result, SyncResult)
-    return result
-
-
-def synced_with(assignment: bytes) -> SyncResult:
-    chosen: dict[str, Any] = {
-        "protocol_type": "consumer",
-        "protocol_name": "range",
-        "assignment": assignment,
-    }
-    return SyncResult(error_code=ErrorCode.NONE, **chosen)
 
 
 def test_a_member_id_that_is_never_used_lapses() -> None:
@@ -84,7 +68,7 @@ def test_a_rebalance_during_the_write_makes_its_outcome_old_news() -> None:
     group.ask(join("b"))
     late = group.ask(sync("a", 2, a=b"A2", b=b"B2"))
     newcomer = group.ask(join(new_member_id="c"))
-    assert synced(group, late).error_code is ErrorCode.REBALANCE_IN_PROGRESS
+    assert group.replies[late] == SyncResult(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
     group.commit_writes()
     assert group.coordinator.groups["g"].state is GroupState.PREPARING_REBALANCE
     group.ask(join("a"))
@@ -241,7 +225,9 @@ def test_sync_is_for_this_generation_and_protocol() -> None:
     assert group.answer(wrong) == SyncResult(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     assert group.answer(sync("a", 2)) == SyncResult(error_code=ErrorCode.ILLEGAL_GENERATION)
     right = group.answer(replace(sync("a", 1), protocol_name="range", protocol_type="consumer"))
-    assert right == synced_with(b"a")
+    assert right == SyncResult(
+        error_code=ErrorCode.NONE, protocol_type="consumer", protocol_name="range", assignment=b"a"
+    )
 
 
 def members(group: Coordination) -> list[str]:

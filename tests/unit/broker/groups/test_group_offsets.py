@@ -249,24 +249,19 @@ def stable_of(metadata: Sequence[bytes], protocol_type: str = "consumer") -> Coo
 
 
 def deleted(group: Coordination) -> ErrorCode:
-    result = group.answer(DELETE)
-    assert isinstance(result, CommitResult)
-    return result.partitions.get(T0, result.error_code)
-
-
-def has_offset(group: Coordination) -> bool:
-    return group.coordinator.fetch_offsets("g", [T0])[T0] is not None
+    group.answer(DELETE)
+    return outcome(group, group.last_request_id)
 
 
 def test_an_offset_of_nobody_is_deleted_once_that_is_committed() -> None:
     group = with_offset(5)
     request_id = group.ask(DELETE)
-    assert (request_id in group.replies, has_offset(group)) == (False, True)
+    assert (request_id in group.replies, offset(group)) == (False, 5)
     group.commit_writes()
     expected = CommitResult(error_code=ErrorCode.NONE, partitions={T0: ErrorCode.NONE})
     assert group.replies[request_id] == expected
-    assert not has_offset(group)
-    assert not has_offset(group.reloaded())
+    assert offset(group) is None
+    assert offset(group.reloaded()) is None
 
 
 def test_a_deletion_that_cannot_be_written_deletes_nothing() -> None:
@@ -274,7 +269,7 @@ def test_a_deletion_that_cannot_be_written_deletes_nothing() -> None:
     request_id = group.ask(DELETE)
     group.fail_write()
     assert group.replies[request_id] == DELETE.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    assert has_offset(group)
+    assert offset(group) == 5
 
 
 def test_where_there_is_no_offset_nothing_is_written() -> None:
@@ -290,11 +285,11 @@ def test_where_there_is_no_offset_nothing_is_written() -> None:
 def test_an_offset_that_a_member_goes_by_stays(version: int) -> None:
     group = stable_of([subscription("other", version=version), subscription("x", "t")])
     assert deleted(group) is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-    assert has_offset(group)
+    assert offset(group) == 5
     group.answer(leave("m1"))
     group.tick(3000)  # members that do not come back are removed
     assert deleted(group) is ErrorCode.NONE
-    assert not has_offset(group)
+    assert offset(group) is None
 
 
 def test_a_subscription_that_names_a_newer_version_than_it_has_is_read() -> None:
@@ -306,7 +301,7 @@ def test_a_subscription_that_names_a_newer_version_than_it_has_is_read() -> None
 def test_of_a_member_that_cannot_be_read_every_offset_stays(metadata: bytes) -> None:
     group = stable_of([subscription("other"), metadata])
     assert deleted(group) is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-    assert has_offset(group)
+    assert offset(group) == 5
 
 
 def test_of_a_group_that_has_no_generation_yet_every_offset_stays() -> None:
