@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.entries import Codes, Flags, Ints, sorted_codes
-from quorumlog.chaos.history.model import IN_TXN, NEMESIS, OUTCOMES, REBALANCED
+from quorumlog.chaos.history.model import IN_TXN, MEMBER, NEMESIS, OUTCOMES, REBALANCED
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +28,7 @@ class Rows:
     invoked_ns: Ints
     completed_ns: Ints
     rebalanced: Flags
+    of_member: Flags
     in_txn: Flags
     codes: tuple[str, ...]  # of errors: the text before the first colon
     code: Codes
@@ -84,7 +85,11 @@ def rows_of(table: pa.Table) -> Rows:
     np.cumsum(micro.value_lengths().to_numpy(zero_copy_only=False), out=starts[1:])
     details, detail = sorted_codes(table.column("details"))
     codes, code = _error_codes(table.column("error"))
-    marked = details.index(REBALANCED) if REBALANCED in details else -1
+
+    def has(text: str) -> Flags:
+        found: Flags = detail == (details.index(text) if text in details else -1)
+        return found
+
     numbers: dict[str, Any] = {
         name: table.column(name).to_numpy()
         for name in ("process", "invoked", "completed", "invoked_ns", "completed_ns")
@@ -94,8 +99,9 @@ def rows_of(table: pa.Table) -> Rows:
         fs=fs,
         f=f,
         outcome=places[type_place],
-        rebalanced=detail == marked,
-        in_txn=detail == (details.index(IN_TXN) if IN_TXN in details else -1),
+        rebalanced=has(REBALANCED),
+        of_member=has(MEMBER),
+        in_txn=has(IN_TXN),
         codes=codes,
         code=code,
         starts=starts,

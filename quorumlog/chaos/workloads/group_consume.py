@@ -310,5 +310,6 @@ WORKLOAD: Final = Workload(
     options=GroupConsumeOptions,
     clients=GroupConsume,
     model="group_log",
+    dense=True,
     requires=frozenset({"groups"}),
 )
