@@ -13,8 +13,8 @@ from quorumlog.chaos.history.operations_table import table_of
 from quorumlog.chaos.workloads.consumer_group_consume import ConsumerGroupConsume
 from quorumlog.chaos.workloads.group_consume import GroupConsume
 from tests.support.chaos.carried_out import carried_out
-from tests.support.chaos.group_in_memory import GroupInMemory
 from tests.support.chaos.group_histories import Group
+from tests.support.chaos.group_in_memory import GroupInMemory
 from tests.support.chaos.hand_made_histories import History, found, rows_of
 
 SENDS = 150

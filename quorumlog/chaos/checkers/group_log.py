@@ -15,10 +15,10 @@ compaction). Sends and final reads define the log; members poll (`group_poll`), 
   resumed     the first record after `assigned` is at a committed offset, by the same bounds; the
               following records leave none out and do not go back.
   generations one member owns a key in a generation; generations do not go back; after a newer
-              generation was seen, a commit of an older one does not succeed. Members of the consumer
-              protocol have no generation; after them, classic generations begin anew (KIP-848: a
-              classic group replaces an empty consumer group), so only those of one era are
-              compared.
+              generation was seen, a commit of an older one does not succeed. Members of the
+              consumer protocol have no generation; after them, classic generations begin anew
+              (KIP-848: a classic group replaces an empty consumer group), so only those of one era
+              are compared.
 
 An event of a rebalance lies between the end of the member's previous poll and the end of the poll
 that reports it. Sources: KIP-62, KIP-345, KIP-429; Kafka's consumer protocol.
