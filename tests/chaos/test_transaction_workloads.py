@@ -3,6 +3,7 @@
 The broker is a model that knows no rule of the checkers: `transactions_in_memory`.
 """
 
+import inspect
 import json
 import pickle
 import random
@@ -19,6 +20,10 @@ from quorumlog.chaos.checkers.checker import facts_of
 from quorumlog.chaos.checkers.kafka_log import CHECKER
 from quorumlog.chaos.history import HistoryError, Message, read_history
 from quorumlog.chaos.history.operations_table import table_of
+from quorumlog.chaos.run.run_settings import RunSettings
+from quorumlog.chaos.workloads.consume_transform_produce import workers_of
+from quorumlog.chaos.workloads.registry import find_workload
+from quorumlog.cli.chaos_commands import run_command
 from tests.support.chaos.hand_made_histories import STEP_NS, History, rows_of
 from tests.support.chaos.joined_histories import same
 from tests.support.chaos.runs import checked_in_runs
@@ -48,6 +53,7 @@ SHOWN = {
     ("consume_transform_produce", "zombies_accepted"): {"consumed-twice"},
     ("consume_transform_produce", "offsets_outside"): {"unconsumed", "offset-ahead"},
     ("consume_transform_produce", "offsets_dropped"): {"consumed-twice", "offset-lost"},
+    ("consume_transform_produce", "last_offset_dropped"): {"consumed-twice", "offset-lost"},
     ("txn_transfer", "shows_aborted"): {"wrong-total"},
     ("txn_transfer", "half_committed"): {"wrong-total"},
     ("txn_transfer", "half_aborted"): {"wrong-total"},
@@ -81,6 +87,23 @@ def test_a_run_has_all_that_makes_transactions_hard(tmp_path: Path) -> None:
         micros |= {micro["f"] for row in rows if row["f"] == "txn" for micro in row["micro"]}
     assert said >= {"ABORTED", "CRASHED", "PRODUCER_FENCED", "REQUEST_TIMED_OUT"}
     assert micros == {"send", "poll", "offsets", "commit"}
+
+
+@pytest.mark.parametrize("inputs", range(2, 8))
+def test_a_worker_has_several_inputs_by_default(inputs: int) -> None:
+    """So a transaction commits offsets of several partitions, where there are several."""
+    workers = find_workload("consume_transform_produce").options().workers
+    lanes = workers_of(workers, inputs)
+    assert max(len(range(inputs)[lane :: len(lanes)]) for lane in lanes) > 1
+    assert len(lanes) > 1 or inputs == 2
+
+
+def test_a_run_has_more_partitions_than_nodes_by_default() -> None:
+    """So a leader, its sessions, and a member of a group have two."""
+    settings = RunSettings(out=Path("runs"))
+    assert settings.partitions > len(settings.shape.roles)
+    assert settings.partitions > find_workload("group_consume").options().consumers
+    assert inspect.signature(run_command).parameters["partitions"].default == settings.partitions
 
 
 @pytest.mark.parametrize(("workload", "fault"), SHOWN)

@@ -105,7 +105,7 @@ _ORDINAL_BITS: Final = 24
 def asked_ns(asked: Entries, of: Entries, rows: Ints) -> Ints:
     """Return when the commit of the transaction at each of `rows` of `of` was requested, in ns.
 
-    -1: it was not recorded. `asked`: entries of kind ASKED.
+    -1: it was not recorded. `asked`: entries of kind `ASKED`.
     """
     if not len(asked):
         return np.full(len(rows), -1)

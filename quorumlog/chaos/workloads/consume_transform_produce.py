@@ -62,7 +62,7 @@ class ConsumeTransformProduceOptions(LaneOptions):
     producers: int = option(2, "clients that send to the inputs, one record at a time each")
     consumers: int = option(1, "read_committed clients during the run", above=-1)
     final_readers: int = option(2, "clients that read everything at the end")
-    workers: int = option(3, "workers at a time; the inputs are divided among them")
+    workers: int = option(2, "workers at a time; the inputs are divided among them")
     aborts: float = option(0.15, "the share of transactions that are aborted on purpose", above=-1)
     crashes: float = option(0.05, "the share in which the worker dies before the end", above=-1)
     zombies: float = option(
@@ -170,6 +170,14 @@ class _Worker:
         await self._reader.close()
 
 
+def workers_of(workers: int, inputs: int) -> range:
+    """Return the lanes of workers: fewer than the inputs, where there are two inputs.
+
+    So some worker has two, and a transaction may commit the offsets of two partitions.
+    """
+    return range(min(workers, max(1, inputs - 1)))
+
+
 def group_of(topic: str) -> str:
     """Return the name of the group whose offsets the workers commit."""
     return f"{topic}-workers"
@@ -183,7 +191,7 @@ class ConsumeTransformProduce:
         self._setup: Final = setup
         self._inputs: Final = range(setup.partitions)
         self._outputs: Final = range(setup.partitions, 2 * setup.partitions)
-        self._lanes: Final = range(min(options.workers, setup.partitions))
+        self._lanes: Final = workers_of(options.workers, setup.partitions)
         self._new_value: Final = count().__next__
         self._new_process: Final = count(
             options.producers + options.consumers + options.final_readers

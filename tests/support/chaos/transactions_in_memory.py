@@ -30,6 +30,7 @@ FAULTS = {
     "late_commit": "a commit is executed once more, in the next transaction of its producer",
     "offsets_outside": "a group's offsets are committed at once, before the transaction ends",
     "offsets_dropped": "a transaction is committed without its offsets",
+    "last_offset_dropped": "of the offsets in several partitions the last is not committed",
     "retry_appends_twice": "a batch that was sent again is in the log twice",
     "forgets_records": "a partition loses a committed record",
 }
@@ -178,6 +179,9 @@ class TransactionsInMemory:
             if txn in self.pending[place]:
                 self.pending[place].remove(txn)
             if decided == COMMITTED:
+                is_last = len(txn.offsets) > 1 and place == [*txn.offsets][-1]
+                if self.fault == "last_offset_dropped" and is_last and self.strikes(1.0):
+                    continue
                 if self.fault == "offsets_dropped" and self.strikes():
                     continue
                 self.offsets[place] = offset
