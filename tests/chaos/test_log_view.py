@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quorumlog.chaos.checkers import Verdict, check_history
+from quorumlog.chaos.checkers.checker import Facts
 from quorumlog.chaos.checkers.log_view import CHECKER, as_log
 from quorumlog.chaos.checkers.registry import judges_of
 from quorumlog.chaos.checking import local
@@ -26,7 +27,7 @@ def judged(history: History, model: str = "group_log") -> Verdict:
     """Check a history as a whole, and in runs and parts of every checker."""
     table = history.table(dense=True)
     verdict = check_history(table, model)
-    assert [one.model for one in judges_of(model)] == [model, "kafka_log"]
+    assert [one.model for one in judges_of(model, Facts())] == [model, "kafka_log"]
     log = check_history(table, CHECKER)
     for seed in range(3):
         same(checked_in_runs(table, CHECKER, random.Random(seed)), log)
@@ -150,4 +151,4 @@ def test_a_large_history_is_judged_by_all_its_checkers(
     assert groups is not None
     assert len(groups.chunks) > 2
     same(verify_history(file, model="group_log", engine="local"), whole)
-    assert check_in_parts(groups, judges_of("group_log")[0]).valid is True
+    assert check_in_parts(groups, judges_of("group_log", Facts())[0]).valid is True

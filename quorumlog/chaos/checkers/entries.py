@@ -48,7 +48,8 @@ class Entries:
     """Columns of equal length.
 
     `key` is an index into `keys`, which is sorted. `op` and `completion` are the event numbers of
-    the operation's invocation and completion (-1: no completion). `ordinal` is the message's index
+    the operation's invocation and completion (-1: no completion). `checksum`: of a message's key,
+    headers and timestamp; 0: none. `ordinal` is the message's index
     in its operation. `segment` grows whenever the process's position in this key may have been
     changed by anything but a poll with a certain outcome.
     """
@@ -60,6 +61,7 @@ class Entries:
     flags: Kinds
     offset: Ints
     value: Ints
+    checksum: Ints
     op: Ints
     completion: Ints
     process: Ints

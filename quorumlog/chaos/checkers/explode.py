@@ -152,6 +152,7 @@ def _messages(rows: Rows, changes: Changes) -> Entries:
         flags=(np.where(is_read, flags, 0) | of_any_txn).astype(np.int8),
         offset=rows.offset[kept],
         value=rows.value[kept],
+        checksum=rows.checksum[kept],
         op=op,
         completion=rows.completed[row],
         process=process,
@@ -167,7 +168,7 @@ def _counts(tally: dict[str, int]) -> Entries:
     keys, key = sorted_codes(pa.array([*tally], pa.string()))
     zeros = np.zeros(len(tally), np.int64)
     columns: dict[str, Any] = dict.fromkeys(
-        ("offset", "op", "completion", "process", "invoked_ns", "completed_ns"), zeros
+        ("offset", "checksum", "op", "completion", "process", "invoked_ns", "completed_ns"), zeros
     )
     columns |= dict.fromkeys(("outcome", "flags"), zeros.astype(np.int8))
     columns |= dict.fromkeys(("ordinal", "segment"), zeros.astype(np.int32))
@@ -210,6 +211,7 @@ def _transaction_notes(rows: Rows) -> Entries:
         flags=np.zeros(len(places), np.int8),
         offset=rows.offset[places],
         value=rows.value[places],
+        checksum=np.zeros(len(places), np.int64),
         op=rows.invoked[of],
         completion=rows.completed[of],
         process=rows.process[of],

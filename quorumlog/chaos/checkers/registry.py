@@ -25,7 +25,7 @@ from quorumlog.chaos.checkers import (
     topic_lives,
 )
 from quorumlog.chaos.checkers.calls import frozen
-from quorumlog.chaos.checkers.checker import Checker, facts_of
+from quorumlog.chaos.checkers.checker import Checker, Facts, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.linearizable import linearizable
 from quorumlog.chaos.checkers.models import MODELS, Register, TopicName
@@ -68,14 +68,19 @@ def find_checker(model: str) -> Checker:
     return _own(model) if ":" in model else registered(CHECKERS, model, "model")
 
 
-def judges_of(model: str | Checker) -> tuple[Checker, ...]:
+def judges_of(model: str | Checker, facts: Facts) -> tuple[Checker, ...]:
     """Return all checkers that judge a history of this model; the model's own is the first.
 
-    A model that looks at groups or lookups alone relies on the log, so the rules of a log judge
-    its histories, too. Raises ValueError for an unknown model.
+    A model that looks at groups, lookups or registers alone relies on the log, so the rules of a
+    log judge its histories, too: of compacted topics, the rules that hold in spite of compaction.
+    Raises ValueError for an unknown model.
     """
     checker = find_checker(model) if isinstance(model, str) else model
-    return (checker, log_view.CHECKER) if checker in _OF_LOGS else (checker,)
+    if checker in _OF_LOGS:
+        return checker, log_view.CHECKER
+    if facts.workload == log_view.COMPACTED_WORKLOAD:
+        return checker, log_view.COMPACTED
+    return (checker,)
 
 
 def _register(name: str, initial: str) -> Checker:
@@ -109,7 +114,7 @@ def check_history(table: pa.Table, model: str | Checker = DEFAULT_MODEL) -> Verd
     def judged(checker: Checker) -> Verdict:
         return checker.conclude([checker.check(checker.explode(table), facts)], bands, facts)
 
-    return joined([judged(checker) for checker in judges_of(model)])
+    return joined([judged(checker) for checker in judges_of(model, facts)])
 
 
 _KAFKA_MICRO: Final = frozenset({"send", "poll"})

@@ -39,6 +39,7 @@ class Rows:
     key: Codes
     offset: Ints
     value: Ints
+    checksum: Ints
     texts: bool  # some value is no integer
 
     def __len__(self) -> int:
@@ -47,7 +48,7 @@ class Rows:
     def head(self, count: int) -> "Rows":
         """Return the first `count` rows."""
         end = int(self.starts[count])
-        flat = ("micro_f", "key", "offset", "value")
+        flat = ("micro_f", "key", "offset", "value", "checksum")
         told = ("fs", "codes", "micro_fs", "keys", "texts", "starts", *flat)
         columns: dict[str, Any] = {
             one.name: getattr(self, one.name)[:count]
@@ -111,6 +112,7 @@ def rows_of(table: pa.Table) -> Rows:
         key=key,
         offset=flat.field("offset").to_numpy(zero_copy_only=False),
         value=flat.field("value").to_numpy(zero_copy_only=False),
+        checksum=flat.field("checksum").to_numpy(zero_copy_only=False),
         texts=bool(pc.any(pc.not_equal(flat.field("text"), "")).as_py()),
     )
 

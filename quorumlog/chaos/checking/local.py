@@ -46,7 +46,7 @@ def check_here(
     """Check a history of this machine. Raises HistoryError, ValueError for an unknown model."""
     is_large = not is_one_table(source.messages, machine_memory())
     if is_large and (groups := find_row_groups(source)) is not None:
-        judges = judges_of(model)
+        judges = judges_of(model, facts_of(groups.metadata))
         return joined([check_in_parts(groups, one, progress=progress) for one in judges])
     progress("checking")
     return check_history(source.table, model)

@@ -159,9 +159,9 @@ def _altered(events: pa.Table, first: Ints, second: Ints) -> Ints:
     ordinal = np.arange(len(pair)) - np.repeat(np.cumsum(counts) - counts, counts)
     meant, told = (chosen[start[side[pair]] + ordinal] for side in (first, second))
     differ = np.zeros(len(pair), np.bool_)
-    for name in ("key", "value", "text"):
+    for name in ("key", "value", "text", "checksum"):
         column = flat.field(name)
-        if name != "value":
+        if name in ("key", "text"):
             column = column.dictionary_encode().indices
         values = column.to_numpy(zero_copy_only=False)
         differ |= values[meant] != values[told]

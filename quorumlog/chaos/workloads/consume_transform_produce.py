@@ -28,7 +28,7 @@ from quorumlog.chaos.drivers.driver import (
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.readers import key_of, message_of
-from quorumlog.chaos.workloads.sends import keep_sending, send_one
+from quorumlog.chaos.workloads.sends import keep_sending, record_of, send_one
 from quorumlog.chaos.workloads.transactions import (
     OFFSETS,
     CommittedReaders,
@@ -149,7 +149,7 @@ class _Worker:
         setup.history.append(self.process, "invoke", "txn", told)
 
         async def work() -> bool:
-            await send_all(self._producer, told, range(len(outputs)))
+            await send_all(setup, self._producer, told, range(len(outputs)))
             offsets = {int(key.rpartition("-")[2]): offset for key, offset in after.items()}
             await self._producer.send_offsets(group_of(setup.topic), setup.topic, offsets)
             if crashes:
@@ -285,7 +285,7 @@ class ConsumeTransformProduce:
         """Return a message for an output for each polled message."""
         topic = self._setup.topic
         keys = [key_of(topic, rng.choice(self._outputs)) for _ in polled]
-        return [Message(key, UNKNOWN_OFFSET, self._new_value(), f="send") for key in keys]
+        return [record_of(self._setup, self._new_value()).message(key, "send") for key in keys]
 
     async def final_reads(self, timeout_s: float) -> bool:
         """Move the remaining records, then read all to the end; return whether that was done."""

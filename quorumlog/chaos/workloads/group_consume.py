@@ -40,7 +40,7 @@ from quorumlog.chaos.drivers.driver import (
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.lanes import Lanes
-from quorumlog.chaos.workloads.readers import key_of
+from quorumlog.chaos.workloads.readers import key_of, message_of
 from quorumlog.chaos.workloads.sends import keep_sending, send_one
 from quorumlog.chaos.workloads.workload import (
     REOPEN_S,
@@ -113,10 +113,7 @@ class _Member:
             records, outcome, error_text = [], "fail", str(error)
         told = self._told_changes()
         for record in records:
-            text = record.value.decode(errors="replace")
-            value = int(text) if text.isascii() and text.isdigit() else -1
-            key = key_of(record.topic, record.partition)
-            told.append(Message(key, record.offset, value, f="group_poll"))
+            told.append(message_of(record)._replace(f="group_poll"))
             self._processed[record.partition] = record.offset + 1
         self._history.append(self._process, outcome, "group_poll", told, error=error_text)
         if outcome == "fail":
