@@ -159,12 +159,15 @@ def _altered(events: pa.Table, first: Ints, second: Ints) -> Ints:
     ordinal = np.arange(len(pair)) - np.repeat(np.cumsum(counts) - counts, counts)
     meant, told = (chosen[start[side[pair]] + ordinal] for side in (first, second))
     differ = np.zeros(len(pair), np.bool_)
-    for name in ("key", "value", "text", "checksum"):
+    for name in ("key", "value", "text"):
         column = flat.field(name)
-        if name in ("key", "text"):
+        if name != "value":
             column = column.dictionary_encode().indices
         values = column.to_numpy(zero_copy_only=False)
         differ |= values[meant] != values[told]
+    checksum = flat.field("checksum").to_numpy(zero_copy_only=False)
+    is_known = (checksum[meant] != 0) & (checksum[told] != 0)
+    differ |= is_known & (checksum[meant] != checksum[told])
     is_altered[pair[differ]] = True
     altered: Ints = second[is_altered]
     return altered

@@ -130,7 +130,7 @@ async def send_batch(
 ) -> bool:
     """Send values in one operation, so that they may be one batch; return as `send_one` does."""
     topic = setup.topic
-    times = timestamps_ms or [None] * len(values)
+    times: Sequence[int | None] = timestamps_ms or [None] * len(values)
     records = [
         record_of(setup, value, timestamp_ms=time_ms)
         for value, time_ms in zip(values, times, strict=True)
