@@ -85,6 +85,10 @@ class ConfluentAdmin:
             (future,) = ask(self._admin).values()
             return future.result(_CREATE_TIMEOUT_S)
 
+        return await self._called(wait)
+
+    async def _called(self, wait: Callable[[], Any]) -> Any:
+        """Call `wait` in the worker's thread. Raises DriverError, also if a future is too late."""
         try:
             with translated():
                 return await self._worker.call(wait)
@@ -137,8 +141,8 @@ class ConfluentAdmin:
                 place.partition: OffsetAt(one.offset, one.timestamp) for place, one in found.items()
             }
 
-        with translated():
-            return await self._worker.call(wait)
+        answered: dict[int, OffsetAt] = await self._called(wait)
+        return answered
 
     async def close(self) -> None:
         """Release all resources."""

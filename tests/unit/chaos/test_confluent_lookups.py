@@ -17,7 +17,7 @@ class Found(NamedTuple):
 
 
 class Library:
-    """An AdminClient whose lookups have these results, by partition."""
+    """An AdminClient whose lookups have these results, by partition; of others, none in time."""
 
     def __init__(self, results: Mapping[int, Found]) -> None:
         self._results = results
@@ -25,7 +25,8 @@ class Library:
     def list_offsets(self, wanted: Mapping[Any, object], **_: object) -> dict[Any, Future[Found]]:
         asked: dict[Any, Future[Found]] = {place: Future() for place in wanted}
         for place, future in asked.items():
-            future.set_result(self._results[place.partition])
+            if place.partition in self._results:
+                future.set_result(self._results[place.partition])
         return asked
 
 
@@ -45,6 +46,14 @@ async def test_a_partition_without_a_response_is_an_error(
     lookup = admin(p0=Found(3, 50), p1=Found(-1001, -1))
     with pytest.raises(DriverError, match="_NO_OFFSET: the library has no response for t-1"):
         await lookup.ask("t", {0: 40, 1: 40})
+
+
+async def test_a_lookup_that_does_not_end_is_an_error(
+    admin: Callable[..., ConfluentAdmin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confluent_admin, "_QUESTION_TIMEOUT_S", 0.001)
+    with pytest.raises(DriverError, match="_TIMED_OUT"):
+        await admin(p0=Found(3, 50)).ask("t", {0: 40, 1: 40})
 
 
 async def test_no_record_of_such_a_time_is_a_response(admin: Callable[..., ConfluentAdmin]) -> None:
