@@ -196,9 +196,9 @@ def test_a_member_that_was_there_before_does_not_take_the_place_of_one_that_is_g
     [
         ((17, -1, 1), []),
         ((17, -1, 2, -1, 1), []),
+        ((-1, 17, 1), []),
         ((17, 1), ["generation-went-back", "zombie-commit"]),
-        ((-1, 17, 1), ["generation-went-back", "zombie-commit"]),
-        ((17, -1, 2, 1), ["generation-went-back", "zombie-commit"]),
+        ((17, 1, -1), ["generation-went-back", "zombie-commit"]),
     ],
 )
 def test_generations_begin_anew_after_the_consumer_protocol(
@@ -211,6 +211,18 @@ def test_generations_begin_anew_after_the_consumer_protocol(
     group.commit(1)
     verdict = check_history(group.final((0, 1), end=1).table(), "group_log")
     assert found(verdict) == anomalies, verdict.as_json()
+
+
+@pytest.mark.parametrize("is_consumer", [True, False])
+def test_a_member_that_was_assigned_nothing_may_have_changed_the_protocol(
+    is_consumer: bool,
+) -> None:
+    """It leaves before its first assignment, and its empty group is replaced."""
+    group = Group().sent(1).member(4, 17).deliver((0, 1)).commit(0)
+    group.member(5, -1 if is_consumer else 18).member(6, 1).deliver((0, 1)).commit(1)
+    verdict = check_history(group.final((0, 1), end=1).table(), "group_log")
+    anomalies = ["generation-went-back", "zombie-commit"]
+    assert found(verdict) == ([] if is_consumer else anomalies), verdict.as_json()
 
 
 @pytest.mark.jumping_time

@@ -15,16 +15,15 @@ compaction). Sends and final reads define the log; members poll (`group_poll`), 
   resumed     the first record after `assigned` is at a committed offset, by the same bounds; the
               following records leave none out and do not go back.
   generations one member owns a key in a generation; generations do not go back; after a newer
-              generation was seen, a commit of an older one does not succeed. Members of the
-              consumer protocol have no generation; after them, classic generations begin anew
-              (KIP-848: a classic group replaces an empty consumer group), so only those of one era
-              are compared.
+              generation was seen, a commit of an older one does not succeed. These rules hold until
+              a member joins by the consumer protocol (KIP-848), which has no generations: a classic
+              group that replaces an empty consumer group begins its generations anew, and clients
+              do not see when a group is replaced.
 
 An event of a rebalance lies between the end of the member's previous poll and the end of the poll
 that reports it. Sources: KIP-62, KIP-345, KIP-429; Kafka's consumer protocol.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from operator import attrgetter, itemgetter
 from typing import Final
@@ -33,6 +32,7 @@ import pyarrow as pa
 
 from quorumlog.chaos.checkers.explode import OPERATIONS
 from quorumlog.chaos.checkers.findings import (
+    NEVER,
     Findings,
     Greatest,
     Row,
@@ -84,13 +84,12 @@ _OPERATIONS: Final = OPERATIONS | {"join", "group_poll", "commit", "committed"}
 _POLLS: Final = frozenset({"group_poll", "join"})
 _KINDS: Final = frozenset(
     {"send", "final_poll", "final_end", "group_poll", "assigned", "revoked", "lost"}
-    | {"commit", "committed"}
+    | {"commit", "committed", "joined"}
 )
 _LIVED: Final = "lived"
-_GENERATION_BITS: Final = 31  # a generation is an int32
 _BEYOND: Final = "acknowledged records that the group has not committed past"
 _NO_END: Final = "no final read has reached the end of a key"
-_completed, _invoked, _offset = map(attrgetter, ("completed", "invoked", "offset"))
+_completed, _invoked, _offset, _value = map(attrgetter, ("completed", "invoked", "offset", "value"))
 _EVIDENCE: Final = {
     "acknowledged": "no send was acknowledged",
     "polled": "the group received no record",
@@ -144,18 +143,14 @@ class _Key:
         self._kept: Final = [one for one in self._commits if one.outcome == "ok"]
         self._answers: Final = [one for one in self._of("committed") if one.outcome == "ok"]
         self._assigned: Final = [one for one in self._of("assigned") if one.value >= 0]
-        self._changes: Final = sorted(
-            one.completed for one in self._of("assigned") if one.value < 0
-        )  # by the consumer protocol: each begins an era
+        self._classic_until: Final = min(
+            (one.invoked for one in self._of("joined")), default=NEVER
+        )  # the first join by the consumer protocol
         seen = [one for one in (*self._kept, *self._answers) if one.offset >= 0]
         self._committed: Final = Greatest(seen, event=_completed, rank=_offset)
         self._tried: Final = Greatest(self._commits, event=_invoked, rank=_offset)
         self._committed_by_commits: Final = Greatest(self._kept, event=_completed, rank=_offset)
-        self._newest: Final = Greatest(
-            self._assigned,
-            event=_completed,
-            rank=lambda one: self._era(one.completed) << _GENERATION_BITS | one.value,
-        )
+        self._newest: Final = Greatest(self._assigned, event=_completed, rank=_value)
         # Backwards in time: the highest committed offset seen after an event.
         self._later: Final = Greatest(seen, event=lambda one: -one.invoked, rank=_offset)
 
@@ -234,36 +229,28 @@ class _Key:
 
     # --- generations ---
 
-    def _era(self, event: int) -> int:
-        """Return how often the key was assigned by the consumer protocol before `event`."""
-        return bisect_left(self._changes, event)
-
-    def _newer(self, generation: int, event: int) -> Row | None:
-        """Return an assignment before `event` in a newer generation of its era."""
-        newest = self._newest.before(event)
-        if newest is None or newest.value <= generation:
-            return None
-        return newest if self._era(newest.completed) == self._era(event) else None
-
     def _check_generations(self) -> None:
         lives = {one.process: one for one in self._of(_LIVED)}
-        owners: dict[tuple[int, int], Row] = {}
+        owners: dict[int, Row] = {}
         for one in self._assigned:
-            generation = self._era(one.completed), one.value
-            owner = owners.setdefault(generation, one)
+            if one.completed > self._classic_until:
+                continue
+            owner = owners.setdefault(one.value, one)
             # A static member replaces one that has left (KIP-345); they never run together.
             if lives[owner.process].extra < lives[one.process].offset:
-                owner = owners[generation] = one
+                owner = owners[one.value] = one
             if owner.process != one.process:
                 note = f"generation {one.value}"
                 self._findings.add("split-ownership", note, ("one", owner), ("another", one))
-            newer = self._newer(one.value, one.extra)
-            if newer is not None and self._era(one.completed) == self._era(one.extra):
+            newer = self._newest.before(one.extra)
+            if newer is not None and newer.value > one.value:
                 note = f"generation {one.value} after {newer.value}"
                 self._findings.add("generation-went-back", note, ("before", newer), ("after", one))
         for commit in self._kept:
-            newer = self._newer(commit.value, commit.invoked)
-            if newer is not None and commit.value >= 0:
+            newer = self._newest.before(commit.invoked)
+            if commit.completed > self._classic_until or newer is None:
+                continue
+            if newer.value > commit.value >= 0:
                 note = f"generation {commit.value} after {newer.value}"
                 self._findings.add("zombie-commit", note, ("newer", newer), ("commit", commit))
 

@@ -23,8 +23,13 @@ class Group(History):
         return self
 
     def member(self, process: int, generation: int) -> Self:
-        """Let a new member join, and own the key from its next delivery on."""
+        """Let a new member join, and own the key from its next delivery on.
+
+        A generation below 0: it joins by the consumer protocol.
+        """
         self.op(process, "join")
+        if generation < 0:
+            self.ops[-1].micros = [Message(KEY, UNKNOWN_OFFSET, generation, f="joined")]
         return self.rebalanced(process, generation)
 
     def rebalanced(self, process: int, generation: int) -> Self:
