@@ -147,7 +147,7 @@ def run_command(
     master: Master = None,
     spark_conf: SparkConf = None,
     rate: options.Rate = None,
-    partitions: options.Partitions = 3,
+    partitions: options.Partitions = 4,
     replication: options.Replication = 3,
     schedule: options.ScheduleFile = None,
     config: options.Config = None,

@@ -7,6 +7,7 @@ The names here are for annotations, except two functions that wait.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from quorumlog.chaos.history import checksum_of
     from quorumlog.testing.chaos_run import ChaosRun
     from quorumlog.testing.clusters import MakeCluster
     from quorumlog.testing.history import History
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChaosRun", "FreshTopic", "History", "MakeCluster", "MakeTopic", "ManualNemesis",
-    "wait_for_leaders", "wait_until_lag_is_zero",
+    "checksum_of", "wait_for_leaders", "wait_until_lag_is_zero",
 ]  # fmt: skip
 
 _HOME = {
@@ -26,6 +27,7 @@ _HOME = {
     "MakeCluster": "quorumlog.testing.clusters",
     "FreshTopic": "quorumlog.testing.topics",
     "MakeTopic": "quorumlog.testing.topics",
+    "checksum_of": "quorumlog.chaos.history",
     "wait_for_leaders": "quorumlog.testing.waits",
     "wait_until_lag_is_zero": "quorumlog.testing.waits",
 }

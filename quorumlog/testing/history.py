@@ -57,8 +57,12 @@ class RecordedOperation:
         else:
             self._end("info", self._meant, reason)
 
-    def ok(self, records: object = (), *, offset: int | None = None) -> None:
+    def ok(
+        self, records: object = (), *, offset: int | None = None, checksum: int | None = None
+    ) -> None:
         """Record its success: the `offset` of a send, or the records of a poll.
+
+        `checksum`: of a send, if `History.send` had none.
 
         Records are the result of a poll of quorumlog, aiokafka, kafka-python or confluent-kafka, or
         tuples of key, offset and value.
@@ -66,7 +70,9 @@ class RecordedOperation:
         if self._f == "send":
             if offset is None or offset < 0:
                 raise ValueError(f"ok(offset={offset}): the acknowledged offset is expected")
-            self._end("ok", [message._replace(offset=offset) for message in self._meant])
+            [sent] = self._meant
+            known = sent.checksum if checksum is None else checksum
+            self._end("ok", [sent._replace(offset=offset, checksum=known)])
         else:
             self._end("ok", self._history.messages_of(records))
 
@@ -129,11 +135,12 @@ class History:
         self._trial.record = None
         self._writer.close()
 
-    def send(self, key: object, value: object) -> RecordedOperation:
+    def send(self, key: object, value: object, *, checksum: int = 0) -> RecordedOperation:
         """Return a block in which one record is sent: `with history.send(key, 7) as op: ...`.
 
         key: the topic-partition, such as `orders-0`. value: unique per key; a retry belongs into
-        the same block. Raises ValueError.
+        the same block. checksum: `checksum_of` the record's key, headers and timestamp, with which
+        every read of the value is compared; 0: none. Raises ValueError.
         """
         name = key_of(key)
         with self._lock:
@@ -144,7 +151,8 @@ class History:
                     " of one send belong into one block"
                 )
             self._sent.add((name, number))
-        return RecordedOperation(self, "send", None, [Message(name, UNKNOWN_OFFSET, number)])
+        meant = Message(name, UNKNOWN_OFFSET, number, checksum=checksum)
+        return RecordedOperation(self, "send", None, [meant])
 
     def poll(self, *, client: Hashable = None) -> RecordedOperation:
         """Return a block in which a client polls: `with history.poll() as op: op.ok(records)`."""
@@ -241,7 +249,9 @@ class History:
         """Return records as messages of the history."""
         with self._lock:
             return [
-                Message(read.key, read.offset, self._values.number(read.value))
+                Message(
+                    read.key, read.offset, self._values.number(read.value), checksum=read.checksum
+                )
                 for read in read_records(records, self.value_of)
             ]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CHAOS: Final = "chaos"
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
 _DEFAULT_S: Final = 10.0
-_PARTITIONS: Final = 3
+_PARTITIONS: Final = 4
 _ANY: Final = "any"
 
 
@@ -30,7 +30,7 @@ class ChaosMark:
     """The arguments of a test's marks: options of `chaos run` or `simulate nodes`.
 
     simulated: whole nodes in one process, under virtual time. seed: None: the plugin chooses.
-    faults: None: the seed chooses, in simulation only. partitions: 0 is 3, or 2 in simulation.
+    faults: None: the seed chooses, in simulation only. partitions: 0 is 4, or 2 in simulation.
     """
 
     workload: str = "append_read"

@@ -3,8 +3,10 @@
 Each delegates to the client that it wraps, and refuses calls that the history could not record.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from quorumlog.chaos.history import checksum_of
 from quorumlog.client import Consumer, Producer, RecordMetadata
 from quorumlog.client.sync import SyncConsumer, SyncProducer
 
@@ -36,6 +38,16 @@ class _RecordedProducer(_RecordedClient):
         return self._history.send(f"{topic}-{partition or 0}", value)
 
 
+def _checksum(
+    metadata: RecordMetadata,
+    key: bytes | None = None,
+    headers: Iterable[tuple[str, bytes | None]] = (),
+    **_: object,
+) -> int:
+    """Return the checksum of a record that was sent; `metadata` has its timestamp."""
+    return checksum_of(key, headers, metadata.timestamp_ms)
+
+
 class RecordedProducer(_RecordedProducer):
     """A Producer that sends by `send_and_wait`."""
 
@@ -47,7 +59,7 @@ class RecordedProducer(_RecordedProducer):
             metadata: RecordMetadata = await self._client.send_and_wait(
                 topic, value, *args, partition=partition or 0, **options
             )
-            operation.ok(offset=metadata.offset)
+            operation.ok(offset=metadata.offset, checksum=_checksum(metadata, *args, **options))
         return metadata
 
 
@@ -62,7 +74,7 @@ class RecordedSyncProducer(_RecordedProducer):
             metadata: RecordMetadata = self._client.send_and_wait(
                 topic, value, *args, partition=partition or 0, **options
             )
-            operation.ok(offset=metadata.offset)
+            operation.ok(offset=metadata.offset, checksum=_checksum(metadata, *args, **options))
         return metadata
 
 

@@ -7,16 +7,19 @@ numbers that users choose.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from quorumlog.chaos.history import checksum_of
+
 _FIRST_DRAWN: Final = 1 << 53
 _DIGITS_MAX: Final = 15  # numbers of so many digits are below _FIRST_DRAWN
 
 
 class ReadRecord(NamedTuple):
-    """A record that a client has read. `key`: the topic-partition."""
+    """A record that a client has read. `key`: the topic-partition; `checksum`: 0 if unknown."""
 
     key: str
     offset: int
     value: object
+    checksum: int = 0
 
 
 class RecordedValues:
@@ -79,7 +82,33 @@ def read_records(
         offset, raw = _field(record, "offset"), _field(record, "value")
         if not isinstance(offset, int):
             raise TypeError(f"{record!r} is no record: it has no offset")
-        yield ReadRecord(key_of(record), offset, raw if value_of is None else value_of(raw))
+        value = raw if value_of is None else value_of(raw)
+        yield ReadRecord(key_of(record), offset, value, _checksum(record))
+
+
+def _checksum(record: object) -> int:
+    """Return the checksum of a record's parts; 0 if a client has decoded or left out any of them.
+
+    A timestamp is `timestamp_ms`, or `timestamp`, alone or after its type (confluent-kafka).
+    """
+    key, headers = _field(record, "key"), _field(record, "headers") or ()
+    has_ms = hasattr(record, "timestamp_ms")
+    time_ms = _field(record, "timestamp_ms" if has_ms else "timestamp")
+    if isinstance(time_ms, tuple):
+        time_ms = time_ms[-1]
+    if not isinstance(time_ms, int) or not isinstance(key, bytes | None):
+        return 0
+    if not isinstance(headers, list | tuple) or not all(map(_is_header, headers)):
+        return 0
+    return checksum_of(key, headers, time_ms)
+
+
+def _is_header(header: object) -> bool:
+    match header:
+        case (str(), bytes() | None):
+            return True
+        case _:
+            return False
 
 
 def _flat(records: object) -> Iterator[object]:

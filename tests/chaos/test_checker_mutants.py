@@ -40,6 +40,10 @@ def polled_in_txn(key: str, value: int) -> Message:
     return Message(key, 0, value, f="poll")
 
 
+def with_checksum(checksum: int) -> list[Any]:
+    return [("x-0", 0, 1, "", "", checksum)]
+
+
 ALONE: dict[str, Callable[[], History]] = {
     "phantom": NAMED["a value that nobody sent"],
     "G1a": NAMED["a send that failed appears"],
@@ -59,6 +63,12 @@ ALONE: dict[str, Callable[[], History]] = {
         History().sent(1).send(2, process=5, outcome="info").poll((0, 1)).poll((0, 2), process=2)
     ),
     "duplicate": lambda: History().sent(1).poll((0, 1)).poll((1, 1), process=2),
+    "altered-record": lambda: (
+        History()
+        .op(0, "send", with_checksum(5))
+        .op(1, "poll", with_checksum(6))
+        .final((0, 1), end=1)
+    ),
     "lost-write": lambda: History().send(1).send(2, 0).poll((0, 2)).final((0, 2), end=1),
     "vanished-write": NAMED["a value without an offset was seen nowhere else"],
     "G1b": lambda: _asked_at(5).final((0, 1), end=1),

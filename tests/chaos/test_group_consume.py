@@ -1,6 +1,6 @@
 """The workload group_consume: what it writes, and which broken coordinators its check finds."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from quorumlog.chaos.history.operations_table import table_of
 from quorumlog.chaos.workloads.consumer_group_consume import ConsumerGroupConsume
 from quorumlog.chaos.workloads.group_consume import GroupConsume
 from tests.support.chaos.carried_out import carried_out
+from tests.support.chaos.group_histories import Group
 from tests.support.chaos.group_in_memory import GroupInMemory
-from tests.support.chaos.hand_made_histories import History, rows_of
+from tests.support.chaos.hand_made_histories import History, found, rows_of
 
 SENDS = 150
 
@@ -188,6 +189,40 @@ def test_a_member_that_was_there_before_does_not_take_the_place_of_one_that_is_g
     verdict = check_history(table_of(rows_of(history.ops)), "group_log")
     assert verdict.valid is False, verdict.as_json()
     assert [result.name for result in verdict.results] == ["split-ownership"]
+
+
+@pytest.mark.parametrize(
+    ("generations", "anomalies"),
+    [
+        ((17, -1, 1), []),
+        ((17, -1, 2, -1, 1), []),
+        ((-1, 17, 1), []),
+        ((17, 1), ["generation-went-back", "zombie-commit"]),
+        ((17, 1, -1), ["generation-went-back", "zombie-commit"]),
+    ],
+)
+def test_generations_begin_anew_after_the_consumer_protocol(
+    generations: Sequence[int], anomalies: Sequence[str]
+) -> None:
+    """A classic group that replaces an empty consumer group has a first generation (KIP-848)."""
+    group = Group().sent(1)
+    for process, generation in enumerate(generations, start=4):
+        group.member(process, generation).deliver((0, 1)).commit(0)
+    group.commit(1)
+    verdict = check_history(group.final((0, 1), end=1).table(), "group_log")
+    assert found(verdict) == anomalies, verdict.as_json()
+
+
+@pytest.mark.parametrize("is_consumer", [True, False])
+def test_a_member_that_was_assigned_nothing_may_have_changed_the_protocol(
+    is_consumer: bool,
+) -> None:
+    """It leaves before its first assignment, and its empty group is replaced."""
+    group = Group().sent(1).member(4, 17).deliver((0, 1)).commit(0)
+    group.member(5, -1 if is_consumer else 18).member(6, 1).deliver((0, 1)).commit(1)
+    verdict = check_history(group.final((0, 1), end=1).table(), "group_log")
+    anomalies = ["generation-went-back", "zombie-commit"]
+    assert found(verdict) == ([] if is_consumer else anomalies), verdict.as_json()
 
 
 @pytest.mark.jumping_time

@@ -487,6 +487,24 @@ def test_what_is_wrong_at_a_border_is_found_and_by_one_condition_alone(
     assert proved(key, [0, 6], facts) is not None
 
 
+@pytest.mark.parametrize("sent_with_offset", [True, False])
+def test_a_range_finds_a_record_that_was_altered(sent_with_offset: bool) -> None:
+    def summed(row: Row, checksum: int, *, has_offset: bool = True) -> Any:
+        return row[0], row[1] if has_offset else -1, row[2], "", "", checksum
+
+    ops = ideal()
+    for op in ops:
+        if op.f == "send":
+            op.outcome = "ok" if sent_with_offset else "info"
+            op.messages = [summed(row, 5, has_offset=sent_with_offset) for row in op.messages]
+        elif "poll" in op.f:
+            op.messages = [summed(row, 6 if row[1] == 7 else 5) for row in op.messages]
+    [key] = keys_of(ops)
+    assert "altered-record" in {one.name for one in check(key, Facts()).results}
+    for start in range(1, 12):
+        assert proved(key, [0, start], Facts()) is None
+
+
 @pytest.mark.parametrize("start", range(1, 12))
 def test_wherever_a_range_begins_what_is_wrong_is_never_called_clean(start: int) -> None:
     for plant in FOUND_BY:

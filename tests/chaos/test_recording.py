@@ -233,7 +233,7 @@ class LateClient(Client):
         self._log = log
 
     async def send(
-        self, topic: str, partition: int, value: bytes, **options: object
+        self, topic: str, partition: int, value: bytes, **options: Any
     ) -> asyncio.Future[int]:
         self._log.before_send()
         return await super().send(topic, partition, value, **options)

@@ -28,6 +28,7 @@ from quorumlog.chaos.history.parquet import write_operations
 from quorumlog.chaos.history.schema import facts_of
 from quorumlog.chaos.verify import verify_history
 from quorumlog.chaos.workloads.registry import find_workload
+from tests.chaos.test_log_view import another_record_was_delivered
 from tests.chaos.test_published_histories import VECTORS, read
 from tests.support.chaos.hand_made_histories import History, rows_of
 from tests.support.chaos.joined_histories import apart, same
@@ -218,6 +219,14 @@ def test_a_file_that_spark_reads_gives_the_same_verdict(session: Any, tmp_path: 
 def test_a_model_gets_the_same_verdict(name: str, model: str) -> None:
     local = check_history(read_history(HISTORIES / name), model).as_json()
     assert check_on_spark(HistorySource(HISTORIES / name), model=model).as_json() == local
+
+
+def test_a_history_of_a_group_is_judged_by_the_rules_of_the_log_too(tmp_path: Path) -> None:
+    table = another_record_was_delivered().table()
+    pq.write_table(table, tmp_path / "history.parquet", row_group_size=3)
+    on_spark = check_on_spark(HistorySource(tmp_path / "history.parquet"), model="group_log")
+    assert on_spark.valid is False
+    same(on_spark, check_history(table, "group_log"))
 
 
 def test_a_history_that_does_not_fit_the_model_is_the_same_error() -> None:

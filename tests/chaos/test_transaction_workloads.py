@@ -3,6 +3,7 @@
 The broker is a model that knows no rule of the checkers: `transactions_in_memory`.
 """
 
+import inspect
 import json
 import pickle
 import random
@@ -19,7 +20,12 @@ from quorumlog.chaos.checkers.checker import facts_of
 from quorumlog.chaos.checkers.kafka_log import CHECKER
 from quorumlog.chaos.history import HistoryError, Message, read_history
 from quorumlog.chaos.history.operations_table import table_of
-from tests.support.chaos.hand_made_histories import History, rows_of
+from quorumlog.chaos.run.run_settings import RunSettings
+from quorumlog.chaos.workloads.consume_transform_produce import workers_of
+from quorumlog.chaos.workloads.registry import find_workload
+from quorumlog.cli.chaos_commands import run_command
+from tests.support.chaos.hand_made_histories import STEP_NS, History, rows_of
+from tests.support.chaos.joined_histories import same
 from tests.support.chaos.runs import checked_in_runs
 from tests.support.chaos.transaction_runs import WORKLOADS, judged
 from tests.support.chaos.transactions_in_memory import FAULTS
@@ -38,8 +44,10 @@ SHOWN = {
     ("txn_append", "abort_commits"): {"G1a"},
     ("txn_append", "late_commit"): {"G1a"},
     ("txn_append", "retry_appends_twice"): {"duplicate"},
+    ("txn_append", "alters_records"): {"altered-record"},
     ("txn_append", "forgets_records"): {"lost-write", "vanished-write"},
     ("consume_transform_produce", "shows_aborted"): {"G1a"},
+    ("consume_transform_produce", "alters_records"): {"altered-record"},
     ("consume_transform_produce", "shows_open"): {"G1a", "G1b"},
     ("consume_transform_produce", "half_committed"): {"lost-write"},
     ("consume_transform_produce", "commit_ignored"): {"consumed-twice", "offset-lost"},
@@ -47,6 +55,7 @@ SHOWN = {
     ("consume_transform_produce", "zombies_accepted"): {"consumed-twice"},
     ("consume_transform_produce", "offsets_outside"): {"unconsumed", "offset-ahead"},
     ("consume_transform_produce", "offsets_dropped"): {"consumed-twice", "offset-lost"},
+    ("consume_transform_produce", "last_offset_dropped"): {"consumed-twice", "offset-lost"},
     ("txn_transfer", "shows_aborted"): {"wrong-total"},
     ("txn_transfer", "half_committed"): {"wrong-total"},
     ("txn_transfer", "half_aborted"): {"wrong-total"},
@@ -80,6 +89,23 @@ def test_a_run_has_all_that_makes_transactions_hard(tmp_path: Path) -> None:
         micros |= {micro["f"] for row in rows if row["f"] == "txn" for micro in row["micro"]}
     assert said >= {"ABORTED", "CRASHED", "PRODUCER_FENCED", "REQUEST_TIMED_OUT"}
     assert micros == {"send", "poll", "offsets", "commit"}
+
+
+@pytest.mark.parametrize("inputs", range(2, 8))
+def test_a_worker_has_several_inputs_by_default(inputs: int) -> None:
+    """So a transaction commits offsets of several partitions, where there are several."""
+    workers = find_workload("consume_transform_produce").options().workers
+    lanes = workers_of(workers, inputs)
+    assert max(len(range(inputs)[lane :: len(lanes)]) for lane in lanes) > 1
+    assert len(lanes) > 1 or inputs == 2
+
+
+def test_a_run_has_more_partitions_than_nodes_by_default() -> None:
+    """So a leader, its sessions, and a member of a group have two."""
+    settings = RunSettings(out=Path("runs"))
+    assert settings.partitions > len(settings.shape.roles)
+    assert settings.partitions > find_workload("group_consume").options().consumers
+    assert inspect.signature(run_command).parameters["partitions"].default == settings.partitions
 
 
 @pytest.mark.parametrize(("workload", "fault"), SHOWN)
@@ -193,6 +219,88 @@ def test_a_transaction_of_which_anything_was_polled_is_whole(tmp_path: Path) -> 
     assert names(check_history(told(tmp_path, crashed, later, past))) == set()
     below = (2, "ok", [POLL], [polled(y=[])])
     assert "lost-write" not in names(check_history(told(tmp_path, crashed, later, below, proof)))
+
+
+@pytest.mark.parametrize(("answered_ms", "is_early"), [(4, True), (5, False), (6, False)])
+def test_an_offset_is_shown_after_its_commit_was_requested(
+    answered_ms: int, is_early: bool
+) -> None:
+    """A pending offset is not the group's (KIP-98, KIP-447)."""
+    offsets = Message("x-0", 3, 0, f="offsets")
+    commit = Message("", -1, 5 * STEP_NS, f="commit")
+    polled = [Message("x-0", at, at, f="poll") for at in range(3)]
+    history = History().sent(0, 1, 2)
+    start = history.now_ns
+    at = (start, start + 9 * STEP_NS)
+    history.op(5, "assign", [("x-0", -1, 0)], at=(start - 2, start - 1))
+    history.txn(5, *polled, offsets, commit._replace(value=start + commit.value), at=at)
+    answered = start + answered_ms * STEP_NS
+    history.op(9, "committed", [("x-0", 3, 0)], at=(start + STEP_NS, answered))
+    table = history.poll((0, 0), (1, 1), (2, 2)).final((0, 0), (1, 1), (2, 2), end=3).table()
+    verdict = check_history(table)
+    assert names(verdict) == ({"offset-ahead"} if is_early else set()), verdict.as_json()
+    for seed in range(4):
+        same(checked_in_runs(table, CHECKER, random.Random(seed)), verdict)
+    if is_early:
+        [witness] = verdict.results[0].witnesses
+        assert witness["note"] == "the transaction with this offset had not requested its commit"
+        assert [op["f"] for op in witness["ops"]] == ["committed", "txn"]
+
+
+def in_doubt(
+    process: int, key: str, value: int, **read: Sequence[tuple[int, int]]
+) -> tuple[int, str, Micros, Micros]:
+    """Return a transaction of unknown outcome that sent a value at offset 0, and polled `read`."""
+    return process, "info", [sends(key, value), POLL], [sends(key, value), polled(**read)]
+
+
+UNSETTLED: dict[str, tuple[list[tuple[int, str, Micros, Micros]], set[str]]] = {
+    "each read what the other had not committed": (
+        [
+            (0, "ok", [sends("x", 1), POLL], [sent("x", 0, 1), polled(y=[(0, 2)])]),
+            in_doubt(1, "y", 2, x=[(0, 1)]),
+        ],
+        {"G1c"},
+    ),
+    "a circle of two that are known by a third": (
+        [
+            in_doubt(0, "x", 1, y=[(0, 2)]),
+            in_doubt(1, "y", 2, x=[(0, 1)]),
+            (2, "ok", [POLL], [polled(x=[(0, 1)])]),
+        ],
+        {"G1c"},
+    ),
+    "a circle of two whose records nobody else polled": (
+        [in_doubt(0, "x", 1, y=[(0, 2)]), in_doubt(1, "y", 2, x=[(0, 1)])],
+        set(),
+    ),
+    "it polled an aborted record": (
+        [
+            (0, "fail", [sends("x", 1), POLL], [sends("x", 1), POLL]),
+            in_doubt(1, "y", 2, x=[(0, 1)]),
+            (2, "ok", [POLL], [polled(y=[(0, 2)])]),
+        ],
+        {"G1a"},
+    ),
+    "it polled its own record": (
+        [in_doubt(1, "y", 2, y=[(0, 2)]), (2, "ok", [POLL], [polled(y=[(0, 2)])])],
+        {"precommitted-read"},
+    ),
+    "it polled its own record, and nobody else did": ([in_doubt(1, "y", 2, y=[(0, 2)])], set()),
+}
+
+
+@pytest.mark.parametrize("name", UNSETTLED)
+def test_polls_of_a_transaction_that_is_known_to_be_committed_prove(
+    name: str, tmp_path: Path
+) -> None:
+    operations, anomalies = UNSETTLED[name]
+    table = told(tmp_path, *operations)
+    verdict = check_history(table)
+    assert wrong(verdict) & {"G1a", "G1c", "precommitted-read"} == anomalies, verdict.as_json()
+    assert verdict.valid is False or not anomalies
+    for seed in range(4):
+        same(checked_in_runs(table, CHECKER, random.Random(seed)), verdict)
 
 
 def test_what_an_aborted_transaction_sent_is_never_polled(tmp_path: Path) -> None:

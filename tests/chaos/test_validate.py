@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 def rows() -> list[Row]:
     """Return four operations: a send, a poll beside it, a fault, and a send that never ended."""
-    micro = {"f": "send", "key": "x-0", "offset": 0, "value": 1, "text": ""}
+    micro = {"f": "send", "key": "x-0", "offset": 0, "value": 1, "text": "", "checksum": 0}
     common = {"error": "", "node": "", "details": ""}
     return [
         {"index": n, "process": process, "f": f, "type": type_, "micro": [micro], **common, **times}

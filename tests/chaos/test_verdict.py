@@ -176,7 +176,7 @@ class Lives:
     def send(self, key: str, *offsets: int, outcome: str = "ok") -> list[Message]:
         sent = []
         for offset in offsets:
-            sent.append(Message(key, offset, self._next_value))
+            sent.append(Message(key, offset, self._next_value, checksum=7))
             self._next_value += 1
             known = sent[-1:] if outcome == "ok" else [sent[-1]._replace(offset=-1)]
             self._both(SENDER, "send", known, outcome)
@@ -239,6 +239,19 @@ def test_two_records_at_one_offset_are_in_two_topics(tmp_path: Path) -> None:
     verdict = verify_history(tmp_path, engine="local", model=WORKLOAD.model)
     assert [result.name for result in verdict.results] == ["elsewhere"]
     assert verdict.valid is True
+
+
+def test_a_record_that_was_altered_is_found(tmp_path: Path) -> None:
+    with HistoryWriter(tmp_path, meta={"model": WORKLOAD.model}) as history:
+        lives = Lives(history)
+        lives.recreate()
+        first, second = lives.send(NEW, 0, 1)
+        lives.poll([first, second._replace(checksum=0)], "alone", "classic")
+        lives.poll([first, second._replace(checksum=8)], "consumer")
+    verdict = verify_history(tmp_path, engine="local", model=WORKLOAD.model)
+    assert [result.name for result in verdict.results] == ["altered-record"]
+    assert verdict.results[0].count == 1
+    assert verdict.valid is False
 
 
 def test_a_topic_that_was_never_created_again_proves_nothing(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from quorumlog.chaos.checkers.verdict import (
     merge,
     worst,
 )
-from quorumlog.chaos.history.schema import CUT_OFF, DENSE, ENDED, FINAL_READS
+from quorumlog.chaos.history.schema import CUT_OFF, DENSE, ENDED, FINAL_READS, WORKLOAD
 
 SHARED: Final = -1  # position of an entry that every range receives: see Ranges
 APART: Final = -2  # position of an entry that no range receives
@@ -46,12 +46,14 @@ class Facts:
     cut_off: the last line of the file is incomplete.
     ended: the end row is present, or the format has none.
     dense: the workload leaves no offset unused (no transactions, no compaction).
+    workload: its name in the history's header; "" without one.
     """
 
     final_reads_marked: bool = True
     cut_off: bool = False
     ended: bool = True
     dense: bool = False
+    workload: str = ""
 
 
 def facts_of(metadata: Mapping[bytes, bytes] | None) -> Facts:
@@ -62,6 +64,7 @@ def facts_of(metadata: Mapping[bytes, bytes] | None) -> Facts:
         cut_off=CUT_OFF in known,
         ended=ENDED in known,
         dense=DENSE in known,
+        workload=known.get(WORKLOAD, b"").decode(),
     )
 
 

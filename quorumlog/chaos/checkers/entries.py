@@ -25,7 +25,7 @@ FINAL_END: Final = 3  # offset: the log end offset that a final reader reached
 COUNT: Final = 4  # key: the name of a count; value: the number. No message
 READER: Final = 5  # the life of a reader in a key: see reader_lives. No message
 ERROR: Final = 6  # key: the code of an error that proves a loss. No message
-ASKED: Final = 7  # invoked_ns: when the commit of the transaction that sent `value` was requested
+ASKED: Final = 7  # invoked_ns: when the commit of the transaction with this micro was requested
 OFFSETS: Final = 8  # offset: committed in a transaction for a group in this key. No message
 COMMITTED: Final = 9  # offset: a group's committed offset in this key, from a response. No message
 
@@ -48,7 +48,8 @@ class Entries:
     """Columns of equal length.
 
     `key` is an index into `keys`, which is sorted. `op` and `completion` are the event numbers of
-    the operation's invocation and completion (-1: no completion). `ordinal` is the message's index
+    the operation's invocation and completion (-1: no completion). `checksum`: of a message's key,
+    headers and timestamp; 0: none. `ordinal` is the message's index
     in its operation. `segment` grows whenever the process's position in this key may have been
     changed by anything but a poll with a certain outcome.
     """
@@ -60,6 +61,7 @@ class Entries:
     flags: Kinds
     offset: Ints
     value: Ints
+    checksum: Ints
     op: Ints
     completion: Ints
     process: Ints
@@ -97,6 +99,29 @@ ENTRY_SCHEMA: Final = pa.schema(
     [("key", pa.string()), *((one.name, _ARROW_TYPES[one.type]) for one in fields(Entries)[2:])]
 )
 """The columns as a table: `key` as text in place of `keys` and codes, the others unchanged."""
+
+
+_ORDINAL_BITS: Final = 24
+
+
+def asked_ns(asked: Entries, of: Entries, rows: Ints) -> Ints:
+    """Return when the commit of the transaction at each of `rows` of `of` was requested, in ns.
+
+    -1: it was not recorded. `asked`: entries of kind `ASKED`.
+    """
+    if not len(asked):
+        return np.full(len(rows), -1)
+    moments = _moments(asked)
+    by_moment = np.argsort(moments, kind="stable")
+    moments, told_ns = moments[by_moment], asked.invoked_ns[by_moment]
+    wanted = _moments(of)[rows]
+    at = np.minimum(np.searchsorted(moments, wanted), len(moments) - 1)
+    return np.where(moments[at] == wanted, told_ns[at], -1)
+
+
+def _moments(entries: Entries) -> Ints:
+    moments: Ints = (entries.op << _ORDINAL_BITS) | entries.ordinal
+    return moments
 
 
 def sorted_codes(texts: pa.ChunkedArray | pa.Array) -> tuple[tuple[str, ...], Codes]:

@@ -7,8 +7,9 @@ unknown outcome:
 
   - the steps of committed transactions do not overlap (consumed-twice), and leave no record out
     (unconsumed);
-  - a committed offset in a response is at most the highest offset that any transaction, unless
-    certainly aborted, tried to commit (offset-ahead), and at least every offset committed before
+  - a committed offset in a response is at most the highest offset of any transaction, unless
+    certainly aborted, that had requested its commit before the response (offset-ahead): the offset
+    of an open transaction is not shown (KIP-98); and at least every offset committed before
     the request (offset-lost): a transaction with a successful response is committed, and its group
     waits for it (KIP-447).
 
@@ -21,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from quorumlog.chaos.checkers.entries import (
+    ASKED,
     COMMITTED,
     FAIL,
     INFO,
@@ -29,6 +31,7 @@ from quorumlog.chaos.checkers.entries import (
     TXN_FLAG,
     Entries,
     Ints,
+    asked_ns,
 )
 from quorumlog.chaos.checkers.verdict import (
     WITNESSES_MAX,
@@ -39,7 +42,14 @@ from quorumlog.chaos.checkers.verdict import (
     first_examples,
 )
 from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowledged
-from quorumlog.chaos.checkers.witnesses import Told, Witness, first_entry, invalid, witness
+from quorumlog.chaos.checkers.witnesses import (
+    NO_ENTRY,
+    Told,
+    Witness,
+    first_entry,
+    invalid,
+    witness,
+)
 from quorumlog.chaos.history.model import UNKNOWN_OFFSET
 
 STEPS: Final = "steps"  # see Step
@@ -112,16 +122,23 @@ def _inputs(order: VersionOrder, offsets: Entries) -> list[list[Any]]:
 def _ahead(notes: Entries, answers: Ints) -> CheckResult:
     """Find responses above every offset that may have been committed when they were sent."""
     may_be = np.flatnonzero((notes.kind == OFFSETS) & (notes.outcome != FAIL))
-    highest = _highest_before(notes, may_be, notes.op, answers, notes.completion[answers])
+    requested_ns = notes.invoked_ns.copy()
+    known_ns = asked_ns(notes.take(np.flatnonzero(notes.kind == ASKED)), notes, may_be)
+    requested_ns[may_be] = np.maximum(requested_ns[may_be], known_ns)
+    highest = _highest_before(notes, may_be, requested_ns, answers, notes.completed_ns[answers] + 1)
     told = np.append(notes.offset, UNKNOWN_OFFSET)[highest]  # ABSENT takes the appended item
     wrong = answers[notes.offset[answers] > told]
 
     def tell(n: int) -> Told:
         answer = int(wrong[n])
         same = (notes.kind == OFFSETS) & (notes.offset == notes.offset[answer])
-        aborted = first_entry(same & (notes.key == notes.key[answer]) & (notes.outcome == FAIL))
+        same &= (notes.key == notes.key[answer]) & (notes.op < notes.completion[answer])
+        pending = first_entry(same & (notes.outcome != FAIL))
+        if pending != NO_ENTRY:
+            note = "the transaction with this offset had not requested its commit"
+            return note, [("answer", answer), ("transaction", pending)]
         note = "no transaction that may be committed has this offset"
-        return note, [("answer", answer), ("aborted", aborted)]
+        return note, [("answer", answer), ("aborted", first_entry(same))]
 
     return invalid(notes, "offset-ahead", wrong, tell)
 
@@ -144,7 +161,7 @@ def _lost(notes: Entries, answers: Ints) -> CheckResult:
 def _highest_before(notes: Entries, rows: Ints, moment: Ints, answers: Ints, until: Ints) -> Ints:
     """Return, for each of `answers`, the row of its key with the highest offset, or ABSENT.
 
-    `moment`: the event of each note; only rows with an event before the answer's `until` count.
+    `moment`: the event or the time of each note; only rows before the answer's `until` count.
     """
     found = np.full(len(answers), ABSENT)
     for key in np.unique(notes.key[answers]).tolist():

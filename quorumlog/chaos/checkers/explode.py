@@ -152,6 +152,7 @@ def _messages(rows: Rows, changes: Changes) -> Entries:
         flags=(np.where(is_read, flags, 0) | of_any_txn).astype(np.int8),
         offset=rows.offset[kept],
         value=rows.value[kept],
+        checksum=rows.checksum[kept],
         op=op,
         completion=rows.completed[row],
         process=process,
@@ -167,7 +168,7 @@ def _counts(tally: dict[str, int]) -> Entries:
     keys, key = sorted_codes(pa.array([*tally], pa.string()))
     zeros = np.zeros(len(tally), np.int64)
     columns: dict[str, Any] = dict.fromkeys(
-        ("offset", "op", "completion", "process", "invoked_ns", "completed_ns"), zeros
+        ("offset", "checksum", "op", "completion", "process", "invoked_ns", "completed_ns"), zeros
     )
     columns |= dict.fromkeys(("outcome", "flags"), zeros.astype(np.int8))
     columns |= dict.fromkeys(("ordinal", "segment"), zeros.astype(np.int32))
@@ -183,9 +184,10 @@ def _counts(tally: dict[str, int]) -> Entries:
 def _transaction_notes(rows: Rows) -> Entries:
     """Return the entries of all transactions and `committed` requests, besides their messages.
 
-    ASKED, for each send of a transaction that recorded when its commit was requested, with the
-    operation and the ordinal of the send; OFFSETS, for each offset of a group that a transaction
-    commits; COMMITTED, for each response with a committed offset of a group.
+    ASKED, for each send and each offset of a transaction that recorded when its commit was
+    requested, with the operation and the ordinal of the send or the offset; OFFSETS, for each
+    offset of a group that a transaction commits; COMMITTED, for each response with
+    a committed offset of a group.
     """
     lengths = rows.lengths()
     row = np.repeat(np.arange(len(rows)), lengths)
@@ -194,11 +196,11 @@ def _transaction_notes(rows: Rows) -> Entries:
     commits = np.flatnonzero(of_txn & (micro_fs == "commit"))
     asked_ns = np.full(len(rows) + 1, -1)
     asked_ns[row[commits]] = rows.value[commits]
-    sends = np.flatnonzero(of_txn & (micro_fs == "send") & (asked_ns[row] >= 0))
+    pending = np.flatnonzero(of_txn & np.isin(micro_fs, ["send", "offsets"]) & (asked_ns[row] >= 0))
     offsets = np.flatnonzero(of_txn & (micro_fs == "offsets"))
     answers = np.flatnonzero(rows.is_f("committed")[row] & (rows.outcome[row] == OK))
-    places = np.concatenate([sends, offsets, answers])
-    kind = np.repeat([ASKED, OFFSETS, COMMITTED], [len(sends), len(offsets), len(answers)])
+    places = np.concatenate([pending, offsets, answers])
+    kind = np.repeat([ASKED, OFFSETS, COMMITTED], [len(pending), len(offsets), len(answers)])
     of = row[places]
     ordinal: Ints = places - rows.starts[:-1][of]
     return Entries(
@@ -209,6 +211,7 @@ def _transaction_notes(rows: Rows) -> Entries:
         flags=np.zeros(len(places), np.int8),
         offset=rows.offset[places],
         value=rows.value[places],
+        checksum=np.zeros(len(places), np.int64),
         op=rows.invoked[of],
         completion=rows.completed[of],
         process=rows.process[of],

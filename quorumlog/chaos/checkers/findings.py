@@ -39,6 +39,7 @@ ENTRIES: Final = pa.schema(
         ("completed", pa.int64()),  # NEVER: it did not complete
         ("offset", pa.int64()),
         ("value", pa.int64()),
+        ("checksum", pa.int64()),  # of a record's key, headers and timestamp; 0: none
         ("extra", pa.int64()),  # defined by each checker
         ("invoked_ns", pa.int64()),
         ("completed_ns", pa.int64()),
@@ -64,6 +65,7 @@ class Row(NamedTuple):
     completed: int
     offset: int
     value: int
+    checksum: int
     extra: int
     invoked_ns: int
     completed_ns: int
@@ -97,6 +99,7 @@ def rows_of(
                 completed=ended,
                 offset=one["offset"],
                 value=one["value"],
+                checksum=one["checksum"],
                 extra=0,
                 invoked_ns=times[0],
                 completed_ns=times[1],

@@ -15,7 +15,10 @@ compaction). Sends and final reads define the log; members poll (`group_poll`), 
   resumed     the first record after `assigned` is at a committed offset, by the same bounds; the
               following records leave none out and do not go back.
   generations one member owns a key in a generation; generations do not go back; after a newer
-              generation was seen, a commit of an older one does not succeed.
+              generation was seen, a commit of an older one does not succeed. These rules hold until
+              a member joins by the consumer protocol (KIP-848), which has no generations: a classic
+              group that replaces an empty consumer group begins its generations anew, and clients
+              do not see when a group is replaced.
 
 An event of a rebalance lies between the end of the member's previous poll and the end of the poll
 that reports it. Sources: KIP-62, KIP-345, KIP-429; Kafka's consumer protocol.
@@ -29,6 +32,7 @@ import pyarrow as pa
 
 from quorumlog.chaos.checkers.explode import OPERATIONS
 from quorumlog.chaos.checkers.findings import (
+    NEVER,
     Findings,
     Greatest,
     Row,
@@ -80,7 +84,7 @@ _OPERATIONS: Final = OPERATIONS | {"join", "group_poll", "commit", "committed"}
 _POLLS: Final = frozenset({"group_poll", "join"})
 _KINDS: Final = frozenset(
     {"send", "final_poll", "final_end", "group_poll", "assigned", "revoked", "lost"}
-    | {"commit", "committed"}
+    | {"commit", "committed", "joined"}
 )
 _LIVED: Final = "lived"
 _BEYOND: Final = "acknowledged records that the group has not committed past"
@@ -139,6 +143,9 @@ class _Key:
         self._kept: Final = [one for one in self._commits if one.outcome == "ok"]
         self._answers: Final = [one for one in self._of("committed") if one.outcome == "ok"]
         self._assigned: Final = [one for one in self._of("assigned") if one.value >= 0]
+        self._classic_until: Final = min(
+            (one.invoked for one in self._of("joined")), default=NEVER
+        )  # the first join by the consumer protocol
         seen = [one for one in (*self._kept, *self._answers) if one.offset >= 0]
         self._committed: Final = Greatest(seen, event=_completed, rank=_offset)
         self._tried: Final = Greatest(self._commits, event=_invoked, rank=_offset)
@@ -226,6 +233,8 @@ class _Key:
         lives = {one.process: one for one in self._of(_LIVED)}
         owners: dict[int, Row] = {}
         for one in self._assigned:
+            if one.completed > self._classic_until:
+                continue
             owner = owners.setdefault(one.value, one)
             # A static member replaces one that has left (KIP-345); they never run together.
             if lives[owner.process].extra < lives[one.process].offset:
@@ -239,7 +248,9 @@ class _Key:
                 self._findings.add("generation-went-back", note, ("before", newer), ("after", one))
         for commit in self._kept:
             newer = self._newest.before(commit.invoked)
-            if newer is not None and newer.value > commit.value >= 0:
+            if commit.completed > self._classic_until or newer is None:
+                continue
+            if newer.value > commit.value >= 0:
                 note = f"generation {commit.value} after {newer.value}"
                 self._findings.add("zombie-commit", note, ("newer", newer), ("commit", commit))
 

@@ -68,6 +68,9 @@ ANOMALIES: Final = (
     Anomaly("inconsistent-offsets", "Clients saw two different values at one offset."),
     Anomaly("duplicate", "Clients saw one value at more than one offset."),
     Anomaly(
+        "altered-record", "A poll returned a value with another key, other headers or another time."
+    ),
+    Anomaly(
         "lost-write", "An acknowledged value is missing, although readers read past its offset."
     ),
     Anomaly("vanished-write", "A value was polled once, but is missing from the final reads."),

@@ -28,6 +28,7 @@ def log_anomalies(order: VersionOrder, finals: FinalReads, *, marked: bool) -> l
         _aborted_read(order),
         _inconsistent(order),
         _duplicate(order),
+        _altered(order),
         lost,
         _vanished(order, finals),
         _unseen(order, unseen, lost=lost.count),
@@ -89,6 +90,28 @@ def _duplicate(order: VersionOrder) -> CheckResult:
         return f"one value at offsets {low} and {high}", [("one", first), ("other", other)]
 
     return invalid(order.entries, "duplicate", primary, tell)
+
+
+def _altered(order: VersionOrder) -> CheckResult:
+    """Find values in ok polls whose checksum is not their send's; no checksum differs from none."""
+    entries, values = order.entries, order.values
+    sends = np.append(values.send_entry, ABSENT)[order.value_of]  # ABSENT takes the appended item
+    sent = np.append(entries.checksum, 0)[sends]
+    altered = order.is_poll & (entries.outcome == OK) & (entries.checksum != sent)
+    altered &= (entries.checksum != 0) & (sent != 0)
+    altered &= ~np.append(values.resent, True)[order.value_of]
+    polls = earliest(order.value_of, altered, len(values.key))
+    polls = polls[polls != ABSENT]
+
+    def tell(n: int) -> Told:
+        poll = int(polls[n])
+        found, meant = int(entries.checksum[poll]), int(sent[poll])
+        note = (
+            f"sent with the checksum {meant} of its key, headers and timestamp, read with {found}"
+        )
+        return note, [("sent", int(sends[poll])), ("read", poll)]
+
+    return invalid(entries, "altered-record", polls, tell)
 
 
 def _lost(order: VersionOrder, finals: FinalReads, *, marked: bool) -> CheckResult:

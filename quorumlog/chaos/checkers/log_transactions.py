@@ -5,7 +5,7 @@ A transaction spans keys. Each key yields its part, and `join_keys` joins the pa
     records in a circle, one of them saw an uncommitted record (Adya's G1c, with write-read edges
     alone: Kafka does not isolate writes);
   - if any record of a transaction of unknown outcome was polled, the transaction was committed, and
-    none of its records may be missing;
+    none of its records may be missing; its own polls then prove as much as those of any other;
   - transactions overwrite each other in a circle (G0): legal, as Kafka does not isolate writes;
   - the transactions of a group consume each record exactly once: see `exactly_once`.
 
@@ -29,6 +29,7 @@ from quorumlog.chaos.checkers.entries import (
     Entries,
     Flags,
     Ints,
+    asked_ns,
 )
 from quorumlog.chaos.checkers.exactly_once import INPUTS, STEPS, join_steps, offset_anomalies
 from quorumlog.chaos.checkers.final_reads import FinalReads, is_from_start
@@ -36,11 +37,19 @@ from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, CheckResult, Partial
 from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, earliest
 from quorumlog.chaos.checkers.witnesses import Told, Witness, invalid, witness
 
-_READ_FROM: Final = "read from"  # [the sender's event, the reader's event, a witness of both]
+_READ_FROM: Final = "read from"  # [the sender's event, the reader's event, a witness, OK or INFO]
+_UNSETTLED: Final = "unsettled"  # [event of a reader of unknown outcome, an anomaly, a witness]
 _WROTE: Final = "wrote before"  # [event, event of the next record's transaction, key, place]
 _UNREAD: Final = "unread"  # event of a transaction of unknown outcome, missing in a final read
 _COMMITTED: Final = "committed"  # event of a transaction of unknown outcome, seen committed
 _MISSING: Final = "missing"  # [its event, a witness]: one of its records that readers got past
+
+
+_OWN_READ: Final = "precommitted-read"
+_NOTES: Final = {
+    "G1a": "polled by a transaction that is committed, as its record was polled",
+    _OWN_READ: "a transaction polled its own record before its commit",
+}
 
 
 def of_transactions(
@@ -61,37 +70,60 @@ def of_transactions(
     found += _early_reads(order, notes.take(np.flatnonzero(notes.kind == ASKED)))
     if not in_txn.any():
         return found
-    polls = np.flatnonzero(order.is_poll & (entries.outcome == OK))
+    in_doubt = in_txn & (entries.outcome == INFO)
+    polls = np.flatnonzero(order.is_poll & ((entries.outcome == OK) | in_doubt))
     sends = values.send_entry[order.value_of[polls]]
     known = (sends != ABSENT) & ~values.resent[order.value_of[polls]]
     polls, sends = polls[known], sends[known]
-    by_txn = in_txn[sends] & (entries.outcome[sends] != FAIL)
+    aborted = entries.outcome[sends] == FAIL
+    by_txn, is_sure = in_txn[sends] & ~aborted, ~in_doubt[polls]
     own = entries.op[sends] == entries.op[polls]
     both = by_txn & in_txn[polls] & ~own
     across[_READ_FROM] = [*_read_from(order, sends[both], polls[both])]
-    seen = by_txn & (entries.outcome[sends] == INFO)
+    seen = by_txn & (entries.outcome[sends] == INFO) & is_sure
     across[_COMMITTED] = np.unique(entries.op[sends[seen]]).tolist()
+    across[_UNSETTLED] = [
+        *_unsettled(order, "G1a", sends[aborted & ~is_sure], polls[aborted & ~is_sure]),
+        *_unsettled(order, _OWN_READ, sends[own & ~is_sure], polls[own & ~is_sure]),
+    ]
     across[_MISSING] = [*_missing(order, in_txn, marked=marked)]
     across[_WROTE] = _wrote_before(order, in_txn)
     across[_UNREAD] = _unread(order, finals, in_txn)
-    return [*found, *_precommitted(order, sends[own], polls[own])]
+    return [*found, *_precommitted(order, sends[own & is_sure], polls[own & is_sure])]
 
 
 def join_keys(partials: Sequence[Partial]) -> Partial:
     """Return the anomalies that the parts of transactions in all keys prove together."""
     joined = Partial()
-    kinds = (_READ_FROM, _COMMITTED, _MISSING, _WROTE, _UNREAD, STEPS, INPUTS)
+    kinds = (_READ_FROM, _COMMITTED, _UNSETTLED, _MISSING, _WROTE, _UNREAD, STEPS, INPUTS)
     across = {kind: _all(partials, kind) for kind in kinds}
-    committed = frozenset(across[_COMMITTED])
+    committed = _committed(across[_COMMITTED], across[_READ_FROM])
+    for name in ("G1a", _OWN_READ):
+        proofs = [one for op, kind, one in across[_UNSETTLED] if kind == name and op in committed]
+        joined.results += _result(name, proofs)
     lost = [proof for transaction, proof in across[_MISSING] if transaction in committed]
     joined.results += _result("lost-write", lost)
-    joined.results += _result("G1c", _circles(across[_READ_FROM]))
+    sure = [edge for edge in across[_READ_FROM] if edge[3] == OK or edge[1] in committed]
+    joined.results += _result("G1c", _circles(sure))
     joined.results += _result("G0", _write_circles(across[_WROTE]), Severity.ALLOWED)
     aborted = frozenset(across[_UNREAD]) - committed
     steps = join_steps(across[STEPS], across[INPUTS], committed=committed, aborted=aborted)
     joined.results += steps.results
     joined.gaps |= steps.gaps
     return joined
+
+
+def _committed(seen: Sequence[int], read_from: Sequence[Sequence[Any]]) -> frozenset[int]:
+    """Return the transactions whose records were polled: by `seen`, or by one of these in turn."""
+    senders: dict[int, list[int]] = {}
+    for sender, reader, *_ in read_from:
+        senders.setdefault(reader, []).append(sender)
+    found, left = set(seen), [*seen]
+    while left:
+        new = [sender for sender in senders.get(left.pop(), ()) if sender not in found]
+        found.update(new)
+        left += new
+    return frozenset(found)
 
 
 def _all(partials: Sequence[Partial], kind: str) -> list[Any]:
@@ -111,10 +143,16 @@ def _precommitted(order: VersionOrder, sends: Ints, polls: Ints) -> list[CheckRe
         return []
 
     def tell(n: int) -> Told:
-        note = "a transaction polled its own record before its commit"
-        return note, [("sent", int(sends[n])), ("polled", int(polls[n]))]
+        return _NOTES[_OWN_READ], [("sent", int(sends[n])), ("polled", int(polls[n]))]
 
-    return [invalid(order.entries, "precommitted-read", sends, tell)]
+    return [invalid(order.entries, _OWN_READ, sends, tell)]
+
+
+def _unsettled(order: VersionOrder, name: str, sends: Ints, polls: Ints) -> Iterator[list[Any]]:
+    """Yield polls of transactions of unknown outcome: anomalies if the transaction is committed."""
+    for send, poll in zip(sends.tolist(), polls.tolist(), strict=True):
+        told = witness(order.entries, _NOTES[name], [("sent", send), ("polled", poll)])
+        yield [int(order.entries.op[poll]), name, told]
 
 
 def _read_from(order: VersionOrder, sends: Ints, polls: Ints) -> Iterator[list[Any]]:
@@ -125,7 +163,7 @@ def _read_from(order: VersionOrder, sends: Ints, polls: Ints) -> Iterator[list[A
     for place in first.tolist():
         send, poll = int(sends[place]), int(polls[place])
         told = witness(entries, "", [("sent", send), ("polled", poll)])
-        yield [int(entries.op[send]), int(entries.op[poll]), told]
+        yield [int(entries.op[send]), int(entries.op[poll]), told, int(entries.outcome[poll])]
 
 
 def _missing(order: VersionOrder, in_txn: Flags, *, marked: bool) -> Iterator[list[Any]]:
@@ -156,7 +194,7 @@ def _missing(order: VersionOrder, in_txn: Flags, *, marked: bool) -> Iterator[li
 def _circles(edges: Sequence[list[Any]]) -> list[Witness]:
     """Return the shortest circle of each group of transactions that form one."""
     graph, proofs = Graph(), dict[tuple[int, int], Mapping[str, Any]]()
-    for sender, reader, told in sorted(edges, key=lambda edge: (*edge[:2], edge[2]["key"])):
+    for sender, reader, told, _ in sorted(edges, key=lambda edge: (*edge[:2], edge[2]["key"])):
         graph.add(sender, WR, reader, told["key"])
         proofs.setdefault((sender, reader), told)
     found = []
@@ -219,9 +257,6 @@ def _unread(order: VersionOrder, finals: FinalReads, in_txn: Flags) -> list[int]
     return found
 
 
-_ORDINAL_BITS = 24
-
-
 def _early_reads(order: VersionOrder, asked: Entries) -> list[CheckResult]:
     """Return the polls of a transaction's records before its commit was requested.
 
@@ -233,10 +268,10 @@ def _early_reads(order: VersionOrder, asked: Entries) -> list[CheckResult]:
     if not len(asked):
         return []
     entries, values = order.entries, order.values
-    asked_ns = _asked_ns(order, asked)
+    requested_ns = _asked_ns(order, asked)
     sends = np.append(values.send_entry, ABSENT)[order.value_of]  # ABSENT takes the appended item
     early = order.is_poll & (entries.outcome == OK)
-    early &= entries.completed_ns < np.append(asked_ns, ABSENT)[order.value_of]
+    early &= entries.completed_ns < np.append(requested_ns, ABSENT)[order.value_of]
     early &= np.append(entries.outcome, FAIL)[sends] != FAIL
     polls = earliest(order.value_of, early, len(values.key))
     polls = polls[polls != ABSENT]
@@ -245,7 +280,7 @@ def _early_reads(order: VersionOrder, asked: Entries) -> list[CheckResult]:
 
     def tell(n: int) -> Told:
         poll = int(polls[n])
-        before_ns = int(asked_ns[order.value_of[poll]] - entries.completed_ns[poll])
+        before_ns = int(requested_ns[order.value_of[poll]] - entries.completed_ns[poll])
         note = f"polled {before_ns / 1e6:.3f} ms before the commit was requested"
         return note, [("sent", int(sends[poll])), ("polled", poll)]
 
@@ -254,18 +289,8 @@ def _early_reads(order: VersionOrder, asked: Entries) -> list[CheckResult]:
 
 def _asked_ns(order: VersionOrder, asked: Entries) -> Ints:
     """Return when each value's commit was requested, in ns; -1: unknown, or sent repeatedly."""
-    entries, values = order.entries, order.values
-    moments = _moments(asked)
-    by_moment = np.argsort(moments, kind="stable")
-    moments, told_ns = moments[by_moment], asked.invoked_ns[by_moment]
+    values = order.values
     sent = np.flatnonzero((values.send_entry != ABSENT) & ~values.resent)
-    wanted = _moments(entries)[values.send_entry[sent]]
-    at = np.minimum(np.searchsorted(moments, wanted), len(moments) - 1)
     found = np.full(len(values.key), ABSENT)
-    found[sent] = np.where(moments[at] == wanted, told_ns[at], ABSENT)
+    found[sent] = asked_ns(asked, order.entries, values.send_entry[sent])
     return found
-
-
-def _moments(entries: Entries) -> Ints:
-    moments: Ints = (entries.op << _ORDINAL_BITS) | entries.ordinal
-    return moments

@@ -34,7 +34,7 @@ class Change:
 class Changes:
     """By process, in order; `seeks` are the `moves` of seek operations.
 
-    `members` are the processes that ever subscribed.
+    `members` are the processes that ever subscribed, or polled as a member of a group.
     """
 
     moves: dict[int, list[Change]]
@@ -53,7 +53,9 @@ def are_moves(is_f: Callable[..., Flags], outcome: Codes) -> Flags:
 def position_changes(rows: Rows) -> Changes:
     """Collect the changes that happened or may have."""
     moving = are_moves(rows.is_f, rows.outcome)
-    changes = Changes(moves={}, seeks={}, members=[])
+    members = rows.is_f("poll") & (rows.rebalanced | rows.of_member)
+    members |= rows.is_f("subscribe") & moving
+    changes = Changes(moves={}, seeks={}, members=np.unique(rows.process[members]).tolist())
     found = np.flatnonzero(moving)
     found = found[np.argsort(rows.invoked[found])]  # the rows of a part come in any order
     for row in found.tolist():
@@ -63,8 +65,6 @@ def position_changes(rows: Rows) -> Changes:
         changes.moves.setdefault(process, []).append(change)
         if f == "seek":
             changes.seeks.setdefault(process, []).append(change)
-        if f == "subscribe" and process not in changes.members:
-            changes.members.append(process)
     return changes
 
 

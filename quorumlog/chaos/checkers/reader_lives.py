@@ -130,6 +130,7 @@ def _entries(keys: tuple[str, ...], key: Codes, *, kind: int, **columns: Ints) -
         kind=np.full(count, kind, np.int8),
         outcome=columns.get("outcome", np.full(count, INFO)).astype(np.int8),
         flags=np.zeros(count, np.int8),
+        checksum=np.zeros(count, np.int64),
         ordinal=columns.get("ordinal", np.zeros(count)).astype(np.int32),
         segment=np.zeros(count, np.int32),
         **long,

@@ -19,6 +19,7 @@ from quorumlog.chaos.checkers import (
     kafka_log,
     list_append,
     list_offsets,
+    log_view,
     long_fork,
     multi_register,
     rw_register,
@@ -26,15 +27,16 @@ from quorumlog.chaos.checkers import (
     topic_lives,
 )
 from quorumlog.chaos.checkers.calls import frozen
-from quorumlog.chaos.checkers.checker import Checker, facts_of
+from quorumlog.chaos.checkers.checker import Checker, Facts, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.linearizable import linearizable
 from quorumlog.chaos.checkers.models import MODELS, Register, TopicName
 from quorumlog.chaos.checkers.transactions import SERIALIZABLE, TXN
-from quorumlog.chaos.checkers.verdict import Verdict
+from quorumlog.chaos.checkers.verdict import Verdict, joined
 from quorumlog.chaos.history.model import NEMESIS, HistoryError
 from quorumlog.chaos.registered import registered
 
+_OF_LOGS: Final = (group_log.CHECKER, list_offsets.CHECKER)  # of sends and final reads, too
 DEFAULT_MODEL: Final = kafka_log.CHECKER.model  # of a history that names none
 CHECKERS: Final[Mapping[str, Checker]] = {
     checker.model: checker
@@ -81,6 +83,21 @@ def find_checker(model: str) -> Checker:
     return _own(model) if ":" in model else registered(CHECKERS, model, "model")
 
 
+def judges_of(model: str | Checker, facts: Facts) -> tuple[Checker, ...]:
+    """Return all checkers that judge a history of this model; the model's own is the first.
+
+    A model that looks at groups, lookups or registers alone relies on the log, so the rules of a
+    log judge its histories, too: of compacted topics, the rules that hold in spite of compaction.
+    Raises ValueError for an unknown model.
+    """
+    checker = find_checker(model) if isinstance(model, str) else model
+    if checker in _OF_LOGS:
+        return checker, log_view.CHECKER
+    if facts.workload == log_view.COMPACTED_WORKLOAD:
+        return checker, log_view.COMPACTED
+    return (checker,)
+
+
 def _register(name: str, initial: str) -> Checker:
     registers = {name: known for name, known in MODELS.items() if isinstance(known, Register)}
     several = multi_register.MULTI_REGISTER
@@ -116,10 +133,12 @@ def _own(model: str) -> Checker:
 
 def check_history(table: pa.Table, model: str | Checker = DEFAULT_MODEL) -> Verdict:
     """Check a table of history.schema.OPERATIONS. Raises ValueError for an unknown model."""
-    checker = find_checker(model) if isinstance(model, str) else model
-    facts = facts_of(table.schema.metadata)
-    partial = checker.check(checker.explode(table), facts)
-    return checker.conclude([partial], fault_bands(table), facts)
+    facts, bands = facts_of(table.schema.metadata), fault_bands(table)
+
+    def judged(checker: Checker) -> Verdict:
+        return checker.conclude([checker.check(checker.explode(table), facts)], bands, facts)
+
+    return joined([judged(checker) for checker in judges_of(model, facts)])
 
 
 def _is_narrower(checker: Checker, other: Checker) -> bool:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.entries import Codes, Flags, Ints, sorted_codes
-from quorumlog.chaos.history.model import IN_TXN, NEMESIS, OUTCOMES, REBALANCED
+from quorumlog.chaos.history.model import IN_TXN, MEMBER, NEMESIS, OUTCOMES, REBALANCED
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +28,7 @@ class Rows:
     invoked_ns: Ints
     completed_ns: Ints
     rebalanced: Flags
+    of_member: Flags
     in_txn: Flags
     codes: tuple[str, ...]  # of errors: the text before the first colon
     code: Codes
@@ -38,6 +39,7 @@ class Rows:
     key: Codes
     offset: Ints
     value: Ints
+    checksum: Ints
     texts: bool  # some value is no integer
 
     def __len__(self) -> int:
@@ -46,7 +48,7 @@ class Rows:
     def head(self, count: int) -> "Rows":
         """Return the first `count` rows."""
         end = int(self.starts[count])
-        flat = ("micro_f", "key", "offset", "value")
+        flat = ("micro_f", "key", "offset", "value", "checksum")
         told = ("fs", "codes", "micro_fs", "keys", "texts", "starts", *flat)
         columns: dict[str, Any] = {
             one.name: getattr(self, one.name)[:count]
@@ -84,7 +86,11 @@ def rows_of(table: pa.Table) -> Rows:
     np.cumsum(micro.value_lengths().to_numpy(zero_copy_only=False), out=starts[1:])
     details, detail = sorted_codes(table.column("details"))
     codes, code = _error_codes(table.column("error"))
-    marked = details.index(REBALANCED) if REBALANCED in details else -1
+
+    def has(text: str) -> Flags:
+        found: Flags = detail == (details.index(text) if text in details else -1)
+        return found
+
     numbers: dict[str, Any] = {
         name: table.column(name).to_numpy()
         for name in ("process", "invoked", "completed", "invoked_ns", "completed_ns")
@@ -94,8 +100,9 @@ def rows_of(table: pa.Table) -> Rows:
         fs=fs,
         f=f,
         outcome=places[type_place],
-        rebalanced=detail == marked,
-        in_txn=detail == (details.index(IN_TXN) if IN_TXN in details else -1),
+        rebalanced=has(REBALANCED),
+        of_member=has(MEMBER),
+        in_txn=has(IN_TXN),
         codes=codes,
         code=code,
         starts=starts,
@@ -105,6 +112,7 @@ def rows_of(table: pa.Table) -> Rows:
         key=key,
         offset=flat.field("offset").to_numpy(zero_copy_only=False),
         value=flat.field("value").to_numpy(zero_copy_only=False),
+        checksum=flat.field("checksum").to_numpy(zero_copy_only=False),
         texts=bool(pc.any(pc.not_equal(flat.field("text"), "")).as_py()),
     )
 

@@ -3,10 +3,11 @@
 Each value is written once per register. If a transaction read one value and wrote the next, these
 two follow each other; a read of no value (nil) comes before all writes. From this follow the
 dependencies, and with `cycles` the anomalies. A value that no transaction wrote may be the initial
-value. Source: elle.rw-register.
+value. A transaction of unknown outcome happened if a value of it was read.
+Source: elle.rw-register.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -53,12 +54,21 @@ def _judge(transactions: Sequence[Transaction], findings: Findings) -> Graph:
     registers: dict[str, _Register] = {}
     for one in transactions:
         _take(one, registers, findings)
-    graph = Graph()
+    graph, happened = Graph(), _happened(transactions, registers)
     for name, each in sorted(registers.items()):
         for reader, value in each.reads:
             _check_read(name, each, reader, value, findings)
-        _connect(name, each, graph)
+        _connect(name, each, happened, graph)
     return graph
+
+
+def _happened(
+    transactions: Sequence[Transaction], registers: Mapping[str, _Register]
+) -> frozenset[int]:
+    """Return the transactions that succeeded, or of which a value was read."""
+    read_from = (each.writers.get(value) for each in registers.values() for _, value in each.reads)
+    seen = {writer.number for writer in read_from if writer is not None}
+    return frozenset(seen | {one.number for one in transactions if one.outcome == OK})
 
 
 def _take(one: Transaction, registers: dict[str, _Register], findings: Findings) -> None:
@@ -104,7 +114,7 @@ def _check_read(
         findings.add("G1b", name, note, [("write", writer), ("read", reader)])
 
 
-def _connect(name: str, each: _Register, graph: Graph) -> None:
+def _connect(name: str, each: _Register, happened: frozenset[int], graph: Graph) -> None:
     """Add the edges that follow from reads, and from writes after a read."""
     next_writers: dict[Any, list[Transaction]] = {}  # value -> readers that wrote the next
     for reader, value in each.reads:
@@ -124,7 +134,7 @@ def _connect(name: str, each: _Register, graph: Graph) -> None:
         if value is None and None not in each.writers and first_readers < _READERS_MAX:
             first_readers += 1
             for written, other in each.writers.items():
-                if other.outcome == OK:
+                if other.number in happened and other.outcome != FAIL:
                     graph.add(reader.number, RW, other.number, f"{name}: nil, before {written}")
 
 

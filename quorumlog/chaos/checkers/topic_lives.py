@@ -1,10 +1,13 @@
 """The check of a topic that is deleted and created again: each reader reads each of its lives.
 
 A key is a partition in one life of the topic. The log of a key consists of the records acknowledged
-in it, by offset. Readers are compared by kind: the members of a group are one reader. One rule: a
+in it, by offset. Readers are compared by kind: the members of a group are one reader. The rule: a
 kind that was delivered a record was also delivered, at any time, every acknowledged record below
 it. A position or a committed offset that is used in a later life breaks it, because each life
-begins at offset 0.
+begins at offset 0. Besides, a record is delivered with the key, the headers and the timestamp with
+which it was sent.
+
+The other rules of a log do not hold here: a record may be in another life than its key names.
 
 A leader that has not yet applied the deletion may acknowledge a record in the former topic. If two
 records are acknowledged at one offset (`elsewhere`), readers need not have them.
@@ -30,6 +33,10 @@ ANOMALIES: Final = (
         "skipped-record",
         "Readers received a record, but never an acknowledged record below it in the same"
         " life of the topic.",
+    ),
+    Anomaly(
+        "altered-record",
+        "A reader received a value with another key, other headers or another time.",
     ),
     Anomaly(
         "elsewhere",
@@ -73,6 +80,11 @@ def _check_key(rows: Sequence[Row], partial: Partial) -> None:
             if offset < top:
                 note = f"{kind}: offset {offset}"
                 findings.add("skipped-record", note, ("sent", log[offset]), ("later", got[top]))
+    sent = {row.value: row for row in rows if row.kind == "send"}
+    for row in (row for row in known if row.kind in _READERS and row.checksum):
+        meant = sent.get(row.value)
+        if meant is not None and meant.checksum not in (0, row.checksum):
+            findings.add("altered-record", f"offset {row.offset}", ("sent", meant), ("read", row))
     count(
         partial,
         acknowledged=len(log),

@@ -132,6 +132,26 @@ def worst(verdicts: Iterable[Valid]) -> Valid:
     return True if seen and all(valid is True for valid in seen) else "unknown"
 
 
+def joined(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the verdict of several checkers on one history; the first is its model's own.
+
+    The worst verdict counts. The anomalies and the reasons of all are listed, those of the last
+    checker first: it judges the log, on which the others rely. The figures are the first's.
+    """
+    results = {one.name: one for verdict in reversed(verdicts) for one in verdict.results}
+    reasons = dict.fromkeys(why for verdict in verdicts for why in verdict.unknown_because)
+    meanings: dict[str, str] = {}
+    for verdict in verdicts:
+        meanings |= verdict.meanings
+    return replace(
+        verdicts[0],
+        valid=worst(verdict.valid for verdict in verdicts),
+        results=[*results.values()],
+        unknown_because=[*reasons],
+        meanings=meanings,
+    )
+
+
 def first_examples(examples: Iterable[str]) -> list[str]:
     """Return the first examples. Short ones come before long ones, so 9 comes before 10."""
     return sorted(examples, key=lambda text: (len(text), text))[:WITNESSES_MAX]

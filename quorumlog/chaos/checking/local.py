@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from quorumlog.chaos.checkers.checker import Checker, Doubt, Facts, Ranges, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
-from quorumlog.chaos.checkers.registry import check_history, find_checker
-from quorumlog.chaos.checkers.verdict import Partial, Verdict
+from quorumlog.chaos.checkers.registry import check_history, judges_of
+from quorumlog.chaos.checkers.verdict import Partial, Verdict, joined
 from quorumlog.chaos.checking.parts.plan import Plan, plan_of
 from quorumlog.chaos.checking.parts.row_groups import RowGroups, find_row_groups, read_groups
 from quorumlog.chaos.checking.parts.survey import Survey, look, survey_of
@@ -46,7 +46,8 @@ def check_here(
     """Check a history of this machine. Raises HistoryError, ValueError for an unknown model."""
     is_large = not is_one_table(source.messages, machine_memory())
     if is_large and (groups := find_row_groups(source)) is not None:
-        return check_in_parts(groups, find_checker(model), progress=progress)
+        judges = judges_of(model, facts_of(groups.metadata))
+        return joined([check_in_parts(groups, one, progress=progress) for one in judges])
     progress("checking")
     return check_history(source.table, model)
 

@@ -66,6 +66,7 @@ def check_places(places: Sequence[Any]) -> None:
 
 
 _QUESTION_TIMEOUT_S: Final = 5.0
+_NO_ANSWER: Final = -1001  # RD_KAFKA_OFFSET_INVALID; a broker without such a record responds -1
 _CREATE_TIMEOUT_S: Final = 30.0
 
 
@@ -84,6 +85,10 @@ class ConfluentAdmin:
             (future,) = ask(self._admin).values()
             return future.result(_CREATE_TIMEOUT_S)
 
+        return await self._called(wait)
+
+    async def _called(self, wait: Callable[[], Any]) -> Any:
+        """Call `wait` in the worker's thread. Raises DriverError, also if a future is too late."""
         try:
             with translated():
                 return await self._worker.call(wait)
@@ -116,7 +121,11 @@ class ConfluentAdmin:
         return True
 
     async def ask(self, topic: str, timestamps: Mapping[int, int]) -> dict[int, OffsetAt]:
-        """Look up the offset of a time in each partition. Raises DriverError."""
+        """Look up the offset of a time in each partition. Raises DriverError.
+
+        The library has an offset of its own for a partition whose leader did not respond, and no
+        error beside it: that is no answer of the cluster.
+        """
         wanted = {
             confluent_kafka.TopicPartition(topic, partition): _spec(timestamp)
             for partition, timestamp in timestamps.items()
@@ -124,14 +133,16 @@ class ConfluentAdmin:
 
         def wait() -> dict[int, OffsetAt]:
             asked = self._admin.list_offsets(wanted, request_timeout=_QUESTION_TIMEOUT_S)
+            found = {place: future.result(_QUESTION_TIMEOUT_S) for place, future in asked.items()}
+            if missing := [one for one in found if found[one].offset == _NO_ANSWER]:
+                where = f"{missing[0].topic}-{missing[0].partition}"
+                raise DriverError("_NO_OFFSET", f"the library has no response for {where}")
             return {
-                place.partition: OffsetAt(found.offset, found.timestamp)
-                for place, future in asked.items()
-                for found in (future.result(_QUESTION_TIMEOUT_S),)
+                place.partition: OffsetAt(one.offset, one.timestamp) for place, one in found.items()
             }
 
-        with translated():
-            return await self._worker.call(wait)
+        answered: dict[int, OffsetAt] = await self._called(wait)
+        return answered
 
     async def close(self) -> None:
         """Release all resources."""

@@ -6,7 +6,14 @@ one; `operations_table` joins events to operations, and `validate` rejects inval
 
 from quorumlog.chaos.history.files import HistorySource, read_history
 from quorumlog.chaos.history.meta import read_meta, write_meta
-from quorumlog.chaos.history.model import NEMESIS, UNKNOWN_OFFSET, HistoryError, Message, Operation
+from quorumlog.chaos.history.model import (
+    NEMESIS,
+    UNKNOWN_OFFSET,
+    HistoryError,
+    Message,
+    Operation,
+    checksum_of,
+)
 from quorumlog.chaos.history.writer import HistoryWriter
 
 __all__ = [
@@ -17,6 +24,7 @@ __all__ = [
     "HistoryWriter",
     "Message",
     "Operation",
+    "checksum_of",
     "read_history",
     "read_meta",
     "write_meta",

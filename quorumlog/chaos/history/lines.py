@@ -27,6 +27,7 @@ LINE_BYTES_MAX: Final = 16 << 20  # of one line; also the most that is parsed at
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _MICRO_FIELD: Final = {1: "messages", 2: "micro"}
 _MICRO_INTS: Final = ("offset", "value")
+_CHECKSUM: Final = "checksum"  # may be absent
 _MICRO_TEXTS: Final = {1: (), 2: ("f", "text")}  # beside the key; may be absent
 _TEXTS: Final = ("error", "node", "details")  # may be absent
 
@@ -221,6 +222,7 @@ def _line_schema(version: int) -> pa.Schema:
     """Return the schema of the lines: EVENTS, with the micro-operations as written."""
     written = [("key", pa.string()), ("offset", pa.int64()), ("value", pa.int64())]
     written += [(name, pa.string()) for name in _MICRO_TEXTS[version]]
+    written += [(_CHECKSUM, pa.int64())] if version > 1 else []
     micro = pa.field(_MICRO_FIELD[version], pa.list_(pa.struct(written)))
     return pa.schema([micro if field.name == "micro" else field for field in EVENTS])
 
@@ -256,6 +258,8 @@ def _micro(lists: pa.ListArray, f: pa.Array) -> pa.ListArray:
     fields["f"] = own_f if said_f is None else pc.coalesce(said_f, own_f)
     said_text = fields.get("text", pa.nulls(len(flat), pa.string()))
     fields["text"] = pc.fill_null(said_text, "")
+    said_checksum = fields.get(_CHECKSUM, pa.nulls(len(flat), pa.int64()))
+    fields[_CHECKSUM] = pc.fill_null(said_checksum, 0)
     ordered = [fields[name] for name in MICRO.value_type.names]
     values = pa.StructArray.from_arrays(ordered, fields=[*MICRO.value_type])
     starts = np.zeros(len(lists) + 1, np.int32)
@@ -332,9 +336,12 @@ def _check_row(row: Any, version: int) -> None:
 def _check_micro(message: Any, version: int) -> None:
     if not isinstance(message, dict):
         raise TypeError(f"not a message with key, offset and value: {message!r}")
-    _check_fields(message, {"key", *_MICRO_INTS, *_MICRO_TEXTS[version]})
+    optional = {*_MICRO_TEXTS[version], *([_CHECKSUM] if version > 1 else [])}
+    _check_fields(message, {"key", *_MICRO_INTS, *optional})
     for name in _MICRO_INTS:
         _check_int(name, message.get(name))
+    if message.get(_CHECKSUM) is not None:
+        _check_int(_CHECKSUM, message[_CHECKSUM])
     for name in ("key", *_MICRO_TEXTS[version]):
         said = message.get(name)
         if not isinstance(said, str) and not (said is None and name != "key"):

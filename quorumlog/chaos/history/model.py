@@ -41,6 +41,8 @@ Values are unique per key. The nemesis is process -1; an event of it is an opera
 `node` is its target.
 """
 
+import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -51,9 +53,11 @@ OUTCOMES: Final = ("ok", "info", "fail")
 TYPES: Final = (INVOKE, *OUTCOMES)
 NEVER_NS: Final = 1 << 62  # the completion time of an operation that never completed
 REBALANCED: Final = "rebalanced"
+MEMBER: Final = "member"  # details of a poll by a member of a group without a rebalance
 DONE: Final = 1  # the value of a successful creation or deletion of a topic
 REFUSED: Final = 0  # of one that fails because the topic exists already, or does not exist
 IN_TXN: Final = "txn"  # details of a send or a poll that is a whole transaction
+_OPTIONAL: Final = ("text", "f", "checksum")
 _ALWAYS: Final = ("index", "time_ns", "process", "type", "f")  # in a JSON line, even if 0
 
 
@@ -65,7 +69,8 @@ class Message(NamedTuple):
     """One micro-operation: in Kafka, one record as a client sees it.
 
     `key` is the topic-partition, such as `orders-3`. `text` is the value as canonical JSON if it is
-    no integer (`value` is 0 then). `f` is "" if it equals the operation's.
+    no integer (`value` is 0 then). `f` is "" if it equals the operation's. `checksum`: of the
+    record's key, headers and timestamp, see `checksum_of`; 0: none.
     """
 
     key: str
@@ -73,11 +78,20 @@ class Message(NamedTuple):
     value: int
     text: str = ""
     f: str = ""
+    checksum: int = 0
 
     def as_json(self) -> dict[str, object]:
-        """Return the object for a JSON line, without an empty `text` or `f`."""
+        """Return the object for a JSON line, without an empty `text`, `f` or `checksum`."""
         row: dict[str, object] = {"key": self.key, "offset": self.offset, "value": self.value}
-        return row | {name: said for name in ("text", "f") if (said := getattr(self, name))}
+        return row | {name: said for name in _OPTIONAL if (said := getattr(self, name))}
+
+
+def checksum_of(
+    key: bytes | None, headers: Iterable[tuple[str, bytes | None]], timestamp_ms: int
+) -> int:
+    """Return the checksum of all parts of a record but its value: from 1 to 2^32."""
+    parts = (key, *(tuple(header) for header in headers), timestamp_ms)
+    return zlib.crc32(repr(parts).encode()) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,6 +165,9 @@ def _altered(events: pa.Table, first: Ints, second: Ints) -> Ints:
             column = column.dictionary_encode().indices
         values = column.to_numpy(zero_copy_only=False)
         differ |= values[meant] != values[told]
+    checksum = flat.field("checksum").to_numpy(zero_copy_only=False)
+    is_known = (checksum[meant] != 0) & (checksum[told] != 0)
+    differ |= is_known & (checksum[meant] != checksum[told])
     is_altered[pair[differ]] = True
     altered: Ints = second[is_altered]
     return altered

@@ -38,6 +38,7 @@ MICRO_OF_A_GROUP: Final = 500_000  # micro-operations: a poll may have hundreds
 GROUP_DIGESTS: Final = b"quorumlog.group_sha256"  # JSON list: digest_of each row group
 DIGEST: Final = b"quorumlog.sha256"  # of all other metadata of ours, so of the data, too
 _OURS: Final = b"quorumlog."
+_CHECKSUM: Final = "checksum"  # the field of micro-operations
 _FORMAT_1: Final = pa.schema(
     [
         pa.field("messages", pa.list_(pa.struct([*MICRO.value_type][1:4])))
@@ -141,11 +142,37 @@ def row_group(opened: pq.ParquetFile, place: int) -> pa.Table:
     """Return one row group as OPERATIONS. Raises HistoryError if it was changed."""
     check_names(opened.schema_arrow.names, OPERATIONS)
     table = opened.read_row_group(place, use_threads=False).select(OPERATIONS.names)
-    table = table.replace_schema_metadata(None).cast(OPERATIONS)
+    table = with_checksums(table).replace_schema_metadata(None).cast(OPERATIONS)
     digests = (opened.metadata.metadata or {}).get(GROUP_DIGESTS)
     if digests is not None and json.loads(digests)[place : place + 1] != [digest_of(table)]:
         raise HistoryError(f"row group {place} is not as it was written")
     return table
+
+
+def with_checksums(table: pa.Table) -> pa.Table:
+    """Return operations whose micro-operations have checksums: 0 where they had none.
+
+    Files of earlier versions, and of other programs, have no such field.
+    """
+    place = table.schema.get_field_index("micro")
+    column = table.column(place)
+    has_field = column.type.value_type.get_field_index(_CHECKSUM) >= 0
+    chunks = [_with_checksums(chunk, has_field=has_field) for chunk in column.chunks]
+    return table.set_column(place, "micro", pa.chunked_array(chunks, None if chunks else MICRO))
+
+
+def _with_checksums(micro: pa.ListArray, *, has_field: bool) -> pa.ListArray:
+    flat = micro.flatten()
+    if has_field and not flat.field(_CHECKSUM).null_count:
+        return micro
+    known = flat.field(_CHECKSUM) if has_field else pa.nulls(len(flat), pa.int64())
+    fields = [flat.field(name) for name in flat.type.names if name != _CHECKSUM]
+    names = [name for name in flat.type.names if name != _CHECKSUM]
+    values = pa.StructArray.from_arrays(
+        [*fields, pc.fill_null(known, 0)], names=[*names, _CHECKSUM]
+    )
+    starts = np.append(0, np.cumsum(micro.value_lengths().to_numpy(zero_copy_only=False)))
+    return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), values)
 
 
 def check_names(names: list[str], schema: pa.Schema) -> None:
@@ -169,7 +196,8 @@ def _feed(digest: "hashlib._Hash", values: pa.Array) -> None:
         digest.update(pc.cast(values.value_lengths(), pa.int64()).to_numpy())
         flat = values.flatten()
         for name in flat.type.names:
-            _feed(digest, flat.field(name))
+            if name != _CHECKSUM or pc.any(pc.not_equal(flat.field(name), 0)).as_py():
+                _feed(digest, flat.field(name))  # a file of before has no checksums
     elif pa.types.is_string(values.type):
         digest.update(pc.cast(pc.binary_length(values), pa.int64()).to_numpy())
         ends = np.frombuffer(values.buffers()[1], np.int32)[values.offset :][: len(values) + 1]

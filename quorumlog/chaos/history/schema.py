@@ -18,6 +18,7 @@ MICRO: Final = pa.list_(
             ("offset", pa.int64()),  # model.UNKNOWN_OFFSET: none
             ("value", pa.int64()),
             ("text", pa.string()),  # canonical JSON of a value that is no integer, else ""
+            ("checksum", pa.int64()),  # model.checksum_of; 0: none
         ]
     )
 )

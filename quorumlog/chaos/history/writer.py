@@ -48,7 +48,8 @@ class HistoryWriter:
         self._lock = threading.Lock()
         self._now_ns = now_ns
         self._started_ns = now_ns()
-        self.meta: Final = {**(meta or {}), "started_wall_ns": wall_ns()}
+        self._started_wall_ns: Final = wall_ns()
+        self.meta: Final = {**(meta or {}), "started_wall_ns": self._started_wall_ns}
         write_meta(self.directory, self.meta)
         self._next_index = 0
         # Unbuffered: a line is with the operating system before the next operation starts.
@@ -71,6 +72,11 @@ class HistoryWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(finished=kind is None)
+
+    @property
+    def started_wall_ms(self) -> int:
+        """The wall clock at time 0 of the history, in ms of Unix time."""
+        return self._started_wall_ns // 1_000_000
 
     def elapsed_ns(self) -> int:
         """Return the time since the history began, on its clock."""

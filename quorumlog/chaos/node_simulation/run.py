@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from quorumlog import clock
 from quorumlog.chaos.checkers import CheckResult, Verdict, check_history
 from quorumlog.chaos.drivers.client_driver import ClientDriver
 from quorumlog.chaos.drivers.driver import SendFailed
@@ -257,7 +258,12 @@ class SimulatedRun:
         self._marks.start_cpu_s = time.process_time() - started_s
         schedule, loop = self._settings.schedule, self._loop
         workload, broker_ids = find_workload(schedule.workload), self._settings.broker_ids
-        with HistoryWriter(self._directory, now_ns=lambda: int(loop.now_s * 1e9)) as history:
+        with HistoryWriter(
+            self._directory,
+            meta={"workload": schedule.workload},
+            now_ns=lambda: int(loop.now_s * 1e9),
+            wall_ns=clock.wall_ns,
+        ) as history:
             setup = Setup(
                 driver=limited(ClientDriver(_racks(self._settings))),
                 bootstrap=",".join(f"{host_of(n)}:{KAFKA_PORT}" for n in broker_ids),

@@ -47,7 +47,7 @@ class RunSettings:
     config: Mapping[str, str] = field(default_factory=dict)
     node_module: str = "quorumlog.node"
     topic: str = "chaos"
-    partitions: int = 3
+    partitions: int = 4  # more than nodes, so that a leader, a session and a member have two
     replication_factor: int = 3
     command: tuple[str, ...] = ()  # as it was typed; kept beside the history
 

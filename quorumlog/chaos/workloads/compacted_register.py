@@ -18,8 +18,10 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from quorumlog.chaos.drivers.driver import DriverConsumer, DriverProducer, SendFailed
+from quorumlog.chaos.drivers.driver import DriverConsumer, DriverProducer, Record, SendFailed
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.workloads.readers import message_of
+from quorumlog.chaos.workloads.sends import record_of
 from quorumlog.chaos.workloads.workload import (
     REOPEN_S,
     LaneOptions,
@@ -110,22 +112,22 @@ class CompactedRegister:
         self, producer: DriverProducer, partition: int, key: bytes, value: int
     ) -> int:
         """Return the offset of a record when it is acknowledged. Raises SendFailed."""
-        text = str(value).encode()
-        return await (await producer.send(self._setup.topic, partition, text, key=key))
+        record = record_of(self._setup, value, key=key)
+        return await (await record.send(producer, self._setup.topic, partition))
 
     async def _write(self, client: _Client, process: int, register: int) -> bool:
         """Write a new value; return whether the outcome is certain."""
         name, partition = f"r{register}", register % self._setup.partitions
-        meant = [Message(name, UNKNOWN_OFFSET, self._next_value)]
+        meant = [record_of(self._setup, self._next_value, key=name.encode()).message(name)]
         self._next_value += 1
         self._history.append(process, "invoke", "write", meant)
         try:
-            await self._append(client.producer, partition, name.encode(), meant[0].value)
+            offset = await self._append(client.producer, partition, name.encode(), meant[0].value)
         except SendFailed as error:
             outcome = "fail" if error.definite else "info"
             self._history.append(process, outcome, "write", meant, error=str(error))
             return error.definite
-        self._history.append(process, "ok", "write", meant)
+        self._history.append(process, "ok", "write", [meant[0]._replace(offset=offset)])
         return True
 
     async def _read(self, client: _Client, process: int, register: int) -> bool:
@@ -136,38 +138,38 @@ class CompactedRegister:
         try:
             mark = await self._append(client.producer, partition, _MARK, process)
             async with asyncio.timeout(_READ_S):
-                value = await self._last_below(client.consumer, partition, mark, name.encode())
+                last = await self._last_below(client.consumer, partition, mark, name.encode())
         except (SendFailed, ConnectionError, TimeoutError) as error:
             said = str(error) or "NO_ANSWER: the read did not reach the mark"
             self._history.append(process, "fail", "read", meant, error=said)
             await asyncio.sleep(REOPEN_S)
             return False
-        told = meant if value is None else [Message(name, UNKNOWN_OFFSET, value)]
+        told = meant if last is None else [message_of(last)._replace(key=name)]
         self._history.append(process, "ok", "read", told)
         return True
 
     async def _last_below(
         self, consumer: DriverConsumer | None, partition: int, mark: int, key: bytes
-    ) -> int | None:
-        """Read a partition from its beginning up to the mark; return the last value of `key`.
+    ) -> Record | None:
+        """Read a partition from its beginning up to the mark; return the last record of `key`.
 
-        Missing records were compacted: a record after the mark may have replaced the last value
+        Missing records were compacted: a record after the mark may have replaced the last record
         below it. Then the partition is read to its high watermark; if the key occurs after the
         mark, the value at the mark is uncertain: ConnectionError.
         """
         if consumer is None:
             raise ConnectionError("NOT_OPEN: this client does not read")
         await consumer.assign(self._setup.topic, [partition])
-        value: int | None = None
+        last: Record | None = None
         expected, is_whole, end = 0, True, UNKNOWN_OFFSET
         while True:
             for record in await consumer.poll(_POLL_MS):
                 is_whole = is_whole and record.offset == expected
                 expected = record.offset + 1
                 if record.offset < mark:
-                    value = _number(record.value) if record.key == key else value
+                    last = record if record.key == key else last
                 elif is_whole:
-                    return value
+                    return last
                 elif record.key == key:
                     raise ConnectionError(
                         "COMPACTED: compaction may have removed the value at the mark"
@@ -176,7 +178,7 @@ class CompactedRegister:
                 ends = await consumer.end_offsets(self._setup.topic, [partition])
                 end = ends[partition]
             if expected > mark and expected >= end:
-                return value
+                return last
 
     async def final_reads(self, timeout_s: float) -> bool:
         """Read every register with every final reader; return whether all finished in time."""
@@ -195,12 +197,6 @@ class CompactedRegister:
         opening = partial(self._open, reads=True)
         await use_clients(lambda: bool(left) and before(deadline_s), opening, read)
         return not left
-
-
-def _number(value: bytes) -> int:
-    """Return the written value; -1 if it is no value of this workload."""
-    text = value.decode(errors="replace")
-    return int(text) if text.isascii() and text.isdigit() else -1
 
 
 WORKLOAD: Final = Workload(

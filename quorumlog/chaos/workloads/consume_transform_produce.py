@@ -28,7 +28,7 @@ from quorumlog.chaos.drivers.driver import (
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.readers import key_of, message_of
-from quorumlog.chaos.workloads.sends import keep_sending, send_one
+from quorumlog.chaos.workloads.sends import keep_sending, record_of, send_one
 from quorumlog.chaos.workloads.transactions import (
     OFFSETS,
     CommittedReaders,
@@ -62,7 +62,7 @@ class ConsumeTransformProduceOptions(LaneOptions):
     producers: int = option(2, "clients that send to the inputs, one record at a time each")
     consumers: int = option(1, "read_committed clients during the run", above=-1)
     final_readers: int = option(2, "clients that read everything at the end")
-    workers: int = option(3, "workers at a time; the inputs are divided among them")
+    workers: int = option(2, "workers at a time; the inputs are divided among them")
     aborts: float = option(0.15, "the share of transactions that are aborted on purpose", above=-1)
     crashes: float = option(0.05, "the share in which the worker dies before the end", above=-1)
     zombies: float = option(
@@ -149,7 +149,7 @@ class _Worker:
         setup.history.append(self.process, "invoke", "txn", told)
 
         async def work() -> bool:
-            await send_all(self._producer, told, range(len(outputs)))
+            await send_all(setup, self._producer, told, range(len(outputs)))
             offsets = {int(key.rpartition("-")[2]): offset for key, offset in after.items()}
             await self._producer.send_offsets(group_of(setup.topic), setup.topic, offsets)
             if crashes:
@@ -170,6 +170,14 @@ class _Worker:
         await self._reader.close()
 
 
+def workers_of(workers: int, inputs: int) -> range:
+    """Return the lanes of workers: fewer than the inputs, where there are two inputs.
+
+    So some worker has two, and a transaction may commit the offsets of two partitions.
+    """
+    return range(min(workers, max(1, inputs - 1)))
+
+
 def group_of(topic: str) -> str:
     """Return the name of the group whose offsets the workers commit."""
     return f"{topic}-workers"
@@ -183,7 +191,7 @@ class ConsumeTransformProduce:
         self._setup: Final = setup
         self._inputs: Final = range(setup.partitions)
         self._outputs: Final = range(setup.partitions, 2 * setup.partitions)
-        self._lanes: Final = range(min(options.workers, setup.partitions))
+        self._lanes: Final = workers_of(options.workers, setup.partitions)
         self._new_value: Final = count().__next__
         self._new_process: Final = count(
             options.producers + options.consumers + options.final_readers
@@ -277,7 +285,7 @@ class ConsumeTransformProduce:
         """Return a message for an output for each polled message."""
         topic = self._setup.topic
         keys = [key_of(topic, rng.choice(self._outputs)) for _ in polled]
-        return [Message(key, UNKNOWN_OFFSET, self._new_value(), f="send") for key in keys]
+        return [record_of(self._setup, self._new_value()).message(key, "send") for key in keys]
 
     async def final_reads(self, timeout_s: float) -> bool:
         """Move the remaining records, then read all to the end; return whether that was done."""

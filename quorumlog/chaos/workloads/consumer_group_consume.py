@@ -37,5 +37,6 @@ WORKLOAD: Final = Workload(
     options=ConsumerGroupConsumeOptions,
     clients=ConsumerGroupConsume,
     model=group_consume.WORKLOAD.model,
+    dense=True,
     requires=frozenset({"groups", "consumer-protocol"}),
 )

@@ -13,7 +13,8 @@ the end of every partition.
 
 A history holds, beside sends and final reads (`f`):
 
-  join        the member subscribes; micro-operations: none.
+  join        the member subscribes; micro-operations of the consumer protocol: `joined` for each
+              key (value: -1, as it has no generations).
   group_poll  micro-operations in the order in which they happened: `assigned`, `revoked` and `lost`
               (key; value: the generation, -1 if the driver does not report it), and `group_poll`
               for each record.
@@ -40,7 +41,7 @@ from quorumlog.chaos.drivers.driver import (
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.lanes import Lanes
-from quorumlog.chaos.workloads.readers import key_of
+from quorumlog.chaos.workloads.readers import key_of, message_of
 from quorumlog.chaos.workloads.sends import keep_sending, send_one
 from quorumlog.chaos.workloads.workload import (
     REOPEN_S,
@@ -90,15 +91,18 @@ class _Member:
         self._changes: list[Rebalance] = []  # seen, and not yet written
         self._processed: dict[int, int] = {}  # the next offset of each partition
 
-    async def join(self) -> None:
+    async def join(self, protocol: str) -> None:
         """Subscribe. Raises DriverError."""
-        self._history.append(self._process, "invoke", "join")
+        keys = [key_of(self._topic, index) for index in self._partitions]
+        by_consumer = [Message(key, UNKNOWN_OFFSET, NO_GENERATION, f="joined") for key in keys]
+        joined = by_consumer if protocol == "consumer" else []
+        self._history.append(self._process, "invoke", "join", joined)
         try:
             await self._member.subscribe(self._topic)
         except DriverError as error:
-            self._history.append(self._process, "info", "join", error=str(error))
+            self._history.append(self._process, "info", "join", joined, error=str(error))
             raise
-        self._history.append(self._process, "ok", "join")
+        self._history.append(self._process, "ok", "join", joined)
 
     async def poll(self) -> None:
         """Poll, and process the records. Raises CallTimedOut: discard this member."""
@@ -113,10 +117,7 @@ class _Member:
             records, outcome, error_text = [], "fail", str(error)
         told = self._told_changes()
         for record in records:
-            text = record.value.decode(errors="replace")
-            value = int(text) if text.isascii() and text.isdigit() else -1
-            key = key_of(record.topic, record.partition)
-            told.append(Message(key, record.offset, value, f="group_poll"))
+            told.append(message_of(record)._replace(f="group_poll"))
             self._processed[record.partition] = record.offset + 1
         self._history.append(self._process, outcome, "group_poll", told, error=error_text)
         if outcome == "fail":
@@ -226,7 +227,7 @@ class GroupConsume(Lanes[GroupConsumeOptions]):
         self._processes[lane] = self.next_process(process)
         member = _Member(client, process, setup)
         try:
-            await member.join()
+            await member.join(membership.protocol)
         except DriverError:
             await member.close()
             return process, None
@@ -310,5 +311,6 @@ WORKLOAD: Final = Workload(
     options=GroupConsumeOptions,
     clients=GroupConsume,
     model="group_log",
+    dense=True,
     requires=frozenset({"groups"}),
 )

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.chaos.drivers.driver import DriverProducer, SendFailed
-from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.lanes import Lanes
 from quorumlog.chaos.workloads.readers import key_of
-from quorumlog.chaos.workloads.sends import complete
+from quorumlog.chaos.workloads.sends import Outgoing, complete, record_of
 from quorumlog.chaos.workloads.workload import LaneOptions, Workload, opened, option
 
 _KILLED_WITHIN_S: Final = 0.03  # of the start of a burst: while responses are due
@@ -83,36 +82,36 @@ class IdempotentSend(Lanes[IdempotentSendOptions]):
         first, count = self._next_value, self._setup.options.burst
         self._next_value += count
         partitions = [rng.randrange(self._setup.partitions) for _ in range(count)]
+        records = [record_of(self._setup, first + place) for place in range(count)]
         messages = [
-            Message(key_of(topic, partition), UNKNOWN_OFFSET, first + place)
-            for place, partition in enumerate(partitions)
+            record.message(key_of(topic, partition))
+            for record, partition in zip(records, partitions, strict=True)
         ]
         self._history.append(process, "invoke", "send", messages)
-        results = await self._attempt(producer, messages, partitions, timeout_s)
+        results = await self._attempt(producer, records, partitions, timeout_s)
         return complete(self._setup, process, messages, results)
 
     async def _attempt(
         self,
         producer: DriverProducer,
-        messages: Sequence[Message],
+        records: Sequence[Outgoing],
         partitions: Sequence[int],
         timeout_s: float | None,
     ) -> list[int | BaseException]:
-        """Queue all messages, in order, and wait; return the offset or the error of each."""
+        """Queue all records, in order, and wait; return the offset or the error of each."""
         pending: list[asyncio.Future[int]] = []
-        last: list[int | BaseException] = []  # of the message that could not be queued
+        last: list[int | BaseException] = []  # of the record that could not be queued
         try:
             async with asyncio.timeout(timeout_s):
                 try:
-                    for message, partition in zip(messages, partitions, strict=True):
-                        value = str(message.value).encode()
-                        pending.append(await producer.send(self._setup.topic, partition, value))
+                    for record, partition in zip(records, partitions, strict=True):
+                        pending.append(await record.send(producer, self._setup.topic, partition))
                 except SendFailed as error:
                     last = [error]
                 if pending:
                     await asyncio.wait(pending)
         except TimeoutError:
-            if len(pending) < len(messages) and not last:
+            if len(pending) < len(records) and not last:
                 last = [SendFailed("killed while it was sent", definite=False)]
         finally:
             for attempt in pending:
@@ -120,7 +119,7 @@ class IdempotentSend(Lanes[IdempotentSendOptions]):
             results = await asyncio.gather(*pending, return_exceptions=True)
         results += last
         never_sent = SendFailed("not sent", definite=True)
-        return [*results, *(never_sent for _ in messages[len(results) :])]
+        return [*results, *(never_sent for _ in records[len(results) :])]
 
 
 WORKLOAD: Final = Workload(

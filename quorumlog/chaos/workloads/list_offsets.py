@@ -209,5 +209,6 @@ WORKLOAD: Final = Workload(
     clients=ListOffsets,
     topics=partial(one_topic, config=_KEPT),
     model="list_offsets",
+    dense=True,
     requires=frozenset({"offsets"}),
 )

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from quorumlog.chaos.drivers.driver import DriverConsumer, Record
-from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.history import UNKNOWN_OFFSET, Message, checksum_of
 from quorumlog.chaos.workloads.workload import REOPEN_S, LaneOptions, Setup, before, opened
 
 _POLL_MS: Final = 200
@@ -208,4 +208,6 @@ def message_of(record: Record) -> Message:
     """Return a record as a message of a history."""
     text = record.value.decode(errors="replace")
     value = int(text) if text.isascii() and text.isdigit() else _NOT_OURS
-    return Message(key_of(record.topic, record.partition), record.offset, value)
+    checksum = checksum_of(record.key, record.headers, record.timestamp_ms)
+    key = key_of(record.topic, record.partition)
+    return Message(key, record.offset, value, checksum=checksum)

@@ -41,8 +41,8 @@ from quorumlog.chaos.drivers.driver import (
     TopicDriver,
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
-from quorumlog.chaos.workloads.readers import key_of
-from quorumlog.chaos.workloads.sends import keep_sending
+from quorumlog.chaos.workloads.readers import key_of, message_of
+from quorumlog.chaos.workloads.sends import keep_sending, record_of
 from quorumlog.chaos.workloads.workload import REOPEN_S, Setup, Workload, opened, option
 
 KINDS: Final = ("alone", "classic", "consumer")
@@ -137,12 +137,12 @@ class RecreatedTopic:
         """Send the next value; return it if it is acknowledged in one life of the topic."""
         life, changes, value = self._life, self._changes, len(self._values)
         self._values.append(life)
-        message = Message(self._key(life, partition), UNKNOWN_OFFSET, value)
+        record = record_of(self._setup, value)
+        message = record.message(self._key(life, partition))
         self._history.append(process, "invoke", "send", [message])
         outcome, error_text, offset = "info", "", UNKNOWN_OFFSET
         try:
-            text = str(value).encode()
-            offset = await (await producer.send(self._setup.topic, partition, text))
+            offset = await (await record.send(producer, self._setup.topic, partition))
         except SendFailed as error:
             outcome, error_text = "fail" if error.definite else "info", str(error)
         else:
@@ -213,7 +213,7 @@ class RecreatedTopic:
             value = int(record.value)
             if 0 <= value < len(self._values):
                 key = self._key(self._values[value], record.partition)
-                told.append(Message(key, record.offset, value, f=kind))
+                told.append(message_of(record)._replace(key=key, f=kind))
                 self._read[kind].add(value)
         return told
 

@@ -1,24 +1,76 @@
-"""Sends as operations of a history: one value, or a batch of values."""
+"""Sends as operations of a history: one value, or a batch of values, and the records of both."""
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-from quorumlog.chaos.drivers.driver import AT_ONCE, Batching, DriverProducer, SendFailed
-from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.drivers.driver import AT_ONCE, Batching, DriverProducer, Headers, SendFailed
+from quorumlog.chaos.history import UNKNOWN_OFFSET, Message, checksum_of
 from quorumlog.chaos.workloads.readers import key_of
 from quorumlog.chaos.workloads.workload import Setup, opened
+
+_KEYS: Final = 64
+_SPAN_MS: Final = 1000  # timestamps are out of order within it
+_PRIME: Final = 2_654_435_761  # Knuth's: neighbours are far apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """A record to send. Its history has the checksum of all parts but the value."""
+
+    value: int
+    key: bytes
+    headers: Headers
+    timestamp_ms: int
+
+    def message(self, key: str, f: str = "") -> Message:
+        """Return the record as a message of a history; `key`: its partition."""
+        checksum = checksum_of(self.key, self.headers, self.timestamp_ms)
+        return Message(key, UNKNOWN_OFFSET, self.value, f=f, checksum=checksum)
+
+    async def send(
+        self, producer: DriverProducer, topic: str, partition: int
+    ) -> asyncio.Future[int]:
+        """Send the record as `DriverProducer.send` does."""
+        return await producer.send(
+            topic,
+            partition,
+            str(self.value).encode(),
+            key=self.key,
+            headers=self.headers,
+            timestamp_ms=self.timestamp_ms,
+        )
+
+
+def record_of(
+    setup: Setup[Any], value: int, *, key: bytes | None = None, timestamp_ms: int | None = None
+) -> Outgoing:
+    """Return the record of a value: its key, headers and timestamp follow from the value.
+
+    Its timestamp lies up to 1 s before the start of the run.
+    """
+    mixed = value * _PRIME % (1 << 32)
+    if timestamp_ms is None:
+        timestamp_ms = setup.history.started_wall_ms - mixed % _SPAN_MS
+    return Outgoing(
+        value=value,
+        key=b"key-%d" % (value % _KEYS) if key is None else key,
+        headers=(("value", b"%d" % value), ("trace", b"%08x" % mixed)),
+        timestamp_ms=timestamp_ms,
+    )
 
 
 async def attempt(
     setup: Setup[Any], producer: DriverProducer, process: int, partition: int, value: int
 ) -> int | SendFailed:
     """Send a value as one operation; return its offset or the error."""
-    message = Message(key_of(setup.topic, partition), UNKNOWN_OFFSET, value)
+    record = record_of(setup, value)
+    message = record.message(key_of(setup.topic, partition))
     setup.history.append(process, "invoke", "send", [message])
     try:
-        offset = await (await producer.send(setup.topic, partition, str(value).encode()))
+        offset = await (await record.send(producer, setup.topic, partition))
     except SendFailed as error:
         outcome = "fail" if error.definite else "info"
         setup.history.append(process, outcome, "send", [message], error=str(error))
@@ -78,15 +130,19 @@ async def send_batch(
 ) -> bool:
     """Send values in one operation, so that they may be one batch; return as `send_one` does."""
     topic = setup.topic
-    messages = [Message(key_of(topic, partition), UNKNOWN_OFFSET, value) for value in values]
+    times: Sequence[int | None] = timestamps_ms or [None] * len(values)
+    records = [
+        record_of(setup, value, timestamp_ms=time_ms)
+        for value, time_ms in zip(values, times, strict=True)
+    ]
+    messages = [record.message(key_of(topic, partition)) for record in records]
     setup.history.append(process, "invoke", "send", messages)
     pending: list[asyncio.Future[int]] = []
     results: list[int | BaseException] = []
     try:
-        for place, value in enumerate(values):
-            timestamp_ms = timestamps_ms[place] if timestamps_ms else None
-            text = str(value).encode()
-            pending.append(await producer.send(topic, partition, text, timestamp_ms=timestamp_ms))
+        for record in records:
+            sending = record.send(producer, topic, partition)
+            pending.append(await sending)
     except SendFailed as failed:  # the rest is not tried
         results = [failed, *(SendFailed("NOT_SENT", definite=True) for _ in values)]
     results = [*await asyncio.gather(*pending, return_exceptions=True), *results][: len(values)]

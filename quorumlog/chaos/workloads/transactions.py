@@ -21,7 +21,7 @@ from quorumlog.chaos.drivers.driver import (
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.readers import Readers, key_of
-from quorumlog.chaos.workloads.sends import attempt
+from quorumlog.chaos.workloads.sends import Outgoing, attempt, record_of
 from quorumlog.chaos.workloads.workload import REOPEN_S, LaneOptions, Setup, opened
 
 COMMIT: Final = "commit"
@@ -73,13 +73,13 @@ async def transact(
 
 
 async def send_all(
-    producer: TransactionalProducer, told: list[Message], places: Sequence[int]
+    setup: Setup[Any], producer: TransactionalProducer, told: list[Message], places: Sequence[int]
 ) -> None:
     """Send the messages of `told` at these places, and store their offsets. Raises SendFailed."""
     records = []
     for place in places:
         topic, _, partition = told[place].key.rpartition("-")
-        records.append((topic, int(partition), str(told[place].value).encode(), None))
+        records.append((topic, int(partition), record_of(setup, told[place].value)))
     results = await send_in_order(producer, records)
     for place, result in zip(places, results, strict=False):  # the rest was not tried
         if isinstance(result, int):
@@ -88,17 +88,17 @@ async def send_all(
 
 
 async def send_in_order(
-    producer: TransactionalProducer, records: Iterable[tuple[str, int, bytes, bytes | None]]
+    producer: TransactionalProducer, records: Iterable[tuple[str, int, Outgoing]]
 ) -> list[int | BaseException]:
-    """Send (topic, partition, value, key); return the offset or the error of each.
+    """Send (topic, partition, record); return the offset or the error of each.
 
     After a record that could not be queued, the others are not tried.
     """
     pending: list[asyncio.Future[int]] = []
     refused: list[SendFailed] = []
-    for topic, partition, value, key in records:
+    for topic, partition, record in records:
         try:
-            pending.append(await producer.send(topic, partition, value, key=key))
+            pending.append(await record.send(producer, topic, partition))
         except SendFailed as error:
             refused.append(error)
             break

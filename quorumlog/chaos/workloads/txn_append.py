@@ -19,9 +19,10 @@ from quorumlog.chaos.drivers.driver import (
     DriverError,
     TransactionalProducer,
 )
-from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.history import Message
 from quorumlog.chaos.workloads.lanes import Lanes
 from quorumlog.chaos.workloads.readers import key_of, message_of
+from quorumlog.chaos.workloads.sends import record_of
 from quorumlog.chaos.workloads.transactions import (
     CommittedReaders,
     open_reader,
@@ -95,7 +96,7 @@ class TxnAppend(Lanes[TxnAppendOptions]):
         setup = self._setup
         steps = [rng.random() < _SENDS for _ in range(rng.choice(_STEPS))]
         keys = [key_of(setup.topic, rng.randrange(setup.partitions)) for send in steps if send]
-        told = [Message(key, UNKNOWN_OFFSET, self._new_value(), f="send") for key in keys]
+        told = [record_of(setup, self._new_value()).message(key, "send") for key in keys]
         commits = rng.random() >= setup.options.aborts
         pause_s = rng.expovariate(1 / _PAUSE_S)
         setup.history.append(process, "invoke", "txn", told)
@@ -104,7 +105,7 @@ class TxnAppend(Lanes[TxnAppendOptions]):
             sent = 0
             for is_send in steps:
                 if is_send:
-                    await send_all(producer, told, [sent])
+                    await send_all(setup, producer, told, [sent])
                     sent += 1
                 else:
                     told.extend(await _polled(reader))

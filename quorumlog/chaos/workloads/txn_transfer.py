@@ -19,6 +19,7 @@ from typing import Final
 
 from quorumlog.chaos.drivers.driver import CommittedReader, SendFailed, TransactionalProducer
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.workloads.sends import record_of
 from quorumlog.chaos.workloads.transactions import (
     Lives,
     raise_first,
@@ -238,8 +239,7 @@ class _Teller:
                 (
                     setup.topic,
                     account % setup.partitions,
-                    str(balance).encode(),
-                    f"{name}/{account}".encode(),
+                    record_of(setup, balance, key=f"{name}/{account}".encode()),
                 )
                 for account, balance in changed.items()
             ]

@@ -29,7 +29,7 @@ async def carried_out(
     `reads_all`: the final reads must come to their end within `final_s`.
     """
     kind = find_workload(workload)
-    with HistoryWriter(out, meta={"model": kind.model}) as history:
+    with HistoryWriter(out, meta={"model": kind.model, "workload": workload}) as history:
         setup = Setup(
             driver=driver,
             bootstrap="b",

@@ -76,7 +76,7 @@ class Member:
         if self.joins:
             self._rejoin()
         records = [
-            Record(TOPIC, partition, offset, value)
+            group.record(partition, offset, value)
             for partition, position in self._positions.items()
             for offset, value in enumerate(group.logs[partition])
             if position <= offset < position + POLL_RECORDS

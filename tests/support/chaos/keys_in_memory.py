@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from quorumlog.chaos.drivers.driver import DriverError, Record, SendFailed
+from quorumlog.chaos.drivers.driver import DriverError, Headers, Record, SendFailed
 from tests.support.chaos.log_in_memory import TOPIC
 
 
@@ -53,7 +53,14 @@ class KeysClient:
         driver.open += 1
 
     async def send(
-        self, topic: str, partition: int, value: bytes, *, key: bytes | None = None, **_: object
+        self,
+        topic: str,
+        partition: int,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ms: int = -1,
     ) -> asyncio.Future[int]:
         assert topic == TOPIC
         driver = self._driver
@@ -63,7 +70,8 @@ class KeysClient:
             driver.stop_after[1]()
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         try:
-            offset = driver.append(driver.logs[partition], Record(topic, partition, -1, value, key))
+            record = Record(topic, partition, -1, value, key, headers, timestamp_ms)
+            offset = driver.append(driver.logs[partition], record)
         except SendFailed as error:
             future.set_exception(error)
         else:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from quorumlog.chaos.drivers.driver import AT_ONCE, Batching, Record, SendFailed
+from quorumlog.chaos.drivers.driver import AT_ONCE, Batching, Headers, Record, SendFailed
 
 TOPIC = "t"
 
@@ -11,6 +11,7 @@ TOPIC = "t"
 class LogInMemory:
     """A driver. `append`: how the broker stores a value; a test replaces it by a faulty one.
 
+    `alter`: how the broker changes a record that it serves.
     `stop_after`: called once, when that many values were sent. `answers`: whether producers hear
     of what became of a value.
     """
@@ -21,8 +22,15 @@ class LogInMemory:
         self.answers: Callable[[bytes], bool] = lambda _: True
         self.stop_after: tuple[int, Callable[[], None]] = (-1, lambda: None)
         self.sent = self.open = 0
+        self.extras: dict[bytes, tuple[bytes | None, Headers, int]] = {}  # of each sent value
+        self.alter: Callable[[Record], Record] = lambda record: record
 
     capabilities: frozenset[str] = frozenset()
+
+    def record(self, partition: int, offset: int, value: bytes) -> Record:
+        """Return a record as the broker serves it."""
+        extras = self.extras.get(value, (None, (), -1))
+        return self.alter(Record(TOPIC, partition, offset, value, *extras))
 
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
@@ -52,10 +60,18 @@ class Client:
         driver.open += 1
 
     async def send(
-        self, topic: str, partition: int, value: bytes, **_: object
+        self,
+        topic: str,
+        partition: int,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
     ) -> asyncio.Future[int]:
         assert topic == TOPIC
         driver = self._driver
+        driver.extras[value] = key, headers, -1 if timestamp_ms is None else timestamp_ms
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         driver.sent += 1
         try:
@@ -77,7 +93,7 @@ class Client:
         assert timeout_ms
         await asyncio.sleep(0)
         records = [
-            Record(TOPIC, partition, offset, value)
+            self._driver.record(partition, offset, value)
             for partition, position in self._positions.items()
             for offset, value in enumerate(self._driver.logs[partition])
             if offset >= position

@@ -11,12 +11,12 @@ from quorumlog.chaos.workloads.workload import Setup
 from tests.support.chaos.transactions_in_memory import TOPIC, TransactionsInMemory
 from tests.support.jumping_time import JumpingLoop
 
-PARTITIONS = 2
+PARTITIONS = {"consume_transform_produce": 3}  # others have 2; a worker has two of three
 TRANSACTIONS = 60
 OPTIONS: dict[str, dict[str, int | float | str]] = {
     "txn_append": {"producers": 4, "consumers": 1},
     "txn_transfer": {"producers": 2, "rate": 60.0, "zombies": 0.1, "aborts": 0.15},
-    "consume_transform_produce": {"rate": 60.0, "workers": 2, "zombies": 0.1, "crashes": 0.08},
+    "consume_transform_produce": {"rate": 60.0, "zombies": 0.1, "crashes": 0.08},
 }
 WORKLOADS = tuple(OPTIONS)
 
@@ -32,13 +32,14 @@ def judged(
 
 async def _carried_out(out: Path, name: str, seed: int, fault: str) -> TransactionsInMemory:
     workload = find_workload(name)
-    broker = TransactionsInMemory(seed, 2 * PARTITIONS, fault)
+    partitions = PARTITIONS.get(name, 2)
+    broker = TransactionsInMemory(seed, 2 * partitions, fault)
     with HistoryWriter(out, meta={"model": workload.model}) as history:
         setup = Setup(
             driver=broker,
             bootstrap="b",
             topic=TOPIC,
-            partitions=PARTITIONS,
+            partitions=partitions,
             replication_factor=1,
             seed=seed,
             options=workload.read_options(OPTIONS[name]),

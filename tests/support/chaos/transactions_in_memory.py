@@ -30,7 +30,9 @@ FAULTS = {
     "late_commit": "a commit is executed once more, in the next transaction of its producer",
     "offsets_outside": "a group's offsets are committed at once, before the transaction ends",
     "offsets_dropped": "a transaction is committed without its offsets",
+    "last_offset_dropped": "of the offsets in several partitions the last is not committed",
     "retry_appends_twice": "a batch that was sent again is in the log twice",
+    "alters_records": "a record is served without its headers",
     "forgets_records": "a partition loses a committed record",
 }
 
@@ -48,8 +50,7 @@ class Txn:
 
 @dataclass
 class Entry:
-    value: bytes
-    key: bytes | None
+    record: Record
     txn: Txn | None
 
 
@@ -113,7 +114,9 @@ class TransactionsInMemory:
         while position < end and len(records) < most:
             entry = log[position]
             if entry is not None and self.is_shown(partition, position, entry):
-                records.append(Record(TOPIC, partition, position, entry.value, entry.key))
+                record = entry.record._replace(offset=position)
+                is_altered = self.fault == "alters_records" and self.strikes(0.05)
+                records.append(record._replace(headers=()) if is_altered else record)
             position += 1
         return records, position
 
@@ -132,14 +135,14 @@ class TransactionsInMemory:
             return self.strikes()
         return marker != ABORTED
 
-    async def append(self, partition: int, value: bytes, key: bytes | None, txn: Txn | None) -> int:
-        log = self.logs[partition]
-        log.append(Entry(value, key, txn))
+    async def append(self, record: Record, txn: Txn | None) -> int:
+        log = self.logs[record.partition]
+        log.append(Entry(record, txn))
         offset = len(log) - 1
         if txn is not None:
-            txn.partitions.add(partition)
+            txn.partitions.add(record.partition)
         if self.fault == "retry_appends_twice" and self.strikes(0.03):
-            log.append(Entry(value, key, txn))
+            log.append(Entry(record, txn))
         self.sent += 1
         return offset
 
@@ -178,6 +181,9 @@ class TransactionsInMemory:
             if txn in self.pending[place]:
                 self.pending[place].remove(txn)
             if decided == COMMITTED:
+                is_last = len(txn.offsets) > 1 and place == [*txn.offsets][-1]
+                if self.fault == "last_offset_dropped" and is_last and self.strikes(1.0):
+                    continue
                 if self.fault == "offsets_dropped" and self.strikes():
                     continue
                 self.offsets[place] = offset
@@ -232,12 +238,12 @@ class Plain:
         self._broker = broker
 
     async def send(
-        self, topic: str, partition: int, value: bytes, *, key: bytes | None = None, **_: object
+        self, topic: str, partition: int, value: bytes, **extras: Any
     ) -> asyncio.Future[int]:
         assert topic == TOPIC
         broker = self._broker
         await broker.pause()
-        return _settled(await broker.append(partition, value, key, None))
+        return _settled(await broker.append(Record(topic, partition, -1, value, **extras), None))
 
     async def close(self) -> None:
         pass
@@ -273,7 +279,7 @@ class Transactional:
             self._id.open = self._txn
 
     async def send(
-        self, topic: str, partition: int, value: bytes, *, key: bytes | None = None, **_: object
+        self, topic: str, partition: int, value: bytes, **extras: Any
     ) -> asyncio.Future[int]:
         assert topic == TOPIC
         await self._broker.pause()
@@ -281,7 +287,9 @@ class Transactional:
             txn = self._check()
         except DriverError as error:
             raise SendFailed(str(error), definite=True) from error
-        return _settled(await self._broker.append(partition, value, key, txn))
+        return _settled(
+            await self._broker.append(Record(topic, partition, -1, value, **extras), txn)
+        )
 
     async def send_offsets(self, group_id: str, topic: str, offsets: Mapping[int, int]) -> None:
         assert topic == TOPIC

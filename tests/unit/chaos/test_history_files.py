@@ -26,9 +26,9 @@ ROW = '{"index":0,"time_ns":5,"process":0,"type":"invoke","f":"poll"}'
 
 def write_run(directory: Path) -> None:
     with HistoryWriter(directory, meta={"seed": 7}) as writer:
-        writer.append(0, "invoke", "send", [Message("t-0", -1, 1)])
+        writer.append(0, "invoke", "send", [Message("t-0", -1, 1, checksum=7)])
         writer.append(-1, "info", "kill", node="2", details='{"why": "schedule"}')
-        writer.append(0, "ok", "send", [Message("t-0", 4, 1)])
+        writer.append(0, "ok", "send", [Message("t-0", 4, 1, checksum=7)])
         writer.append(1, "invoke", "poll")
         writer.append(1, "info", "poll", error='said "no"\nand more')
 
@@ -41,7 +41,7 @@ def test_lines_and_parquet_are_the_same_table(tmp_path: Path) -> None:
     assert lines.schema.equals(OPERATIONS)
     assert lines.column("index").to_pylist() == [0, 1, 2]
     rows = lines.to_pylist()
-    sent = {"f": "send", "key": "t-0", "offset": 4, "value": 1, "text": ""}
+    sent = {"f": "send", "key": "t-0", "offset": 4, "value": 1, "text": "", "checksum": 7}
     assert (rows[0]["type"], rows[0]["micro"]) == ("ok", [sent])
     assert (rows[1]["process"], rows[1]["node"]) == (-1, "2")
     assert rows[2]["error"] == 'said "no"\nand more'

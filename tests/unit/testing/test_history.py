@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from quorumlog.chaos.checkers import Valid
-from quorumlog.chaos.history import read_history
+from quorumlog.chaos.history import checksum_of, read_history
 from quorumlog.client import ErrorCode, KafkaError, RecordMetadata, TopicPartition
 from quorumlog.client.records import ConsumerRecord
 from quorumlog.client.sync import SyncConsumer, SyncProducer
@@ -318,14 +318,76 @@ def test_other_values_are_refused(value: object) -> None:
     ],
 )
 def test_records_of_every_client(records: Any) -> None:
-    assert list(read_records(records)) == [("orders-2", 5, b"x")]
+    assert [one[:3] for one in read_records(records)] == [("orders-2", 5, b"x")]
+
+
+HEADERS = (("a", b"1"), ("b", None))
+Whole = namedtuple("Whole", "topic partition offset value key headers timestamp")
+
+
+class WholeConfluent(Confluent):
+    """A record of confluent-kafka, with everything."""
+
+    def key(self) -> bytes:
+        return b"k"
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return [*HEADERS]
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 99
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ConsumerRecord("orders", 2, 5, 99, b"k", b"x", HEADERS, -1),
+        Whole("orders", 2, 5, b"x", b"k", HEADERS, 99),
+        Whole("orders", 2, 5, b"x", b"k", [*HEADERS], 99),
+        WholeConfluent(5, b"x"),
+    ],
+)
+def test_the_checksum_of_a_record_is_the_same_by_every_client(record: Any) -> None:
+    assert [one.checksum for one in read_records(record)] == [checksum_of(b"k", HEADERS, 99)]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ("orders-2", 5, b"x"),
+        Whole("orders", 2, 5, b"x", "decoded", HEADERS, 99),
+        Whole("orders", 2, 5, b"x", b"k", {"a": b"1"}, 99),
+        Whole("orders", 2, 5, b"x", b"k", [("a", 1)], 99),
+        Whole("orders", 2, 5, b"x", b"k", HEADERS, None),
+    ],
+)
+def test_a_record_without_all_its_parts_has_no_checksum(record: Any) -> None:
+    assert [one.checksum for one in read_records(record)] == [0]
+
+
+@pytest.mark.parametrize(("headers", "is_altered"), [(HEADERS, False), ((), True)])
+def test_a_record_without_its_headers_is_found(
+    history: History, headers: Any, is_altered: bool
+) -> None:
+    producer = history.recorded(Sends([0]))
+    producer.send_and_wait("orders", b"7", b"k", partition=0, headers=HEADERS)
+    with history.send(KEY, 8, checksum=checksum_of(b"k", HEADERS, 99)) as operation:
+        operation.ok(offset=1)
+    with history.poll() as operation:
+        operation.ok(
+            [
+                ConsumerRecord("orders", 0, 0, 0, b"k", b"7", headers, -1),
+                ConsumerRecord("orders", 0, 1, 99, b"k", b"8", headers, -1),
+            ]
+        )
+    assert ("altered-record" in history.verdict.anomalies) is is_altered
 
 
 def test_records_may_be_none_or_parts_and_others_are_refused() -> None:
     assert list(read_records(None)) == list(read_records({})) == list(read_records([])) == []
     records = [Confluent(5, b"id=7;name=x")]
-    found = list(read_records(records, lambda raw: raw.partition(b";")[0][3:]))
-    assert found == [("orders-2", 5, b"7")]
+    [found] = read_records(records, lambda raw: raw.partition(b";")[0][3:])
+    assert found[:3] == ("orders-2", 5, b"7")
     with pytest.raises(TypeError, match="has no offset"):
         list(read_records([b"x"]))
 

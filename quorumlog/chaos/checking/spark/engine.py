@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from quorumlog.chaos.checkers.checker import Checker, Facts, Ranges, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
-from quorumlog.chaos.checkers.registry import DEFAULT_MODEL, find_checker
-from quorumlog.chaos.checkers.verdict import Partial, Verdict
+from quorumlog.chaos.checkers.registry import DEFAULT_MODEL, find_checker, judges_of
+from quorumlog.chaos.checkers.verdict import Partial, Verdict, joined
 from quorumlog.chaos.checking.parts.plan import Plan, plan_of
 from quorumlog.chaos.checking.parts.row_groups import find_row_groups
 from quorumlog.chaos.checking.parts.survey import Look, Survey, look, survey_of
@@ -61,7 +61,8 @@ def check_on_spark(
     it. A path with a scheme (hdfs://, s3a://) is a Parquet file that Spark opens. `conf`:
     session.py. Raises HistoryError and session.SparkUnavailable.
     """
-    checker, groups, table, rows = find_checker(model), None, None, _SHORT_ROWS
+    groups, table, rows = None, None, _SHORT_ROWS
+    find_checker(model)  # before Spark starts
     if not source.is_remote:
         groups = find_row_groups(source)
         table = None if groups is not None else source.table  # JSON lines, format 1
@@ -78,7 +79,11 @@ def check_on_spark(
         else:
             path = str(source.path)
             given, metadata = remote(session, path), remote_metadata(session, path)
-        return check_input(session, given, checker, facts_of(metadata), progress=progress)
+        facts = facts_of(metadata)
+        judges = judges_of(model, facts)
+        return joined(
+            [check_input(session, given, one, facts, progress=progress) for one in judges]
+        )
 
 
 def check_input(

@@ -12,6 +12,7 @@ from quorumlog.chaos.checking.parts.table_cuts import pack, unpack
 from quorumlog.chaos.checking.spark.session import cores
 from quorumlog.chaos.history.files import PARQUET
 from quorumlog.chaos.history.model import HistoryError
+from quorumlog.chaos.history.parquet import with_checksums
 from quorumlog.chaos.history.schema import OPERATIONS
 from quorumlog.chaos.history.validate import check_columns
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 _MICRO_DDL: Final = (
-    "array<struct<f: string, key: string, offset: bigint, value: bigint, text: string>>"
+    "array<struct<f: string, key: string, offset: bigint, value: bigint, text: string, "
+    "checksum: bigint>>"
 )
 _MICRO_PER_ROW: Final = 3  # of a Kafka history, about
 _DDL: Final = ", ".join(
@@ -123,6 +125,7 @@ def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 def _checked(rows: Iterable["Row"]) -> Iterator[pa.Table]:
     for row in rows:
         run: pa.Table = pickle.loads(row.block)  # noqa: S301 - of our own tasks
-        table = run.select(OPERATIONS.names).replace_schema_metadata(None).cast(OPERATIONS)
+        table = with_checksums(run.select(OPERATIONS.names))
+        table = table.replace_schema_metadata(None).cast(OPERATIONS)
         check_columns(table)
         yield table
