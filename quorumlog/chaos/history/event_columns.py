@@ -78,6 +78,7 @@ class EventColumns:
         """
         time_ns = np.maximum.accumulate(np.array([0, *self._time_ns], np.int64))[1:]
         fields: list[Any] = [self.micro_f, self.key, self.offset, self.value, self.text]
+        fields.append(np.zeros(len(self.key), np.int64))  # no checksums
         arrays = [
             pa.array(values, field.type)
             for values, field in zip(fields, MICRO.value_type, strict=True)
