@@ -19,7 +19,6 @@ from quorumlog.chaos.checkers.entries import COUNT, READER
 from quorumlog.chaos.checkers.kafka_log import CHECKER, check
 from quorumlog.chaos.checkers.key_ranges import Evidence, examine, positions
 from quorumlog.chaos.checkers.reader_lag import LATE_NS
-from quorumlog.chaos.checkers.registry import find_checker
 from quorumlog.chaos.checkers.stitched_keys import stitch
 from quorumlog.chaos.checkers.verdict import Partial
 from quorumlog.chaos.checking import local
@@ -41,12 +40,6 @@ from tests.support.chaos.hand_made_histories import Op, Row, rows_of
 from tests.support.chaos.joined_histories import apart, same
 from tests.support.chaos.random_histories import PLANTS, good
 from tests.support.chaos.runs import checked_in_runs
-from tests.support.chaos.small_transactions import (
-    of_registers,
-    some_group_reads,
-    some_overlapping_txns,
-    table_of_txns,
-)
 from tests.support.chaos.wild_histories import wild, with_transactions
 from tests.support.sizes import tries
 
@@ -79,35 +72,6 @@ def test_the_verdict_is_that_of_the_whole(
     assert len(groups.chunks) > 5
     monkeypatch.setattr(local, "MICRO_PER_PART", groups.micro // parts)
     same(check_in_parts(groups, CHECKER), check_history(whole))
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        "rw-register",
-        "rw-register=strict-serializable",
-        "multi-register",
-        'multi-register={"h0-x": 1}',
-        "long-fork",
-    ],
-)
-def test_transactions_in_parts_have_the_verdict_of_the_whole(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seeds = range(40)
-    if model == "long-fork":
-        drawn = [some_group_reads(random.Random(seed)) for seed in seeds]
-    else:
-        drawn = [of_registers(some_overlapping_txns(random.Random(seed))) for seed in seeds]
-    table = apart([table_of_txns(txns) for txns in drawn])
-    file = tmp_path / "history.parquet"
-    pq.write_table(table, file, row_group_size=7)
-    monkeypatch.setattr(row_groups, "ROWS_PER_CHUNK", 5)
-    groups = row_groups_of(file)
-    monkeypatch.setattr(local, "MICRO_PER_PART", groups.micro // 3)
-    verdict = check_in_parts(groups, find_checker(model))
-    same(verdict, check_history(table, model))
-    assert verdict.valid is False
 
 
 @pytest.fixture

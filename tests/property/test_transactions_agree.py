@@ -3,22 +3,33 @@
 import itertools
 import random
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from quorumlog.chaos.checkers import Severity, Verdict, multi_register
+from quorumlog.chaos.checkers import Severity, Verdict, check_history, multi_register
+from quorumlog.chaos.checkers.registry import find_checker
 from quorumlog.chaos.checkers.verdict import CheckResult, Gap, Partial
-from quorumlog.chaos.history import HistoryError
+from quorumlog.chaos.checking import local
+from quorumlog.chaos.checking.local import check_in_parts
+from quorumlog.chaos.checking.parts import row_groups
+from quorumlog.chaos.checking.parts.row_groups import find_row_groups
+from quorumlog.chaos.history import HistoryError, HistorySource
+from tests.support.chaos.joined_histories import apart, same
 from tests.support.chaos.small_transactions import (
     LISTS,
     Txn,
     has_serial_order,
     is_in_real_time,
     judged,
+    of_registers,
     some_group_reads,
     some_moments,
+    some_overlapping_txns,
+    table_of_txns,
 )
 from tests.support.sizes import tries
 
@@ -197,3 +208,33 @@ def test_reads_of_a_group_of_keys_fork_if_and_only_if_they_have_no_order() -> No
             assert judged(txns, "rw-register").valid is expected, (seed, txns)
         counts[expected] += 1
     assert min(counts.values()) > tries(400) // 10
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "rw-register",
+        "rw-register=strict-serializable",
+        "multi-register",
+        'multi-register={"h0-x": 1}',
+        "long-fork",
+    ],
+)
+def test_transactions_in_parts_have_the_verdict_of_the_whole(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = range(40)
+    if model == "long-fork":
+        drawn = [some_group_reads(random.Random(seed)) for seed in seeds]
+    else:
+        drawn = [of_registers(some_overlapping_txns(random.Random(seed))) for seed in seeds]
+    table = apart([table_of_txns(txns) for txns in drawn])
+    file = tmp_path / "history.parquet"
+    pq.write_table(table, file, row_group_size=7)
+    monkeypatch.setattr(row_groups, "ROWS_PER_CHUNK", 5)
+    groups = find_row_groups(HistorySource(file))
+    assert groups is not None
+    monkeypatch.setattr(local, "MICRO_PER_PART", groups.micro // 3)
+    verdict = check_in_parts(groups, find_checker(model))
+    same(verdict, check_history(table, model))
+    assert verdict.valid is False
