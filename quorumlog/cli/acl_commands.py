@@ -180,6 +180,4 @@ _SPELLINGS: Final = _spellings()
 
 
 def _lines(acls: list[Acl]) -> list[str]:
-    if not acls:
-        return []
     return table(_HEADERS, [[asdict(acl)[name] for name in _COLUMNS] for acl in acls])

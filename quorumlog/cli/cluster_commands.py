@@ -27,6 +27,7 @@ from quorumlog.cli.output import (
     data,
     document,
     fail,
+    outcome,
     parse_settings,
     say,
 )
@@ -36,6 +37,7 @@ from quorumlog.cluster.layout import CLUSTER_FILE, CONTROL_PORT_STEP, FIRST_ID
 
 _NODES: Final = 3
 _PORT: Final = 9092
+_NONE_RUNS: Final = "no cluster runs"
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: the terminal is gone
 
 Nodes = Annotated[
@@ -105,14 +107,13 @@ def up(
             defaults=defaults,
             detached=detach,
         )
-        _refuse_another(
-            cluster,
-            nodes=nodes,
-            controllers=controllers,
-            brokers=brokers,
-            first_id=first_id,
-            port=port,
-        )
+        apart = [node.roles[0] for node in cluster.nodes if len(node.roles) == 1]
+        first_port = host_and_port(cluster.nodes[0].kafka)[1]
+        _refuse_another("--nodes", nodes, len(cluster.nodes), cluster)
+        _refuse_another("--controllers", controllers, apart.count("controller"), cluster)
+        _refuse_another("--brokers", brokers, apart.count("broker"), cluster)
+        _refuse_another("--first-id", first_id, cluster.nodes[0].id, cluster)
+        _refuse_another("--port", port or None, first_port, cluster)
         running = cluster.running()
         if running and not detach:
             fail(
@@ -144,31 +145,14 @@ def _start(cluster: LocalCluster) -> float:
         fail("interrupted while starting; the started nodes are stopped", EXIT_INTERRUPTED)
 
 
-def _refuse_another(
-    cluster: LocalCluster,
-    *,
-    nodes: int | None,
-    controllers: int | None,
-    brokers: int | None,
-    first_id: int | None,
-    port: int | None,
-) -> None:
-    """End with a usage error if the directory's cluster has other options than required."""
-    apart = [node.roles[0] for node in cluster.nodes if len(node.roles) == 1]
-    held = {
-        "--nodes": (nodes, len(cluster.nodes)),
-        "--controllers": (controllers, apart.count("controller")),
-        "--brokers": (brokers, apart.count("broker")),
-        "--first-id": (first_id, cluster.nodes[0].id),
-        "--port": (port or None, host_and_port(cluster.nodes[0].kafka)[1]),
-    }
-    for option, (asked, found) in held.items():
-        if asked not in {None, found}:
-            fail(
-                f"the cluster in {cluster.directory} has {option} {found}, not {asked}; "
-                f"leave {option} out, or choose another --dir",
-                EXIT_USAGE,
-            )
+def _refuse_another(option: str, asked: int | None, found: int, cluster: LocalCluster) -> None:
+    """End with a usage error if the directory's cluster has another option than required."""
+    if asked not in {None, found}:
+        fail(
+            f"the cluster in {cluster.directory} has {option} {found}, not {asked}; "
+            f"leave {option} out, or choose another --dir",
+            EXIT_USAGE,
+        )
 
 
 def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
@@ -231,12 +215,9 @@ def down(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = Fal
         running = cluster.running()
         killed = cluster.stop(say=say)
     stopped = [node_id for node_id in running if node_id not in killed]
-    if json:
-        document(
-            {"dir": str(cluster.directory.resolve()), "stopped": stopped, "killed": list(killed)}
-        )
-    else:
-        data(f"stopped {len(stopped)} of {len(cluster.nodes)} nodes{_and_killed(killed)}")
+    done = {"dir": str(cluster.directory.resolve()), "stopped": stopped, "killed": list(killed)}
+    line = f"stopped {len(stopped)} of {len(cluster.nodes)} nodes{_and_killed(killed)}"
+    outcome(done, line, json=json)
 
 
 def _and_killed(killed: Collection[int]) -> str:
@@ -246,24 +227,14 @@ def _and_killed(killed: Collection[int]) -> str:
 def _stop(clusters: list[running_clusters.RunningCluster], *, json: bool) -> None:
     """Stop running clusters by their processes, and print which."""
     killed = {entry.pid for entry in running_clusters.stop(clusters, say)}
-    if json:
-        described = [
-            {
-                "dir": str(cluster.directory),
-                "cluster_id": cluster.cluster_id,
-                "stopped": [node.node_id for node in cluster.nodes if node.pid not in killed],
-                "killed": [node.node_id for node in cluster.nodes if node.pid in killed],
-            }
-            for cluster in clusters
-        ]
-        document({"clusters": described})
-        return
+    described, lines = [], []
     for cluster in clusters:
         gone = [node.node_id for node in cluster.nodes if node.pid in killed]
-        stopped = len(cluster.nodes) - len(gone)
-        data(f"stopped {stopped} nodes of {cluster.directory}{_and_killed(gone)}")
-    if not clusters:
-        data("no cluster runs")
+        stopped = [node.node_id for node in cluster.nodes if node.pid not in killed]
+        named = {"dir": str(cluster.directory), "cluster_id": cluster.cluster_id}
+        described.append({**named, "stopped": stopped, "killed": gone})
+        lines.append(f"stopped {len(stopped)} nodes of {cluster.directory}{_and_killed(gone)}")
+    outcome({"clusters": described}, *(lines or [_NONE_RUNS]), json=json)
 
 
 def status(
@@ -284,11 +255,7 @@ def status(
         return
     with cluster_errors():
         described = LocalCluster.open(directory).status()
-    if json:
-        document(described)
-    else:
-        for line in status_lines(described, internal=internal):
-            data(line)
+    outcome(described, *status_lines(described, internal=internal), json=json)
     if not any(node["answers"] for node in described["nodes"]):
         raise typer.Exit(EXIT_FAILED)
     if not described["quorum"]["has_majority"]:
@@ -296,23 +263,19 @@ def status(
 
 
 def _show_all(clusters: list[running_clusters.RunningCluster], *, json: bool) -> None:
-    if json:
-        described = [
-            {
-                "dir": str(cluster.directory),
-                "dir_exists": cluster.directory.exists(),
-                "cluster_id": cluster.cluster_id,
-                "bootstrap": cluster.bootstrap,
-                "nodes": [{"id": node.node_id, "pid": node.pid} for node in cluster.nodes],
-            }
-            for cluster in clusters
-        ]
-        document({"clusters": described})
-        return
+    described = [
+        {
+            "dir": str(cluster.directory),
+            "dir_exists": cluster.directory.exists(),
+            "cluster_id": cluster.cluster_id,
+            "bootstrap": cluster.bootstrap,
+            "nodes": [{"id": node.node_id, "pid": node.pid} for node in cluster.nodes],
+        }
+        for cluster in clusters
+    ]
+    lines = []
     for cluster in clusters:
         gone = "" if cluster.directory.exists() else "  (the directory is gone)"
-        data(f"{cluster.directory}{gone}")
-        for node in cluster.nodes:
-            data(f"  node {node.node_id}  {node.kafka:21}  pid {node.pid}")
-    if not clusters:
-        data("no cluster runs")
+        lines.append(f"{cluster.directory}{gone}")
+        lines += [f"  node {one.node_id}  {one.kafka:21}  pid {one.pid}" for one in cluster.nodes]
+    outcome({"clusters": described}, *(lines or [_NONE_RUNS]), json=json)

@@ -56,7 +56,7 @@ def describe(cluster: Cluster, kind: Kind, name: Name) -> None:
     ]
     rows = [(one["name"], one["value"], one["source"]) for one in settings]
     nothing = f"{_named(kind, name)}: every setting has its default"
-    lines = table(("NAME", "VALUE", "FROM"), rows) if rows else ()
+    lines = table(("NAME", "VALUE", "FROM"), rows)
     described = {"kind": kind, "name": name, "configs": settings}
     cluster.outcome(described, *lines, empty=nothing)
 

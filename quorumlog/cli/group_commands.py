@@ -50,7 +50,7 @@ def list_groups(cluster: Cluster) -> None:
         for one in cluster.ask(Admin.list_consumer_groups)
     ]
     rows = [list(one.values()) for one in found]
-    lines = table(("GROUP", "TYPE", "STATE", "PROTOCOL TYPE"), rows) if rows else ()
+    lines = table(("GROUP", "TYPE", "STATE", "PROTOCOL TYPE"), rows)
     cluster.outcome({"groups": found}, *lines, empty="no groups")
 
 
@@ -91,7 +91,7 @@ def describe(cluster: Cluster, group: Group) -> None:
         (member.member_id, member.client_id, member.host, " ".join(map(str, member.assignment)))
         for member in found.members
     ]
-    lines = table(("MEMBER", "CLIENT", "HOST", "PARTITIONS"), rows) if rows else ()
+    lines = table(("MEMBER", "CLIENT", "HOST", "PARTITIONS"), rows)
     cluster.outcome(described, title, *lines)
 
 
@@ -110,7 +110,7 @@ def lag(cluster: Cluster, group: Group) -> None:
     total = sum(row["lag"] or 0 for row in rows)
     names = ("topic", "partition", "committed", "end", "lag", "client")
     shown = [[row[name] for name in names] for row in rows]
-    lines = table([name.upper() for name in names], shown) if rows else ()
+    lines = table([name.upper() for name in names], shown)
     found = {"group": group, "state": state, "lag": total, "partitions": rows}
     cluster.outcome(found, *lines)
     if not cluster.json:

@@ -137,8 +137,10 @@ GAP = "  "
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Return the lines of a table, its headers first."""
+    """Return the lines of a table, its headers first; none without rows."""
     cells = [[_text(value) for value in row] for row in rows]
+    if not cells:
+        return []
     columns = list(zip(headers, *cells, strict=True))
     widths = [max(map(len, column)) for column in columns]
     is_number = [all(_is_number(text) for text in column[1:]) for column in columns]

@@ -52,7 +52,7 @@ def describe(
         for one in found
         for key, value in one.values.items()
     ]
-    lines = table(("ENTITY", "QUOTA", "VALUE"), rows) if rows else ()
+    lines = table(("ENTITY", "QUOTA", "VALUE"), rows)
     cluster.outcome({"quotas": quotas}, *lines, empty="no quotas")
 
 

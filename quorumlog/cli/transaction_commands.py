@@ -46,7 +46,7 @@ def list_transactions(
     found = [asdict(one) for one in listed]
     rows = [list(one.values()) for one in found]
     names = ("TRANSACTIONAL ID", "STATE", "PRODUCER ID", "COORDINATOR")
-    lines = table(names, rows) if rows else ()
+    lines = table(names, rows)
     cluster.outcome({"transactions": found}, *lines, empty="no transactional ids")
 
 
@@ -97,7 +97,7 @@ def find_hanging(
     found = cluster.ask(lambda admin: _hanging(admin, topic, idle_ms))
     rows = [[one[name] for name in _HANGING] for one in found]
     names = [name.replace("_", " ").upper() for name in _HANGING]
-    lines = table(names, rows) if rows else ()
+    lines = table(names, rows)
     cluster.outcome({"hanging": found}, *lines, empty="no transaction hangs")
 
 

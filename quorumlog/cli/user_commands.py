@@ -54,7 +54,7 @@ def describe(
         for user, credentials in found.items()
         for one in credentials or (None,)
     ]
-    lines = table(("USER", "MECHANISM", "ITERATIONS"), rows) if rows else ()
+    lines = table(("USER", "MECHANISM", "ITERATIONS"), rows)
     cluster.outcome({"users": described}, *lines, empty="no users")
 
 

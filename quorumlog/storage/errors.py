@@ -21,11 +21,10 @@ class CorruptCheckpoint(StorageError):
     """A small file is not whole. The message names the file and the remedy."""
 
 
-class DamagedLog(StorageError):
-    """Records below the recovery point are lost. The log is unchanged; the message has the place.
+class _Incomplete(StorageError):
+    """A log is whole below `end_offset`, and unchanged.
 
-    `end_offset`: the log is whole below it. `last_epoch`: the leader epoch of the last checked
-    batch below it, -1 without one.
+    `last_epoch`: the leader epoch of the last checked batch below `end_offset`, -1 without one.
     """
 
     def __init__(self, message: str, *, end_offset: int = 0, last_epoch: int = -1) -> None:
@@ -34,17 +33,15 @@ class DamagedLog(StorageError):
         self.last_epoch: Final = last_epoch
 
 
-class LacksRecords(StorageError):
+class DamagedLog(_Incomplete):
+    """Records below the recovery point are lost. The message has the place."""
+
+
+class LacksRecords(_Incomplete):
     """A log is not whole, and the metadata does not prove that other replicas have its records.
 
-    The log is unchanged: the controller must receive a report of it first. The log is whole below
-    `end_offset`; the last record below it has `last_epoch`, -1 without one.
+    The controller must receive a report of it first.
     """
-
-    def __init__(self, message: str, *, end_offset: int = 0, last_epoch: int = -1) -> None:
-        super().__init__(message)
-        self.end_offset: Final = end_offset
-        self.last_epoch: Final = last_epoch
 
 
 class OffsetOutOfRange(Exception):

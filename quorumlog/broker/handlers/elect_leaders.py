@@ -119,18 +119,14 @@ def _undecided(at: tuple[str, int], error_code: ErrorCode, message: str) -> Elec
 
 
 def _response(results: Sequence[ElectionResult]) -> ElectLeadersResponse:
-    topics: dict[str, list[PartitionResult]] = {}
+    topics: dict[str, ReplicaElectionResult] = {}
     for result in results:
-        topics.setdefault(result.topic, []).append(
+        topic = topics.setdefault(result.topic, ReplicaElectionResult(topic=result.topic))
+        topic.partition_result.append(
             PartitionResult(
                 partition_id=result.partition,
                 error_code=result.error_code,
                 error_message=shortened(result.error_message),
             )
         )
-    return ElectLeadersResponse(
-        replica_election_results=[
-            ReplicaElectionResult(topic=topic, partition_result=partitions)
-            for topic, partitions in topics.items()
-        ]
-    )
+    return ElectLeadersResponse(replica_election_results=[*topics.values()])

@@ -68,18 +68,14 @@ async def handle_alter(
     context: BrokerContext, header: RequestHeader, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
     """Begin or cancel each move; DescribeLogDirs shows the progress."""
-    results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    results: dict[str, AlterReplicaLogDirTopicResult] = {}
     for directory in request.dirs:
         for topic in directory.topics:
+            empty = AlterReplicaLogDirTopicResult(topic_name=topic.name)
             for index in topic.partitions:
                 at = TopicPartition(topic.name, index)
                 error_code = await context.replicas.moves.alter(at, directory.path)
-                results.setdefault(topic.name, []).append(
+                results.setdefault(topic.name, empty).partitions.append(
                     AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error_code)
                 )
-    return AlterReplicaLogDirsResponse(
-        results=[
-            AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
-            for name, partitions in results.items()
-        ]
-    )
+    return AlterReplicaLogDirsResponse(results=[*results.values()])

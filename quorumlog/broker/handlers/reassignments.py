@@ -56,9 +56,10 @@ async def handle_alter(
         lambda image: all(_is_known(image, result) for result in changed),
         timeout_ms=request.timeout_ms,
     )
-    topics: dict[str, list[ReassignablePartitionResponse]] = {}
+    topics: dict[str, ReassignableTopicResponse] = {}
     for result in results:
-        topics.setdefault(result.topic, []).append(
+        topic = topics.setdefault(result.topic, ReassignableTopicResponse(name=result.topic))
+        topic.partitions.append(
             ReassignablePartitionResponse(
                 partition_index=result.partition,
                 error_code=result.error_code,
@@ -66,11 +67,7 @@ async def handle_alter(
             )
         )
     return AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=allows_any,
-        responses=[
-            ReassignableTopicResponse(name=name, partitions=partitions)
-            for name, partitions in topics.items()
-        ],
+        allow_replication_factor_change=allows_any, responses=[*topics.values()]
     )
 
 
@@ -89,18 +86,14 @@ async def handle_list_ongoing(
 ) -> ListPartitionReassignmentsResponse:
     """List the named partitions that are being reassigned; null: all such partitions."""
     image = context.image
-    topics: dict[str, list[OngoingPartitionReassignment]] = {}
+    topics: dict[str, OngoingTopicReassignment] = {}
     for looked_at, ((name, index), partition) in enumerate(_asked(image, request), start=1):
         if partition.is_reassigned:
-            topics.setdefault(name, []).append(_ongoing(index, partition))
+            topic = topics.setdefault(name, OngoingTopicReassignment(name=name))
+            topic.partitions.append(_ongoing(index, partition))
         if looked_at % LOOKED_AT_AT_ONCE == 0:
             await asyncio.sleep(0)
-    return ListPartitionReassignmentsResponse(
-        topics=[
-            OngoingTopicReassignment(name=name, partitions=partitions)
-            for name, partitions in topics.items()
-        ]
-    )
+    return ListPartitionReassignmentsResponse(topics=[*topics.values()])
 
 
 def _asked(

@@ -45,12 +45,9 @@ async def create(asker: Asker, acls: Iterable[about.Acl]) -> None:
     request = create_.CreateAclsRequest(creations=[_creation(one) for one in wanted])
     names = [_name(one) for one in wanted]
 
-    async def attempt() -> None:
-        results = (await asker.request(request)).results
-        told = [(one.error_code, one.error_message or "") for one in results]
-        check_all(names, dict(zip(names, told, strict=False)))
-
-    await asker.retry(attempt, changes=True)
+    await asker.change_each(
+        request, names, lambda found: dict(zip(names, found.results, strict=False))
+    )
 
 
 async def delete(asker: Asker, filters: Iterable[about.AclFilter]) -> list[about.Acl]:
@@ -63,8 +60,7 @@ async def delete(asker: Asker, filters: Iterable[about.AclFilter]) -> list[about
 
     async def attempt() -> list[about.Acl]:
         results = (await asker.request(request)).filter_results
-        told = [(one.error_code, one.error_message or "") for one in results]
-        check_all(names, dict(zip(names, told, strict=False)))
+        check_all(names, dict(zip(names, results, strict=False)))
         deleted = set()
         for one in results:
             for acl in one.matching_acls:

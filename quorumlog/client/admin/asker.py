@@ -5,8 +5,8 @@ only reads; a change only while it is certain that it had no effect.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
@@ -21,9 +21,17 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Request, ResponseT
 
 Result = TypeVar("Result")
+Name = TypeVar("Name", bound=Hashable)
 Answers = Mapping[TopicPartition, Result | KafkaError]
 
 LEFT_OUT: Final = "left out of the answer"
+
+
+class Outcome(Protocol):
+    """The part of a response about one subject: a topic, a user, a partition."""
+
+    error_code: int
+    error_message: str | None
 
 
 class Asker:
@@ -102,6 +110,19 @@ class Asker:
             return response
 
         return await self.retry(attempt, changes=changes)
+
+    async def change_each(
+        self,
+        request: Request[ResponseT],
+        names: Iterable[str],
+        outcomes: Callable[[ResponseT], Mapping[str, Outcome]],
+    ) -> None:
+        """Change the named subjects; see `retry` and `check_all`. `outcomes`: by name."""
+
+        async def attempt() -> None:
+            check_all(names, outcomes(await self.request(request)))
+
+        await self.retry(attempt, changes=True)
 
     async def ask_leaders(
         self,
@@ -201,14 +222,16 @@ def left_out(subject: object) -> KafkaError:
     return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False)
 
 
-def check_all(names: Iterable[str], answers: Mapping[str, tuple[int, str]]) -> None:
-    """Raise the first error of `names`, in their order. `answers`: (code, message) by name.
+def check_all(names: Iterable[Name], outcomes: Mapping[Name, Outcome]) -> None:
+    """Raise the first error of `names`, in their order.
 
     The error is definite if the request changed nothing for any name.
     """
-    missing = int(ErrorCode.UNKNOWN_SERVER_ERROR), LEFT_OUT
-    found = {name: answers.get(name, missing) for name in names}
-    is_definite = all(known(code) in DEFINITE for code, _ in found.values())
-    for name, (code, message) in found.items():
-        if code != ErrorCode.NONE:
-            raise KafkaError(code, labelled(name, message), definite=is_definite)
+    found = [(name, outcomes.get(name)) for name in names]
+    is_definite = all(one is not None and known(one.error_code) in DEFINITE for _, one in found)
+    for name, one in found:
+        if one is None:
+            raise left_out(name)
+        if one.error_code != ErrorCode.NONE:
+            message = labelled(name, one.error_message)
+            raise KafkaError(one.error_code, message, definite=is_definite)

@@ -1,7 +1,6 @@
 """Settings of topics, brokers and groups: described, and altered one by one (KIP-339)."""
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Final
 
 from quorumlog.client import descriptions as about
@@ -104,8 +103,7 @@ async def list_resources(asker: Asker, kinds: Iterable[str] | None) -> list[abou
         if kind not in numbers:
             raise ValueError(f"{kind!r} must be one of {', '.join(map(repr, numbers))}")
     request = ListConfigResourcesRequest(resource_types=[numbers[kind] for kind in wanted])
-    response = await asker.retry(partial(asker.request, request), changes=False)
-    check(response.error_code, "ListConfigResources")
+    response = await asker.ask(request, changes=False)
     return sorted(
         about.ConfigResource(
             KINDS.get(one.resource_type, str(one.resource_type)), one.resource_name

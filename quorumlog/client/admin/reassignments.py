@@ -3,12 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from quorumlog.client import descriptions as about
-from quorumlog.client.admin.asker import Asker, left_out
+from quorumlog.client.admin.asker import Asker, check_all
 from quorumlog.client.checks import checked_partitions
 from quorumlog.client.core.topic_partitions import by_topic
-from quorumlog.client.errors import DEFINITE, KafkaError
-from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, check, labelled
-from quorumlog.wire.codec.error_codes import ErrorCode, known
+from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, check
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages import alter_partition_reassignments as alter_
 from quorumlog.wire.codec.messages import list_partition_reassignments as list_
@@ -35,20 +33,12 @@ async def alter(asker: Asker, replicas: Mapping[TopicPartition, Sequence[int] | 
     async def attempt() -> None:
         response = await asker.request(request)
         check(response.error_code, response.error_message or "AlterPartitionReassignments")
-        answers = {
+        outcomes = {
             TopicPartition(topic.name, one.partition_index): one
             for topic in response.responses
             for one in topic.partitions
         }
-        codes = [known(one.error_code) for one in answers.values()]
-        is_definite = len(codes) == len(wanted) and all(code in DEFINITE for code in codes)
-        for name in wanted:
-            answer = answers.get(name)
-            if answer is None:
-                raise left_out(name)
-            if answer.error_code != ErrorCode.NONE:
-                message = labelled(name, answer.error_message)
-                raise KafkaError(answer.error_code, message, definite=is_definite)
+        check_all(wanted, outcomes)
 
     await asker.retry(attempt, changes=True)
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final, get_args
 
 from quorumlog.client import descriptions as about
-from quorumlog.client.admin.asker import Asker, check_all
+from quorumlog.client.admin.asker import Asker
 from quorumlog.client.admin.configs import as_text
 from quorumlog.client.checks import checked_all, checked_mapping, checked_names, checked_partitions
 from quorumlog.client.core.metadata_cache import MetadataCache, PartitionView
@@ -39,12 +39,8 @@ async def create(asker: Asker, topics: Iterable[about.NewTopic], *, validate_onl
         validate_only=validate_only,
     )
 
-    async def attempt() -> None:
-        results = (await asker.request(request)).topics
-        answers = {one.name: (one.error_code, one.error_message or "") for one in results}
-        check_all([topic.name for topic in wanted], answers)
-
-    await asker.retry(attempt, changes=True)
+    names = [topic.name for topic in wanted]
+    await asker.change_each(request, names, lambda found: {one.name: one for one in found.topics})
 
 
 def _creatable(topic: about.NewTopic) -> create_topics_.CreatableTopic:
@@ -74,12 +70,9 @@ async def delete(asker: Asker, names: Iterable[str]) -> None:
         timeout_ms=asker.settings.request_timeout_ms,
     )
 
-    async def attempt() -> None:
-        results = (await asker.request(request)).responses
-        answers = {one.name or "": (one.error_code, one.error_message or "") for one in results}
-        check_all(wanted, answers)
-
-    await asker.retry(attempt, changes=True)
+    await asker.change_each(
+        request, wanted, lambda found: {one.name or "": one for one in found.responses}
+    )
 
 
 async def grow(
@@ -107,12 +100,7 @@ async def grow(
         topics=topics, timeout_ms=asker.settings.request_timeout_ms, validate_only=validate_only
     )
 
-    async def attempt() -> None:
-        results = (await asker.request(request)).results
-        answers = {one.name: (one.error_code, one.error_message or "") for one in results}
-        check_all(counts, answers)
-
-    await asker.retry(attempt, changes=True)
+    await asker.change_each(request, counts, lambda found: {one.name: one for one in found.results})
 
 
 async def metadata(asker: Asker, names: Iterable[str] | None) -> MetadataResponse:

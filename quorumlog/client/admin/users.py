@@ -8,7 +8,7 @@ from typing import Final
 
 from quorumlog.chance import random_bytes
 from quorumlog.client import descriptions as about
-from quorumlog.client.admin.asker import Asker, check_all
+from quorumlog.client.admin.asker import Asker
 from quorumlog.client.checks import checked_all, checked_names, code_of, word_of
 from quorumlog.client.io.cluster import check, labelled
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -65,11 +65,7 @@ async def alter(
     )
     names = list(dict.fromkeys([*(one.user for one in new), *(user for user, _ in gone)]))
 
-    async def attempt() -> None:
-        results = (await asker.request(request)).results
-        check_all(names, {one.user: (one.error_code, one.error_message or "") for one in results})
-
-    await asker.retry(attempt, changes=True)
+    await asker.change_each(request, names, lambda found: {one.user: one for one in found.results})
 
 
 async def _upsertion(one: about.NewScramCredential) -> alter_.ScramCredentialUpsertion:

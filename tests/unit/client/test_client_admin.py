@@ -17,13 +17,15 @@ from quorumlog.client import (
     OffsetAndTimestamp,
 )
 from quorumlog.client.admin.asker import check_all
+from quorumlog.wire.codec.messages.create_topics import CreatableTopicResult
 from tests.support.client.fake_admin import MOVED, U, cluster_and_admin
 from tests.support.client.fake_cluster import T, fake_cluster
 from tests.support.client.refusals import refused
 
 E = ErrorCode
-EXISTS = (int(E.TOPIC_ALREADY_EXISTS), "there")
-DONE = (0, "")
+EXISTS = CreatableTopicResult(error_code=E.TOPIC_ALREADY_EXISTS, error_message="there")
+MOVED_ON = CreatableTopicResult(error_code=E.NOT_CONTROLLER)
+DONE = CreatableTopicResult()
 
 
 @pytest.mark.parametrize(
@@ -32,11 +34,11 @@ DONE = (0, "")
         ({"a": EXISTS, "b": EXISTS}, "TOPIC_ALREADY_EXISTS: a: there", True),
         ({"a": EXISTS, "b": DONE}, "TOPIC_ALREADY_EXISTS: a: there", False),
         ({"a": DONE}, "UNKNOWN_SERVER_ERROR: b: left out of the answer", False),
-        ({"a": EXISTS, "b": (int(E.NOT_CONTROLLER), "")}, "a: there", False),
+        ({"a": EXISTS, "b": MOVED_ON}, "a: there", False),
     ],
 )
 def test_an_error_is_definite_only_if_nothing_was_done(
-    answers: dict[str, tuple[int, str]], complaint: str, definite: bool
+    answers: dict[str, CreatableTopicResult], complaint: str, definite: bool
 ) -> None:
     with refused(complaint, definite=definite):
         check_all(["a", "b"], answers)

@@ -5,6 +5,7 @@ replaced or left out without affecting the others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partialmethod
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints, Offsets
@@ -73,22 +74,6 @@ class DirectoryCheckpoints:
         if home is not None:  # otherwise the log is about to be removed
             home.checkpoints.note_truncated(at, log)
 
-    def write_high_watermarks(self) -> None:
-        """Make the current high watermarks durable. Raises StorageError."""
-        self._write(OffsetCheckpoints.write_high_watermarks)
-
-    def write_recovery_points(self) -> None:
-        """Make the current recovery points durable. Raises StorageError."""
-        self._write(OffsetCheckpoints.write_recovery_points)
-
-    def write_log_starts(self) -> None:
-        """Make the current log starts durable. Raises StorageError."""
-        self._write(OffsetCheckpoints.write_log_starts)
-
-    def write_cleaned(self) -> None:
-        """Make the current ends of compacted parts durable. Raises StorageError."""
-        self._write(OffsetCheckpoints.write_cleaned)
-
     def _write(self, write: Callable[[OffsetCheckpoints], None]) -> None:
         """Write in every directory, even if one fails; then raise that error."""
         refusal: StorageError | None = None
@@ -101,6 +86,12 @@ class DirectoryCheckpoints:
                 refusal = DirectoryRefused(directory.path, error)
         if refusal is not None:
             raise refusal
+
+    # Each raises StorageError, as in OffsetCheckpoints.
+    write_high_watermarks = partialmethod(_write, OffsetCheckpoints.write_high_watermarks)
+    write_recovery_points = partialmethod(_write, OffsetCheckpoints.write_recovery_points)
+    write_log_starts = partialmethod(_write, OffsetCheckpoints.write_log_starts)
+    write_cleaned = partialmethod(_write, OffsetCheckpoints.write_cleaned)
 
     def _by_home(
         self, values: Mapping[TopicPartition, _Value]

@@ -8,6 +8,7 @@ compacted part.
 
 import threading
 from collections.abc import Mapping
+from functools import partialmethod
 from typing import Final
 
 from quorumlog.storage.errors import storage_error
@@ -25,6 +26,8 @@ from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
 Offsets = dict[TopicPartition, Offset]
+
+FILES: Final = (REPLICATION_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, CLEANED_FILE)
 
 
 class OffsetCheckpoints:
@@ -44,13 +47,11 @@ class OffsetCheckpoints:
         self._directory: Final = directory
         self._noting: Final = threading.Lock()  # never held while the disk works
         self._writing: Final = threading.Lock()  # two writers of one file would share its draft
-        self._writing_high_watermarks: Final = threading.Lock()
         self._read_high_watermarks: Offsets = {}  # at the start
         self._written_high_watermarks: Offsets | None = None  # the content on disk
-        self._high_watermarks: Offsets = {}
-        self._recovery_points: Offsets = {}
-        self._log_starts: Offsets = {}  # of logs that were closed, or whose start has moved
-        self._cleaned: Offsets = {}  # of logs that were compacted
+        # By file. Log starts: of logs that were closed, or whose start has moved. Ends of compacted
+        # parts: of logs that were compacted.
+        self._offsets: Final[dict[str, Offsets]] = {name: {} for name in FILES}
         self.is_lost = False  # the file of high watermarks; while lost, it is not rewritten
         self._has_high_watermarks = False  # on disk, from an earlier process or from this one
         self._deleted: set[TopicPartition] = set()  # the files may still contain them
@@ -61,11 +62,9 @@ class OffsetCheckpoints:
 
         `must_be_there`: all logs of the directory were once open, see `note_all_open`.
         """
-        self._high_watermarks, self._recovery_points, self._log_starts, self._cleaned = (
-            read_offset_checkpoint(self._disk, self._directory, name)
-            for name in (REPLICATION_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, CLEANED_FILE)
-        )
-        self._read_high_watermarks = dict(self._high_watermarks)
+        for name in FILES:
+            self._offsets[name] = read_offset_checkpoint(self._disk, self._directory, name)
+        self._read_high_watermarks = dict(self._offsets[REPLICATION_FILE])
         self._has_high_watermarks = self._is_written()
         self.is_lost = must_be_there and not self._has_high_watermarks
 
@@ -90,41 +89,44 @@ class OffsetCheckpoints:
 
     def has_recovery_point(self, at: TopicPartition) -> bool:
         """Return whether a log has a recovery point."""
-        return at in self._recovery_points
+        return at in self._offsets[RECOVERY_POINT_FILE]
 
     def high_watermark(self, at: TopicPartition) -> Offset:
         """Return the checkpointed high watermark; 0 if there is none."""
-        return self._high_watermarks.get(at, Offset(0))
+        return self._offset(REPLICATION_FILE, at)
 
     def recovery_point(self, at: TopicPartition) -> Offset:
         """Return the offset below which the log is durable; 0 if there is none."""
-        return self._recovery_points.get(at, Offset(0))
+        return self._offset(RECOVERY_POINT_FILE, at)
 
     def log_start(self, at: TopicPartition) -> Offset | None:
         """Return the log start; None: the start of the first segment."""
-        return self._log_starts.get(at)
+        return self._offsets[LOG_START_FILE].get(at)
 
     def cleaned(self, at: TopicPartition) -> Offset:
         """Return the offset below which the log is compacted; 0 if there is none."""
-        return self._cleaned.get(at, Offset(0))
+        return self._offset(CLEANED_FILE, at)
+
+    def _offset(self, file_name: str, at: TopicPartition) -> Offset:
+        return self._offsets[file_name].get(at, Offset(0))
 
     # --- changes ---
 
     def note_cleaned(self, at: TopicPartition, offset: Offset) -> None:
         """Set the end of a log's compacted part, for `write_cleaned`."""
         with self._noting:
-            self._cleaned[at] = offset
+            self._offsets[CLEANED_FILE][at] = offset
 
     def note_high_watermarks(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         """Update the high watermarks, for `write_high_watermarks`."""
         with self._noting:
-            self._high_watermarks.update(high_watermarks)
+            self._offsets[REPLICATION_FILE].update(high_watermarks)
 
     def note_log_starts(self, logs: Mapping[TopicPartition, Log]) -> Offsets:
         """Set, and return, the current start of each log, for `write_log_starts`."""
         with self._noting:  # otherwise a concurrent truncation could be overwritten
             starts = {at: log.log_start_offset for at, log in logs.items()}
-            self._log_starts.update(starts)
+            self._offsets[LOG_START_FILE].update(starts)
         return starts
 
     def note_recovery_points(self, logs: Mapping[TopicPartition, Log]) -> None:
@@ -132,45 +134,38 @@ class OffsetCheckpoints:
         with self._noting:
             # A closed log may be deleted by now, and a new log may have its name.
             flushed = {at: log.flushed_offset for at, log in logs.items() if log.failure is None}
-            self._recovery_points.update(flushed)
+            self._offsets[RECOVERY_POINT_FILE].update(flushed)
 
     def note_truncated(self, at: TopicPartition, log: Log) -> None:
         """Lower the offsets beyond the log's ends, durably, before records are appended there.
 
         Raises StorageError.
         """
-        start_offset, end_offset = log.log_start_offset, log.log_end_offset
         with self._noting:
-            # An unclean election removes committed records. Their successors are not committed yet.
-            is_committed_ahead = self.high_watermark(at) > end_offset
-            if is_committed_ahead:
-                self._high_watermarks[at] = end_offset
-            is_cleaned_ahead = self.cleaned(at) > end_offset
-            if is_cleaned_ahead:
-                self._cleaned[at] = end_offset
-            is_ahead = self.recovery_point(at) > end_offset
-            if is_ahead:
-                self._recovery_points[at] = log.flushed_offset
-            starts_later = self._log_starts.get(at, Offset(0)) > start_offset
-            if starts_later:
-                self._log_starts[at] = start_offset
-        if is_committed_ahead:
-            self.write_high_watermarks()
-        if is_ahead:
-            self.write_recovery_points()
-        if starts_later:
-            self.write_log_starts()
-        if is_cleaned_ahead:
-            self.write_cleaned()
+            end_offset = log.log_end_offset
+            ends = {  # by the name of the file: (greatest offset, its substitute)
+                # An unclean election removes committed records. Their successors are not committed
+                # yet.
+                REPLICATION_FILE: (end_offset, end_offset),
+                RECOVERY_POINT_FILE: (end_offset, log.flushed_offset),
+                LOG_START_FILE: (log.log_start_offset, log.log_start_offset),
+                CLEANED_FILE: (end_offset, end_offset),
+            }
+            beyond = [name for name, (end, _) in ends.items() if self._offset(name, at) > end]
+            for name in beyond:
+                _, self._offsets[name][at] = ends[name]
+        for name in beyond:
+            self._write(name)
 
     def note_closed(self, logs: Mapping[TopicPartition, Log]) -> None:
         """Set the start and the end of each cleanly closed log."""
         with self._noting:
-            self._recovery_points.update({at: log.flushed_offset for at, log in logs.items()})
+            starts = self._offsets[LOG_START_FILE]
             for at, log in logs.items():
+                self._offsets[RECOVERY_POINT_FILE][at] = log.flushed_offset
                 if not log.is_planned:
-                    known = self._log_starts.get(at, log.segment_base_offsets[0])
-                    self._log_starts[at] = max(log.log_start_offset, known)
+                    known = starts.get(at, log.segment_base_offsets[0])
+                    starts[at] = max(log.log_start_offset, known)
 
     def forget(self, at: TopicPartition) -> None:
         """Drop a deleted log; the files follow before a new log gets its name."""
@@ -181,7 +176,7 @@ class OffsetCheckpoints:
     def note_left(self, at: TopicPartition) -> None:
         """Drop the high watermark of a log that the last process has deleted."""
         with self._noting:
-            self._high_watermarks.pop(at, None)
+            self._offsets[REPLICATION_FILE].pop(at, None)
             self._left.add(at)
 
     def forget_older(self, at: TopicPartition) -> None:
@@ -204,52 +199,38 @@ class OffsetCheckpoints:
 
     def _pop(self, at: TopicPartition) -> bool:
         """Drop all offsets of a log; return whether any was above 0."""
-        kinds = (self._high_watermarks, self._recovery_points, self._log_starts, self._cleaned)
-        popped = [offsets.pop(at, None) for offsets in kinds]
+        popped = [offsets.pop(at, None) for offsets in self._offsets.values()]
         return any(popped)
 
     # --- files ---
 
-    def write_high_watermarks(self) -> None:
-        """Make the current high watermarks durable. Raises StorageError.
-
-        The file holds all logs, so it is not rewritten without a change. A lost directory shows
-        when the recovery points are written.
-        """
-        with self._writing_high_watermarks:
-            with self._noting:
-                known = dict(self._high_watermarks)
-            if known != self._written_high_watermarks and not self.is_lost:
-                self._written_high_watermarks = None  # a failed write may leave any content
-                self._write(REPLICATION_FILE, known)
-                self._written_high_watermarks = known
-
-    def write_recovery_points(self) -> None:
-        """Make the current recovery points durable. Raises StorageError."""
-        self._write(RECOVERY_POINT_FILE, self._recovery_points)
-
-    def write_log_starts(self) -> None:
-        """Make the current log starts durable. Raises StorageError."""
-        self._write(LOG_START_FILE, self._log_starts)
-
-    def write_cleaned(self) -> None:
-        """Make the current ends of compacted parts durable. Raises StorageError."""
-        self._write(CLEANED_FILE, self._cleaned)
-
-    def write_all(self) -> None:
-        """Write all files. Raises StorageError."""
-        self.write_high_watermarks()
-        self.write_recovery_points()
-        self.write_log_starts()
-        if self._cleaned or self._deleted:
-            self.write_cleaned()
-
-    def _write(self, file_name: str, offsets: Offsets) -> None:
+    def _write(self, file_name: str) -> None:
         with self._writing:
             with self._noting:
-                known = dict(offsets)
+                known = dict(self._offsets[file_name])
+            is_of_high_watermarks = file_name == REPLICATION_FILE
+            if is_of_high_watermarks:
+                if self.is_lost or known == self._written_high_watermarks:
+                    return
+                self._written_high_watermarks = None  # a failed write may leave any content
             try:
                 write_offset_checkpoint(self._disk, self._directory, file_name, known)
             except OSError as error:
                 message = f"cannot checkpoint in {self._directory}: {error}"
                 raise storage_error(message, error) from error
+            if is_of_high_watermarks:
+                self._written_high_watermarks = known
+
+    # Each makes the current offsets of one kind durable, and raises StorageError. The file of high
+    # watermarks holds all logs, so it is not rewritten without a change. A lost directory shows
+    # when the recovery points are written.
+    write_high_watermarks = partialmethod(_write, REPLICATION_FILE)
+    write_recovery_points = partialmethod(_write, RECOVERY_POINT_FILE)
+    write_log_starts = partialmethod(_write, LOG_START_FILE)
+    write_cleaned = partialmethod(_write, CLEANED_FILE)
+
+    def write_all(self) -> None:
+        """Write all files. Raises StorageError."""
+        for name in FILES:
+            if name != CLEANED_FILE or self._offsets[name] or self._deleted:
+                self._write(name)
