@@ -30,6 +30,7 @@ from quorumlog.chaos.checkers.linearizable import linearizable
 from quorumlog.chaos.checkers.models import MODELS, Register, TopicName
 from quorumlog.chaos.checkers.transactions import TXN
 from quorumlog.chaos.checkers.verdict import Verdict
+from quorumlog.chaos.checkers.wire import checker as wire_rules
 from quorumlog.chaos.history.model import NEMESIS, HistoryError
 from quorumlog.chaos.registered import registered
 
@@ -41,6 +42,7 @@ CHECKERS: Final[Mapping[str, Checker]] = {
         group_log.CHECKER,
         list_offsets.CHECKER,
         topic_lives.CHECKER,
+        wire_rules.CHECKER,
         *(linearizable(model) for model in MODELS.values()),
         sets.SET,
         sets.SET_FULL,

@@ -1,0 +1,208 @@
+"""Rules of appends: acknowledgements, repeats, gaps, producer epochs.
+
+A producer numbers its batches: each begins where the batch before it ended. A leader knows the
+batches that are in its log. So a batch that leaves a gap is refused, a repeated batch is answered
+with its first offset, and an older producer epoch is refused (KIP-98, KIP-360). A batch is judged
+only if all batches of its producer before it are certain to be in the log: acknowledged with
+acks=all, before it was sent or in front of it on the same connection.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final, Protocol
+
+from quorumlog.chaos.checkers.findings import Row
+from quorumlog.chaos.checkers.wire.facts import ALL, Batch
+from quorumlog.chaos.checkers.wire.final_log import (
+    FinalLog,
+    SentRecords,
+    changed_parts,
+    placed_twice,
+)
+
+OUT_OF_ORDER: Final = 45
+DUPLICATE_SEQUENCE: Final = 46
+INVALID_PRODUCER_EPOCH: Final = 47
+_REQUEST_TIMED_OUT: Final = 7
+_NOT_ENOUGH_AFTER_APPEND: Final = 20
+_REFUSED: Final = frozenset({OUT_OF_ORDER, INVALID_PRODUCER_EPOCH})
+"""They are final: the batch is not in the log, and never will be."""
+_APPENDED: Final = frozenset({0, _REQUEST_TIMED_OUT, _NOT_ENOUGH_AFTER_APPEND})
+"""The leader has appended the batch."""
+_OF_PRODUCERS: Final = _REFUSED | {DUPLICATE_SEQUENCE}
+KEPT: Final = 5  # batches of a producer that a leader remembers: KIP-98
+
+
+class Add(Protocol):
+    """Adds a finding with the operations that prove it."""
+
+    def __call__(self, name: str, note: str, *told: tuple[str, Row]) -> None:
+        """Add it."""
+
+
+def check_appends(
+    batches: Sequence[Batch], sent: SentRecords, log: FinalLog, add: Add
+) -> Iterator[str]:
+    """Apply all rules to the batches of a key; yield the name of each rule that judged a batch."""
+    for producer_id, group in groupby(
+        sorted(batches, key=lambda one: one.producer_id), key=lambda one: one.producer_id
+    ):
+        if producer_id >= 0:
+            yield from _Producer([*group]).check(add)
+    if log.is_whole:
+        _check_log(sent, log, add)
+        for batch in batches:
+            yield from _check_kept(batch, log, add)
+
+
+def _check_log(sent: SentRecords, log: FinalLog, add: Add) -> None:
+    """Compare the log with the sent records: nothing else is in it, each at most once."""
+    for value, first, again in placed_twice(log):
+        if value in sent.attempts:
+            note = f"value {value} is at the offsets {first} and {again}"
+            add("record-twice", note, *_attempts(sent, value))
+    for read in log.records.values():
+        attempts = sent.attempts.get(read.value)
+        if attempts is None:
+            if log.row is not None:
+                add("never-sent", f"offset {read.offset}: nobody sent it", ("read", log.row))
+        elif all(one.error in _REFUSED for one in attempts):
+            note = f"value {read.value} was refused, and is in the log at {read.offset}"
+            add("refused-in-log", note, *_attempts(sent, read.value))
+
+
+def _attempts(sent: SentRecords, value: int) -> list[tuple[str, Row]]:
+    return [("sent", one.row) for one in sent.attempts[value][:4]]
+
+
+def _check_kept(batch: Batch, log: FinalLog, add: Add) -> Iterator[str]:
+    """Check that the records of an acknowledged batch are in the final log."""
+    is_same_leader = batch.leader_epoch >= 0 and batch.leader_epoch == log.leader_epoch
+    if batch.acks == 0:
+        if batch.is_received and is_same_leader:
+            yield "acks-0"
+            there = {one.value for one in log.records.values()}
+            if missing := [one.value for one in batch.records if one.value not in there]:
+                note = f"acks=0, the leader never changed, and {missing[0]} is not in the log"
+                add("lost-append", note, ("sent", batch.row))
+        return
+    if not batch.is_acknowledged or not (batch.acks == ALL or is_same_leader):
+        return
+    yield "acks-all" if batch.acks == ALL else "acks-1"
+    for place, one in enumerate(batch.records):
+        offset = batch.base_offset + place
+        read = log.records.get(offset)
+        if read is None or read.value != one.value:
+            found = "nothing" if read is None else f"value {read.value}"
+            note = f"value {one.value} was acknowledged at {offset}, the log has {found} there"
+            add("lost-append", note, ("sent", batch.row))
+            return
+        if read.digest != one.digest:
+            note = f"offset {offset}: {changed_parts(one.digest, read.digest)} differ"
+            add("changed-record", note, ("sent", batch.row))
+            return
+
+
+class _Producer:
+    """The batches of one producer id in one partition."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        in_order = sorted(batches, key=lambda one: (one.exchange.sent_ns, one.exchange.place))
+        self._batches: Final = in_order
+
+    def check(self, add: Add) -> Iterator[str]:
+        """Judge each answered batch whose predecessors are certain."""
+        for index, batch in enumerate(self._batches):
+            if batch.error is None or batch.acks == 0:
+                continue
+            before = [one for one in self._batches[:index] if not _is_refused(one)]
+            settled = self._settled(before, batch)
+            if settled is not None:
+                yield from _check_batch(batch, settled, add)
+
+    def _settled(self, before: Sequence[Batch], batch: Batch) -> list[Batch] | None:
+        """Return the acknowledged batches before it, in order; None: some are uncertain."""
+        settled: list[Batch] = []
+        for one in before:
+            if any(other.is_same(one) for other in settled):
+                continue
+            attempts = (other for other in before if other.is_same(one))
+            good = [
+                other
+                for other in attempts
+                if other.acks == ALL
+                and other.is_acknowledged
+                and (
+                    other.exchange.answered_ns < batch.exchange.sent_ns
+                    or batch.exchange.is_behind(other.exchange)
+                )
+            ]
+            if not good and not one.is_same(batch):
+                return None
+            settled += good[:1]
+        return settled
+
+
+def _is_refused(batch: Batch) -> bool:
+    return batch.error in _OF_PRODUCERS
+
+
+def _check_batch(batch: Batch, settled: Sequence[Batch], add: Add) -> Iterator[str]:
+    """Judge a batch by the batches that are in the log. `settled`: of its producer, in order."""
+    epoch = max((one.producer_epoch for one in settled), default=-1)
+    if batch.producer_epoch < epoch:
+        yield "stale-producer"
+        _check_stale(batch, settled, add)
+        return
+    current = [one for one in settled if one.producer_epoch == batch.producer_epoch]
+    repeated = next((one for one in current if one.is_same(batch)), None)
+    if repeated is not None:
+        yield "repeat"
+        is_kept = repeated in current[-KEPT:]
+        _check_repeat(batch, repeated, add, is_kept=is_kept)
+        return
+    if not settled and batch.base_sequence != 0:
+        return  # a leader without a producer accepts any sequence
+    expected = current[-1].last_sequence + 1 if current else 0
+    if batch.base_sequence == expected:
+        yield "sequence"
+        if batch.error in _OF_PRODUCERS:
+            note = f"sequence {expected} follows the last one, and was refused: {batch.error}"
+            add("sequence-refused", note, *_last(settled), ("refused", batch.row))
+        return
+    yield "gap"
+    _check_gap(batch, expected, settled, add)
+
+
+def _last(settled: Sequence[Batch]) -> list[tuple[str, Row]]:
+    return [("before", settled[-1].row)] if settled else []
+
+
+def _check_stale(batch: Batch, settled: Sequence[Batch], add: Add) -> None:
+    if batch.error in _APPENDED:
+        note = f"producer epoch {batch.producer_epoch}, and a newer one has written"
+        add("stale-producer-accepted", note, *_last(settled), ("accepted", batch.row))
+    elif batch.error in _OF_PRODUCERS - {INVALID_PRODUCER_EPOCH}:
+        note = f"an old producer epoch was refused with {batch.error}"
+        add("wrong-error", note, *_last(settled), ("refused", batch.row))
+
+
+def _check_repeat(batch: Batch, first: Batch, add: Add, *, is_kept: bool) -> None:
+    if batch.error in _APPENDED - {0}:
+        return  # the first append is awaited once more
+    if batch.is_acknowledged:
+        if batch.base_offset != first.base_offset:
+            note = f"a repeated batch at {batch.base_offset}, at first at {first.base_offset}"
+            add("repeat-elsewhere", note, ("first", first.row), ("repeated", batch.row))
+    elif batch.error == INVALID_PRODUCER_EPOCH or (batch.error == OUT_OF_ORDER and is_kept):
+        note = f"a repeated batch was refused with {batch.error}"
+        add("wrong-error", note, ("first", first.row), ("repeated", batch.row))
+
+
+def _check_gap(batch: Batch, expected: int, settled: Sequence[Batch], add: Add) -> None:
+    if batch.error in _APPENDED:
+        note = f"sequence {batch.base_sequence} was accepted where {expected} is due"
+        add("gap-accepted", note, *_last(settled), ("accepted", batch.row))
+    elif batch.error in _OF_PRODUCERS - {OUT_OF_ORDER}:
+        note = f"sequence {batch.base_sequence} instead of {expected}: error {batch.error}"
+        add("wrong-error", note, *_last(settled), ("refused", batch.row))

@@ -1,0 +1,79 @@
+"""Rules of fetch sessions (KIP-227).
+
+A response to an incremental fetch leaves out only partitions without news. So a partition that has
+records behind the client's position is in one of the next responses, unless others fill them; and a
+response has no partition that the session does not have.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from quorumlog.chaos.checkers.wire.appends import Add
+from quorumlog.chaos.checkers.wire.ends import KnownEnds
+from quorumlog.chaos.checkers.wire.facts import Fetch
+
+ROUNDS: Final = 3  # responses that may leave out a partition with records
+NO_SESSION: Final = 0
+FETCH_SESSION_ID_NOT_FOUND: Final = 70
+INVALID_FETCH_SESSION_EPOCH: Final = 71
+
+
+def check_sessions(fetches: Sequence[Fetch], known: KnownEnds, add: Add) -> Iterator[str]:
+    """Check the rounds of each session. `known`: the ends that nodes have named."""
+    sessions: dict[tuple[int, int], list[Fetch]] = defaultdict(list)
+    for one in fetches:
+        if one.is_final or not one.exchange.is_answered:
+            continue
+        if one.error is not None and not one.was_asked:
+            note = "the response has a partition that is not in the session"
+            add("not-asked-for", note, ("fetched", one.row))
+        if one.session_id != NO_SESSION and one.session_epoch > 0 and one.top_error == 0:
+            sessions[one.exchange.connection, one.session_id].append(one)
+    for rounds in sessions.values():
+        yield from _check_session(rounds, known, add)
+
+
+def _check_session(rounds: Sequence[Fetch], known: KnownEnds, add: Add) -> Iterator[str]:
+    """Count the rounds in a row that leave the partition out although it has records."""
+    missed: list[Fetch] = []
+    for one in sorted(rounds, key=lambda each: each.exchange.place):
+        if not one.was_asked or one.error is not None:
+            missed.clear()
+            continue
+        end = known.before(one.exchange)
+        if end is None or end.offset <= one.offset or not one.has_room:
+            continue
+        yield "session"
+        missed.append(one)
+        if len(missed) == ROUNDS:
+            note = (
+                f"{ROUNDS} responses left the partition out at position {one.offset},"
+                f" and its end is {end.offset}"
+            )
+            told = [("left out", each.row) for each in missed]
+            add("forgotten-partition", note, (end.kind, end.row), *told)
+            missed.clear()
+
+
+def check_session_errors(fetches: Sequence[Fetch], add: Add) -> Iterator[str]:
+    """Check that an invented session, or an epoch out of turn, is refused.
+
+    Such a request has a session id below 0 or the epoch `OUT_OF_TURN`, which no client reaches.
+    """
+    for one in fetches:
+        if one.session_epoch not in {INVENTED, OUT_OF_TURN} or not one.exchange.is_answered:
+            continue
+        yield "session-error"
+        expected = {FETCH_SESSION_ID_NOT_FOUND}
+        if one.session_epoch == OUT_OF_TURN:
+            expected.add(INVALID_FETCH_SESSION_EPOCH)
+        if one.top_error not in expected:
+            note = f"session {one.session_id}, epoch {one.session_epoch}: error {one.top_error}"
+            add("wrong-error", note, ("fetched", one.row))
+
+
+INVENTED: Final = 1_000_000_001
+"""The session epoch of a request with an invented session."""
+OUT_OF_TURN: Final = 1_000_000_002
+"""A session epoch that no client reaches."""
