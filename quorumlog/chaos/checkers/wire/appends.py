@@ -7,7 +7,7 @@ only if all batches of its producer before it are certain to be in the log: ackn
 acks=all, before it was sent or in front of it on the same connection.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import groupby
 from typing import Final, Protocol
 
@@ -51,8 +51,12 @@ def check_appends(
             yield from _Producer([*group]).check(add)
     if log.is_whole:
         _check_log(sent, log, add)
+        there = {one.value for one in log.records.values()}
         for batch in batches:
-            yield from _check_kept(batch, log, add)
+            if batch.acks == 0:
+                yield from _check_silent(batch, log, there, add)
+            elif batch.is_acknowledged:
+                yield from _check_kept(batch, log, add)
 
 
 def _check_log(sent: SentRecords, log: FinalLog, add: Add) -> None:
@@ -75,18 +79,27 @@ def _attempts(sent: SentRecords, value: int) -> list[tuple[str, Row]]:
     return [("sent", one.row) for one in sent.attempts[value][:4]]
 
 
-def _check_kept(batch: Batch, log: FinalLog, add: Add) -> Iterator[str]:
-    """Check that the records of an acknowledged batch are in the final log."""
-    is_same_leader = batch.leader_epoch >= 0 and batch.leader_epoch == log.leader_epoch
-    if batch.acks == 0:
-        if batch.is_received and is_same_leader:
-            yield "acks-0"
-            there = {one.value for one in log.records.values()}
-            if missing := [one.value for one in batch.records if one.value not in there]:
-                note = f"acks=0, the leader never changed, and {missing[0]} is not in the log"
-                add("lost-append", note, ("sent", batch.row))
+def _has_same_leader(batch: Batch, log: FinalLog) -> bool:
+    """Whether the leader never changed between the request and the final reads."""
+    return batch.leader_epoch >= 0 and batch.leader_epoch == log.leader_epoch
+
+
+def _check_silent(batch: Batch, log: FinalLog, there: Container[int], add: Add) -> Iterator[str]:
+    """Check a batch with acks=0: a leader that received it, and never changed, has it."""
+    if not batch.is_received or not _has_same_leader(batch, log):
         return
-    if not batch.is_acknowledged or not (batch.acks == ALL or is_same_leader):
+    yield "acks-0"
+    if missing := [one.value for one in batch.records if one.value not in there]:
+        note = f"acks=0, the leader never changed, and {missing[0]} is not in the log"
+        add("lost-append", note, ("sent", batch.row))
+
+
+def _check_kept(batch: Batch, log: FinalLog, add: Add) -> Iterator[str]:
+    """Check that the records of an acknowledged batch are in the log as they were sent.
+
+    With acks=1 a change of the leader may lose them.
+    """
+    if batch.acks != ALL and not _has_same_leader(batch, log):
         return
     yield "acks-all" if batch.acks == ALL else "acks-1"
     for place, one in enumerate(batch.records):
@@ -133,7 +146,7 @@ class _Producer:
                 if other.acks == ALL
                 and other.is_acknowledged
                 and (
-                    other.exchange.answered_ns < batch.exchange.sent_ns
+                    other.exchange.answered_ns <= batch.exchange.sent_ns
                     or batch.exchange.is_behind(other.exchange)
                 )
             ]

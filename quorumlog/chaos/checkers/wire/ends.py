@@ -6,7 +6,7 @@ behind it, and no fault takes such records away. (Another node, a leader that wa
 name an older end until it learns of its successor.) Sources: KIP-101, KIP-207.
 """
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ class KnownEnds:
     def before(self, exchange: Exchange) -> End | None:
         """Return the greatest end that the same process named before the request was sent."""
         node = exchange.node
-        place = bisect_left(self._times.get(node, []), exchange.sent_ns)
+        place = bisect_right(self._times.get(node, []), exchange.sent_ns)
         if place == 0:
             return None
         best = self._greatest[node][place - 1]

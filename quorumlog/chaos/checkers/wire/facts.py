@@ -54,7 +54,7 @@ class Exchange(NamedTuple):
         """Whether the same process of a node answered `other`, and this request after it."""
         if self.node != other.node or not other.is_answered:
             return False
-        return self.since_ns < other.sent_ns and other.answered_ns < self.sent_ns
+        return self.since_ns <= other.sent_ns and other.answered_ns <= self.sent_ns
 
     def is_behind(self, other: "Exchange") -> bool:
         """Whether it followed `other` on one connection: requests are handled in their order."""

@@ -112,7 +112,8 @@ Paired = Fetch | Lookup | GroupOffset
 def _check_pairs(facts: KeyFacts, add: Add) -> Iterator[str]:
     """Compare the answers to one request in two versions, one right behind the other."""
     pairs: dict[int, list[Paired]] = defaultdict(list)
-    for one in (*facts.fetches, *facts.lookups, *facts.group_offsets):
+    answered: list[Paired] = [*facts.fetches, *facts.lookups, *facts.group_offsets]
+    for one in answered:
         if one.pair != NO_PAIR and one.error == 0:
             pairs[one.pair].append(one)
     for group in pairs.values():

@@ -38,13 +38,14 @@ def _check_session(rounds: Sequence[Fetch], known: KnownEnds, add: Add) -> Itera
     """Count the rounds in a row that leave the partition out although it has records."""
     missed: list[Fetch] = []
     for one in sorted(rounds, key=lambda each: each.exchange.place):
+        end = known.before(one.exchange)
+        has_records = one.was_asked and end is not None and end.offset > one.offset
+        if has_records:
+            yield "session"
         if not one.was_asked or one.error is not None:
             missed.clear()
+        if end is None or not has_records or one.error is not None or not one.has_room:
             continue
-        end = known.before(one.exchange)
-        if end is None or end.offset <= one.offset or not one.has_room:
-            continue
-        yield "session"
         missed.append(one)
         if len(missed) == ROUNDS:
             note = (

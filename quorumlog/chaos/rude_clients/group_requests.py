@@ -1,0 +1,112 @@
+"""Requests of raw clients about the offsets of a group, in any version."""
+
+from typing import Any, Final
+
+from quorumlog.chaos.checkers.wire import facts as wire
+from quorumlog.chaos.history import Message
+from quorumlog.chaos.rude_clients.connection import Answered, RawConnection
+from quorumlog.chaos.rude_clients.raw_client import RawClient
+from quorumlog.wire.codec.message import ZERO_UUID, Request
+from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest
+from quorumlog.wire.codec.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from quorumlog.wire.codec.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+
+_GROUP: Final = 0  # a key type
+_KEYS_SINCE: Final = 4  # FindCoordinator
+_IDS_SINCE: Final = 10  # OffsetCommit and OffsetFetch
+_GROUPS_SINCE: Final = 8  # OffsetFetch
+_NO_GENERATION: Final = -1
+_RETENTION_MS: Final = -1
+
+
+def coordinator_request(
+    client: RawClient, connection: RawConnection, group: str
+) -> tuple[Request[Any], int]:
+    """Return the request for the coordinator of a group, and its version."""
+    version = client.view.draw_version(connection, FindCoordinatorRequest)
+    keys = [group] if version >= _KEYS_SINCE else []
+    request = FindCoordinatorRequest(key=group, key_type=_GROUP, coordinator_keys=keys)
+    return request, version
+
+
+def coordinator_of(response: Any) -> int:
+    """Return the node of a coordinator, or -1."""
+    found = response.coordinators[0] if response.coordinators else response
+    node: int = -1 if found.error_code else found.node_id
+    return node
+
+
+def _below(client: RawClient) -> int:
+    return 1 << 15 if client.view.topic_id != ZERO_UUID else _IDS_SINCE
+
+
+def commit_request(
+    client: RawClient, connection: RawConnection, group: str, partition: int, offset: int
+) -> tuple[Request[Any], int]:
+    """Return a commit by no member of the group, and its version."""
+    view = client.view
+    version = view.draw_version(connection, OffsetCommitRequest, below=_below(client))
+    one = OffsetCommitRequestPartition(
+        partition_index=partition, committed_offset=offset, committed_metadata=""
+    )
+    topic = OffsetCommitRequestTopic(name=view.topic, topic_id=view.topic_id, partitions=[one])
+    request = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=_NO_GENERATION,
+        member_id="",
+        retention_time_ms=_RETENTION_MS,
+        topics=[topic],
+    )
+    return request, version
+
+
+def group_version(client: RawClient, connection: RawConnection) -> int:
+    """Draw a version of OffsetFetch."""
+    return client.view.draw_version(connection, OffsetFetchRequest, below=_below(client))
+
+
+def group_offset_request(
+    client: RawClient, group: str, partition: int, version: int
+) -> OffsetFetchRequest:
+    """Return the request for a committed offset."""
+    view = client.view
+    if version < _GROUPS_SINCE:
+        topic = OffsetFetchRequestTopic(name=view.topic, partition_indexes=[partition])
+        return OffsetFetchRequest(group_id=group, topics=[topic])
+    topics = OffsetFetchRequestTopics(
+        name=view.topic, topic_id=view.topic_id, partition_indexes=[partition]
+    )
+    asked = OffsetFetchRequestGroup(
+        group_id=group, member_id=None, member_epoch=-1, topics=[topics]
+    )
+    return OffsetFetchRequest(groups=[asked])
+
+
+def group_fact(
+    client: RawClient, group: str, partition: int, answered: Answered, pair: int
+) -> Message:
+    """Return the facts of a committed offset. An error of the group is an error of the offset."""
+    error, offset = _group_offset(answered)
+    told = {"exchange": answered.exchange, "group": group, "error": error, "pair": pair}
+    return wire.message(wire.COMMITTED, client.key(partition), offset, told)
+
+
+def _group_offset(answered: Answered) -> tuple[int | None, int]:
+    if answered.response is None:
+        return None, -1
+    found = answered.response
+    if answered.exchange.version >= _GROUPS_SINCE:
+        found = found.groups[0]
+    if found.error_code:
+        return found.error_code, -1
+    one = found.topics[0].partitions[0]
+    return one.error_code, one.committed_offset
