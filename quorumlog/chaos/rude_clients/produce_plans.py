@@ -17,14 +17,14 @@ from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.records import Record, encode_batch
 
 IN_FLIGHT_MAX: Final = 5  # of an idempotent producer: a leader remembers as many (KIP-98)
-BURST_MAX: Final = 9  # of others
+BURST_MAX: Final = 12  # of others
 RECORDS_MAX: Final = 4
 GAP_MAX: Final = 20
 ZSTD_SINCE: Final = 7  # a version of Produce
 NOBODY: Final = -1  # the producer id of a producer without idempotence
 _LIVES: Final = 40  # batches of a producer id, on average
 _SHARE_IDEMPOTENT: Final = 0.7
-_SHARE_OUT_OF_TURN: Final = 0.4
+_SHARE_OUT_OF_TURN: Final = 0.5
 _ACKS: Final = (ALL, ALL, ALL, 1, 0)
 
 
@@ -90,7 +90,7 @@ def draw_batches(
 ) -> tuple[PlannedBatch, ...]:
     """Return the plain batches of a burst; `state` None: of a producer without idempotence."""
     most = BURST_MAX if state is None else IN_FLIGHT_MAX
-    size = 1 if rng.random() < 0.3 else rng.randrange(2, most + 1)
+    size = 1 if rng.random() < 0.2 else rng.randrange(2, most + 1)
     sequence = -1 if state is None else state.next_sequence
     batches: list[PlannedBatch] = []
     for _ in range(size):
@@ -124,7 +124,7 @@ def draw_out_of_turn(
 
 def maybe_next_epoch(rng: Random, state: ProducerState) -> None:
     """Raise the epoch at times, as a client does after an error (KIP-360)."""
-    if state.recent and rng.random() < 0.05:
+    if state.recent and rng.random() < 0.12:
         state.old.append(state.recent[-1])
         state.recent.clear()
         state.epoch, state.next_sequence = state.epoch + 1, 0

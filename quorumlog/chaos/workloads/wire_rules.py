@@ -12,9 +12,8 @@ checker is `wire_rules`. The driver makes the topic and reads the log, too: as a
 """
 
 import asyncio
-from dataclasses import dataclass
-from functools import partial
-from typing import Final, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
 
 from quorumlog.chaos.rude_clients.final_reader import FinalReader
 from quorumlog.chaos.rude_clients.prober import Prober
@@ -22,9 +21,17 @@ from quorumlog.chaos.rude_clients.raw_client import RawClient, RunNumbers
 from quorumlog.chaos.rude_clients.raw_producer import RawProducer
 from quorumlog.chaos.rude_clients.session_reader import SessionReader
 from quorumlog.chaos.workloads.readers import Readers
-from quorumlog.chaos.workloads.workload import LaneOptions, Setup, Workload, one_topic, option
+from quorumlog.chaos.workloads.workload import (
+    LaneOptions,
+    Setup,
+    Topic,
+    Workload,
+    one_topic,
+    option,
+)
 
 _KEPT: Final = {"retention.ms": "-1"}  # the timestamps of the records lie around the year 2001
+_TIMES: Final = 2  # more partitions than nodes, so that a fetch session has several
 ClientT = TypeVar("ClientT", bound=RawClient)
 
 
@@ -45,6 +52,7 @@ class WireRules:
     """The clients of one run."""
 
     def __init__(self, setup: Setup[WireRulesOptions]) -> None:
+        setup = replace(setup, partitions=_TIMES * setup.partitions)
         self._setup: Final = setup
         self._numbers: Final = RunNumbers()
         self._readers: Final = Readers(setup)
@@ -83,12 +91,16 @@ class WireRules:
         return all(results)
 
 
+def _topics(setup: Setup[Any]) -> tuple[Topic, ...]:
+    return one_topic(replace(setup, partitions=_TIMES * setup.partitions), _KEPT)
+
+
 WORKLOAD: Final = Workload(
     name="wire_rules",
     text="raw clients send gaps, repeats, old versions and epochs, and read in fetch sessions",
     options=WireRulesOptions,
     clients=WireRules,
-    topics=partial(one_topic, config=_KEPT),
+    topics=_topics,
     model="wire_rules",
     dense=True,
 )
