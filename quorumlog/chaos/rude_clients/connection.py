@@ -16,8 +16,7 @@ from quorumlog.wire.codec.schemas import decode_response, encode_request
 TIMEOUT_S: Final = 3.0
 _LENGTH_BYTES: Final = 4
 _FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
-RUDE: Final = "rude"
-"""The client id: an oracle of the simulation reads it."""
+RAW: Final = "raw"  # the client id
 
 
 class Answered(NamedTuple):
@@ -35,19 +34,23 @@ class _Pending:
 
 
 class RawConnection:
-    """Sends requests without waiting for the responses before; `open` makes it.
+    """Sends requests without waiting for the responses before; `open` or `connect` makes it.
 
     malformed: the reason why a response is none of the protocol; the connection ended by it.
     versions: the versions that the broker supports, by API key.
     """
 
-    def __init__(self, node: int, number: int, now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, node: int, number: int, now_ns: Callable[[], int], client_id: str, timeout_s: float
+    ) -> None:
         self.node: Final = node
         self.number: Final = number
         self.malformed = ""
         self.is_closed = False
         self.versions: dict[int, range] = {}
         self._now_ns: Final = now_ns
+        self._client_id: Final = client_id
+        self._timeout_s: Final = timeout_s
         self._since_ns = now_ns()
         self._place = 0
         self._pending: Final[deque[_Pending]] = deque()
@@ -55,21 +58,39 @@ class RawConnection:
         self._reading: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(
-        cls, host: str, port: int, *, node: int, number: int, now_ns: Callable[[], int], rng: Random
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        node: int,
+        number: int,
+        now_ns: Callable[[], int],
+        client_id: str = RAW,
+        timeout_s: float = TIMEOUT_S,
     ) -> "RawConnection | None":
-        """Connect, and request the versions in one that `rng` draws; None: no broker answers."""
-        connection = cls(node, number, now_ns)
+        """Connect, and send nothing yet; None: nobody listens."""
+        connection = cls(node, number, now_ns, client_id, timeout_s)
         try:
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_connection(host, port)
         except OSError:  # TimeoutError is one
             return None
         connection._writer = writer
         connection._reading = asyncio.create_task(connection._read(reader))
+        return connection
+
+    @classmethod
+    async def open(
+        cls, host: str, port: int, *, node: int, number: int, now_ns: Callable[[], int], rng: Random
+    ) -> "RawConnection | None":
+        """Connect, and request the versions in one that `rng` draws; None: no broker answers."""
+        connection = await cls.connect(host, port, node=node, number=number, now_ns=now_ns)
+        if connection is None:
+            return None
         version = rng.choice(ApiVersionsRequest.VERSIONS)
         answered = await connection.ask(
-            ApiVersionsRequest(client_software_name=RUDE, client_software_version="0"), version
+            ApiVersionsRequest(client_software_name=RAW, client_software_version="0"), version
         )
         if answered.response is None or answered.response.error_code:
             await connection.close()
@@ -78,7 +99,6 @@ class RawConnection:
             api.api_key: range(api.min_version, api.max_version + 1)
             for api in answered.response.api_keys
         }
-        connection._since_ns = answered.exchange.answered_ns
         return connection
 
     def send(self, request: Request[Any], version: int) -> asyncio.Future[Answered]:
@@ -100,8 +120,8 @@ class RawConnection:
         return await self.within(self.send(request, version))
 
     async def within(self, future: asyncio.Future[Answered]) -> Answered:
-        """Await a response for TIMEOUT_S; after that the connection is closed."""
-        await asyncio.wait((future,), timeout=TIMEOUT_S)
+        """Await a response for `timeout_s`; after that the connection is closed."""
+        await asyncio.wait((future,), timeout=self._timeout_s)
         if not future.done():
             self._end()
         return future.result()
@@ -126,7 +146,7 @@ class RawConnection:
         )
         if not self.is_closed and self._writer is not None:
             frame = encode_request(
-                request, api_version=version, correlation_id=self._place, client_id=RUDE
+                request, api_version=version, correlation_id=self._place, client_id=self._client_id
             )
             self._writer.write(b"".join(frame))
         return exchange
@@ -154,6 +174,8 @@ class RawConnection:
         if correlation_id != exchange.place:
             raise MalformedFrame(f"a response to {correlation_id}, not to {exchange.place}")
         self._pending.popleft()
+        if exchange.place == 1:
+            self._since_ns = self._now_ns()
         if not pending.future.done():
             answered = exchange._replace(answered_ns=self._now_ns())
             pending.future.set_result(Answered(answered, response))
