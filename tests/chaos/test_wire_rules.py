@@ -5,30 +5,19 @@ from typing import Any
 
 import pytest
 
-from quorumlog.chaos.checkers.wire.appends import (
-    DUPLICATE_SEQUENCE,
-    INVALID_PRODUCER_EPOCH,
-    OUT_OF_ORDER,
-)
 from quorumlog.chaos.checkers.wire.checker import ANOMALIES
-from quorumlog.chaos.checkers.wire.reads import (
-    FAR_AHEAD,
-    FAR_OFFSET,
-    FENCED_LEADER_EPOCH,
-    OFFSET_OUT_OF_RANGE,
-    UNKNOWN_LEADER_EPOCH,
-)
-from quorumlog.chaos.checkers.wire.sessions import (
-    FETCH_SESSION_ID_NOT_FOUND,
-    INVALID_FETCH_SESSION_EPOCH,
-    INVENTED,
-    OUT_OF_TURN,
-)
+from quorumlog.chaos.history.exchanges import FAR_AHEAD, FAR_OFFSET, INVENTED_SESSION, OUT_OF_TURN
+from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.chaos.wire_histories import LEADER_EPOCH, WireHistory
 
-NOT_LEADER = 6
-TIMED_OUT = 7
-NOT_ENOUGH_REPLICAS = 19
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
+TIMED_OUT = ErrorCode.REQUEST_TIMED_OUT
+OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+OLD_PRODUCER = ErrorCode.INVALID_PRODUCER_EPOCH
+UNKNOWN_EPOCH = ErrorCode.UNKNOWN_LEADER_EPOCH
+FENCED_EPOCH = ErrorCode.FENCED_LEADER_EPOCH
+NO_SESSION = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+WRONG_EPOCH = ErrorCode.INVALID_FETCH_SESSION_EPOCH
 ROUND = (77, 3)  # a session and its epoch
 
 
@@ -88,13 +77,13 @@ def test_a_gap_must_be_refused() -> None:
     assert history.final([0, 1, 2, 3]).found() == {"gap-accepted"}
 
 
-@pytest.mark.parametrize("error", [TIMED_OUT, 20])
+@pytest.mark.parametrize("error", [TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
 def test_a_gap_that_was_appended_and_then_failed_is_found(error: int) -> None:
     history = written().produce([3], producer=(7, 0, 8), error=error)
     assert history.final([0, 1, 2, 3]).found() == {"gap-accepted"}
 
 
-@pytest.mark.parametrize("error", [OUT_OF_ORDER, NOT_LEADER, NOT_ENOUGH_REPLICAS, None])
+@pytest.mark.parametrize("error", [OUT_OF_ORDER, NOT_LEADER, ErrorCode.NOT_ENOUGH_REPLICAS, None])
 def test_a_refused_gap_is_right(error: int | None) -> None:
     history = written().produce([3], producer=(7, 0, 8), error=error)
     assert history.final([0, 1, 2]).found() == set()
@@ -106,7 +95,7 @@ def test_a_refused_gap_must_not_be_in_the_log() -> None:
 
 
 def test_a_gap_has_its_own_error() -> None:
-    history = written().produce([3], producer=(7, 0, 8), error=DUPLICATE_SEQUENCE)
+    history = written().produce([3], producer=(7, 0, 8), error=ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
     assert history.final([0, 1, 2]).found() == {"wrong-error"}
 
 
@@ -138,11 +127,11 @@ def test_the_next_sequence_must_be_accepted() -> None:
     ("offset", "error", "found"),
     [
         (2, 0, set()),
-        (-1, DUPLICATE_SEQUENCE, set()),
+        (-1, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, set()),
         (-1, TIMED_OUT, set()),
         (3, 0, {"repeat-elsewhere"}),
         (-1, OUT_OF_ORDER, {"wrong-error"}),
-        (-1, INVALID_PRODUCER_EPOCH, {"wrong-error"}),
+        (-1, OLD_PRODUCER, {"wrong-error"}),
     ],
 )
 def test_a_repeat_is_answered_with_its_first_offset(
@@ -169,7 +158,7 @@ def test_a_repeated_record_is_in_the_log_once() -> None:
 @pytest.mark.parametrize(
     ("error", "found"),
     [
-        (INVALID_PRODUCER_EPOCH, set()),
+        (OLD_PRODUCER, set()),
         (NOT_LEADER, set()),
         (0, {"stale-producer-accepted"}),
         (OUT_OF_ORDER, {"wrong-error"}),
@@ -266,19 +255,19 @@ def test_an_unreadable_batch_is_found() -> None:
 
 def test_an_offset_far_behind_the_end_is_out_of_range() -> None:
     assert wired().fetch(FAR_OFFSET).found() == {"out-of-range-accepted"}
-    assert wired().fetch(FAR_OFFSET, error=OFFSET_OUT_OF_RANGE).found() == set()
+    assert wired().fetch(FAR_OFFSET, error=ErrorCode.OFFSET_OUT_OF_RANGE).found() == set()
 
 
 @pytest.mark.parametrize(
     ("epoch", "error", "found"),
     [
         (4, 0, {"stale-epoch-accepted"}),
-        (4, UNKNOWN_LEADER_EPOCH, {"wrong-error"}),
-        (4, FENCED_LEADER_EPOCH, set()),
+        (4, UNKNOWN_EPOCH, {"wrong-error"}),
+        (4, FENCED_EPOCH, set()),
         (4, NOT_LEADER, set()),
         (5 + FAR_AHEAD, 0, {"unknown-epoch-accepted"}),
-        (5 + FAR_AHEAD, FENCED_LEADER_EPOCH, {"wrong-error"}),
-        (5 + FAR_AHEAD, UNKNOWN_LEADER_EPOCH, set()),
+        (5 + FAR_AHEAD, FENCED_EPOCH, {"wrong-error"}),
+        (5 + FAR_AHEAD, UNKNOWN_EPOCH, set()),
     ],
 )
 def test_another_leader_epoch_is_refused(epoch: int, error: int, found: set[str]) -> None:
@@ -289,7 +278,7 @@ def test_another_leader_epoch_is_refused(epoch: int, error: int, found: set[str]
 
 
 def test_an_old_epoch_is_unknown_to_a_leader_that_has_not_confirmed_a_newer_one() -> None:
-    history = wired().look_up(0, asked_epoch=5, error=UNKNOWN_LEADER_EPOCH)
+    history = wired().look_up(0, asked_epoch=5, error=UNKNOWN_EPOCH)
     assert history.look_up(0, asked_epoch=4).found() == set()
 
 
@@ -350,11 +339,11 @@ def test_a_response_has_no_partition_that_was_forgotten() -> None:
 @pytest.mark.parametrize(
     ("session", "error", "found"),
     [
-        ((9, INVENTED), FETCH_SESSION_ID_NOT_FOUND, set()),
-        ((9, INVENTED), 0, {"wrong-error"}),
-        ((9, INVENTED), INVALID_FETCH_SESSION_EPOCH, {"wrong-error"}),
-        ((9, OUT_OF_TURN), INVALID_FETCH_SESSION_EPOCH, set()),
-        ((9, OUT_OF_TURN), FETCH_SESSION_ID_NOT_FOUND, set()),
+        ((9, INVENTED_SESSION), NO_SESSION, set()),
+        ((9, INVENTED_SESSION), 0, {"wrong-error"}),
+        ((9, INVENTED_SESSION), WRONG_EPOCH, {"wrong-error"}),
+        ((9, OUT_OF_TURN), WRONG_EPOCH, set()),
+        ((9, OUT_OF_TURN), NO_SESSION, set()),
         ((9, OUT_OF_TURN), 0, {"wrong-error"}),
     ],
 )

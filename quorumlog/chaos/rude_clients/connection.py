@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from quorumlog.chaos.checkers.wire.facts import UNANSWERED, Exchange
+from quorumlog.chaos.history.exchanges import UNANSWERED, Exchange
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.message import Request
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from quorumlog.chaos.checkers.wire.facts import FINAL, LATEST
+from quorumlog.chaos.history.exchanges import FINAL, LATEST
 from quorumlog.chaos.rude_clients.connection import RawConnection
 from quorumlog.chaos.rude_clients.raw_client import RawClient, read_batches
 from quorumlog.chaos.rude_clients.read_requests import (

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from quorumlog.chaos.checkers.wire import facts as wire
 from quorumlog.chaos.history import Message
+from quorumlog.chaos.history import exchanges as wire
 from quorumlog.chaos.rude_clients.connection import Answered, RawConnection
 from quorumlog.chaos.rude_clients.raw_client import RawClient
 from quorumlog.wire.codec.message import ZERO_UUID, Request

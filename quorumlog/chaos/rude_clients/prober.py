@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from quorumlog.chaos.checkers.wire import facts as wire
-from quorumlog.chaos.checkers.wire.reads import FAR_AHEAD, FAR_OFFSET
 from quorumlog.chaos.history import Message
+from quorumlog.chaos.history import exchanges as wire
+from quorumlog.chaos.history.exchanges import FAR_AHEAD, FAR_OFFSET
 from quorumlog.chaos.rude_clients.cluster_view import Leader
 from quorumlog.chaos.rude_clients.connection import RawConnection
 from quorumlog.chaos.rude_clients.group_requests import (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
-from quorumlog.chaos.checkers.wire.facts import ALL, Sent
+from quorumlog.chaos.history.exchanges import ALL, Sent
 from quorumlog.chaos.rude_clients.record_content import (
     digest_of,
     drawn_record,

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any, Final
 
-from quorumlog.chaos.checkers.wire import facts as wire
-from quorumlog.chaos.checkers.wire.facts import Exchange, Read
 from quorumlog.chaos.history import UNKNOWN_OFFSET, HistoryWriter, Message
+from quorumlog.chaos.history import exchanges as wire
+from quorumlog.chaos.history.exchanges import Exchange, Read
 from quorumlog.chaos.rude_clients.cluster_view import ClusterView
 from quorumlog.chaos.rude_clients.record_content import digest_of, value_of
 from quorumlog.wire.codec.errors import CorruptBatch

@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from quorumlog.chaos.checkers.wire import facts as wire
-from quorumlog.chaos.checkers.wire.appends import INVALID_PRODUCER_EPOCH, OUT_OF_ORDER
-from quorumlog.chaos.checkers.wire.facts import ALL
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.history import exchanges as wire
+from quorumlog.chaos.history.exchanges import ALL
 from quorumlog.chaos.rude_clients import produce_plans as plans
 from quorumlog.chaos.rude_clients.cluster_view import SECOND, Leader
 from quorumlog.chaos.rude_clients.connection import Answered, RawConnection
@@ -26,7 +25,9 @@ from quorumlog.wire.codec.messages.produce import (
 TIMEOUT_MS: Final = 1_500
 ATTEMPTS_MAX: Final = 5
 TOPIC_IDS_SINCE: Final = 13
-_FINAL: Final = frozenset({OUT_OF_ORDER, INVALID_PRODUCER_EPOCH})
+_FINAL: Final = frozenset(
+    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH}
+)
 """Errors after which a batch out of turn is never appended."""
 
 

@@ -2,9 +2,9 @@
 
 from typing import Any, Final, NamedTuple
 
-from quorumlog.chaos.checkers.wire import facts as wire
-from quorumlog.chaos.checkers.wire.facts import LATEST
 from quorumlog.chaos.history import Message
+from quorumlog.chaos.history import exchanges as wire
+from quorumlog.chaos.history.exchanges import LATEST
 from quorumlog.chaos.rude_clients.connection import Answered, RawConnection
 from quorumlog.chaos.rude_clients.raw_client import RawClient, fetched, looked_up
 from quorumlog.wire.codec.message import ZERO_UUID

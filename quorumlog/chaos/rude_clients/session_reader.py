@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from quorumlog.chaos.checkers.wire.sessions import INVENTED, OUT_OF_TURN
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.history.exchanges import INVENTED_SESSION, OUT_OF_TURN
 from quorumlog.chaos.rude_clients.connection import Answered, RawConnection
 from quorumlog.chaos.rude_clients.raw_client import RawClient, fetched, read_batches
 from quorumlog.chaos.rude_clients.read_requests import FETCH_EPOCHS_SINCE, fetch_version
@@ -228,7 +228,7 @@ class SessionReader(RawClient):
         if is_open and self.rng.random() < 0.5:
             session_id, epoch = session.session_id, OUT_OF_TURN
         else:
-            session_id, epoch = self.rng.randrange(1, 1 << 31), INVENTED
+            session_id, epoch = self.rng.randrange(1, 1 << 31), INVENTED_SESSION
         request = FetchRequest(
             max_wait_ms=0, max_bytes=1 << 20, session_id=session_id, session_epoch=epoch
         )

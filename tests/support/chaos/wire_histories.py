@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from quorumlog.chaos.checkers import Verdict, check_history
-from quorumlog.chaos.checkers.wire import facts as wire
-from quorumlog.chaos.checkers.wire.facts import FINAL, LATEST, UNANSWERED, Exchange, Read, Sent
+from quorumlog.chaos.history import exchanges as wire
+from quorumlog.chaos.history.exchanges import FINAL, LATEST, UNANSWERED, Exchange, Read, Sent
 from tests.support.chaos.hand_made_histories import History
 
 KEY = "t-0"

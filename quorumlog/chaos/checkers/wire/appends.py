@@ -12,24 +12,25 @@ from itertools import groupby
 from typing import Final, Protocol
 
 from quorumlog.chaos.checkers.findings import Row
-from quorumlog.chaos.checkers.wire.facts import ALL, Batch
+from quorumlog.chaos.checkers.wire.facts import Batch
 from quorumlog.chaos.checkers.wire.final_log import (
     FinalLog,
     SentRecords,
     changed_parts,
     placed_twice,
 )
+from quorumlog.chaos.history.exchanges import ALL
+from quorumlog.wire.codec.error_codes import ErrorCode
 
-OUT_OF_ORDER: Final = 45
-DUPLICATE_SEQUENCE: Final = 46
-INVALID_PRODUCER_EPOCH: Final = 47
-_REQUEST_TIMED_OUT: Final = 7
-_NOT_ENOUGH_AFTER_APPEND: Final = 20
-_REFUSED: Final = frozenset({OUT_OF_ORDER, INVALID_PRODUCER_EPOCH})
+_OUT_OF_ORDER: Final = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+_OLD_EPOCH: Final = ErrorCode.INVALID_PRODUCER_EPOCH
+_REFUSED: Final = frozenset({_OUT_OF_ORDER, _OLD_EPOCH})
 """They are final: the batch is not in the log, and never will be."""
-_APPENDED: Final = frozenset({0, _REQUEST_TIMED_OUT, _NOT_ENOUGH_AFTER_APPEND})
+_APPENDED: Final = frozenset(
+    {ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+)
 """The leader has appended the batch."""
-_OF_PRODUCERS: Final = _REFUSED | {DUPLICATE_SEQUENCE}
+_OF_PRODUCERS: Final = _REFUSED | {ErrorCode.DUPLICATE_SEQUENCE_NUMBER}
 KEPT: Final = 5  # batches of a producer that a leader remembers: KIP-98
 
 
@@ -195,19 +196,19 @@ def _check_stale(batch: Batch, settled: Sequence[Batch], add: Add) -> None:
     if batch.error in _APPENDED:
         note = f"producer epoch {batch.producer_epoch}, and a newer one has written"
         add("stale-producer-accepted", note, *_last(settled), ("accepted", batch.row))
-    elif batch.error in _OF_PRODUCERS - {INVALID_PRODUCER_EPOCH}:
+    elif batch.error in _OF_PRODUCERS - {_OLD_EPOCH}:
         note = f"an old producer epoch was refused with {batch.error}"
         add("wrong-error", note, *_last(settled), ("refused", batch.row))
 
 
 def _check_repeat(batch: Batch, first: Batch, add: Add, *, is_kept: bool) -> None:
-    if batch.error in _APPENDED - {0}:
+    if batch.error in _APPENDED - {ErrorCode.NONE}:
         return  # the first append is awaited once more
     if batch.is_acknowledged:
         if batch.base_offset != first.base_offset:
             note = f"a repeated batch at {batch.base_offset}, at first at {first.base_offset}"
             add("repeat-elsewhere", note, ("first", first.row), ("repeated", batch.row))
-    elif batch.error == INVALID_PRODUCER_EPOCH or (batch.error == OUT_OF_ORDER and is_kept):
+    elif batch.error == _OLD_EPOCH or (batch.error == _OUT_OF_ORDER and is_kept):
         note = f"a repeated batch was refused with {batch.error}"
         add("wrong-error", note, ("first", first.row), ("repeated", batch.row))
 
@@ -216,6 +217,6 @@ def _check_gap(batch: Batch, expected: int, settled: Sequence[Batch], add: Add) 
     if batch.error in _APPENDED:
         note = f"sequence {batch.base_sequence} was accepted where {expected} is due"
         add("gap-accepted", note, *_last(settled), ("accepted", batch.row))
-    elif batch.error in _OF_PRODUCERS - {OUT_OF_ORDER}:
+    elif batch.error in _OF_PRODUCERS - {_OUT_OF_ORDER}:
         note = f"sequence {batch.base_sequence} instead of {expected}: error {batch.error}"
         add("wrong-error", note, *_last(settled), ("refused", batch.row))

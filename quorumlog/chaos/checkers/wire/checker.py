@@ -20,12 +20,13 @@ from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
 from quorumlog.chaos.checkers.findings import ENTRIES, Findings, Row, count, rows_of
 from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial
-from quorumlog.chaos.checkers.wire import facts as wire
 from quorumlog.chaos.checkers.wire.appends import check_appends
 from quorumlog.chaos.checkers.wire.ends import KnownEnds, check_ends, ends_of
+from quorumlog.chaos.checkers.wire.facts import read_facts
 from quorumlog.chaos.checkers.wire.final_log import final_log, sent_records
 from quorumlog.chaos.checkers.wire.reads import check_reads
 from quorumlog.chaos.checkers.wire.sessions import check_session_errors, check_sessions
+from quorumlog.chaos.history import exchanges
 from quorumlog.chaos.history.model import NEMESIS
 
 ANOMALIES: Final = (
@@ -57,7 +58,7 @@ ANOMALIES: Final = (
     Anomaly("wrong-error", "A request was refused with an error that accuses it wrongly."),
 )
 MODEL: Final = "wire_rules"
-OPERATIONS: Final = OF_LOGS | wire.OPERATIONS
+OPERATIONS: Final = OF_LOGS | exchanges.OPERATIONS
 ENTRIES_WITH_TEXT: Final = ENTRIES.append(pa.field("text", pa.string()))
 _EVIDENCE: Final = {
     "acks_all": "no acks=all was answered",
@@ -75,8 +76,8 @@ def explode(table: pa.Table) -> pa.Table:
     """Return an entry for each partition of each request, with its text."""
     clients = table.filter(pc.not_equal(table.column("process"), NEMESIS))
     refuse_others(clients, MODEL, OPERATIONS)
-    wired = clients.filter(pc.is_in(clients.column("f"), pa.array(sorted(wire.OPERATIONS))))
-    rows = rows_of(wired, wire.KINDS, MODEL, OPERATIONS)
+    wired = clients.filter(pc.is_in(clients.column("f"), pa.array(sorted(exchanges.OPERATIONS))))
+    rows = rows_of(wired, exchanges.KINDS, MODEL, OPERATIONS)
     texts = {
         (index, place): one["text"]
         for index, micro in zip(
@@ -113,7 +114,7 @@ def check(entries: pa.Table, facts: Facts) -> Partial:
 
 def check_key(rows: Sequence[tuple[Row, str]], findings: Findings) -> dict[str, int]:
     """Check one partition; return how many responses each rule has judged."""
-    facts = wire.read_facts(rows)
+    facts = read_facts(rows)
     add = findings.add
     for one in facts.malformed:
         add("malformed-response", one.reason, ("received", one.row))

@@ -14,8 +14,9 @@ from typing import Final
 
 from quorumlog.chaos.checkers.findings import Row
 from quorumlog.chaos.checkers.wire.appends import Add
-from quorumlog.chaos.checkers.wire.facts import ALL, Exchange, KeyFacts
+from quorumlog.chaos.checkers.wire.facts import KeyFacts
 from quorumlog.chaos.checkers.wire.final_log import FinalLog
+from quorumlog.chaos.history.exchanges import ALL, Exchange
 
 ACKNOWLEDGED: Final = "acknowledged"
 LOOKED_UP: Final = "latest"

@@ -1,80 +1,11 @@
-"""Requests of raw clients and the responses of brokers, as rows of a history.
-
-A micro-operation is one partition in one request: its key is the partition, its `text` the JSON of
-the facts below. Times are in ns of the history's clock.
-"""
+"""Requests of raw clients and the responses of brokers, as `history.exchanges` records them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
 
 from quorumlog.chaos.checkers.findings import Row
-from quorumlog.chaos.history.model import UNKNOWN_OFFSET, Message
-
-PRODUCED: Final = "produced"
-FETCHED: Final = "fetched"
-LOOKED_UP: Final = "looked_up"
-COMMITTED: Final = "offset_fetched"
-MALFORMED: Final = "malformed"
-KINDS: Final = frozenset({PRODUCED, FETCHED, LOOKED_UP, COMMITTED, MALFORMED})
-FINAL: Final = "wire_final"
-OPERATIONS: Final = frozenset({"wire_produce", "wire_fetch", "wire_lookup", "wire_group", FINAL})
-"""The operations. FINAL: a fetch or a lookup after all faults."""
-UNANSWERED: Final = -1  # the time of a response that did not arrive
-NO_PAIR: Final = -1
-ALL: Final = -1  # acks
-LATEST: Final = -1  # a timestamp in ListOffsets: the high watermark
-Json = Mapping[str, Any]
-
-
-class Exchange(NamedTuple):
-    """A request on a connection.
-
-    since_ns: the first response arrived on this connection before; it is open from then on, so that
-        the same process of the node answers until the connection ends.
-    place: the number of the request on its connection.
-    answered_ns: UNANSWERED without a response.
-    """
-
-    node: int
-    connection: int
-    since_ns: int
-    place: int
-    sent_ns: int
-    answered_ns: int
-    version: int
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether a response arrived."""
-        return self.answered_ns != UNANSWERED
-
-    def is_after(self, other: "Exchange") -> bool:
-        """Whether the same process of a node answered `other`, and this request after it."""
-        if self.node != other.node or not other.is_answered:
-            return False
-        return self.since_ns <= other.sent_ns and other.answered_ns <= self.sent_ns
-
-    def is_behind(self, other: "Exchange") -> bool:
-        """Whether it followed `other` on one connection: requests are handled in their order."""
-        return self.connection == other.connection and self.place > other.place
-
-
-class Sent(NamedTuple):
-    """A record: its value is unique, `digest` has the checksums of its parts."""
-
-    value: int
-    digest: str
-
-
-class Read(NamedTuple):
-    """A record as it was read. `leader_epoch`: of its batch."""
-
-    offset: int
-    value: int
-    digest: str
-    leader_epoch: int
+from quorumlog.chaos.history.exchanges import FINAL, LATEST, Exchange, Json, Read, Sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,12 +149,6 @@ class KeyFacts:
     lookups: list[Lookup]
     group_offsets: list[GroupOffset]
     malformed: list[Malformed]
-
-
-def message(kind: str, key: str, offset: int, facts: Json) -> Message:
-    """Return the micro-operation of one partition in a request. `facts`: see `read_facts`."""
-    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
-    return Message(key, max(offset, UNKNOWN_OFFSET), 0, text=text, f=kind)
 
 
 def read_facts(rows: Sequence[tuple[Row, str]]) -> KeyFacts:

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from quorumlog.chaos.checkers.findings import Row
-from quorumlog.chaos.checkers.wire.facts import Batch, KeyFacts, Read
+from quorumlog.chaos.checkers.wire.facts import Batch, KeyFacts
+from quorumlog.chaos.history.exchanges import Read
 
 _PARTS = ("key", "headers", "timestamp", "value")
 

@@ -3,17 +3,12 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Final
 
 from quorumlog.chaos.checkers.wire.appends import Add
-from quorumlog.chaos.checkers.wire.facts import NO_PAIR, Fetch, GroupOffset, KeyFacts, Lookup
+from quorumlog.chaos.checkers.wire.facts import Fetch, GroupOffset, KeyFacts, Lookup
 from quorumlog.chaos.checkers.wire.final_log import FinalLog, SentRecords, changed_parts
-
-OFFSET_OUT_OF_RANGE: Final = 1
-FENCED_LEADER_EPOCH: Final = 74
-UNKNOWN_LEADER_EPOCH: Final = 76
-FAR_AHEAD: Final = 1_000_000  # leader epochs beyond all that a run can reach
-FAR_OFFSET: Final = 1 << 40
+from quorumlog.chaos.history.exchanges import FAR_AHEAD, FAR_OFFSET, NO_PAIR
+from quorumlog.wire.codec.error_codes import ErrorCode
 
 
 def check_reads(facts: KeyFacts, sent: SentRecords, log: FinalLog, add: Add) -> Iterator[str]:
@@ -91,7 +86,7 @@ def _check_ahead(one: Fetch | Lookup, add: Add) -> None:
     if one.error == 0:
         note = f"leader epoch {one.asked_epoch} does not exist, and was accepted"
         add("unknown-epoch-accepted", note, ("accepted", one.row))
-    elif one.error == FENCED_LEADER_EPOCH:
+    elif one.error == ErrorCode.FENCED_LEADER_EPOCH:
         note = f"leader epoch {one.asked_epoch} does not exist, and was called old"
         add("wrong-error", note, ("refused", one.row))
 
@@ -100,7 +95,7 @@ def _check_old(before: Fetch | Lookup, one: Fetch | Lookup, add: Add) -> None:
     if one.error == 0:
         note = f"leader epoch {one.asked_epoch} was accepted after {before.asked_epoch}"
         add("stale-epoch-accepted", note, ("newer", before.row), ("accepted", one.row))
-    elif one.error == UNKNOWN_LEADER_EPOCH:
+    elif one.error == ErrorCode.UNKNOWN_LEADER_EPOCH:
         note = f"the old leader epoch {one.asked_epoch} was called unknown"
         add("wrong-error", note, ("newer", before.row), ("refused", one.row))
 

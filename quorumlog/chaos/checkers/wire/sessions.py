@@ -12,11 +12,11 @@ from typing import Final
 from quorumlog.chaos.checkers.wire.appends import Add
 from quorumlog.chaos.checkers.wire.ends import KnownEnds
 from quorumlog.chaos.checkers.wire.facts import Fetch
+from quorumlog.chaos.history.exchanges import INVENTED_SESSION, OUT_OF_TURN
+from quorumlog.wire.codec.error_codes import ErrorCode
 
 ROUNDS: Final = 3  # responses that may leave out a partition with records
 NO_SESSION: Final = 0
-FETCH_SESSION_ID_NOT_FOUND: Final = 70
-INVALID_FETCH_SESSION_EPOCH: Final = 71
 
 
 def check_sessions(fetches: Sequence[Fetch], known: KnownEnds, add: Add) -> Iterator[str]:
@@ -60,21 +60,15 @@ def _check_session(rounds: Sequence[Fetch], known: KnownEnds, add: Add) -> Itera
 def check_session_errors(fetches: Sequence[Fetch], add: Add) -> Iterator[str]:
     """Check that an invented session, or an epoch out of turn, is refused.
 
-    Such a request has a session id below 0 or the epoch `OUT_OF_TURN`, which no client reaches.
+    Such a request has the epoch INVENTED_SESSION, or OUT_OF_TURN in an existing session.
     """
     for one in fetches:
-        if one.session_epoch not in {INVENTED, OUT_OF_TURN} or not one.exchange.is_answered:
+        if one.session_epoch not in {INVENTED_SESSION, OUT_OF_TURN} or not one.exchange.is_answered:
             continue
         yield "session-error"
-        expected = {FETCH_SESSION_ID_NOT_FOUND}
+        expected = {ErrorCode.FETCH_SESSION_ID_NOT_FOUND}
         if one.session_epoch == OUT_OF_TURN:
-            expected.add(INVALID_FETCH_SESSION_EPOCH)
+            expected.add(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if one.top_error not in expected:
             note = f"session {one.session_id}, epoch {one.session_epoch}: error {one.top_error}"
             add("wrong-error", note, ("fetched", one.row))
-
-
-INVENTED: Final = 1_000_000_001
-"""The session epoch of a request with an invented session."""
-OUT_OF_TURN: Final = 1_000_000_002
-"""A session epoch that no client reaches."""
