@@ -1,4 +1,4 @@
-"""A raw client's connections, and the leaders that it knows."""
+"""A raw client's connections, and the leaders in its metadata."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Leader(NamedTuple):
 
 @dataclass(slots=True)
 class ClusterView:
-    """The metadata of one topic, as one client knows them.
+    """One client's metadata of one topic.
 
     number: returns the number of a new connection, unique in the run.
     """

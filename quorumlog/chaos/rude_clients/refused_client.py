@@ -1,7 +1,7 @@
 """A raw client of requests that brokers must refuse: late copies, and guessed epochs.
 
-The caller draws the requests, because it takes a model of groups and transactions to know which of
-them change nothing (`simulation.oracles.rude_requests`). Its oracles see the requests, as those of
+The caller draws the requests: only a model of groups and transactions can choose requests that
+change nothing (`simulation.oracles.rude_requests`). Its oracles see the requests, as those of
 all clients, and check that they change nothing.
 """
 

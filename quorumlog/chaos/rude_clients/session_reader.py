@@ -40,7 +40,7 @@ Asked = tuple[int, int]
 
 @dataclass(slots=True)
 class _Session:
-    """A session, as the client knows it. It belongs to one connection."""
+    """The client's half of a session. It belongs to one connection."""
 
     connection: RawConnection
     version: int

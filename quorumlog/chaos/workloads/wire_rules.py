@@ -1,4 +1,4 @@
-"""wire_rules: raw clients send what clients of the field send, judged by the rules of the protocol.
+"""wire_rules: raw clients use the whole protocol, and its rules judge the responses.
 
 The lab's other clients are polite: they leave no gap in a sequence, read without a fetch session,
 send in the newest version and with acks=all. The raw clients (`rude_clients`) draw, by the seed:

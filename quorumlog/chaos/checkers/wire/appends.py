@@ -1,7 +1,7 @@
 """Rules of appends: acknowledgements, repeats, gaps, producer epochs.
 
-A producer numbers its batches: each begins where the batch before it ended. A leader knows the
-batches that are in its log. So a batch that leaves a gap is refused, a repeated batch is answered
+A producer numbers its batches: each begins where the batch before it ended. A leader has the
+numbers of the batches in its log. So a batch that leaves a gap is refused, a repeated batch is answered
 with its first offset, and an older producer epoch is refused (KIP-98, KIP-360). A batch is judged
 only if all batches of its producer before it are certain to be in the log: acknowledged with
 acks=all, before it was sent or in front of it on the same connection.

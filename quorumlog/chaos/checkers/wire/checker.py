@@ -1,6 +1,6 @@
-"""The check of the protocol: what brokers answered to raw clients, against its rules.
+"""The check of the protocol: the responses of brokers to raw clients, against its rules.
 
-A key is a partition. The rules are in `appends`, `ends`, `reads` and `sessions`; they know the
+A key is a partition. The rules are in `appends`, `ends`, `reads` and `sessions`; they use the
 protocol alone, and no code of a server. A response that a rule does not cover proves nothing, so
 the verdict needs a number of judged responses of the main rules.
 """
