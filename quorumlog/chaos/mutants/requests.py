@@ -22,7 +22,7 @@ from quorumlog.wire.codec.records import (
     iterate_headers,
 )
 
-REQUESTS: Final = Mutants("requests of clients")
+REQUESTS: Final = Mutants("replication")
 
 
 @REQUESTS.breaks("a batch that leaves a gap in its producer's sequence is appended (KIP-98)")
