@@ -300,6 +300,25 @@ def test_answers_that_may_differ_are_not_compared() -> None:
     assert history.produce([0], 0).found() == set()
 
 
+# --- offsets of a group ---
+
+
+def test_a_committed_offset_is_returned() -> None:
+    history = wired().commit(4).group_offset(4, pair=1)
+    assert history.commit(5, error=16).group_offset(4, pair=2).found() == set()
+    assert wired().commit(4).group_offset(3).found() == {"committed-offset-lost"}
+    assert wired().commit(4).commit(5).group_offset(4).found() == {"committed-offset-lost"}
+    elsewhere = wired().commit(4, connection=2).group_offset(3)  # perhaps another coordinator
+    assert elsewhere.found() == set()
+
+
+def test_a_ghost_commits_nothing() -> None:
+    history = wired().commit(4).commit(9, is_ghost=True, error=25).group_offset(4)
+    assert history.found() == set()
+    history = wired().commit(4).commit(9, is_ghost=True).group_offset(4)
+    assert history.found() == {"ghost-commit-accepted"}
+
+
 # --- sessions ---
 
 

@@ -13,9 +13,10 @@ from quorumlog.chaos.history.model import UNKNOWN_OFFSET, Message
 PRODUCED: Final = "produced"
 FETCHED: Final = "fetched"
 LOOKED_UP: Final = "looked_up"
-COMMITTED: Final = "offset_fetched"
+COMMITTED: Final = "offset_committed"
+OFFSET_FETCHED: Final = "offset_fetched"
 MALFORMED: Final = "malformed"
-KINDS: Final = frozenset({PRODUCED, FETCHED, LOOKED_UP, COMMITTED, MALFORMED})
+KINDS: Final = frozenset({PRODUCED, FETCHED, LOOKED_UP, COMMITTED, OFFSET_FETCHED, MALFORMED})
 FINAL: Final = "wire_final"
 OPERATIONS: Final = frozenset({"wire_produce", "wire_fetch", "wire_lookup", "wire_group", FINAL})
 """The operations. FINAL: a fetch or a lookup after all faults."""

@@ -144,11 +144,12 @@ class RawConnection:
             answered_ns=UNANSWERED,
             version=version,
         )
-        if not self.is_closed and self._writer is not None:
+        writer = self._writer
+        if not self.is_closed and writer is not None and not writer.is_closing():
             frame = encode_request(
                 request, api_version=version, correlation_id=self._place, client_id=self._client_id
             )
-            self._writer.write(b"".join(frame))
+            writer.write(b"".join(frame))
         return exchange
 
     async def _read(self, reader: asyncio.StreamReader) -> None:

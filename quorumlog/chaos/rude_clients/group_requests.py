@@ -25,6 +25,8 @@ _KEYS_SINCE: Final = 4  # FindCoordinator
 _IDS_SINCE: Final = 10  # OffsetCommit and OffsetFetch
 _GROUPS_SINCE: Final = 8  # OffsetFetch
 _NO_GENERATION: Final = -1
+_GHOST: Final = "ghost"
+_GHOST_GENERATION: Final = 7
 _RETENTION_MS: Final = -1
 
 
@@ -50,9 +52,18 @@ def _below(client: RawClient) -> int:
 
 
 def commit_request(
-    client: RawClient, connection: RawConnection, group: str, partition: int, offset: int
+    client: RawClient,
+    connection: RawConnection,
+    group: str,
+    partition: int,
+    offset: int,
+    *,
+    is_ghost: bool,
 ) -> tuple[Request[Any], int]:
-    """Return a commit by no member of the group, and its version."""
+    """Return a commit by no member of the group, and its version.
+
+    is_ghost: it names a member and a generation that do not exist.
+    """
     view = client.view
     version = view.draw_version(connection, OffsetCommitRequest, below=_below(client))
     one = OffsetCommitRequestPartition(
@@ -61,8 +72,8 @@ def commit_request(
     topic = OffsetCommitRequestTopic(name=view.topic, topic_id=view.topic_id, partitions=[one])
     request = OffsetCommitRequest(
         group_id=group,
-        generation_id_or_member_epoch=_NO_GENERATION,
-        member_id="",
+        generation_id_or_member_epoch=_GHOST_GENERATION if is_ghost else _NO_GENERATION,
+        member_id=_GHOST if is_ghost else "",
         retention_time_ms=_RETENTION_MS,
         topics=[topic],
     )
@@ -91,13 +102,29 @@ def group_offset_request(
     return OffsetFetchRequest(groups=[asked])
 
 
+def commit_fact(
+    client: RawClient,
+    group: str,
+    partition: int,
+    offset: int,
+    answered: Answered,
+    *,
+    is_ghost: bool,
+) -> Message:
+    """Return the facts of a commit."""
+    response = answered.response
+    error = None if response is None else response.topics[0].partitions[0].error_code
+    told = {"exchange": answered.exchange, "group": group, "error": error, "is_ghost": is_ghost}
+    return wire.message(wire.COMMITTED, client.key(partition), offset, told)
+
+
 def group_fact(
     client: RawClient, group: str, partition: int, answered: Answered, pair: int
 ) -> Message:
     """Return the facts of a committed offset. An error of the group is an error of the offset."""
     error, offset = _group_offset(answered)
     told = {"exchange": answered.exchange, "group": group, "error": error, "pair": pair}
-    return wire.message(wire.COMMITTED, client.key(partition), offset, told)
+    return wire.message(wire.OFFSET_FETCHED, client.key(partition), offset, told)
 
 
 def _group_offset(answered: Answered) -> tuple[int | None, int]:

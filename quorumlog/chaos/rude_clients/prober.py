@@ -10,6 +10,7 @@ from quorumlog.chaos.history.exchanges import FAR_AHEAD, FAR_OFFSET
 from quorumlog.chaos.rude_clients.cluster_view import Leader
 from quorumlog.chaos.rude_clients.connection import RawConnection
 from quorumlog.chaos.rude_clients.group_requests import (
+    commit_fact,
     commit_request,
     coordinator_of,
     coordinator_request,
@@ -33,6 +34,8 @@ from quorumlog.chaos.rude_clients.read_requests import (
 
 _EARLIEST: Final = -2
 _FIRST_TIME: Final = 0  # a timestamp before that of each record
+_SHARE_OF_GHOSTS: Final = 0.4
+_GHOST_OFFSET: Final = 1_000_000
 Probe = Callable[[int, Leader, RawConnection], Coroutine[Any, Any, Sequence[Message]]]
 
 
@@ -160,7 +163,10 @@ class Prober(RawClient):
     async def _group_offsets(
         self, partition: int, leader: Leader, connection: RawConnection
     ) -> list[Message]:
-        """Commit an offset for a group of its own, and request it in two versions."""
+        """Commit an offset for a group of its own, and request it in two versions.
+
+        At times a member that does not exist commits another offset in between.
+        """
         del leader
         answered = await connection.ask(*coordinator_request(self, connection, self._group))
         node = -1 if answered.response is None else coordinator_of(answered.response)
@@ -168,15 +174,26 @@ class Prober(RawClient):
         if coordinator is None:
             return []
         self._committed += 1
-        commit = commit_request(self, coordinator, self._group, partition, self._committed)
-        await coordinator.ask(*commit)
+        facts = [await self._commit(coordinator, partition, self._committed)]
+        if self.rng.random() < _SHARE_OF_GHOSTS:
+            offset = self._committed + _GHOST_OFFSET
+            facts.append(await self._commit(coordinator, partition, offset, is_ghost=True))
         pair = next(self.numbers.pairs)
         versions = [group_version(self, coordinator) for _ in range(2)]
         pending = [
             coordinator.send(group_offset_request(self, self._group, partition, one), one)
             for one in versions
         ]
-        return [
-            group_fact(self, self._group, partition, await coordinator.within(one), pair)
-            for one in pending
-        ]
+        for one in pending:
+            answered = await coordinator.within(one)
+            facts.append(group_fact(self, self._group, partition, answered, pair))
+        return facts
+
+    async def _commit(
+        self, coordinator: RawConnection, partition: int, offset: int, *, is_ghost: bool = False
+    ) -> Message:
+        request = commit_request(
+            self, coordinator, self._group, partition, offset, is_ghost=is_ghost
+        )
+        answered = await coordinator.ask(*request)
+        return commit_fact(self, self._group, partition, offset, answered, is_ghost=is_ghost)

@@ -146,6 +146,17 @@ class WireHistory:
             "error": error,
             "pair": pair,
         }
+        return self._add("wire_group", wire.OFFSET_FETCHED, offset, told)
+
+    def commit(
+        self, offset: int, *, error: int = 0, is_ghost: bool = False, **exchange: Any
+    ) -> "WireHistory":
+        told = {
+            "exchange": self.exchange(**exchange),
+            "group": "g",
+            "error": error,
+            "is_ghost": is_ghost,
+        }
         return self._add("wire_group", wire.COMMITTED, offset, told)
 
     def malformed(self, reason: str) -> "WireHistory":

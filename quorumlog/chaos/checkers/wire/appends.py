@@ -1,12 +1,13 @@
 """Rules of appends: acknowledgements, repeats, gaps, producer epochs.
 
 A producer numbers its batches: each begins where the batch before it ended. A leader has the
-numbers of the batches in its log. So a batch that leaves a gap is refused, a repeated batch is answered
-with its first offset, and an older producer epoch is refused (KIP-98, KIP-360). A batch is judged
-only if all batches of its producer before it are certain to be in the log: acknowledged with
+numbers of the batches in its log. So a batch that leaves a gap is refused, a repeated batch is
+answered with its first offset, and an older producer epoch is refused (KIP-98, KIP-360). A batch is
+judged only if all batches of its producer before it are certain to be in the log: acknowledged with
 acks=all, before it was sent or in front of it on the same connection.
 """
 
+from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 from itertools import groupby
 from typing import Final, Protocol
@@ -123,6 +124,9 @@ class _Producer:
     def __init__(self, batches: Sequence[Batch]) -> None:
         in_order = sorted(batches, key=lambda one: (one.exchange.sent_ns, one.exchange.place))
         self._batches: Final = in_order
+        self._attempts: Final[dict[int, list[Batch]]] = defaultdict(list)
+        for one in in_order:
+            self._attempts[one.identity].append(one)
 
     def check(self, add: Add) -> Iterator[str]:
         """Judge each answered batch whose predecessors are certain."""
@@ -136,14 +140,13 @@ class _Producer:
 
     def _settled(self, before: Sequence[Batch], batch: Batch) -> list[Batch] | None:
         """Return the acknowledged batches before it, in order; None: some are uncertain."""
-        settled: list[Batch] = []
+        settled: dict[int, Batch] = {}
         for one in before:
-            if any(other.is_same(one) for other in settled):
+            if one.identity in settled:
                 continue
-            attempts = (other for other in before if other.is_same(one))
             good = [
                 other
-                for other in attempts
+                for other in self._attempts[one.identity]
                 if other.acks == ALL
                 and other.is_acknowledged
                 and (
@@ -151,10 +154,11 @@ class _Producer:
                     or batch.exchange.is_behind(other.exchange)
                 )
             ]
-            if not good and not one.is_same(batch):
+            if good:
+                settled[one.identity] = good[0]
+            elif one.identity != batch.identity:
                 return None
-            settled += good[:1]
-        return settled
+        return [*settled.values()]
 
 
 def _is_refused(batch: Batch) -> bool:
@@ -169,7 +173,7 @@ def _check_batch(batch: Batch, settled: Sequence[Batch], add: Add) -> Iterator[s
         _check_stale(batch, settled, add)
         return
     current = [one for one in settled if one.producer_epoch == batch.producer_epoch]
-    repeated = next((one for one in current if one.is_same(batch)), None)
+    repeated = next((one for one in current if one.identity == batch.identity), None)
     if repeated is not None:
         yield "repeat"
         is_kept = repeated in current[-KEPT:]

@@ -24,6 +24,7 @@ from quorumlog.chaos.checkers.wire.appends import check_appends
 from quorumlog.chaos.checkers.wire.ends import KnownEnds, check_ends, ends_of
 from quorumlog.chaos.checkers.wire.facts import read_facts
 from quorumlog.chaos.checkers.wire.final_log import final_log, sent_records
+from quorumlog.chaos.checkers.wire.group_offsets import check_group_offsets
 from quorumlog.chaos.checkers.wire.reads import check_reads
 from quorumlog.chaos.checkers.wire.sessions import check_session_errors, check_sessions
 from quorumlog.chaos.history import exchanges
@@ -54,6 +55,8 @@ ANOMALIES: Final = (
     Anomaly("stale-epoch-accepted", "A leader accepted a leader epoch older than its own."),
     Anomaly("unknown-epoch-accepted", "A leader accepted a leader epoch that does not exist."),
     Anomaly("out-of-range-accepted", "A fetch far behind the end of the log got no error."),
+    Anomaly("committed-offset-lost", "A group's offset was not the one just committed."),
+    Anomaly("ghost-commit-accepted", "A member that does not exist committed an offset."),
     Anomaly("versions-differ", "Two versions of a request got different answers."),
     Anomaly("wrong-error", "A request was refused with an error that accuses it wrongly."),
 )
@@ -67,7 +70,8 @@ _EVIDENCE: Final = {
 }
 _RULES: Final = (
     "acks_all", "acks_1", "acks_0", "sequence", "gap", "repeat", "stale_producer", "end", "fetch",
-    "session", "session_error", "old_epoch", "unknown_epoch", "versions",
+    "session", "session_error", "old_epoch", "unknown_epoch", "versions", "group_offset",
+    "ghost_commit",
 )  # fmt: skip
 _UNREAD: Final = "final reads did not read a log from 0 to its end"
 
@@ -131,6 +135,7 @@ def check_key(rows: Sequence[tuple[Row, str]], findings: Findings) -> dict[str, 
             check_reads(facts, sent, log, add),
             check_sessions(facts.fetches, known, add),
             check_session_errors(facts.fetches, add),
+            check_group_offsets(facts, add),
         )
         for name in rule
     )

@@ -44,9 +44,10 @@ class Batch:
         """The sequence of its last record."""
         return self.base_sequence + len(self.records) - 1
 
-    def is_same(self, other: "Batch") -> bool:
-        """Whether both are attempts to append the same records."""
-        return self.records == other.records
+    @property
+    def identity(self) -> int:
+        """The value of its first record: attempts to append the same records have the same."""
+        return self.records[0].value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +122,18 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCommit:
+    """A partition in an OffsetCommit request. `is_ghost`: of a member that does not exist."""
+
+    row: Row
+    exchange: Exchange
+    group: str
+    error: int | None
+    offset: int
+    is_ghost: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
     """A partition in an OffsetFetch request. `error`: the group's, or the partition's."""
 
@@ -147,13 +160,14 @@ class KeyFacts:
     batches: list[Batch]
     fetches: list[Fetch]
     lookups: list[Lookup]
+    commits: list[GroupCommit]
     group_offsets: list[GroupOffset]
     malformed: list[Malformed]
 
 
 def read_facts(rows: Sequence[tuple[Row, str]]) -> KeyFacts:
     """Return the facts in rows of one key, each with its text."""
-    facts = KeyFacts([], [], [], [], [])
+    facts = KeyFacts([], [], [], [], [], [])
     for row, text in rows:
         told = json.loads(text)
         match row.kind:
@@ -163,6 +177,8 @@ def read_facts(rows: Sequence[tuple[Row, str]]) -> KeyFacts:
                 facts.fetches.append(_fetch(row, told))
             case "looked_up":
                 facts.lookups.append(_lookup(row, told))
+            case "offset_committed":
+                facts.commits.append(_commit(row, told))
             case "offset_fetched":
                 facts.group_offsets.append(_group_offset(row, told))
             case _:
@@ -216,6 +232,17 @@ def _lookup(row: Row, told: Json) -> Lookup:
         offset=row.offset,
         found_timestamp=told["found_timestamp"],
         pair=told["pair"],
+    )
+
+
+def _commit(row: Row, told: Json) -> GroupCommit:
+    return GroupCommit(
+        row=row,
+        exchange=Exchange(*told["exchange"]),
+        group=told["group"],
+        error=told["error"],
+        offset=row.offset,
+        is_ghost=told["is_ghost"],
     )
 
 
