@@ -36,6 +36,8 @@ ANOMALIES: Final = (
     Anomaly(
         "acknowledged-early", "acks=all was answered, and the same node's end was below the batch."
     ),
+    Anomaly("end-went-back", "A node named an end below the one that it had named before."),
+    Anomaly("end-too-high", "A node named an end above the end of the final log."),
     Anomaly("lost-append", "An acknowledged batch is not in the log."),
     Anomaly("gap-accepted", "A batch was appended although its producer's sequence has a gap."),
     Anomaly("stale-producer-accepted", "A batch of an old producer epoch was appended."),
@@ -47,8 +49,6 @@ ANOMALIES: Final = (
     Anomaly("changed-record", "A record came back with another key, header, timestamp or value."),
     Anomaly("forgotten-partition", "A fetch session left out a partition that has records."),
     Anomaly("not-asked-for", "A fetch response has a partition that the session does not have."),
-    Anomaly("end-went-back", "A node named an end below the one that it had named before."),
-    Anomaly("end-too-high", "A node named an end above the end of the final log."),
     Anomaly("uncommitted-read", "A fetch returned records at or above its high watermark."),
     Anomaly("read-vanished", "A fetch returned a record that the final log does not have there."),
     Anomaly("fetch-skips", "The records of a fetch leave out offsets."),
