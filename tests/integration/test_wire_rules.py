@@ -1,9 +1,15 @@
 """The workload wire_rules: sound nodes keep the rules of the protocol, planted bugs are found."""
 
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
+from quorumlog.broker.fetching.core.fetch_sessions import (
+    FetchSession,
+    FetchSessions,
+    SessionPartition,
+)
 from quorumlog.chaos.mutants import mutant_module
 from quorumlog.chaos.node_simulation.simulate import simulate_nodes
 from quorumlog.chaos.run.run import run
@@ -13,6 +19,8 @@ from quorumlog.chaos.verify import verify_history
 
 pytestmark = pytest.mark.integration
 
+CANDIDATES: Final = FetchSession.candidates
+PUT: Final = FetchSessions._put
 PLANTED = [
     ("takes_gaps", 1, "gap-accepted"),
     ("acks_early_under_load", 2, "acknowledged-early"),
@@ -28,7 +36,7 @@ BY_LUCK = ("acks_0", "acks_1", "stale_producer", "session_error", "old_epoch", "
 
 @pytest.mark.parametrize("seed", [1, 4, 9])
 def test_simulated_nodes_keep_the_rules(seed: int) -> None:
-    result = simulate_nodes(seed, duration_ms=12_000, workload="wire_rules")
+    result = simulate_nodes(seed, duration_ms=8_000, workload="wire_rules")
     assert (result.violations, result.anomalies) == ((), ())
     assert result.valid is True
     figures = result.verdict["figures"]
@@ -40,6 +48,37 @@ def test_each_rule_is_applied_in_simulation() -> None:
     assert [one.valid for one in results] == [True, True]
     applied = {name for one in results for name, count in one.verdict["figures"].items() if count}
     assert {*JUDGED, *BY_LUCK} <= applied
+
+
+def leaves_out(session: FetchSession, now_ms: int) -> list[SessionPartition]:
+    found = CANDIDATES(session, now_ms)
+    return found if session.is_privileged else [one for one in found if one.key[1] > 0]
+
+
+def ignores_changes(sessions: FetchSessions, session: FetchSession, *asked: Any) -> None:
+    if session.is_privileged or asked[0] not in session.partitions:
+        PUT(sessions, session, *asked)
+
+
+def drops_nothing(sessions: FetchSessions, session: FetchSession, key: Any) -> None:
+    del sessions, session, key
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "anomaly"),
+    [
+        (FetchSession, "candidates", leaves_out, "forgotten-partition"),
+        (FetchSessions, "_put", ignores_changes, "fetch-skips"),
+        (FetchSessions, "_drop", drops_nothing, "not-asked-for"),
+    ],
+)
+def test_a_broken_fetch_session_is_found(
+    owner: type, name: str, broken: Any, anomaly: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    result = simulate_nodes(1, duration_ms=5_000, workload="wire_rules")
+    assert result.valid is False
+    assert anomaly in result.anomalies
 
 
 @pytest.mark.parametrize(("mutant", "seed", "anomaly"), PLANTED)

@@ -86,6 +86,10 @@ class ClusterView:
         opened = await RawConnection.open(
             *address, node=node, number=self.number(), now_ns=self.now_ns, rng=self.rng
         )
+        known = self._open.get((node, slot))
+        if opened is not None and known is not None and not known.is_closed:
+            await opened.close()  # another task was faster
+            return known
         if opened is not None:
             self._open[node, slot] = opened
         return opened

@@ -25,6 +25,7 @@ NOBODY: Final = -1  # the producer id of a producer without idempotence
 _LIVES: Final = 40  # batches of a producer id, on average
 _SHARE_IDEMPOTENT: Final = 0.7
 _SHARE_OUT_OF_TURN: Final = 0.5
+_SHARE_OF_NEXT_EPOCHS: Final = 0.25  # of the gaps
 _ACKS: Final = (ALL, ALL, ALL, 1, 0)
 
 
@@ -32,8 +33,8 @@ _ACKS: Final = (ALL, ALL, ALL, 1, 0)
 class PlannedBatch:
     """A batch to send.
 
-    manner: "plain"; out of turn: "gap", "stale", or, with records that were sent before, "again"
-    and "stale again".
+    manner: "plain"; out of turn: "gap", "gap in the next epoch", "stale", or, with records that
+    were sent before, "again" and "stale again".
     """
 
     records: tuple[Record, ...]
@@ -107,19 +108,35 @@ def draw_out_of_turn(
     if rng.random() >= _SHARE_OUT_OF_TURN:
         return None
     manners = ["gap", *(["again"] if state.recent else []), *(["stale"] if state.old else [])]
-    manner = rng.choice(manners)
-    if manner == "again":
-        return replace(rng.choice(state.recent), manner=manner)
-    if manner == "stale":
-        old = rng.choice(state.old)
-        if rng.random() < 0.5:
-            return replace(old, manner="stale again")
-        sequence = old.base_sequence + len(old.records)
-        return _batch(rng, state, sequence, version, values, epoch=old.producer_epoch, like=manner)
-    if next_sequence == 0:
-        return None  # a leader without the producer accepts any sequence
-    sequence = next_sequence + rng.randrange(1, GAP_MAX)
-    return _batch(rng, state, sequence, version, values, like=manner)
+    match rng.choice(manners):
+        case "again":
+            return replace(rng.choice(state.recent), manner="again")
+        case "stale":
+            return _stale(rng, state, version, values)
+        case _ if next_sequence == 0:
+            return None  # a leader without the producer accepts any sequence
+        case _:
+            return _with_gap(rng, state, next_sequence, version, values)
+
+
+def _stale(rng: Random, state: ProducerState, version: int, values: Iterator[int]) -> PlannedBatch:
+    """Return a batch of an older epoch: its last one again, or the one after it."""
+    old = rng.choice(state.old)
+    if rng.random() < 0.5:
+        return replace(old, manner="stale again")
+    sequence, epoch = old.base_sequence + len(old.records), old.producer_epoch
+    return _batch(rng, state, sequence, version, values, epoch=epoch, like="stale")
+
+
+def _with_gap(
+    rng: Random, state: ProducerState, next_sequence: int, version: int, values: Iterator[int]
+) -> PlannedBatch:
+    """Return a batch that skips sequences, or begins a new epoch with another one than 0."""
+    skipped = rng.randrange(1, GAP_MAX)
+    if rng.random() < _SHARE_OF_NEXT_EPOCHS:
+        epoch, manner = state.epoch + 1, "gap in the next epoch"
+        return _batch(rng, state, skipped, version, values, epoch=epoch, like=manner)
+    return _batch(rng, state, next_sequence + skipped, version, values, like="gap")
 
 
 def maybe_next_epoch(rng: Random, state: ProducerState) -> None:

@@ -66,17 +66,18 @@ class RawClient:
         """Return the key of a partition in the history."""
         return f"{self.topic}-{partition}"
 
-    def begin(self, f: str) -> None:
-        """Write the invocation of an operation on the wire."""
-        self.history.append(self._process, "invoke", f)
+    def begin(self, f: str, process: int | None = None) -> None:
+        """Write the invocation of an operation on the wire, by the client's process or another."""
+        self.history.append(self._process if process is None else process, "invoke", f)
 
-    def end(self, f: str, messages: Iterable[Message]) -> None:
+    def end(self, f: str, messages: Iterable[Message], process: int | None = None) -> None:
         """Write its completion, with the responses that are none of the protocol."""
         broken = [
             wire.message(wire.MALFORMED, "connections", UNKNOWN_OFFSET, {"reason": reason})
             for reason in self.view.malformed()
         ]
-        self.history.append(self._process, "ok", f, [*messages, *broken])
+        by = self._process if process is None else process
+        self.history.append(by, "ok", f, [*messages, *broken])
 
     async def pause(self) -> None:
         """Wait a moment after a failure, then request the metadata anew."""

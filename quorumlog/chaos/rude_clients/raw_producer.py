@@ -5,26 +5,20 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
-from quorumlog.chaos.history import exchanges as wire
 from quorumlog.chaos.history.exchanges import ALL
 from quorumlog.chaos.rude_clients import produce_plans as plans
-from quorumlog.chaos.rude_clients.cluster_view import SECOND, Leader
-from quorumlog.chaos.rude_clients.connection import Answered, RawConnection
+from quorumlog.chaos.rude_clients.connection import RawConnection
+from quorumlog.chaos.rude_clients.produce_attempts import (
+    ProduceAttempt,
+    produce_version,
+    records_of,
+)
 from quorumlog.chaos.rude_clients.produce_plans import PlannedBatch, ProducerState
 from quorumlog.chaos.rude_clients.raw_client import RawClient
-from quorumlog.chaos.rude_clients.read_requests import look_at_the_end
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.message import ZERO_UUID
 from quorumlog.wire.codec.messages.init_producer_id import InitProducerIdRequest
-from quorumlog.wire.codec.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
 
-TIMEOUT_MS: Final = 1_500
 ATTEMPTS_MAX: Final = 5
-TOPIC_IDS_SINCE: Final = 13
 _FINAL: Final = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
@@ -66,9 +60,9 @@ class RawProducer(RawClient):
             if state is None:
                 return 1
         acks = plans.draw_acks(self.rng, idempotent=state is not None)
-        version = self._version(connection)
+        version = produce_version(self, connection)
         batches = plans.draw_batches(self.rng, state, version, self.numbers.values)
-        messages = self._messages(partition, batches)
+        messages = records_of(self.key(partition), batches)
         self.history.append(self._of_log, "invoke", "send", messages)
         if state is None:
             ends = await self._attempt(partition, acks, version, batches)
@@ -78,10 +72,6 @@ class RawProducer(RawClient):
             ends = await self._idempotent(partition, state, version, batches, working)
         self._complete(messages, batches, ends if acks == ALL else {})
         return len(messages)
-
-    def _version(self, connection: RawConnection) -> int:
-        below = 1 << 15 if self.view.topic_id != ZERO_UUID else TOPIC_IDS_SINCE
-        return self.view.draw_version(connection, ProduceRequest, least=3, below=below)
 
     async def _leading(self, partition: int) -> RawConnection | None:
         leader = self.view.leaders.get(partition)
@@ -104,10 +94,6 @@ class RawProducer(RawClient):
             producer_id=answered.response.producer_id, epoch=answered.response.producer_epoch
         )
         return state
-
-    def _messages(self, partition: int, batches: Sequence[PlannedBatch]) -> list[Message]:
-        key = self.key(partition)
-        return [Message(key, UNKNOWN_OFFSET, one.value) for batch in batches for one in batch.sent]
 
     def _complete(
         self,
@@ -171,11 +157,11 @@ class RawProducer(RawClient):
         if connection is None:
             return {}
         every = [*batches, *([] if odd is None else [odd])]
-        new = [] if odd is None or not odd.is_new else self._messages(partition, [odd])
+        new = [] if odd is None or not odd.is_new else records_of(self.key(partition), [odd])
         if new:
             self.history.append(self._out_of_turn, "invoke", "send", new)
         self.begin("wire_produce")
-        attempt = _Attempt(self, partition, self.view.leaders[partition], connection)
+        attempt = ProduceAttempt(self, partition, self.view.leaders[partition], connection)
         results = await attempt.send(acks, version, every)
         self.end("wire_produce", attempt.facts)
         if new:
@@ -196,101 +182,3 @@ class RawProducer(RawClient):
         code = "NO_ANSWER" if error is None else ErrorCode(error).name
         text = "" if error == 0 else f"{code}: sent out of turn"
         self.history.append(self._out_of_turn, outcome, "send", told, error=text)
-
-
-class _Attempt:
-    """One burst on one connection; `facts` has its exchanges.
-
-    After each acks=all that is answered, a second connection requests the end of the log, while
-    the other batches wait.
-    """
-
-    def __init__(
-        self, client: RawClient, partition: int, leader: Leader, connection: RawConnection
-    ) -> None:
-        self.facts: Final[list[Message]] = []
-        self._client: Final = client
-        self._partition: Final = partition
-        self._leader: Final = leader
-        self._connection: Final = connection
-
-    async def send(
-        self, acks: int, version: int, batches: Sequence[PlannedBatch]
-    ) -> list[tuple[int, int] | None]:
-        """Return (error, base offset) of each batch; None without a response."""
-        if acks == 0:
-            await self._send_silently(version, batches)
-            return [None for _ in batches]
-        second = await self._client.view.connection(self._leader.node, SECOND)
-        requests = [self._request(acks, batch) for batch in batches]
-        pending = [self._connection.send(one, version) for one in requests]
-        results: list[tuple[int, int] | None] = []
-        looking: list[asyncio.Task[list[Message]]] = []
-        for batch, future in zip(batches, pending, strict=True):
-            answered = await self._connection.within(future)
-            result = _result(answered)
-            results.append(result)
-            self._add(acks, batch, answered, result)
-            if acks == ALL and result is not None and result[0] == 0 and second is not None:
-                looking.append(asyncio.create_task(self._look(second, result[1])))
-        for one in looking:
-            self.facts.extend(await one)
-        return results
-
-    async def _send_silently(self, version: int, batches: Sequence[PlannedBatch]) -> None:
-        """Send with acks=0; a request behind the batches shows that the broker has read them."""
-        exchanges = [
-            self._connection.send_silently(self._request(0, batch), version) for batch in batches
-        ]
-        key = self._client.key(self._partition)
-        known = max(0, self._client.history.furthest.get(key, 0))
-        looked = await self._look(self._connection, known)
-        is_received = bool(looked)
-        for batch, exchange in zip(batches, exchanges, strict=True):
-            self._add(0, batch, Answered(exchange, None), None, is_received=is_received)
-        self.facts.extend(looked)
-
-    def _request(self, acks: int, batch: PlannedBatch) -> ProduceRequest:
-        data = PartitionProduceData(index=self._partition, records=batch.encoded())
-        view = self._client.view
-        topic = TopicProduceData(name=view.topic, topic_id=view.topic_id, partition_data=[data])
-        return ProduceRequest(acks=acks, timeout_ms=TIMEOUT_MS, topic_data=[topic])
-
-    def _add(
-        self,
-        acks: int,
-        batch: PlannedBatch,
-        answered: Answered,
-        result: tuple[int, int] | None,
-        *,
-        is_received: bool = False,
-    ) -> None:
-        told = {
-            "exchange": answered.exchange,
-            "acks": acks,
-            "producer_id": batch.producer_id,
-            "producer_epoch": batch.producer_epoch,
-            "base_sequence": batch.base_sequence,
-            "error": None if result is None else result[0],
-            "leader_epoch": self._leader.epoch,
-            "is_received": is_received,
-            "records": batch.sent,
-            "codec": batch.compression.name.lower(),
-            "manner": batch.manner,
-        }
-        key = self._client.key(self._partition)
-        offset = UNKNOWN_OFFSET if result is None else result[1]
-        self.facts.append(wire.message(wire.PRODUCED, key, offset, told))
-
-    async def _look(self, connection: RawConnection, offset: int) -> list[Message]:
-        """Look up the end and fetch at once; return the facts, without a response none."""
-        return await look_at_the_end(
-            self._client, connection, self._partition, offset, epoch=self._leader.epoch
-        )
-
-
-def _result(answered: Answered) -> tuple[int, int] | None:
-    if answered.response is None:
-        return None
-    one = answered.response.responses[0].partition_responses[0]
-    return one.error_code, one.base_offset

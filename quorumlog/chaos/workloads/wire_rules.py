@@ -15,6 +15,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
+from quorumlog.chaos.rude_clients.crowd import Crowd
 from quorumlog.chaos.rude_clients.final_reader import FinalReader
 from quorumlog.chaos.rude_clients.prober import Prober
 from quorumlog.chaos.rude_clients.raw_client import RawClient, RunNumbers
@@ -41,6 +42,7 @@ class WireRulesOptions(LaneOptions):
 
     rate: float = option(200.0, "records a second of all producers, while brokers answer")
     producers: int = option(3, "raw clients that send bursts")
+    crowds: int = option(1, "raw clients that send many batches at once", above=-1)
     consumers: int = option(1, "polite clients that read during the run", above=-1)
     final_readers: int = option(1, "polite clients that read everything at the end")
     sessions: int = option(2, "raw clients that read in fetch sessions", above=-1)
@@ -71,12 +73,16 @@ class WireRules:
     async def work(self, working: asyncio.Event) -> None:
         """Send and read until `working` is cleared."""
         options = self._setup.options
-        gap_s, question_s = options.producers / options.rate, 1 / options.questions
+        gap_s = (options.producers + options.crowds) / options.rate
+        question_s = 1 / options.questions
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._readers.work(working))
             for lane in range(options.producers):
                 producer = self._client(RawProducer, f"producer {lane}")
                 tasks.create_task(producer.run(working, gap_s))
+            for lane in range(options.crowds):
+                crowd = self._client(Crowd, f"crowd {lane}")
+                tasks.create_task(crowd.run(working, gap_s))
             for lane in range(options.sessions):
                 reader = self._client(SessionReader, f"session {lane}")
                 tasks.create_task(reader.run(working, question_s))

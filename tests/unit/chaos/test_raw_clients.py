@@ -206,12 +206,15 @@ def test_requests_out_of_turn_are_of_all_manners() -> None:
     last = plans.draw_batches(Random(2), ProducerState(producer_id=9, epoch=1), 9, count(500))[-1]
     state.old.append(last)
     drawn = out_of_turn(state)
-    assert {one.manner for one in drawn} == {"gap", "again", "stale", "stale again"}
+    manners = {"gap", "gap in the next epoch", "again", "stale", "stale again"}
+    assert {one.manner for one in drawn} == manners
     for one in drawn:
         match one.manner:
             case "gap":
                 assert one.base_sequence > 30
                 assert (one.producer_epoch, one.is_new) == (2, True)
+            case "gap in the next epoch":
+                assert (one.producer_epoch, one.base_sequence > 0) == (3, True)
             case "again":
                 assert one.sent in [each.sent for each in state.recent]
             case "stale":

@@ -36,11 +36,11 @@ ANOMALIES: Final = (
     Anomaly(
         "acknowledged-early", "acks=all was answered, and the same node's end was below the batch."
     ),
+    Anomaly("gap-accepted", "A batch was appended although its producer's sequence has a gap."),
+    Anomaly("stale-producer-accepted", "A batch of an old producer epoch was appended."),
     Anomaly("end-went-back", "A node named an end below the one that it had named before."),
     Anomaly("end-too-high", "A node named an end above the end of the final log."),
     Anomaly("lost-append", "An acknowledged batch is not in the log."),
-    Anomaly("gap-accepted", "A batch was appended although its producer's sequence has a gap."),
-    Anomaly("stale-producer-accepted", "A batch of an old producer epoch was appended."),
     Anomaly("repeat-elsewhere", "A repeated batch was answered with another offset."),
     Anomaly("sequence-refused", "A batch with the next sequence was refused as out of order."),
     Anomaly("refused-in-log", "The log has a record that was refused."),
