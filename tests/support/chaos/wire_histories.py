@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from quorumlog.chaos.checkers import Verdict, check_history
+from quorumlog.chaos.checkers import Verdict
+from quorumlog.chaos.checkers.checker import facts_of
+from quorumlog.chaos.checkers.wire.checker import CHECKER
 from quorumlog.chaos.history import exchanges as wire
 from quorumlog.chaos.history.exchanges import FINAL, LATEST, UNANSWERED, Exchange, Read, Sent
 from tests.support.chaos.hand_made_histories import History
@@ -171,7 +173,10 @@ class WireHistory:
         return self.look_up(len(values), asked_epoch=leader_epoch, **apart)
 
     def verdict(self) -> Verdict:
-        return check_history(self.history.table(), "wire_rules")
+        """Return the verdict by the rules of the protocol alone."""
+        table = self.history.table()
+        facts = facts_of(table.schema.metadata)
+        return CHECKER.conclude([CHECKER.check(CHECKER.explode(table), facts)], [], facts)
 
     def found(self) -> set[str]:
         """Return the names of the anomalies."""
