@@ -52,13 +52,13 @@ class ClusterView:
             version = self.draw_version(connection, MetadataRequest, favours=TOPIC_IDS_SINCE)
             asked = MetadataRequestTopic(name=self.topic)
             request = MetadataRequest(topics=[asked], allow_auto_topic_creation=False)
-            answered = await connection.ask(request, version)
+            answered = await connection.exchange(request, version)
             if answered.response is not None:
-                self._take(answered.response, version)
+                self._receive(answered.response, version)
                 return True
         return False
 
-    def _take(self, response: Any, version: int) -> None:
+    def _receive(self, response: Any, version: int) -> None:
         self.addresses = {one.node_id: (one.host, one.port) for one in response.brokers}
         for topic in response.topics:
             if topic.error_code or topic.name != self.topic:

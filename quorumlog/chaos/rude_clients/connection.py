@@ -89,7 +89,7 @@ class RawConnection:
         if connection is None:
             return None
         version = rng.choice(ApiVersionsRequest.VERSIONS)
-        answered = await connection.ask(
+        answered = await connection.exchange(
             ApiVersionsRequest(client_software_name=RAW, client_software_version="0"), version
         )
         if answered.response is None or answered.response.error_code:
@@ -115,7 +115,7 @@ class RawConnection:
         """Send a request that gets no response."""
         return self._write(request, version)
 
-    async def ask(self, request: Request[Any], version: int) -> Answered:
+    async def exchange(self, request: Request[Any], version: int) -> Answered:
         """Send a request and await its response."""
         return await self.within(self.send(request, version))
 
@@ -157,7 +157,7 @@ class RawConnection:
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
-                self._take(await reader.readexactly(min(size, _FRAME_BYTES_MAX)))
+                self._receive(await reader.readexactly(min(size, _FRAME_BYTES_MAX)))
         except MalformedFrame as error:
             self.malformed = str(error)
         except (OSError, EOFError):
@@ -165,7 +165,7 @@ class RawConnection:
         finally:
             self._end()
 
-    def _take(self, frame: bytes) -> None:
+    def _receive(self, frame: bytes) -> None:
         """Give a response to the oldest request without one. Raises MalformedFrame."""
         if not self._pending:
             raise MalformedFrame("a response to no request")

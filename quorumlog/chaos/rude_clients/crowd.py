@@ -79,6 +79,6 @@ class Crowd(RawClient):
             error = "UNKNOWN: the batch was not acknowledged by all replicas"
             self.history.append(producer.of_log, "info", "send", messages, error=error)
             return 0
-        told = [one._replace(offset=result[1] + place) for place, one in enumerate(messages)]
-        self.history.append(producer.of_log, "ok", "send", told)
+        completed = [one._replace(offset=result[1] + place) for place, one in enumerate(messages)]
+        self.history.append(producer.of_log, "ok", "send", completed)
         return len(messages)

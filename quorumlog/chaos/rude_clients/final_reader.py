@@ -63,7 +63,7 @@ class FinalReader(RawClient):
         epoch = self.view.leaders[partition].epoch
         one = OneFetch(partition, position, epoch, fetch_version(self, connection))
         self.begin(FINAL)
-        answered = await connection.ask(fetch_request(self, one), one.version)
+        answered = await connection.exchange(fetch_request(self, one), one.version)
         facts = [fetch_fact(self, one, answered)]
         data = fetched_data(answered, partition)
         if data is not None and data.error_code == 0:
@@ -71,7 +71,7 @@ class FinalReader(RawClient):
             position = spans[-1][1] + 1 if spans else position
         version = lookup_version(self, connection, least=LOOKUP_EPOCHS_SINCE)
         request = lookup_request(self, partition, LATEST, leader_epoch=epoch)
-        looked = await connection.ask(request, version)
+        looked = await connection.exchange(request, version)
         facts.append(lookup_fact(self, partition, LATEST, looked, leader_epoch=epoch))
         self.end(FINAL, facts)
         found = [] if looked.response is None else looked.response.topics[0].partitions

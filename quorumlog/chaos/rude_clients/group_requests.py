@@ -114,8 +114,8 @@ def commit_fact(
     """Return the facts of a commit."""
     response = answered.response
     error = None if response is None else response.topics[0].partitions[0].error_code
-    told = {"exchange": answered.exchange, "group": group, "error": error, "is_ghost": is_ghost}
-    return wire.message(wire.COMMITTED, client.key(partition), offset, told)
+    facts = {"exchange": answered.exchange, "group": group, "error": error, "is_ghost": is_ghost}
+    return wire.message(wire.COMMITTED, client.key(partition), offset, facts)
 
 
 def group_fact(
@@ -123,8 +123,8 @@ def group_fact(
 ) -> Message:
     """Return the facts of a committed offset. An error of the group is an error of the offset."""
     error, offset = _group_offset(answered)
-    told = {"exchange": answered.exchange, "group": group, "error": error, "pair": pair}
-    return wire.message(wire.OFFSET_FETCHED, client.key(partition), offset, told)
+    facts = {"exchange": answered.exchange, "group": group, "error": error, "pair": pair}
+    return wire.message(wire.OFFSET_FETCHED, client.key(partition), offset, facts)
 
 
 def _group_offset(answered: Answered) -> tuple[int | None, int]:

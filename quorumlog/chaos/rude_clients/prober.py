@@ -157,7 +157,7 @@ class Prober(RawClient):
         """Fetch far behind the end."""
         offset = FAR_OFFSET + self.rng.randrange(1 << 20)
         one = OneFetch(partition, offset, leader.epoch, fetch_version(self, connection))
-        answered = await connection.ask(fetch_request(self, one), one.version)
+        answered = await connection.exchange(fetch_request(self, one), one.version)
         return [fetch_fact(self, one, answered)]
 
     async def _group_offsets(
@@ -168,7 +168,7 @@ class Prober(RawClient):
         At times a member that does not exist commits another offset in between.
         """
         del leader
-        answered = await connection.ask(*coordinator_request(self, connection, self._group))
+        answered = await connection.exchange(*coordinator_request(self, connection, self._group))
         node = -1 if answered.response is None else coordinator_of(answered.response)
         coordinator = None if node < 0 else await self.view.connection(node)
         if coordinator is None:
@@ -195,5 +195,5 @@ class Prober(RawClient):
         request = commit_request(
             self, coordinator, self._group, partition, offset, is_ghost=is_ghost
         )
-        answered = await coordinator.ask(*request)
+        answered = await coordinator.exchange(*request)
         return commit_fact(self, self._group, partition, offset, answered, is_ghost=is_ghost)

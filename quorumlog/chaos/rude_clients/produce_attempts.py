@@ -101,7 +101,7 @@ class ProduceAttempt:
         *,
         is_received: bool = False,
     ) -> None:
-        told = {
+        facts = {
             "exchange": answered.exchange,
             "acks": acks,
             "producer_id": batch.producer_id,
@@ -116,7 +116,7 @@ class ProduceAttempt:
         }
         key = self._client.key(self._partition)
         offset = UNKNOWN_OFFSET if result is None else result[1]
-        self.facts.append(wire.message(wire.PRODUCED, key, offset, told))
+        self.facts.append(wire.message(wire.PRODUCED, key, offset, facts))
 
     async def _look(self, connection: RawConnection, offset: int) -> list[Message]:
         """Look up the end and fetch at once; return the facts, without a response none."""

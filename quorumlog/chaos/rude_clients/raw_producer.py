@@ -86,7 +86,7 @@ class RawProducer(RawClient):
         self._states.pop(partition, None)
         version = self.view.draw_version(connection, InitProducerIdRequest)
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1_000)
-        answered = await connection.ask(request, version)
+        answered = await connection.exchange(request, version)
         if answered.response is None or answered.response.error_code:
             await self.pause()
             return None
@@ -107,10 +107,10 @@ class RawProducer(RawClient):
             for batch in batches
             for place in range(len(batch.records))
         ]
-        told = [one._replace(offset=at) for one, at in zip(messages, offsets, strict=True)]
+        completed = [one._replace(offset=at) for one, at in zip(messages, offsets, strict=True)]
         is_ok = all(batch in ends for batch in batches)
         error = "" if is_ok else "UNKNOWN: not all batches were acknowledged by all replicas"
-        self.history.append(self._of_log, "ok" if is_ok else "info", "send", told, error=error)
+        self.history.append(self._of_log, "ok" if is_ok else "info", "send", completed, error=error)
 
     async def _idempotent(
         self,
@@ -175,10 +175,10 @@ class RawProducer(RawClient):
     def _complete_odd(self, messages: Sequence[Message], result: tuple[int, int] | None) -> None:
         """Write the completion of a send out of turn: mostly a refusal, which is final."""
         error, base_offset = result or (None, UNKNOWN_OFFSET)
-        told = [*messages]
+        completed = [*messages]
         if error == 0:
-            told = [one._replace(offset=base_offset + at) for at, one in enumerate(messages)]
+            completed = [one._replace(offset=base_offset + at) for at, one in enumerate(messages)]
         outcome = "ok" if error == 0 else "fail" if error in _FINAL else "info"
         code = "NO_ANSWER" if error is None else ErrorCode(error).name
         text = "" if error == 0 else f"{code}: sent out of turn"
-        self.history.append(self._out_of_turn, outcome, "send", told, error=text)
+        self.history.append(self._out_of_turn, outcome, "send", completed, error=text)

@@ -76,6 +76,6 @@ class RefusedClient:
         )
         if connection is not None:
             try:
-                await connection.ask(refused.request, refused.api_version)
+                await connection.exchange(refused.request, refused.api_version)
             finally:
                 await connection.close()

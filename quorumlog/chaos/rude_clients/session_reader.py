@@ -100,7 +100,7 @@ class SessionReader(RawClient):
         request = self._request(session, named, forgotten, max_bytes)
         self.begin("wire_fetch")
         self.history.append(self._of_log, "invoke", "poll")
-        answered = await session.connection.ask(request, session.version)
+        answered = await session.connection.exchange(request, session.version)
         self.end("wire_fetch", self._facts(session, request, answered, max_bytes))
         records = self._advance(session, answered)
         outcome = "fail" if answered.response is None else "ok"
@@ -233,7 +233,7 @@ class SessionReader(RawClient):
             max_wait_ms=0, max_bytes=1 << 20, session_id=session_id, session_epoch=epoch
         )
         self.begin("wire_fetch")
-        answered = await session.connection.ask(request, session.version)
+        answered = await session.connection.exchange(request, session.version)
         top_error = 0 if answered.response is None else answered.response.error_code
         fact = fetched(
             self.key(0),
@@ -255,7 +255,7 @@ class SessionReader(RawClient):
             session_id=session.session_id,
             session_epoch=CLOSING_EPOCH,
         )
-        await session.connection.ask(request, session.version)
+        await session.connection.exchange(request, session.version)
         session.session_id, session.epoch = 0, FULL_EPOCH
 
 

@@ -107,7 +107,7 @@ async def test_bytes_that_are_no_response_end_the_connection(frame: bytes, reaso
         assert (answered.response, answered.exchange.answered_ns) == (None, UNANSWERED)
         assert connection.malformed.startswith(reason)
         assert connection.is_closed
-        assert (await connection.ask(HeartbeatRequest(), 0)).response is None
+        assert (await connection.exchange(HeartbeatRequest(), 0)).response is None
 
 
 async def test_a_response_to_no_request_ends_the_connection() -> None:
@@ -122,7 +122,7 @@ async def test_a_response_to_no_request_ends_the_connection() -> None:
 
 async def test_a_request_without_a_response_in_time_ends_the_connection() -> None:
     async with connected(timeout_s=0.01) as (_, connection):
-        answered = await connection.ask(HeartbeatRequest(), 0)
+        answered = await connection.exchange(HeartbeatRequest(), 0)
         assert (answered.response, connection.is_closed, connection.malformed) == (None, True, "")
 
 
