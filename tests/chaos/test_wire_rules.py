@@ -376,6 +376,16 @@ def test_a_session_that_does_not_exist_is_refused(
 # --- the verdict ---
 
 
+def test_a_response_has_each_partition_of_its_request() -> None:
+    missing = {"no-answer"}
+    assert wired().look_up(-1, error=None).found() == missing
+    assert wired().fetch(0, error=None).found() == missing
+    assert wired().fetch(0, error=None, session=(7, 0)).found() == missing
+    assert wired().fetch(0, error=None, session=(7, 1)).found() == set()
+    assert wired().fetch(0, error=None, top_error=NO_SESSION, session=(7, 0)).found() == set()
+    assert wired().look_up(-1, error=None, answered=False).found() == set()
+
+
 def test_bytes_that_are_no_response_are_found() -> None:
     assert wired().malformed("a response to no request").found() == {"malformed-response"}
 

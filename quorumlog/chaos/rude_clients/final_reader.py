@@ -74,7 +74,8 @@ class FinalReader(RawClient):
         looked = await connection.exchange(request, version)
         facts.append(lookup_fact(self, partition, LATEST, looked, leader_epoch=epoch))
         self.end(FINAL, facts)
-        found = [] if looked.response is None else looked.response.topics[0].partitions
+        topics = [] if looked.response is None else looked.response.topics
+        found = [one for topic in topics for one in topic.partitions]
         is_end = bool(found) and found[0].error_code == 0 and found[0].offset == position
         if not found or found[0].error_code:
             await self.pause()

@@ -112,8 +112,9 @@ def commit_fact(
     is_ghost: bool,
 ) -> Message:
     """Return the facts of a commit."""
-    response = answered.response
-    error = None if response is None else response.topics[0].partitions[0].error_code
+    topics = [] if answered.response is None else answered.response.topics
+    errors = [one.error_code for topic in topics for one in topic.partitions]
+    error = errors[0] if errors else None
     facts = {"exchange": answered.exchange, "group": group, "error": error, "is_ghost": is_ghost}
     return wire.message(wire.COMMITTED, client.key(partition), offset, facts)
 
@@ -130,10 +131,10 @@ def group_fact(
 def _group_offset(answered: Answered) -> tuple[int | None, int]:
     if answered.response is None:
         return None, -1
-    found = answered.response
-    if answered.exchange.version >= _GROUPS_SINCE:
-        found = found.groups[0]
-    if found.error_code:
-        return found.error_code, -1
-    one = found.topics[0].partitions[0]
-    return one.error_code, one.committed_offset
+    has_groups = answered.exchange.version >= _GROUPS_SINCE
+    for found in answered.response.groups if has_groups else [answered.response]:
+        if found.error_code:
+            return found.error_code, -1
+        for one in (one for topic in found.topics for one in topic.partitions):
+            return one.error_code, one.committed_offset
+    return None, -1

@@ -128,5 +128,5 @@ class ProduceAttempt:
 def _result(answered: Answered) -> tuple[int, int] | None:
     if answered.response is None:
         return None
-    one = answered.response.responses[0].partition_responses[0]
-    return one.error_code, one.base_offset
+    found = [one for topic in answered.response.responses for one in topic.partition_responses]
+    return (found[0].error_code, found[0].base_offset) if found else None

@@ -25,13 +25,14 @@ from quorumlog.chaos.checkers.wire.ends import KnownEnds, check_ends, ends_of
 from quorumlog.chaos.checkers.wire.facts import read_facts
 from quorumlog.chaos.checkers.wire.final_log import final_log, sent_records
 from quorumlog.chaos.checkers.wire.group_offsets import check_group_offsets
-from quorumlog.chaos.checkers.wire.reads import check_reads
+from quorumlog.chaos.checkers.wire.reads import check_complete, check_reads
 from quorumlog.chaos.checkers.wire.sessions import check_session_errors, check_sessions
 from quorumlog.chaos.history import exchanges
 from quorumlog.chaos.history.model import NEMESIS
 
 ANOMALIES: Final = (
     Anomaly("malformed-response", "A broker sent bytes that are no response of the protocol."),
+    Anomaly("no-answer", "A response leaves out a partition of its request."),
     Anomaly("corrupt-batch", "A fetch returned a batch that fails its checksum or its form."),
     Anomaly(
         "acknowledged-early", "acks=all was answered, and the same node's end was below the batch."
@@ -122,6 +123,7 @@ def check_key(rows: Sequence[tuple[Row, str]], findings: Findings) -> dict[str, 
     add = findings.add
     for one in facts.malformed:
         add("malformed-response", one.reason, ("received", one.row))
+    check_complete(facts, add)
     sent, log = sent_records(facts.batches), final_log(facts)
     if facts.batches and not log.is_whole:
         findings.gap(_UNREAD, [rows[0][0].key])

@@ -84,6 +84,11 @@ class Fetch:
         return self.error == 0 and self.top_error == 0
 
     @property
+    def is_full(self) -> bool:
+        """Whether the response must have it: it was asked for, and the request names all."""
+        return self.was_asked and self.session_epoch <= 0
+
+    @property
     def is_final(self) -> bool:
         """Whether it is a read after all faults."""
         return self.row.f == FINAL

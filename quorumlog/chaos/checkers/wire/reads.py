@@ -5,10 +5,31 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from quorumlog.chaos.checkers.wire.appends import Add
-from quorumlog.chaos.checkers.wire.facts import Fetch, GroupOffset, KeyFacts, Lookup
+from quorumlog.chaos.checkers.wire.facts import (
+    Batch,
+    Fetch,
+    GroupCommit,
+    GroupOffset,
+    KeyFacts,
+    Lookup,
+)
 from quorumlog.chaos.checkers.wire.final_log import FinalLog, SentRecords, changed_parts
 from quorumlog.chaos.history.exchanges import FAR_AHEAD, FAR_OFFSET, NO_PAIR
 from quorumlog.wire.codec.error_codes import ErrorCode
+
+
+def check_complete(facts: KeyFacts, add: Add) -> None:
+    """Check that each response has the partition of its request, unless a session leaves it out."""
+    answered: list[Batch | Lookup | GroupCommit | GroupOffset | Fetch] = [
+        *(one for one in facts.batches if one.acks != 0),
+        *facts.lookups,
+        *facts.commits,
+        *facts.group_offsets,
+        *(one for one in facts.fetches if one.is_full and one.top_error == 0),
+    ]
+    for one in answered:
+        if one.exchange.is_answered and one.error is None:
+            add("no-answer", "the response leaves the partition out", ("received", one.row))
 
 
 def check_reads(facts: KeyFacts, sent: SentRecords, log: FinalLog, add: Add) -> Iterator[str]:
