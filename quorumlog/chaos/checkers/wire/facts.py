@@ -85,7 +85,7 @@ class Fetch:
 
     @property
     def is_full(self) -> bool:
-        """Whether the response must have it: it was asked for, and the request names all."""
+        """Whether the response must have it: the request names all partitions, and this one."""
         return self.was_asked and self.session_epoch <= 0
 
     @property
