@@ -36,7 +36,7 @@ from tools import kill_rounds
 
 OTHER_WORKLOADS: Final = (
     "idempotent_send", "group_consume", "compacted_register", "list_offsets",
-    "metadata_linearizable", "recreated_topic",
+    "metadata_linearizable", "recreated_topic", "wire_rules",
 )  # fmt: skip
 TRANSACTION_WORKLOADS: Final = (
     "txn_append", "txn_transfer", "consume_transform_produce", "consumer_group_consume",

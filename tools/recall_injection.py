@@ -18,7 +18,7 @@ from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.chaos.mutants.parts import ChangedResponses, HandsOn, Unchecked, UncheckedQuorum
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.io.disk import RealDisk
-from quorumlog.wire.codec.messages.fetch import FetchRequest, FetchResponse
+from quorumlog.wire.codec.schemas import response_class
 from tools.recall_runs import MUTANTS
 
 _OF_THE_LAB: Final = "quorumlog.chaos"
@@ -49,8 +49,8 @@ def sites_of(mutant: str) -> list[Site]:
                 found |= dict.fromkeys(
                     (owner, one) for one in vars(owner) if one not in _NOT_A_RULE
                 )
-    if FetchRequest.API_KEY in _changed_handlers(mutant):
-        found[FetchResponse, "__init__"] = None
+    for api_key in _changed_handlers(mutant):
+        found[response_class(api_key), "__init__"] = None
     return [*found]
 
 

@@ -18,6 +18,7 @@ REAL_RUNS: Final = 3
 
 _ALONE: Final = "--fault pause_kill --duration 12s --partitions 1"
 _ALONE_AGAIN: Final = "--fault pause_kill --duration 20s --partitions 1"
+_ON_THE_WIRE: Final = "--workload wire_rules --fault none --duration 6s"
 _SHRINKS: Final = (
     "--fault pause,kill --overlap --duration 20s --partitions 4 --replication 2"
     " --config replica.lag.time.max.ms=300"
@@ -38,6 +39,11 @@ REAL_OPTIONS: Final[dict[str, str]] = {
     "forgets_epochs_at_start": _ALONE_AGAIN,
     "files_are_not_cut": _ALONE_AGAIN,
     "stamps_copies_anew": _ALONE_AGAIN,
+    "takes_gaps": _ON_THE_WIRE,
+    "acks_early_under_load": _ON_THE_WIRE,
+    "latest_is_the_log_end": _ON_THE_WIRE,
+    "session_forgets_one_partition": _ON_THE_WIRE,
+    "drops_headers": _ON_THE_WIRE,
     "truncates_to_its_high_watermark": "--fault kill_all,pause_kill --duration 20s --partitions 1",
 }
 

@@ -14,6 +14,7 @@ from quorumlog.chaos.mutants.groups import GROUPS, TRANSACTIONAL_OFFSETS
 from quorumlog.chaos.mutants.quorum import FULL_DISKS
 from quorumlog.chaos.mutants.registry import NodeMutant
 from quorumlog.chaos.mutants.replication import FLUSHES
+from quorumlog.chaos.mutants.requests import REQUESTS
 from quorumlog.chaos.mutants.transaction_logs import OUTCOMES, TRANSACTION_LOGS
 from quorumlog.chaos.mutants.transactions import COORDINATORS
 from quorumlog.chaos.mutants.voters import VOTER_RESPONSES, VOTERS
@@ -127,6 +128,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "snapshot_without_voters": replace(_VOTERS, config=_SMALL_SNAPSHOTS),
     "never_releases_throttles": _THROTTLED,
     "throttles_in_sync_replicas": _THROTTLED,
+    **dict.fromkeys(REQUESTS, NodesOptions(workload="wire_rules")),
     **dict.fromkeys(GROUPS, NodesOptions(workload="group_consume")),
     **dict.fromkeys(
         [*CONSUMER_GROUPS, *MIXED_GROUPS], NodesOptions(workload="consumer_group_consume")

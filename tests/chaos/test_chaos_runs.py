@@ -187,10 +187,14 @@ DONE = {
     "compacted_register": {("read", "ok"): 10, ("write", "ok"): 20},
     "metadata_linearizable": {("create", "ok"): 6, ("delete", "ok"): 4},
     "recreated_topic": {("recreate", "ok"): 1, ("poll", "ok"): 10, ("send", "ok"): 20},
+    "wire_rules": {
+        ("wire_produce", "ok"): 20, ("wire_fetch", "ok"): 20, ("wire_lookup", "ok"): 10,
+        ("wire_group", "ok"): 2, ("wire_final", "ok"): 6, ("send", "ok"): 10,
+    },
     "txn_append": {("txn", "ok"): 8, ("txn", "fail"): 1, ("poll", "ok"): 4},
     "txn_transfer": {("transfer", "ok"): 8, ("transfer", "fail"): 1, ("read", "ok"): 2},
     "consume_transform_produce": {("txn", "ok"): 4, ("txn", "fail"): 1, ("committed", "ok"): 2},
-}
+}  # fmt: skip
 
 
 OPTIONS = {"group_consume": {"static": 1}}  # beside dynamic members

@@ -33,10 +33,12 @@ from quorumlog.chaos.checkers.linearizable import linearizable
 from quorumlog.chaos.checkers.models import MODELS, Register, TopicName
 from quorumlog.chaos.checkers.transactions import SERIALIZABLE, TXN
 from quorumlog.chaos.checkers.verdict import Verdict, joined
+from quorumlog.chaos.checkers.wire import checker as wire_rules
 from quorumlog.chaos.history.model import NEMESIS, HistoryError
 from quorumlog.chaos.registered import registered
 
-_OF_LOGS: Final = (group_log.CHECKER, list_offsets.CHECKER)  # of sends and final reads, too
+# Their histories have sends and final reads, too.
+_OF_LOGS: Final = (group_log.CHECKER, list_offsets.CHECKER, wire_rules.CHECKER)
 DEFAULT_MODEL: Final = kafka_log.CHECKER.model  # of a history that names none
 CHECKERS: Final[Mapping[str, Checker]] = {
     checker.model: checker
@@ -45,6 +47,7 @@ CHECKERS: Final[Mapping[str, Checker]] = {
         group_log.CHECKER,
         list_offsets.CHECKER,
         topic_lives.CHECKER,
+        wire_rules.CHECKER,
         *(linearizable(model) for model in MODELS.values()),
         sets.SET,
         sets.SET_FULL,

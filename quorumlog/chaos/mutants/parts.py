@@ -48,9 +48,13 @@ class HandsOn:
 
 
 class ChangedResponses:
-    """Changes a node's responses of one API; each node has one object."""
+    """Changes a node's requests and responses of one API; each node has one object."""
 
     api_key: ClassVar[int]
+
+    def asked(self, request: Any) -> Any:
+        """Return the request to handle in place of the real one, which it may change."""
+        return request
 
     def changed(self, request: Any, response: Any) -> Any:
         """Return the response to send in place of the real one, which it may change."""

@@ -39,9 +39,9 @@ from quorumlog.chaos.node_simulation.operator import AFTER_S, repair
 from quorumlog.chaos.node_simulation.oracle import Oracle
 from quorumlog.chaos.node_simulation.process import Clock, Process
 from quorumlog.chaos.node_simulation.process_globals import replace_process_globals
-from quorumlog.chaos.node_simulation.rude_client import RudeClient
 from quorumlog.chaos.node_simulation.settings import NodesResult, NodesSettings
 from quorumlog.chaos.node_simulation.target import CLIENTS_HOST, SimulatedMachines
+from quorumlog.chaos.rude_clients.refused_client import RefusedClient
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.oracles.exchanges import Conversation
 from quorumlog.chaos.workloads.registry import find_workload
@@ -308,8 +308,8 @@ class SimulatedRun:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(clients.work(working))
             await asyncio.sleep(WARM_UP_S)
-            rude = self._rude_client()
-            ruder = None if rude is None else tasks.create_task(rude.run())
+            refused = self._refused_client()
+            refusing = None if refused is None else tasks.create_task(refused.run())
             end_s = self._loop.now_s + self._settings.schedule.duration_us / 1e6
             await nemesis.run()
             await asyncio.sleep(max(0.0, end_s - self._loop.now_s))
@@ -318,11 +318,11 @@ class SimulatedRun:
             await self._target.restore()
             await self._until_whole()
             await asyncio.sleep(COOL_DOWN_S)
-            if ruder is not None:
-                ruder.cancel()
+            if refusing is not None:
+                refusing.cancel()
             working.clear()
 
-    def _rude_client(self) -> RudeClient | None:
+    def _refused_client(self) -> RefusedClient | None:
         """Return a client whose requests are refused; None: without groups and transactions."""
         requires = find_workload(self._settings.schedule.workload).requires
         if not requires & {"groups", "transactions"}:
@@ -333,7 +333,8 @@ class SimulatedRun:
             return None if leader not in self._machines else (host_of(leader), KAFKA_PORT)
 
         rng = seeded("rude client", self._seed)
-        return RudeClient(rng, self._oracle.coordination.rude, address_of)
+        draw = self._oracle.coordination.rude.draw
+        return RefusedClient(rng, draw, address_of, lambda: int(self._loop.now_s * 1e9))
 
     async def _until_whole(self) -> None:
         """Wait until all nodes are ready and all replicas in sync; a timeout is a violation."""

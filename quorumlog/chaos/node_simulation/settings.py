@@ -23,6 +23,10 @@ _GROUPS: Final[Mapping[str, Option]] = {
 OPTIONS_OF: Final[Mapping[str, Mapping[str, Option]]] = {
     "group_consume": _GROUPS,
     "consumer_group_consume": {**_GROUPS, "consumers": 2, "static": 0, "classic": 0.3},
+    "wire_rules": {
+        "rate": 60.0, "producers": 2, "final_readers": 1, "sessions": 1, "probers": 1,
+        "questions": 15.0,
+    },
 }  # fmt: skip
 """Instead of these, by workload: members come and go while others stay, at the same cost."""
 

@@ -16,6 +16,7 @@ from quorumlog.chaos.workloads import (
     recreated_topic,
     txn_append,
     txn_transfer,
+    wire_rules,
 )
 from quorumlog.chaos.workloads.workload import Workload
 
@@ -33,6 +34,7 @@ WORKLOADS: Final[Mapping[str, Workload[Any]]] = {
         txn_append,
         txn_transfer,
         consume_transform_produce,
+        wire_rules,
     )
 }
 

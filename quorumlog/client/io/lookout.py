@@ -77,6 +77,7 @@ class Lookout:
         self._waits: Final = Waits()
         self._loop: Final = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._due_ms = 0.0  # of the timer
         self._soon: asyncio.Handle | None = None
 
     # --- requests ---
@@ -134,20 +135,23 @@ class Lookout:
         self._log(self._waits.end(wait, is_answered=is_answered))
         self._set_timer()
 
-    def _set_timer(self) -> None:
-        now_ms = self._now_ms()
-        next_s = self._waits.next_ms(now_ms) / 1000
+    def _set_timer(self, now_ms: float | None = None) -> None:
+        next_ms = self._waits.next_ms(self._now_ms() if now_ms is None else now_ms)
+        next_s = next_ms / 1000
         if self._timer is not None:
             if self._timer.when() <= next_s < float("inf"):
                 return  # earlier than needed does no harm
             self._timer.cancel()
             self._timer = None
         if next_s < float("inf"):
+            self._due_ms = next_ms
             self._timer = self._loop.call_at(next_s, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        self.observe_again()
+        # In seconds and back, the due time may be rounded down: the timer would be set again, for
+        # the same moment.
+        self.observe_again(self._due_ms)
 
     def _now_ms(self) -> float:
         return self._loop.time() * 1000
@@ -173,18 +177,18 @@ class Lookout:
         self._log(self._silence.step(now_ms, causes, {CLUSTER: since_ms}))
         self.observe_again()
 
-    def observe_again(self) -> None:
-        """Log the absences that are due, by the present metadata."""
+    def observe_again(self, least_ms: float = 0.0) -> None:
+        """Log the absences that are due, by the present metadata. It is at least `least_ms`."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
-        now_ms = self._now_ms()
+        now_ms = max(self._now_ms(), least_ms)
         since_ms, why_silent = self._why_silent
         if why_silent is None or now_ms - since_ms > GAP_MS:  # else the metadata is stale
             notices = self._absences.step(now_ms, *self._absent())
             waits = self._waits.step(now_ms)
             self._log([*notices, *waits], more=self._unheard if waits else None)
-        self._set_timer()
+        self._set_timer(now_ms)
 
     def observe_soon(self) -> None:
         """Observe again in the next turn of the event loop: an absence may have ended."""
