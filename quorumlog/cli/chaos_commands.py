@@ -5,7 +5,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -152,6 +152,7 @@ def run_command(
     config: options.Config = None,
     mutant: options.MutantName = None,
     node_module: options.NodeModule = None,
+    acks_in_faults: options.AcksInFaults = None,
     min_acknowledged: options.MinAcknowledged = 0.0,
     json: Json = False,
 ) -> None:
@@ -171,6 +172,7 @@ def run_command(
             faults=_fault_names(fault),
             overlap=overlap,
             duration_s=_duration_s(duration, given),
+            acks_in_faults=acks_in_faults,
             seed=seed,
             shape=ClusterShape(nodes, controllers, brokers),
             network=network,
@@ -183,17 +185,30 @@ def run_command(
             partitions=partitions,
             replication_factor=replication,
         )
-        summary = _run_with_progress(replace(settings, command=("quorumlog", *sys.argv[1:])))
-        doubt = summary.load.doubt(min_acknowledged)
-        verdict, report = judge(out, engine=engine, master=master, conf=conf, doubt=doubt)
-    _show(summary, verdict, report, as_json=json)
+        found = _run_and_judge(settings, min_acknowledged, engine, master, conf)
+    _show(*found, as_json=json)
+
+
+def _run_and_judge(
+    settings: RunSettings,
+    least_percent: float,
+    engine: Engine,
+    master: str | None,
+    conf: Mapping[str, str],
+) -> tuple[RunSummary, "Verdict", Path]:
+    """Carry the run out; return its summary, its verdict and the file of its report."""
+    summary = _run_with_progress(settings)
+    doubt = summary.load.doubt(least_percent)
+    verdict, report = judge(settings.out, engine=engine, master=master, conf=conf, doubt=doubt)
+    return summary, verdict, report
 
 
 def _show(summary: RunSummary, verdict: "Verdict", report: Path, *, as_json: bool) -> NoReturn:
     """Print the verdict, for a person or as JSON, and end with its exit status."""
     if as_json:
         paths = {"out": str(report.parent.resolve()), "report": str(report.resolve())}
-        document({**verdict.as_json(), "load": summary.load.as_json(), **paths})
+        figures = {"load": summary.load.as_json(), **summary.in_faults_as_json()}
+        document({**verdict.as_json(), **figures, **paths})
     else:
         _print(summary, verdict, report)
     raise typer.Exit(EXIT_STATUS[verdict.valid])
@@ -281,7 +296,8 @@ def _run_with_progress(settings: RunSettings) -> RunSummary:
     console = Console(stderr=True)
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
     with _without_warnings_of_clients(), progress:
-        return run(settings, _Bars(progress).update)
+        typed = ("quorumlog", *sys.argv[1:])
+        return run(replace(settings, command=typed), _Bars(progress).update)
 
 
 @contextmanager
@@ -303,6 +319,9 @@ def _print(summary: RunSummary, verdict: "Verdict", report: Path) -> None:
         data(f"faults without effect, for lack of time: {', '.join(summary.not_met)}")
     print_verdict(verdict)
     data(summary.load.text())
+    if summary.in_faults is not None:
+        acknowledged, required = summary.in_faults
+        data(f"{acknowledged} acknowledgements lie among the faults; {required} are required")
     data(f"history  {report.parent}\nreport   {report}")
 
 

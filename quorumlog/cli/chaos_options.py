@@ -109,6 +109,15 @@ MinAcknowledged = Annotated[
         max=100,
     ),
 ]
+AcksInFaults = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Extend drawn faults, to 3 times the duration at most, until so many "
+        "acknowledgements lie among them. Default: a tenth of the offered operations.",
+        min=0,
+    ),
+]
 MutantName = Annotated[
     str | None,
     typer.Option(

@@ -61,6 +61,11 @@ class ClusterShape:
         """The number of nodes that hold data partitions."""
         return sum(BROKER in roles for roles in self.roles)
 
+    @property
+    def voter_count(self) -> int:
+        """The number of nodes that vote in the metadata quorum."""
+        return sum(CONTROLLER in roles for roles in self.roles)
+
     def options(self) -> list[str]:
         """Return the command line options of this shape; the default shape has none."""
         if self.brokers is not None:

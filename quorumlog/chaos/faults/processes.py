@@ -59,6 +59,7 @@ class PauseKill(StepFault):
 
     needs: ClassVar[frozenset[str]] = frozenset({"kill", "start", "pause", "resume"})
     breaks: ClassVar[str] = "kill"
+    hits_others: ClassVar[bool] = True
     alone_us: int = ranged(0, 60 * MILLION, default=700_000)
 
     def inject(self, scene: Scene) -> tuple[Step, ...]:

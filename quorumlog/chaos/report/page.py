@@ -60,6 +60,8 @@ _META: Final[Mapping[str, str]] = {  # of meta.json, in words; other names are s
     "topic_settings": "settings of the topic",
     "seconds": "time of the run, in seconds",
     "faults_not_met": "faults not carried out, for lack of time",
+    "acknowledged_in_faults": "acknowledgements among the faults",
+    "required_in_faults": "acknowledgements required among the faults",
 }
 # Shown elsewhere on the page, or the same as another.
 _META_LEFT_OUT: Final = frozenset({"started_wall_ns", "load", "faults_carried_out"})

@@ -15,6 +15,7 @@ from quorumlog import __version__
 from quorumlog.chaos.back_ends.local_processes import RUN_FAULTS
 from quorumlog.chaos.faults.registry import fault_and_role
 from quorumlog.chaos.network.links import NetworkKind
+from quorumlog.chaos.run.extension import required_by_default
 from quorumlog.chaos.run.figures import OfferedLoad
 from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.workloads.registry import find_workload
@@ -36,6 +37,7 @@ class RunSettings:
     faults: tuple[str, ...] = ("kill",)
     duration_s: float = 60.0
     overlap: bool = True  # of the drawn faults: one may begin while others last
+    acks_in_faults: int | None = None  # at least, or the faults go on; None: by rate and duration
     seed: int = 0
     shape: ClusterShape = field(default_factory=ClusterShape)  # of the cluster that the run starts
     network: NetworkKind = "proxy"  # how links are broken
@@ -54,6 +56,8 @@ class RunSettings:
         find_workload(self.workload).read_options(self.options)
         if not 0 < self.duration_s < inf:
             raise ValueError(f"--duration {self.duration_s:g} s: it must be above 0")
+        if self.acks_in_faults is not None and self.acks_in_faults < 0:
+            raise ValueError(f"--acks-in-faults {self.acks_in_faults}: it must be 0 or more")
         for name in self.faults:
             fault_and_role(name, RUN_FAULTS)
 
@@ -61,6 +65,14 @@ class RunSettings:
     def all_options(self) -> dict[str, Option]:
         """The given options of the workload, and defaults for the others."""
         return options_of(find_workload(self.workload).read_options(self.options))
+
+    @property
+    def required_in_faults(self) -> int:
+        """The number of acknowledgements that must lie among drawn faults."""
+        if self.acks_in_faults is not None:
+            return self.acks_in_faults
+        rate = find_workload(self.workload).read_options(self.options).rate
+        return required_by_default(rate, self.duration_s)
 
     @property
     def model(self) -> str:
@@ -79,7 +91,15 @@ class RunSummary:
     reads_complete: bool
     seconds: float
     load: OfferedLoad
+    in_faults: tuple[int, int] | None  # acknowledgements among drawn faults, and as required
     topic_settings: Mapping[str, str]  # in force, as the cluster reports them
+
+    def in_faults_as_json(self) -> dict[str, int]:
+        """Return `in_faults` for meta.json and --json; {} if no faults were drawn."""
+        if self.in_faults is None:
+            return {}
+        acknowledged, required = self.in_faults
+        return {"acknowledged_in_faults": acknowledged, "required_in_faults": required}
 
 
 _PLANNED: Final = (  # the settings that a reader needs, as they were given
@@ -141,6 +161,7 @@ def meta_at_end(started: Mapping[str, Any], summary: RunSummary) -> dict[str, An
         "topic_settings": dict(summary.topic_settings),
         "seconds": round(summary.seconds, 1),
         "load": summary.load.as_json(),
+        **summary.in_faults_as_json(),
         "faults_carried_out": summary.faults,
         "faults_not_met": list(summary.not_met),
     }

@@ -146,6 +146,7 @@ def test_a_run_that_acknowledged_less_than_is_required_is_unknown(  # noqa: PLR0
             reads_complete=True,
             seconds=1.0,
             load=load,
+            in_faults=(120, 60),
             topic_settings={},
         )
 
@@ -154,10 +155,12 @@ def test_a_run_that_acknowledged_less_than_is_required_is_unknown(  # noqa: PLR0
     out = tmp_path / "text"
     command("chaos", "run", "--out", out, *words, status=status)
     assert f"\n{load.text()}\n" in command.out
+    assert "\n120 acknowledgements lie among the faults; 60 are required\n" in command.out
     assert f"<h1>{word}</h1>" in (out / "report.html").read_text()
     command("verify", out)  # the history itself is valid
     out = tmp_path / "document"
     document = command.json("chaos", "run", "--out", out, *words, status=status)
+    assert (document["acknowledged_in_faults"], document["required_in_faults"]) == (120, 60)
     assert document["load"] == {"offered": 100, "acknowledged": 9, "silent_s": 2.0}
     assert document["valid"] == json.loads((out / "verdict.json").read_text())["valid"]
     assert bool(document["unknown_because"]) == (status == EXIT_UNKNOWN)
