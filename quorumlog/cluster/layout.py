@@ -62,9 +62,14 @@ class ClusterShape:
         return sum(BROKER in roles for roles in self.roles)
 
     @property
-    def voter_count(self) -> int:
-        """The number of nodes that vote in the metadata quorum."""
-        return sum(CONTROLLER in roles for roles in self.roles)
+    def broker_ids(self) -> tuple[int, ...]:
+        """The nodes that hold data partitions."""
+        return tuple(n for n, roles in enumerate(self.roles, start=1) if BROKER in roles)
+
+    @property
+    def voter_ids(self) -> tuple[int, ...]:
+        """The nodes that vote in the metadata quorum."""
+        return tuple(n for n, roles in enumerate(self.roles, start=1) if CONTROLLER in roles)
 
     def options(self) -> list[str]:
         """Return the command line options of this shape; the default shape has none."""

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, Anomaly, CheckResult, Severity
 from quorumlog.chaos.faults.fault import UNDOING, UNDONE_BY
-from quorumlog.chaos.faults.rows import read_details
+from quorumlog.chaos.faults.rows import PHASE, PHASE_OVER, read_details
 from quorumlog.chaos.history.model import NEMESIS, NEVER_NS
 
 _MENDED_BY: Final = {
@@ -32,7 +32,7 @@ _ENDS: Final = {**_MENDED_BY, "start": _STARTED, "restart": _STARTED}
 _HEAL: Final = "heal"
 NODE_ENDED: Final = "node-ended"
 _ASKED: Final = "asked"
-_NO_FAULTS: Final = frozenset({"not-ready", "skipped", _ASKED})
+_NO_FAULTS: Final = frozenset({"not-ready", "skipped", _ASKED, PHASE, PHASE_OVER})
 
 NODE_ENDED_ANOMALY: Final = Anomaly(NODE_ENDED, "A process ended that the lab had not killed.")
 

@@ -26,6 +26,7 @@ from quorumlog.chaos.checkers import (
 from quorumlog.chaos.checkers.calls import frozen
 from quorumlog.chaos.checkers.checker import Checker, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
+from quorumlog.chaos.checkers.fault_phase import fault_phase_of
 from quorumlog.chaos.checkers.linearizable import linearizable
 from quorumlog.chaos.checkers.models import MODELS, Register, TopicName
 from quorumlog.chaos.checkers.transactions import TXN
@@ -95,7 +96,8 @@ def check_history(table: pa.Table, model: str | Checker = DEFAULT_MODEL) -> Verd
     checker = find_checker(model) if isinstance(model, str) else model
     facts = facts_of(table.schema.metadata)
     partial = checker.check(checker.explode(table), facts)
-    return checker.conclude([partial], fault_bands(table), facts)
+    verdict = checker.conclude([partial], fault_bands(table), facts)
+    return verdict.with_fault_phase(fault_phase_of(table))
 
 
 _KAFKA_MICRO: Final = frozenset({"send", "poll"})

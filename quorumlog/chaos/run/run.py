@@ -23,12 +23,13 @@ from quorumlog.chaos.drivers.driver import Driver
 from quorumlog.chaos.drivers.registry import check_capable, load_driver
 from quorumlog.chaos.faults.fault import MILLION
 from quorumlog.chaos.faults.registry import fault_and_role
+from quorumlog.chaos.faults.rows import PHASE, PHASE_OVER, PhaseTerms, phase_details
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
 from quorumlog.chaos.nemesis import Extension, Nemesis
 from quorumlog.chaos.pace import at_once
 from quorumlog.chaos.run import cluster_states
 from quorumlog.chaos.run.extension import EXTENDS_TO, AcksInFaults
-from quorumlog.chaos.run.figures import LoadMeter, figures
+from quorumlog.chaos.run.figures import LoadMeter, figures, silent_after_ms
 from quorumlog.chaos.run.interruption import Interruption
 from quorumlog.chaos.run.run_directory import CLUSTER_DIRECTORY, SCHEDULE_FILE, make_room
 from quorumlog.chaos.run.run_settings import (
@@ -128,7 +129,7 @@ def _check_reach(settings: RunSettings) -> None:
 def _voters_or_brokers(settings: RunSettings, outside: BackEnd | None) -> int:
     """Return the number of voters or brokers, whichever is smaller: a minority of it may fail."""
     if settings.bootstrap is None:
-        return min(settings.shape.broker_count, settings.shape.voter_count)
+        return min(len(settings.shape.broker_ids), len(settings.shape.voter_ids))
     return 1 if outside is None else len(outside.node_ids)
 
 
@@ -374,12 +375,32 @@ class _Phases:
 
     async def _faults(self, nemesis: Nemesis | None) -> bool:
         """Perform the schedule; return whether the cluster is whole again."""
+        self._mark_phase(PHASE)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._lasting("faults", self.settings.duration_s))
             if nemesis is not None:
                 tasks.create_task(nemesis.run())
+        self._mark_phase(PHASE_OVER)
         self.progress("heal", 0.0, self._figures())
         return nemesis is None or await nemesis.heal()
+
+    def _mark_phase(self, row: str) -> None:
+        """Write the row at the begin or the end of the faults, if there are any."""
+        settings, back_end = self.settings, self.back_end
+        if back_end is None or not self.schedule.actions:
+            return
+        voters = brokers = tuple(back_end.node_ids)
+        if settings.bootstrap is None:
+            voters, brokers = settings.shape.voter_ids, settings.shape.broker_ids
+        terms = PhaseTerms(
+            acks=tuple(sorted(find_workload(settings.workload).offers)),
+            voters=voters,
+            brokers=brokers,
+            gap_ms=silent_after_ms(settings.rate),
+        )
+        nodes = ",".join(map(str, back_end.node_ids))
+        details = phase_details(terms) if row == PHASE else ""
+        self.history.append(NEMESIS, "info", row, node=nodes, details=details)
 
     def _figures(self) -> str:
         return figures(self.history.messages)

@@ -71,8 +71,13 @@ class RunSettings:
         """The number of acknowledgements that must lie among drawn faults."""
         if self.acks_in_faults is not None:
             return self.acks_in_faults
-        rate = find_workload(self.workload).read_options(self.options).rate
-        return required_by_default(rate, self.duration_s)
+        return required_by_default(self.rate, self.duration_s)
+
+    @property
+    def rate(self) -> float:
+        """The operations that the workload offers in a second."""
+        rate: float = find_workload(self.workload).read_options(self.options).rate
+        return rate
 
     @property
     def model(self) -> str:
