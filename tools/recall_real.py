@@ -38,6 +38,10 @@ REAL_OPTIONS: Final[dict[str, str]] = {
     "forgets_epochs_at_start": _ALONE_AGAIN,
     "files_are_not_cut": _ALONE_AGAIN,
     "stamps_copies_anew": _ALONE_AGAIN,
+    "followers_forget_producers": "--workload idempotent_send --fault ack-kill --duration 15s",
+    "forgets_one_producer": (
+        "--workload idempotent_send --fault ack-kill --duration 15s --replication 1"
+    ),
     "truncates_to_its_high_watermark": "--fault kill_all,pause_kill --duration 20s --partitions 1",
 }
 

@@ -13,7 +13,7 @@ from quorumlog.chaos.mutants.directories import DIRECTORIES, LOSSES
 from quorumlog.chaos.mutants.groups import GROUPS, TRANSACTIONAL_OFFSETS
 from quorumlog.chaos.mutants.quorum import FULL_DISKS
 from quorumlog.chaos.mutants.registry import NodeMutant
-from quorumlog.chaos.mutants.replication import FLUSHES
+from quorumlog.chaos.mutants.replication import FLUSHES, PRODUCERS
 from quorumlog.chaos.mutants.transaction_logs import OUTCOMES, TRANSACTION_LOGS
 from quorumlog.chaos.mutants.transactions import COORDINATORS
 from quorumlog.chaos.mutants.voters import VOTER_RESPONSES, VOTERS
@@ -94,6 +94,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "skips_where_segments_begin": NodesOptions(config=_SMALL_SEGMENTS),
     "new_directories_are_not_named": _FLUSHED,
     **dict.fromkeys(FLUSHES, _FLUSHED),
+    **dict.fromkeys(PRODUCERS, NodesOptions(workload="idempotent_send", faults=("ack_kill",))),
     **dict.fromkeys(LOSSES, _LOSSES),
     "fails_without_loss": replace(_LOSSES, faults=("fsync_loss", "kill_all")),
     **dict.fromkeys(FULL_DISKS, NodesOptions(faults=("disk_full", "kill"))),

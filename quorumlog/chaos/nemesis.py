@@ -68,6 +68,7 @@ class _ActionInProgress:
     scene: Scene
     role: str  # the role in the schedule, and whether a node held it
     rule_ids: set[str] = field(default_factory=set)  # its rules in force
+    has_imposed: bool = False  # a rule was in force
     is_over: bool = False  # it starts no more nodes
 
     @property
@@ -220,7 +221,7 @@ class Nemesis:
         met_before, is_done = self._times_met(act), False
         try:
             await self._inflict(fault.inject(act.scene), act)
-            is_done = not fault.imposes or bool(act.rule_ids)
+            is_done = not fault.imposes or act.has_imposed
             if is_done:
                 self.done.append(fault.name)
         except NodeUnavailable as error:  # the target has ended, or cannot be changed
@@ -303,6 +304,7 @@ class Nemesis:
             links = " ".join(map(str, rule.links))
             self._record(act.fault.name, act.whom, act.details(f"{act.role}; {links}"))
         act.rule_ids.add(rule.id)
+        act.has_imposed = True
         await self._back_end.impose(rule)
 
     async def _lift(self, rule_id: str, act: _ActionInProgress) -> None:

@@ -149,6 +149,7 @@ def test_a_fault_that_takes_most_nodes_by_definition_silences_them_as_it_should(
     phase = phase_of(meant)
     assert (phase.silent_percent, phase.doubt) == (71, "")
     assert (phase.judged_s, round(phase.untested_s, 3)) == (4.0, 1.1)
+    assert phase.text.endswith("; 60 % passed in faults that take most nodes by definition")
     overlapping = Run(*acks)
     for number, node in enumerate("123", start=1):
         overlapping.fault("kill", node, 4.0, 10.0, number=number, undo="start")
@@ -209,6 +210,7 @@ def test_the_verdict_is_kept_and_meta_json_has_the_silence(tmp_path: Path) -> No
             "silent_percent": 40,
             "longest_silence_s": 4.0,
             "untouched_majority_percent": 100,
+            "taken_by_definition_percent": 0,
         },
     }
     assert '"silent_percent": 40' in (tmp_path / VERDICT_FILE).read_text()

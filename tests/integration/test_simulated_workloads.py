@@ -83,6 +83,24 @@ def test_a_broken_transaction_is_found(mutant: str, workload: str, anomaly: str)
     assert anomaly in result.anomalies
 
 
+IDEMPOTENCE: Final[dict[str, Any]] = {"workload": "idempotent_send", "faults": ("ack_kill",)}
+
+
+@pytest.mark.parametrize("mutant", ["followers_forget_producers", "forgets_one_producer"])
+def test_a_replica_that_forgets_producers_is_found_where_answers_and_leaders_are_lost(
+    mutant: str,
+) -> None:
+    result = simulate_nodes(0, **IDEMPOTENCE, mutant=mutant)
+    assert result.valid is False
+    assert "duplicate" in result.anomalies
+
+
+def test_no_batch_is_appended_twice_where_answers_and_leaders_are_lost() -> None:
+    result = simulate_nodes(0, **IDEMPOTENCE)
+    assert (result.valid, result.anomalies, result.violations) == (True, (), ())
+    assert set(result.faults) == {"ack_kill"}
+
+
 def test_a_cleaner_that_drops_the_newest_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NewestOffsets, "is_replaced", lambda *_: True)
     assert simulate_nodes(3, **COMPACTION).anomalies

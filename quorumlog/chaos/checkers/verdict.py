@@ -103,20 +103,30 @@ class FaultPhase:
     @property
     def silent_percent(self) -> int:
         """The silent share of the phase."""
-        return round(_PERCENT * self.silent_s / self.seconds) if self.seconds else 0
+        return self._percent(self.silent_s)
 
     @property
     def majority_percent(self) -> int:
         """The share of the phase in which a majority was untouched."""
-        return round(_PERCENT * self.majority_s / self.seconds) if self.seconds else 0
+        return self._percent(self.majority_s)
+
+    @property
+    def meant_percent(self) -> int:
+        """The share of the phase in which a single fault took most nodes by definition."""
+        return self._percent(self.seconds - self.judged_s)
+
+    def _percent(self, part_s: float) -> int:
+        return round(_PERCENT * part_s / self.seconds) if self.seconds else 0
 
     @property
     def text(self) -> str:
         """The figures in one line, for a person."""
+        meant = f"; {self.meant_percent} % passed in faults that take most nodes by definition"
         return (
             f"faults of {self.seconds:.1f} s: no acknowledgement in {self.silent_percent} % of it "
             f"(gaps of more than {self.gap_s:g} s, the longest {self.longest_s:.1f} s); "
             f"a majority of the nodes was untouched for {self.majority_percent} %"
+            f"{meant if self.meant_percent else ''}"
         )
 
     @property
@@ -137,6 +147,7 @@ class FaultPhase:
             "silent_percent": self.silent_percent,
             "longest_silence_s": round(self.longest_s, 1),
             "untouched_majority_percent": self.majority_percent,
+            "taken_by_definition_percent": self.meant_percent,
         }
 
 

@@ -55,6 +55,7 @@ _ON_LINKS: Final[tuple[type[Fault], ...]] = (
     requests.DropRequests,
     requests.DelayRequests,
     requests.ReplyLost,
+    requests.AckKill,
 )
 _SIMULATED: Final[tuple[type[Fault], ...]] = (
     traffic.Loss,

@@ -25,6 +25,7 @@ _KINDS: Final = (
     "partition_one", "partition_halves", "partition_ring", "partition_one_way", "isolate_role",
     "disk_full", "disk_error", "slow_fsync", "clock_step",
     "delay", "slow_link", "reset", "refuse", "drop_request", "delay_request", "reply_lost",
+    "ack_kill",
     "admin_churn", "reassign", "grow", "throttle", "delete_records", "alter_log_dirs",
     "change_voters", "replace_voter",
     "damage", "damage_closed", "old_directory", "fsync_loss", "power_loss_several",
@@ -200,6 +201,7 @@ _PARAMETERS: Final[Mapping[str, Callable[[Random], dict[str, Any]]]] = {
     "crash_loop": lambda rng: {
         "times": rng.randrange(2, 5), "alive_us": rng.randrange(1, 2 * MILLION),
     },
+    "ack_kill": lambda rng: {"unanswered_us": rng.randrange(50_000, 1_500_000)},
     "pause_kill": lambda rng: {"alone_us": rng.randrange(10_000, 1_500_000)},
     "rolling_restart": lambda rng: {"between_us": rng.randrange(0, MILLION)},
     "disk_full": lambda rng: {"left_bytes": max(0, rng.randrange(-20_000, 20_000))},
