@@ -207,7 +207,9 @@ def _show(summary: RunSummary, verdict: "Verdict", report: Path, *, as_json: boo
     """Print the verdict, for a person or as JSON, and end with its exit status."""
     if as_json:
         paths = {"out": str(report.parent.resolve()), "report": str(report.resolve())}
-        figures = {"load": summary.load.as_json(), **summary.in_faults_as_json()}
+        replicas = None if summary.replicas is None else summary.replicas._asdict()
+        load = {"load": summary.load.as_json(), **summary.in_faults_as_json()}
+        figures = {**load, "replicas": replicas}
         document({**verdict.as_json(), **figures, **paths})
     else:
         _print(summary, verdict, report)
@@ -322,6 +324,8 @@ def _print(summary: RunSummary, verdict: "Verdict", report: Path) -> None:
     if summary.in_faults is not None:
         acknowledged, required = summary.in_faults
         data(f"{acknowledged} acknowledgements lie among the faults; {required} are required")
+    if summary.replicas is not None:
+        data(summary.replicas.text)
     data(f"history  {report.parent}\nreport   {report}")
 
 

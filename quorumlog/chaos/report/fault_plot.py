@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Final
 
-from quorumlog.chaos.checkers.fault_bands import NODE_ENDED, Band
+from quorumlog.chaos.checkers.fault_bands import FINDINGS, Band
 from quorumlog.chaos.faults.rows import read_details
 from quorumlog.chaos.report.chart import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Chart
 from quorumlog.chaos.report.series import RunSeries
@@ -131,7 +131,7 @@ def _label_place(chart: Chart, bar: Bar) -> tuple[float, float]:
 def _bar(chart: Chart, bar: Bar, lane: int) -> str:
     left, right = chart.x(bar.start_s), chart.x(bar.end_s)
     top = TOP + lane * _BAR_PX
-    style = "ended" if bar.fault == NODE_ENDED else "hit"
+    style = "ended" if bar.fault in FINDINGS else "hit"
     anchor, _ = _label_place(chart, bar)
     return (
         f"<g><title>{escape(bar.tooltip)}</title>"

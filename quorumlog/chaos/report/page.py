@@ -61,6 +61,7 @@ _META: Final[Mapping[str, str]] = {  # of meta.json, in words; other names are s
     "seconds": "time of the run, in seconds",
     "faults_not_met": "faults not carried out, for lack of time",
     "acknowledged_in_faults": "acknowledgements among the faults",
+    "replicas": "partitions whose stopped replicas were compared",
     "required_in_faults": "acknowledgements required among the faults",
 }
 # Shown elsewhere on the page, or the same as another.

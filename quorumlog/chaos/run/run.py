@@ -1,6 +1,7 @@
 """One chaos run: cluster, workload, nemesis, final reads, and the history saved before any check.
 
-Phases: start, warm up, faults, heal, final reads; then the history is on disk and the run is over:
+Phases: start, warm up, faults, heal, final reads; then the nodes of a cluster of the run stop, and
+their replicas are compared. Then the history is on disk and the run is over:
 the check (`chaos.verify`) is another step, which can be repeated. Workloads, faults, drivers and
 back ends are found by name: this module composes them and depends on none.
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from quorumlog.chaos.back_ends.back_end import BackEnd, check_schedule
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.back_ends.registry import open_back_end
 from quorumlog.chaos.back_ends.run_resources import check_equipment, equipment_for, started
 from quorumlog.chaos.drawn_schedule import draw_schedule
@@ -39,6 +41,7 @@ from quorumlog.chaos.run.run_settings import (
     meta_at_start,
     topic_settings,
 )
+from quorumlog.chaos.run.stopped_replicas import stop_and_compare
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup, Topic
@@ -99,6 +102,10 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
         )
         try:
             summary = asyncio.run(phases.run(interruption))
+            if isinstance(back_end, LocalProcesses):
+                progress("replicas", 0.0, summary.figures)
+                replicas = stop_and_compare(back_end.cluster, history)
+                summary = replace(summary, replicas=replicas)
             write_meta(settings.out, meta_at_end(history.meta, summary))
             return summary
         except asyncio.CancelledError:

@@ -17,6 +17,7 @@ from quorumlog.chaos.faults.registry import fault_and_role
 from quorumlog.chaos.network.links import NetworkKind
 from quorumlog.chaos.run.extension import required_by_default
 from quorumlog.chaos.run.figures import OfferedLoad
+from quorumlog.chaos.run.stopped_replicas import ComparedReplicas
 from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import options_of
@@ -98,6 +99,7 @@ class RunSummary:
     load: OfferedLoad
     in_faults: tuple[int, int] | None  # acknowledgements among drawn faults, and as required
     topic_settings: Mapping[str, str]  # in force, as the cluster reports them
+    replicas: ComparedReplicas | None = None  # None: of a cluster that outlives the run
 
     def in_faults_as_json(self) -> dict[str, int]:
         """Return `in_faults` for meta.json and --json; {} if no faults were drawn."""
@@ -167,6 +169,7 @@ def meta_at_end(started: Mapping[str, Any], summary: RunSummary) -> dict[str, An
         "seconds": round(summary.seconds, 1),
         "load": summary.load.as_json(),
         **summary.in_faults_as_json(),
+        "replicas": None if summary.replicas is None else summary.replicas._asdict(),
         "faults_carried_out": summary.faults,
         "faults_not_met": list(summary.not_met),
     }
