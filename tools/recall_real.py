@@ -42,6 +42,11 @@ REAL_OPTIONS: Final[dict[str, str]] = {
     "forgets_one_producer": (
         "--workload idempotent_send --fault ack-kill --duration 15s --replication 1"
     ),
+    "drops_the_newest_of_some_keys": (
+        "--workload compacted_register --fault kill --duration 15s"
+        " --config log.segment.bytes=20000 --config log.cleaner.backoff.ms=300"
+        " --config log.cleaner.min.cleanable.ratio=0.01"
+    ),
     "truncates_to_its_high_watermark": "--fault kill_all,pause_kill --duration 20s --partitions 1",
 }
 

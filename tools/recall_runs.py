@@ -55,6 +55,11 @@ class NodesOptions:
 
 _RACKS: Final = f"replica.selector.class={RACK_SELECTOR}"
 _SMALL_SEGMENTS: Final = ("log.segment.bytes=2000",)
+_CLEANED: Final = (
+    "log.cleaner.backoff.ms=200",
+    "log.segment.bytes=1500",
+    "log.cleaner.min.cleanable.ratio=0.01",
+)
 _THROTTLED: Final = NodesOptions(
     faults=("throttle", "kill"), config=("replica.fetch.max.bytes=200",)
 )
@@ -119,6 +124,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "keeps_offsets_of_the_aborted": NodesOptions(
         workload="consume_transform_produce", faults=("kill",)
     ),
+    "drops_the_newest_of_some_keys": NodesOptions(workload="compacted_register", config=_CLEANED),
     "takes_no_batch_that_began_earlier": NodesOptions(faults=("delete_records", "wipe", "kill")),
     **dict.fromkeys([*VOTER_RESPONSES, *VOTERS], _VOTERS),
     **dict.fromkeys(

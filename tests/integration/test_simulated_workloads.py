@@ -106,6 +106,12 @@ def test_a_cleaner_that_drops_the_newest_value_is_found(monkeypatch: pytest.Monk
     assert simulate_nodes(3, **COMPACTION).anomalies
 
 
+def test_a_cleaner_that_drops_some_keys_is_found_by_registers_that_were_written_once() -> None:
+    result = simulate_nodes(0, **COMPACTION, mutant="drops_the_newest_of_some_keys")
+    keys = {one["key"] for one in result.verdict["anomalies"]["nonlinearizable"]["witnesses"]}
+    assert {"c6", "c7"} <= keys
+
+
 def test_a_position_that_outlives_its_topic_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def enter(_: Positions, position: Position, topic_id: bytes) -> bool:
         position.topic_id = topic_id

@@ -5,7 +5,7 @@ generator of its own, for its choice and its parameters: a kind that is removed 
 other kinds as they are.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from random import Random
 from typing import Any, Final
 
@@ -35,7 +35,9 @@ KINDS: Final[Mapping[str, type[StepFault]]] = {name: STEP_FAULTS[name] for name 
 
 # Only log.flush.acks survives the first; the second needs several log directories. The others
 # destroy copies without limit, so that other rules judge a run with one of them.
-_BY_NAME_ONLY: Final = frozenset({"power_loss_all", "alter_log_dirs", *JUDGED})
+_BY_NAME_ONLY: Final = frozenset({"power_loss_all", "alter_log_dirs", "ack_kill", *JUDGED})
+_DRAWN_FOR: Final = {"idempotent_send": frozenset({"ack_kill"})}
+"""By workload, faults that it alone can judge: they are drawn for it, and else only by name."""
 
 LOSSES: Final = "losses"
 """Stands for a choice by the seed: faults that destroy copies, and some other faults."""
@@ -77,7 +79,7 @@ def draw_swarm(
     Raises ValueError for an unknown kind.
     """
     if faults is None:
-        chosen = _chosen(seed)
+        chosen = _chosen(seed, _DRAWN_FOR.get(workload, frozenset()))
     else:
         chosen = [
             registered(KINDS, name.replace("-", "_"), "fault").name
@@ -101,10 +103,10 @@ def draw_swarm(
     )
 
 
-def _chosen(seed: int) -> list[str]:
+def _chosen(seed: int, also: Set[str]) -> list[str]:
     """Return the chosen kinds: each by its own draw, and at least one kind."""
     share = seeded("share of kinds", seed).choice(_SHARES_OF_KINDS)
-    drawn = KINDS.keys() - _BY_NAME_ONLY
+    drawn = KINDS.keys() - _BY_NAME_ONLY | also
     draws = {name: seeded(f"is {name} in", seed).random() for name in KINDS if name in drawn}
     chosen = [name for name, draw in draws.items() if draw < share]
     return chosen or [min(draws, key=lambda name: draws[name])]

@@ -236,6 +236,18 @@ def test_they_are_drawn_by_name_only_and_then_losses_are_judged() -> None:
         assert NodesSettings(schedule=schedule).losses_are_judged
 
 
+def test_lost_answers_with_a_kill_are_drawn_where_idempotence_is_judged() -> None:
+    plain, judging = (
+        [draw_swarm(seed, duration_ms=9_000, workload=workload) for seed in range(60)]
+        for workload in ("append_read", "idempotent_send")
+    )
+    assert not any("ack_kill" in names(one) for one in plain)
+    assert 4 < sum("ack_kill" in names(one) for one in judging) < 30
+    for one, other in zip(plain, judging, strict=True):  # the other kinds stay as they are
+        left = [action for action in other.actions if action.fault.name != "ack_kill"]
+        assert [*one.actions] == left or len({*names(one)}) == 1
+
+
 def test_a_choice_of_them_is_drawn_from_the_seed() -> None:
     drawn = [names(draw_swarm(seed, duration_ms=20_000, faults=[LOSSES])) for seed in range(50)]
     assert all(one & JUDGED for one in drawn)
