@@ -42,6 +42,7 @@ REAL_OPTIONS: Final[dict[str, str]] = {
     "forgets_one_producer": (
         "--workload idempotent_send --fault ack-kill --duration 15s --replication 1"
     ),
+    "acks_early_under_load": "--workload idempotent_send --duration 20s",
     "drops_the_newest_of_some_keys": (
         "--workload compacted_register --fault kill --duration 15s"
         " --config log.segment.bytes=20000 --config log.cleaner.backoff.ms=300"

@@ -124,6 +124,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "keeps_offsets_of_the_aborted": NodesOptions(
         workload="consume_transform_produce", faults=("kill",)
     ),
+    "acks_early_under_load": NodesOptions(workload="idempotent_send", faults=("pause_kill",)),
     "drops_the_newest_of_some_keys": NodesOptions(workload="compacted_register", config=_CLEANED),
     "takes_no_batch_that_began_earlier": NodesOptions(faults=("delete_records", "wipe", "kill")),
     **dict.fromkeys([*VOTER_RESPONSES, *VOTERS], _VOTERS),

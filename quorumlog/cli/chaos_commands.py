@@ -26,6 +26,7 @@ from quorumlog.chaos.run.figures import faults_text
 from quorumlog.chaos.run.run import RunError, run
 from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
 from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
+from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.cli import chaos_options as options
 from quorumlog.cli.chaos_list import list_command
 from quorumlog.cli.options import Brokers, Controllers, Json, parse_duration_ms
@@ -130,7 +131,7 @@ app.command(name="list")(list_command)
 def run_command(
     workload: options.Workload = None,
     workload_option: options.WorkloadOption = None,
-    fault: options.Fault = "kill",
+    fault: options.Fault = None,
     overlap: options.Overlap = True,
     duration: options.Duration = None,
     seed: options.Seed = 0,
@@ -169,7 +170,7 @@ def run_command(
             out=out,
             workload=name,
             options=values,
-            faults=_fault_names(fault),
+            faults=_fault_names(fault, name),
             overlap=overlap,
             duration_s=_duration_s(duration, given),
             acks_in_faults=acks_in_faults,
@@ -224,7 +225,10 @@ def _node_module(mutant: str | None, module: str | None) -> str:
     return mutant_module(mutant) if mutant is not None else module or "quorumlog.node"
 
 
-def _fault_names(text: str) -> tuple[str, ...]:
+def _fault_names(text: str | None, workload: str) -> tuple[str, ...]:
+    """Return the named faults; None: those of the workload. Raises ValueError."""
+    if text is None:
+        return find_workload(workload).faults
     return () if text == options.NO_FAULTS else tuple(name.strip() for name in text.split(","))
 
 

@@ -45,10 +45,11 @@ WorkloadOption = Annotated[
     typer.Option(metavar="NAME=VALUE", help="Option of the workload (see chaos list); repeatable."),
 ]
 Fault = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="FAULT[:ROLE],...",
-        help=f"Faults to inject: {', '.join(RUN_FAULTS)}; or {NO_FAULTS}.",
+        help=f"Faults to inject: {', '.join(RUN_FAULTS)}; or {NO_FAULTS}. "
+        "Default: kill; for idempotent_send also pause_kill and ack_kill.",
         autocompletion=lambda: [*RUN_FAULTS, NO_FAULTS],
     ),
 ]

@@ -84,6 +84,7 @@ def test_a_broken_transaction_is_found(mutant: str, workload: str, anomaly: str)
 
 
 IDEMPOTENCE: Final[dict[str, Any]] = {"workload": "idempotent_send", "faults": ("ack_kill",)}
+UNDER_LOAD: Final[dict[str, Any]] = {"workload": "idempotent_send", "faults": ("pause_kill",)}
 
 
 @pytest.mark.parametrize("mutant", ["followers_forget_producers", "forgets_one_producer"])
@@ -93,6 +94,14 @@ def test_a_replica_that_forgets_producers_is_found_where_answers_and_leaders_are
     result = simulate_nodes(0, **IDEMPOTENCE, mutant=mutant)
     assert result.valid is False
     assert "duplicate" in result.anomalies
+
+
+def test_acknowledgements_before_replication_are_found_where_batches_wait_beside_pauses() -> None:
+    result = simulate_nodes(1, **UNDER_LOAD, mutant="acks_early_under_load")
+    assert result.valid is False
+    assert "lost-write" in result.anomalies
+    sound = simulate_nodes(1, **UNDER_LOAD)
+    assert (sound.valid, sound.anomalies, sound.violations) == (True, (), ())
 
 
 def test_no_batch_is_appended_twice_where_answers_and_leaders_are_lost() -> None:
@@ -107,7 +116,8 @@ def test_a_cleaner_that_drops_the_newest_value_is_found(monkeypatch: pytest.Monk
 
 
 def test_a_cleaner_that_drops_some_keys_is_found_by_registers_that_were_written_once() -> None:
-    result = simulate_nodes(0, **COMPACTION, mutant="drops_the_newest_of_some_keys")
+    longer = {**COMPACTION, "duration_ms": 8_000}
+    result = simulate_nodes(0, **longer, mutant="drops_the_newest_of_some_keys")
     keys = {one["key"] for one in result.verdict["anomalies"]["nonlinearizable"]["witnesses"]}
     assert {"c6", "c7"} <= keys
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, Anomaly, CheckResult, Severity
 from quorumlog.chaos.faults.fault import UNDOING, UNDONE_BY
-from quorumlog.chaos.faults.rows import PHASE, PHASE_OVER, read_details
+from quorumlog.chaos.faults.rows import PHASE, PHASE_OVER, REPLICAS_DIFFER, read_details
 from quorumlog.chaos.history.model import NEMESIS, NEVER_NS
 
 _MENDED_BY: Final = {
@@ -36,7 +36,6 @@ _ASKED: Final = "asked"
 _NO_FAULTS: Final = frozenset({"not-ready", "skipped", _ASKED, PHASE, PHASE_OVER})
 
 NODE_ENDED_ANOMALY: Final = Anomaly(NODE_ENDED, "A process ended that the lab had not killed.")
-REPLICAS_DIFFER: Final = "replicas-differ"
 REPLICAS_DIFFER_ANOMALY: Final = Anomaly(
     REPLICAS_DIFFER, "The stopped replicas of a partition differ in committed records."
 )

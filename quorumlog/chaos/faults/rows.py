@@ -22,6 +22,8 @@ def read_details(details: str) -> tuple[int, str, str] | None:
     return None if found is None else (int(found[1]), found[2], found[3] or "")
 
 
+REPLICAS_DIFFER: Final = "replicas-differ"
+"""The row for a partition whose stopped replicas differ: `partition: how`, of these nodes."""
 PHASE: Final = "fault-phase"
 """The row at the begin of the faults of a run; its node is every node."""
 PHASE_OVER: Final = "fault-phase-over"

@@ -4,13 +4,15 @@ import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from quorumlog.chaos.checkers.verdict import Verdict
 from quorumlog.chaos.history.files import JSON_LINES, PARQUET
 from quorumlog.chaos.history.meta import META, read_meta, write_meta
 from quorumlog.chaos.run.cluster_states import STATES_FILE
 from quorumlog.cluster import ClusterError, LocalCluster
+
+if TYPE_CHECKING:
+    from quorumlog.chaos.checkers import Verdict
 
 SCHEDULE_FILE: Final = "schedule.json"
 REPORT_FILE: Final = "report.html"
@@ -43,7 +45,7 @@ def make_room(out: Path) -> None:
     shutil.rmtree(out)
 
 
-def keep_verdict(directory: Path, verdict: Verdict) -> None:
+def keep_verdict(directory: Path, verdict: "Verdict") -> None:
     """Write the verdict beside its history, and the silence of the faults into `meta.json`.
 
     Raises HistoryError for a file `meta.json` that cannot be read, and OSError.

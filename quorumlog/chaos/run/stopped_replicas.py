@@ -6,7 +6,7 @@ records becomes a row of the history, and every later check of it gives the same
 
 from typing import NamedTuple
 
-from quorumlog.chaos.checkers.fault_bands import REPLICAS_DIFFER
+from quorumlog.chaos.faults.rows import REPLICAS_DIFFER
 from quorumlog.chaos.history import NEMESIS, HistoryWriter
 from quorumlog.cluster import LocalCluster
 from quorumlog.cluster.compared_replicas import compare

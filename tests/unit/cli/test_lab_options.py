@@ -17,8 +17,9 @@ from quorumlog.chaos.run.figures import OfferedLoad
 from quorumlog.chaos.run.run import Progress
 from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
 from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.workloads.registry import WORKLOADS
 from quorumlog.cli import chaos_commands, simulate_nodes
-from quorumlog.cli.chaos_commands import _duration_s, _workload
+from quorumlog.cli.chaos_commands import _duration_s, _fault_names, _workload
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE
 from tests.support.chaos.hand_made_histories import History
 from tests.support.cli.in_process import CommandLine
@@ -190,6 +191,15 @@ def test_the_workload_is_the_schedules_unless_another_is_named(
     expected: tuple[str, dict[str, object]],
 ) -> None:
     assert _workload(name, given, rate, schedule) == expected
+
+
+def test_the_faults_are_the_workloads_unless_others_are_named() -> None:
+    assert _fault_names(None, "append_read") == ("kill",)
+    assert _fault_names(None, "idempotent_send") == ("kill", "pause_kill", "ack_kill")
+    assert _fault_names("pause, kill:any", "idempotent_send") == ("pause", "kill:any")
+    assert _fault_names("none", "append_read") == ()
+    for name, workload in WORKLOADS.items():
+        assert RunSettings(out=Path(), workload=name, faults=workload.faults)
 
 
 def test_the_duration_is_the_schedules_unless_one_is_given() -> None:
