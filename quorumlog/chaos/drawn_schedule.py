@@ -19,7 +19,7 @@ from quorumlog.chaos.schedule import Action, Option, Schedule, Target
 _QUIET_MS: Final = 1_500  # between faults that alternate: recovery must be possible
 _MEAN_GAP_MS: Final = 500  # drawn in addition
 _MEAN_ARRIVAL_MS: Final = 2_000  # from one fault to the next, where they overlap
-_RETURN_MS: Final = 1_000  # a killed node starts and catches up
+_RETURN_MS: Final = 2_000  # a killed node starts and catches up, and the cluster serves meanwhile
 _MILD_MAX: Final = 2  # at once, of faults that leave the nodes at work
 _CALM_EVERY: Final = 4  # after that many overlapping faults, all end and the cluster recovers
 

@@ -16,7 +16,7 @@ from typing import Final
 from quorumlog.chaos.faults.fault import ALL, StepFault
 from quorumlog.chaos.schedule import Target
 
-QUIET_US: Final = 500_000
+QUIET_US: Final = 1_000_000
 """From the return of the last taken node to a late action: the cluster serves meanwhile."""
 
 
