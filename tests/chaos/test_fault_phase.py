@@ -137,6 +137,13 @@ def test_voters_and_brokers_need_a_majority_each() -> None:
         assert phase_of(run).majority_percent == percent
 
 
+def test_a_removed_voter_and_a_killed_one_leave_no_majority_of_three() -> None:
+    run = Run(*every(0.1, 2.0, 12.0))
+    run.fault("remove_voter", "1", 3.0, 7.0, number=1, undo="add_voter")
+    run.fault("kill", "2", 5.0, 6.0, number=2, undo="start")
+    assert phase_of(run).majority_percent == 90
+
+
 def test_clients_that_are_cut_off_reach_no_node() -> None:
     run = Run(*every(0.1, 2.0, 12.0))
     run.fault("isolate_role", "clients", 3.0, 5.0, number=1, undo="stop-isolate_role")

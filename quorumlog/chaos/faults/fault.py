@@ -54,9 +54,12 @@ MAY_END: Final = frozenset({"free_disk", "mend_disk"})
 """Operations that mend a disk. A process that has met a broken disk may end by itself."""
 
 TAKING: Final = frozenset(
-    {"kill", "stop", "pause", "lose_power", "fail_fsync", "fail_disk", "fill_disk"}
+    {"kill", "stop", "pause", "lose_power", "fail_fsync", "fail_disk", "fill_disk", "remove_voter"}
 )
-"""Operations after which a node serves nobody, or may end."""
+"""Operations after which a node serves nobody, may end, or does not vote.
+
+Of three voters two are left without a removed one: neither may be away then.
+"""
 
 
 class Rng(Protocol):

@@ -6,6 +6,7 @@ from quorumlog.chaos.faults.copies import Wipe
 from quorumlog.chaos.faults.fault import MILLION
 from quorumlog.chaos.faults.partitions import PartitionOne
 from quorumlog.chaos.faults.processes import Kill, KillAll, PauseKill
+from quorumlog.chaos.faults.quorum import ChangeVoters
 from quorumlog.chaos.faults.requests import ReplyLost
 from quorumlog.chaos.nemesis import SKIPPED, Extension, Nemesis
 from quorumlog.chaos.pace import QUIET_US, Claim, Pace, at_once, claim_of
@@ -77,6 +78,7 @@ def test_later_actions_are_moved_by_the_delay_and_a_late_one_lets_the_cluster_se
 def test_the_claim_of_a_fault() -> None:
     assert claim_of(Kill(), (2,), "any") == taking(2)
     assert claim_of(PartitionOne(), (2,), "any") == taking(2)
+    assert claim_of(ChangeVoters(), (2,), "any") == taking(2)
     assert claim_of(Wipe(), (2,), "any") == taking(2, destroys=True)
     assert claim_of(KillAll(), (1, 2), "all") == taking(1, 2, means_to=True)
     assert claim_of(Kill(), (1, 2), "majority") == taking(1, 2, means_to=True)
