@@ -105,9 +105,9 @@ def test_only_the_operations_that_the_workload_offers_are_acknowledgements() -> 
 
 
 def test_a_short_phase_or_none_is_not_judged() -> None:
-    short = phase_of(Run(until_s=6.9))
+    short = phase_of(Run(until_s=9.9))
     assert (short.silent_percent, short.doubt) == (100, "")
-    assert check_history(Run(2.1, until_s=6.9).table()).valid is True
+    assert check_history(Run(2.1, until_s=9.9).table()).valid is True
     history = History().sent(1).nemesis("kill", "2").final((0, 1), end=1)
     verdict = check_history(history.table())
     assert (verdict.valid, verdict.fault_phase, verdict.as_json()["fault_phase"]) == (
@@ -157,6 +157,9 @@ def test_a_fault_that_takes_most_nodes_by_definition_silences_them_as_it_should(
     assert (phase.silent_percent, phase.doubt) == (71, "")
     assert (phase.judged_s, round(phase.untested_s, 3)) == (4.0, 1.1)
     assert phase.text.endswith("; 60 % passed in faults that take most nodes by definition")
+    short = phase_of(Run(*acks).fault("kill", "1,2,3", 4.0, 5.0, number=1, undo="start"))
+    assert (short.judged_s, round(short.untested_s, 3)) == (9.0, 6.1)
+    assert "68 % of the faults" in short.doubt
     overlapping = Run(*acks)
     for number, node in enumerate("123", start=1):
         overlapping.fault("kill", node, 4.0, 10.0, number=number, undo="start")

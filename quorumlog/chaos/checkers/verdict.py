@@ -14,7 +14,7 @@ WITNESSES_MAX: Final = 32  # kept per anomaly: Jepsen's figure
 
 SILENT_PERCENT_MAX: Final = 50
 """With more silence among the faults, the verdict is unknown."""
-SHORT_S: Final = 5.0
+SHORT_S: Final = 8.0
 """A shorter phase of faults is not judged: an election may take most of it."""
 _PERCENT: Final = 100
 
