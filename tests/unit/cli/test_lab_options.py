@@ -199,7 +199,7 @@ def test_the_faults_are_the_workloads_unless_others_are_named() -> None:
     assert _fault_names("pause, kill:any", "idempotent_send") == ("pause", "kill:any")
     assert _fault_names("none", "append_read") == ()
     for name, workload in WORKLOADS.items():
-        assert RunSettings(out=Path(), workload=name, faults=workload.faults)
+        assert RunSettings(out=Path(), workload=name, faults=workload.faults).faults
 
 
 def test_the_duration_is_the_schedules_unless_one_is_given() -> None:
