@@ -14,8 +14,8 @@ WITNESSES_MAX: Final = 32  # kept per anomaly: Jepsen's figure
 
 SILENT_PERCENT_MAX: Final = 50
 """With more silence among the faults, the verdict is unknown."""
-SHORT_S: Final = 8.0
-"""A shorter phase of faults is not judged: an election may take most of it."""
+SHORT_S: Final = 12.0
+"""A shorter phase of faults is not judged: a single pause or full disk may take most of it."""
 _PERCENT: Final = 100
 
 Valid = bool | Literal["unknown"]
