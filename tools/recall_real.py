@@ -19,7 +19,7 @@ REAL_RUNS: Final = 3
 _ALONE: Final = "--fault pause_kill --duration 12s --partitions 1"
 _ALONE_AGAIN: Final = "--fault pause_kill --duration 20s --partitions 1"
 _SHRINKS: Final = (
-    "--fault pause,kill --overlap --duration 20s --partitions 4 --replication 2"
+    "--fault lag-kill --duration 20s --partitions 4 --replication 2"
     " --config replica.lag.time.max.ms=300"
 )
 

@@ -390,6 +390,7 @@ class Nemesis:
             self._record(NOT_READY, "", str(error))
             await self.note_ended()
             return False
+        await self.note_ended()  # a node may give up late, while others start
         self._held.clear()
         self._record("heal", "", "every node is back")
         return not self._ended

@@ -23,6 +23,7 @@ _ON_NODES: Final[tuple[type[Fault], ...]] = (
     processes.KillAll,
     processes.CrashLoop,
     processes.PauseKill,
+    processes.LagKill,
     processes.Pause,
     processes.PauseAll,
     processes.Restart,
