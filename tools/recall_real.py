@@ -20,7 +20,7 @@ _ALONE: Final = "--fault pause_kill --duration 12s --partitions 1"
 _ALONE_AGAIN: Final = "--fault pause_kill --duration 20s --partitions 1"
 _ON_THE_WIRE: Final = "--workload wire_rules --fault none --duration 6s"
 _SHRINKS: Final = (
-    "--fault pause,kill --overlap --duration 20s --partitions 4 --replication 2"
+    "--fault lag-kill --duration 20s --partitions 4 --replication 2"
     " --config replica.lag.time.max.ms=300"
 )
 
@@ -40,10 +40,20 @@ REAL_OPTIONS: Final[dict[str, str]] = {
     "files_are_not_cut": _ALONE_AGAIN,
     "stamps_copies_anew": _ALONE_AGAIN,
     "takes_gaps": _ON_THE_WIRE,
-    "acks_early_under_load": _ON_THE_WIRE,
+    "answers_early_under_load": _ON_THE_WIRE,
     "latest_is_the_log_end": _ON_THE_WIRE,
     "session_forgets_one_partition": _ON_THE_WIRE,
     "drops_headers": _ON_THE_WIRE,
+    "followers_forget_producers": "--workload idempotent_send --fault ack-kill --duration 15s",
+    "forgets_one_producer": (
+        "--workload idempotent_send --fault ack-kill --duration 15s --replication 1"
+    ),
+    "acks_early_under_load": "--workload idempotent_send --duration 20s",
+    "drops_the_newest_of_some_keys": (
+        "--workload compacted_register --fault kill --duration 15s"
+        " --config log.segment.bytes=20000 --config log.cleaner.backoff.ms=300"
+        " --config log.cleaner.min.cleanable.ratio=0.01"
+    ),
     "truncates_to_its_high_watermark": "--fault kill_all,pause_kill --duration 20s --partitions 1",
 }
 

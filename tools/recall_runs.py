@@ -13,7 +13,7 @@ from quorumlog.chaos.mutants.directories import DIRECTORIES, LOSSES
 from quorumlog.chaos.mutants.groups import GROUPS, TRANSACTIONAL_OFFSETS
 from quorumlog.chaos.mutants.quorum import FULL_DISKS
 from quorumlog.chaos.mutants.registry import NodeMutant
-from quorumlog.chaos.mutants.replication import FLUSHES
+from quorumlog.chaos.mutants.replication import FLUSHES, PRODUCERS
 from quorumlog.chaos.mutants.requests import REQUESTS
 from quorumlog.chaos.mutants.transaction_logs import OUTCOMES, TRANSACTION_LOGS
 from quorumlog.chaos.mutants.transactions import COORDINATORS
@@ -56,6 +56,11 @@ class NodesOptions:
 
 _RACKS: Final = f"replica.selector.class={RACK_SELECTOR}"
 _SMALL_SEGMENTS: Final = ("log.segment.bytes=2000",)
+_CLEANED: Final = (
+    "log.cleaner.backoff.ms=200",
+    "log.segment.bytes=1500",
+    "log.cleaner.min.cleanable.ratio=0.01",
+)
 _THROTTLED: Final = NodesOptions(
     faults=("throttle", "kill"), config=("replica.fetch.max.bytes=200",)
 )
@@ -95,6 +100,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "skips_where_segments_begin": NodesOptions(config=_SMALL_SEGMENTS),
     "new_directories_are_not_named": _FLUSHED,
     **dict.fromkeys(FLUSHES, _FLUSHED),
+    **dict.fromkeys(PRODUCERS, NodesOptions(workload="idempotent_send", faults=("ack_kill",))),
     **dict.fromkeys(LOSSES, _LOSSES),
     "fails_without_loss": replace(_LOSSES, faults=("fsync_loss", "kill_all")),
     **dict.fromkeys(FULL_DISKS, NodesOptions(faults=("disk_full", "kill"))),
@@ -119,6 +125,8 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "keeps_offsets_of_the_aborted": NodesOptions(
         workload="consume_transform_produce", faults=("kill",)
     ),
+    "acks_early_under_load": NodesOptions(workload="idempotent_send", faults=("pause_kill",)),
+    "drops_the_newest_of_some_keys": NodesOptions(workload="compacted_register", config=_CLEANED),
     "takes_no_batch_that_began_earlier": NodesOptions(faults=("delete_records", "wipe", "kill")),
     **dict.fromkeys([*VOTER_RESPONSES, *VOTERS], _VOTERS),
     **dict.fromkeys(

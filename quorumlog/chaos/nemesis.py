@@ -1,6 +1,7 @@
 """Carries out a schedule through a back end, and heals every fault at the end.
 
-Each action is a task of its own, so faults may overlap. A role is resolved at the moment of the
+Each action is a task of its own, so faults may overlap; the actions of a paced schedule wait until
+the nodes of earlier ones are back (`pace`). A role is resolved at the moment of the
 fault, from the cluster's state at that time. A node that ends without a fault is recorded as
 `node-ended`: a finding, for any reason. A node whose disk a fault has broken may give up and name
 the error; then it is down because of that fault.
@@ -9,7 +10,7 @@ the error; then it is down because of that fault.
 import asyncio
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -35,6 +36,7 @@ from quorumlog.chaos.faults.links import LinkRule
 from quorumlog.chaos.faults.registry import FaultUnsupported, faults_made_of
 from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.held_nodes import HeldNodes, Hold
+from quorumlog.chaos.pace import Pace, at_once, claim_of
 from quorumlog.chaos.schedule import Action, Schedule, Target
 
 Record = Callable[[str, str, str], object]
@@ -48,6 +50,8 @@ ASKED: Final = "asked"  # an administrator's request that the cluster has carrie
 _KILLS: Final = frozenset({"kill", "lose_power", "fail_fsync"})  # the process ends at once
 # The exit status for "it cannot run here", and the texts of disk errors.
 _GAVE_UP: Final = re.compile(r"ended with status 1: .*(No space left|Input/output error)")
+_PATIENCE_S: Final = 30.0  # with nodes that should come back: for one action, and for a return
+_POLL_S: Final = 0.1
 STOP: Final = "stop-"  # before the name of a fault: the row that lifts its rules on links
 
 
@@ -64,6 +68,7 @@ class _ActionInProgress:
     scene: Scene
     role: str  # the role in the schedule, and whether a node held it
     rule_ids: set[str] = field(default_factory=set)  # its rules in force
+    has_imposed: bool = False  # a rule was in force
     is_over: bool = False  # it starts no more nodes
 
     @property
@@ -75,6 +80,20 @@ class _ActionInProgress:
         return details_of(self.number, self.fault.name, remark)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """More actions of a paced schedule, for a run that has not tested enough.
+
+    goes_on: whether the next of `actions` is to be carried out. at_once: how many nodes may be away
+    at once. latest_us: no action begins after it, counted from the start; None: no limit.
+    """
+
+    actions: Sequence[Action] = ()
+    goes_on: Callable[[], bool] = lambda: False
+    at_once: int | None = None
+    latest_us: int | None = None
+
+
 class Nemesis:
     """One schedule against one back end.
 
@@ -84,7 +103,13 @@ class Nemesis:
     """
 
     def __init__(
-        self, back_end: BackEnd, schedule: Schedule, *, topic: str, record: Record
+        self,
+        back_end: BackEnd,
+        schedule: Schedule,
+        *,
+        topic: str,
+        record: Record,
+        extension: Extension | None = None,
     ) -> None:
         check_schedule(schedule, back_end)
         self._back_end: Final = back_end
@@ -96,49 +121,128 @@ class Nemesis:
         self._held: Final = HeldNodes[_ActionInProgress]()
         self._acts: Final[list[_ActionInProgress]] = []
         self._destroying: Final = asyncio.Lock()  # one copy of the data is destroyed at a time
+        self._extension: Final = extension or Extension()
+        limit = self._extension.at_once or at_once(len(back_end.node_ids))
+        self._pace: Final = Pace(limit=limit, latest_us=self._extension.latest_us)
+        self._started_s = 0.0
+        self.extended: Final[list[Action]] = []  # the actions of the extension that were due
+        self.is_breaking = False  # from the first action until the last is over
 
     async def run(self) -> None:
         """Perform the schedule; return when its last fault is healed."""
         loop = asyncio.get_running_loop()
-        started_s = loop.time()
+        self._started_s = loop.time()
         async with asyncio.TaskGroup() as actions:
             for number, action in enumerate(self._schedule.actions, start=1):
-                await asyncio.sleep(max(0.0, started_s + action.t_us / MILLION - loop.time()))
-                actions.create_task(self._carry_out(number, action))
+                if self._schedule.paced:
+                    await self._until(self._pace.due_us(action.t_us))
+                    await self._begin_in_pace(number, action, actions)
+                else:
+                    await self._until(action.t_us)
+                    actions.create_task(self._carry_out(number, action))
+            if self._schedule.paced:
+                await self._extend(actions)
+        self.is_breaking = False
+
+    async def _until(self, t_us: int) -> None:
+        """Wait until this time, counted from the start."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._started_s + t_us / MILLION - loop.time()))
+
+    def _now_us(self) -> int:
+        return round((asyncio.get_running_loop().time() - self._started_s) * MILLION)
+
+    async def _extend(self, actions: asyncio.TaskGroup) -> None:
+        """Begin the actions of the extension while it goes on."""
+        more, first = self._extension, len(self._schedule.actions) + 1
+        for number, action in enumerate(more.actions, start=first):
+            while more.goes_on() and self._now_us() < self._pace.due_us(action.t_us):  # noqa: ASYNC110 - a count has no event
+                await asyncio.sleep(_POLL_S)
+            if not more.goes_on() or self._pace.is_over(self._now_us()):
+                return
+            self.extended.append(action)
+            await self._begin_in_pace(number, action, actions)
+
+    async def _begin_in_pace(self, number: int, action: Action, actions: asyncio.TaskGroup) -> None:
+        """Wait until the action may begin, and begin it; record it as skipped if it may not."""
+        fault = _with_steps(action.fault, self._back_end)
+        patience_us = self._now_us() + round(_PATIENCE_S * MILLION)
+        why = ""
+        while not self._pace.is_over(self._now_us()):
+            await self.note_ended()
+            if not self._pace.are_away(await self._back_end.running(), action.target):
+                act = await self._act(number, action, fault, avoid=self._pace.taken)
+                if act is None:
+                    return
+                claim = claim_of(fault, act.scene.victims, action.target)
+                why = self._pace.why_not(claim, action.t_us, self._now_us())
+                if not why:
+                    self._pace.begin(number, claim, action.t_us, self._now_us())
+                    actions.create_task(self._carry_out_in_pace(number, action, act))
+                    return
+            if self._now_us() > patience_us:
+                break
+            await asyncio.sleep(_POLL_S)
+        self._record(SKIPPED, "", details_of(number, fault.name, why or "no time is left"))
+
+    async def _carry_out_in_pace(self, number: int, action: Action, act: _ActionInProgress) -> None:
+        """Carry out an action that has begun, until its nodes have caught up."""
+        try:
+            await self._perform_action(action, act)
+            if act.fault.takes_nodes():
+                await self._until_back(act.scene.victims)
+        finally:
+            self._pace.end(number, self._now_us())
+
+    async def _until_back(self, node_ids: Collection[int]) -> None:
+        """Wait until those of the nodes that run have caught up; give up after a while."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _PATIENCE_S
+        while loop.time() < deadline_s:
+            running = {*await self._back_end.running()} & {*node_ids}
+            if not running & {*await self._back_end.behind(self._topic)}:
+                return
+            await asyncio.sleep(_POLL_S)
 
     async def _carry_out(self, number: int, action: Action) -> None:
         fault = _with_steps(action.fault, self._back_end)
         async with self._destroying if fault.destroys else nullcontext():
             await self.note_ended()
             act = await self._act(number, action, fault)
-            if act is None:
-                return
-            self._acts.append(act)
-            loop = asyncio.get_running_loop()
-            end_s = loop.time() + action.duration_us / MILLION
-            met_before, is_done = self._times_met(act), False
-            try:
-                await self._inflict(fault.inject(act.scene), act)
-                is_done = not fault.imposes or bool(act.rule_ids)
-                if is_done:
-                    self.done.append(fault.name)
-            except NodeUnavailable as error:  # the target has ended, or cannot be changed
-                self._record(SKIPPED, "", act.details(str(error)))
-                await self.note_ended()
-            await asyncio.sleep(max(0.0, end_s - loop.time()))
-            await self._take_back(fault.heal(act.scene), act)
-            if is_done and met_before is not None and met_before == self._times_met(act):
-                self.done.remove(fault.name)
-                self._record(SKIPPED, act.whom, act.details("it had no effect: it was not met"))
+            if act is not None:
+                await self._perform_action(action, act)
+
+    async def _perform_action(self, action: Action, act: _ActionInProgress) -> None:
+        """Inflict the fault, wait for its duration, and take it back."""
+        fault, loop = act.fault, asyncio.get_running_loop()
+        self._acts.append(act)
+        self.is_breaking = True
+        end_s = loop.time() + action.duration_us / MILLION
+        met_before, is_done = self._times_met(act), False
+        try:
+            await self._inflict(fault.inject(act.scene), act)
+            is_done = not fault.imposes or act.has_imposed
+            if is_done:
+                self.done.append(fault.name)
+        except NodeUnavailable as error:  # the target has ended, or cannot be changed
+            self._record(SKIPPED, "", act.details(str(error)))
+            await self.note_ended()
+        await asyncio.sleep(max(0.0, end_s - loop.time()))
+        await self._take_back(fault.heal(act.scene), act)
+        if is_done and met_before is not None and met_before == self._times_met(act):
+            self.done.remove(fault.name)
+            self._record(SKIPPED, act.whom, act.details("it had no effect: it was not met"))
 
     def _times_met(self, act: _ActionInProgress) -> int | None:
         return self._back_end.times_met(act.fault.breaks, act.scene.victims)
 
-    async def _act(self, number: int, action: Action, fault: StepFault) -> _ActionInProgress | None:
+    async def _act(
+        self, number: int, action: Action, fault: StepFault, *, avoid: Collection[int] = frozenset()
+    ) -> _ActionInProgress | None:
         """Return the action to carry out, or None, recorded, if there is no target."""
         rng = random.Random(f"targets {self._schedule.seed} {number}")  # noqa: S311 - reproducible
         running = await self._back_end.running()
-        victims, role = await self._resolve(action.target, running, rng)
+        victims, role = await self._resolve(action.target, running, rng, avoid)
         hits_clients = action.target == CLIENT
         if not victims and not hits_clients:
             reason = "no node runs" if not running else "no target node runs"
@@ -200,6 +304,7 @@ class Nemesis:
             links = " ".join(map(str, rule.links))
             self._record(act.fault.name, act.whom, act.details(f"{act.role}; {links}"))
         act.rule_ids.add(rule.id)
+        act.has_imposed = True
         await self._back_end.impose(rule)
 
     async def _lift(self, rule_id: str, act: _ActionInProgress) -> None:
@@ -285,6 +390,7 @@ class Nemesis:
             self._record(NOT_READY, "", str(error))
             await self.note_ended()
             return False
+        await self.note_ended()  # a node may give up late, while others start
         self._held.clear()
         self._record("heal", "", "every node is back")
         return not self._ended
@@ -323,9 +429,12 @@ class Nemesis:
         return act
 
     async def _resolve(
-        self, target: Target, running: Sequence[int], rng: random.Random
+        self, target: Target, running: Sequence[int], rng: random.Random, avoid: Collection[int]
     ) -> tuple[tuple[int, ...], str]:
-        """Return the running nodes to hit, and the role, with a note if no node holds it."""
+        """Return the running nodes to hit, and the role, with a note if no node holds it.
+
+        Nodes of `avoid` are chosen only if no other node has the role.
+        """
         if not isinstance(target, str):
             return tuple(node_id for node_id in target if node_id in running), "named"
         if target == CLIENT or not running:
@@ -335,12 +444,19 @@ class Nemesis:
         if target in GROUPS:
             count = len(self._back_end.node_ids)
             size = count // 2 + 1 if target == "majority" else max(1, (count - 1) // 2)
-            return tuple(sorted(rng.sample(running, min(size, len(running))))), target
+            free = [node_id for node_id in running if node_id not in avoid]
+            chosen = free if len(free) >= size else running
+            return tuple(sorted(rng.sample(chosen, min(size, len(chosen))))), target
         if target != "any":
             known = await self._back_end.holders(target, self._topic)
             if holders := [node_id for node_id in known if node_id in running]:
-                return (rng.choice(holders),), target
-        free = [node_id for node_id in running if not self._held.is_held(node_id)]
+                free = [node_id for node_id in holders if node_id not in avoid]
+                return (rng.choice(free or holders),), target
+        free = [
+            node_id
+            for node_id in running
+            if not self._held.is_held(node_id) and node_id not in avoid
+        ]
         role = target if target == "any" else f"any, as no node was {target}"
         return (rng.choice(free or running),), role
 

@@ -10,7 +10,9 @@
       "direction": "in"}]}
 
 A target is a role, which the back end resolves when the fault is due, or a list of node ids. The
-parameters of a fault are beside the fields that every action has.
+parameters of a fault are beside the fields that every action has. With `"paced": true`, as in a
+drawn schedule, an action waits until the nodes of earlier ones are back (`pace`); without, the
+actions keep their times.
 """
 
 import json
@@ -33,6 +35,7 @@ _NOUNS: Final[Mapping[object, str]] = {
     int: "a whole number",
     str: "text",
     list: "a list",
+    bool: "true or false",
     dict: "an object",
 }
 _ACTION_FIELDS: Final = ("t_us", "duration_us", "fault", "target")
@@ -92,6 +95,7 @@ class Schedule:
     actions: tuple[Action, ...] = ()
     workload: str = ""
     options: Mapping[str, Option] = field(default_factory=dict)
+    paced: bool = False
 
     def __post_init__(self) -> None:
         if self.duration_us < 0:
@@ -115,6 +119,7 @@ class Schedule:
             "duration_us": self.duration_us,
             "workload": self.workload,
             "options": dict(self.options),
+            **({"paced": True} if self.paced else {}),
             "actions": [action.as_json() for action in self.actions],
         }
         return json.dumps(document, indent=2) + "\n"
@@ -142,10 +147,10 @@ def _refuse_constant(name: str) -> None:
 
 
 def _schedule_of(document: Mapping[str, Any]) -> Schedule:
-    expected = {"format", "seed", "duration_us", "workload", "options", "actions"}
+    expected = {"format", "seed", "duration_us", "workload", "options", "paced", "actions"}
     if unknown := sorted(document.keys() - expected):
         raise ScheduleError(f"a schedule has no field {unknown[0]!r}")
-    document = {"workload": "", "options": {}, **document}
+    document = {"workload": "", "options": {}, "paced": False, **document}
     try:
         actions = enumerate(_field(document, "actions", list))
         options = _field(document, "options", dict).items()
@@ -155,6 +160,7 @@ def _schedule_of(document: Mapping[str, Any]) -> Schedule:
             actions=tuple(_action_of(place, action) for place, action in actions),
             workload=_field(document, "workload", str),
             options={name: _option_of(name, value) for name, value in options},
+            paced=_field(document, "paced", bool),
         )
     except ScheduleError:
         raise

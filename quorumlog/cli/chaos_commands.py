@@ -26,6 +26,7 @@ from quorumlog.chaos.run.figures import faults_text
 from quorumlog.chaos.run.run import RunError, run
 from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
 from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
+from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.cli import chaos_options as options
 from quorumlog.cli.chaos_list import list_command
 from quorumlog.cli.options import Brokers, Controllers, Json, parse_duration_ms
@@ -130,7 +131,7 @@ app.command(name="list")(list_command)
 def run_command(
     workload: options.Workload = None,
     workload_option: options.WorkloadOption = None,
-    fault: options.Fault = "kill",
+    fault: options.Fault = None,
     overlap: options.Overlap = True,
     duration: options.Duration = None,
     seed: options.Seed = 0,
@@ -153,6 +154,7 @@ def run_command(
     config: options.Config = None,
     mutant: options.MutantName = None,
     node_module: options.NodeModule = None,
+    acks_in_faults: options.AcksInFaults = None,
     min_acknowledged: options.MinAcknowledged = 0.0,
     json: Json = False,
 ) -> None:
@@ -164,12 +166,14 @@ def run_command(
     conf = check_engine(engine, master, spark_conf)
     with _honest_status(out := out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")):
         given = None if schedule is None else _read_schedule(schedule)
+        chosen = _workload(workload, workload_option or [], rate, given)
         settings = RunSettings(
             out=out,
-            **_workload(workload, workload_option or [], rate, given),
-            faults=_fault_names(fault),
+            **chosen,
+            faults=_fault_names(fault, chosen["workload"]),
             overlap=overlap,
             duration_s=_duration_s(duration, given),
+            acks_in_faults=acks_in_faults,
             seed=seed,
             shape=ClusterShape(nodes, controllers, brokers),
             network=network,
@@ -205,7 +209,10 @@ def _show(summary: RunSummary, verdict: "Verdict", report: Path, *, as_json: boo
     """Print the verdict, for a person or as JSON, and end with its exit status."""
     if as_json:
         paths = {"out": str(report.parent.resolve()), "report": str(report.resolve())}
-        document({**verdict.as_json(), "load": summary.load.as_json(), **paths})
+        replicas = None if summary.replicas is None else summary.replicas._asdict()
+        load = {"load": summary.load.as_json(), **summary.in_faults_as_json()}
+        figures = {**load, "replicas": replicas}
+        document({**verdict.as_json(), **figures, **paths})
     else:
         _print(summary, verdict, report)
     raise typer.Exit(EXIT_STATUS[verdict.valid])
@@ -219,7 +226,10 @@ def _node_module(mutant: str | None, module: str | None) -> str:
     return mutant_module(mutant) if mutant is not None else module or "quorumlog.node"
 
 
-def _fault_names(text: str) -> tuple[str, ...]:
+def _fault_names(text: str | None, workload: str) -> tuple[str, ...]:
+    """Return the named faults; None: those of the workload. Raises ValueError."""
+    if text is None:
+        return find_workload(workload).faults
     return () if text == options.NO_FAULTS else tuple(name.strip() for name in text.split(","))
 
 
@@ -316,6 +326,11 @@ def _print(summary: RunSummary, verdict: "Verdict", report: Path) -> None:
         data(f"faults without effect, for lack of time: {', '.join(summary.not_met)}")
     print_verdict(verdict)
     data(summary.load.text())
+    if summary.in_faults is not None:
+        acknowledged, required = summary.in_faults
+        data(f"{acknowledged} acknowledgements lie among the faults; {required} are required")
+    if summary.replicas is not None:
+        data(summary.replicas.text)
     data(f"history  {report.parent}\nreport   {report}")
 
 

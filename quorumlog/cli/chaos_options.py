@@ -45,10 +45,11 @@ WorkloadOption = Annotated[
     typer.Option(metavar="NAME=VALUE", help="Option of the workload (see chaos list); repeatable."),
 ]
 Fault = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="FAULT[:ROLE],...",
-        help=f"Faults to inject: {', '.join(RUN_FAULTS)}; or {NO_FAULTS}.",
+        help=f"Faults to inject: {', '.join(RUN_FAULTS)}; or {NO_FAULTS}. "
+        "Default: kill; for idempotent_send also pause_kill and ack_kill.",
         autocompletion=lambda: [*RUN_FAULTS, NO_FAULTS],
     ),
 ]
@@ -114,6 +115,15 @@ MinAcknowledged = Annotated[
         help="Verdict unknown, not valid, below this share of acknowledged load: for CI.",
         min=0,
         max=100,
+    ),
+]
+AcksInFaults = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Extend drawn faults, to 3 times the duration at most, until so many "
+        "acknowledgements lie among them. Default: a tenth of the offered operations.",
+        min=0,
     ),
 ]
 MutantName = Annotated[

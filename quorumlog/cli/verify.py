@@ -1,6 +1,5 @@
 """`quorumlog verify`: check a history, on Spark or in this process."""
 
-import json as json_module
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -128,14 +127,13 @@ def judge(
     report's path. Raises HistoryError and SparkUnavailable: the history stays, for another check.
     """
     from quorumlog.chaos.history import HistorySource
-    from quorumlog.chaos.run.run_directory import REPORT_FILE, VERDICT_FILE
+    from quorumlog.chaos.run.run_directory import REPORT_FILE, keep_verdict
 
     source = HistorySource(directory)
     verdict = _judge(source, model=None, engine=engine, master=master, conf=conf)
     if doubt:
         verdict = verdict.doubted(doubt)
-    text = json_module.dumps(verdict.as_json(), indent=2) + "\n"
-    (directory / VERDICT_FILE).write_text(text, encoding="utf-8")
+    keep_verdict(directory, verdict)
     path = directory / REPORT_FILE
     _write_report(source, verdict, path)
     return verdict, path
@@ -165,6 +163,8 @@ def print_verdict(verdict: "Verdict") -> None:
         f"{_WORDS[verdict.valid]}: {verdict.operations} operations, {records}"
         f"checked in {verdict.seconds:.1f} s ({verdict.engine})"
     )
+    if verdict.fault_phase is not None:
+        data(f"  {verdict.fault_phase.text}")
     for reason in verdict.unknown_because:
         data(f"  unknown: {reason}")
     for result in verdict.results:

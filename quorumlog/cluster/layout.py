@@ -61,6 +61,16 @@ class ClusterShape:
         """The number of nodes that hold data partitions."""
         return sum(BROKER in roles for roles in self.roles)
 
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """The nodes that hold data partitions."""
+        return tuple(n for n, roles in enumerate(self.roles, start=1) if BROKER in roles)
+
+    @property
+    def voter_ids(self) -> tuple[int, ...]:
+        """The nodes that vote in the metadata quorum."""
+        return tuple(n for n, roles in enumerate(self.roles, start=1) if CONTROLLER in roles)
+
     def options(self) -> list[str]:
         """Return the command line options of this shape; the default shape has none."""
         if self.brokers is not None:

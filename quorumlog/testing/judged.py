@@ -1,6 +1,5 @@
 """The verdict on the history of a test."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -46,13 +45,12 @@ def judge(store: Path) -> TestVerdict:
 
     A report is written, too, unless the verdict is valid. Raises HistoryError.
     """
-    from quorumlog.chaos.run.run_directory import VERDICT_FILE
+    from quorumlog.chaos.run.run_directory import keep_verdict
     from quorumlog.chaos.verify import verify_history
 
     source = HistorySource(store)
     verdict = for_test(verify_history(source, engine="local"))
-    text = json.dumps(verdict.as_json(), indent=2) + "\n"
-    (store / VERDICT_FILE).write_text(text, encoding="utf-8")
+    keep_verdict(store, verdict)
     if verdict.valid is not True:
         write_report_of(source, verdict)
     return verdict

@@ -1,5 +1,6 @@
 """compacted_register and metadata_linearizable: right clusters are valid, broken ones are found."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,7 +39,32 @@ async def test_registers_of_a_sound_log_are_linearizable(tmp_path: Path) -> None
     rows = read_history(tmp_path).to_pylist()
     outcomes = {(row["f"], row["type"]) for row in rows}
     assert outcomes == {("write", "ok"), ("write", "info"), ("read", "ok")}
-    assert {row["micro"][0]["key"] for row in rows} == {"r0", "r1", "r2"}
+    cold = [row for row in rows if row["micro"][0]["key"].startswith("c")]
+    assert {row["micro"][0]["key"] for row in rows if row not in cold} == {"r0", "r1", "r2"}
+    written = Counter(row["micro"][0]["key"] for row in cold if row["f"] == "write")
+    assert set(written.values()) == {1}  # each once, and read by both final readers
+    assert len(written) > 3
+    read = Counter(row["micro"][0]["key"] for row in cold if row["f"] == "read")
+    assert read == dict.fromkeys(written, 2)
+
+
+@pytest.mark.jumping_time
+async def test_a_removed_record_of_a_register_that_was_written_once_is_found(
+    tmp_path: Path,
+) -> None:
+    """A cleaner that removes the newest record of a key: a busy one is written again at once."""
+    log = KeysInMemory()
+
+    def forgets_a_cold_one(records: list[Record], record: Record) -> int:
+        offset = append(records, record)
+        if len(records) > 20:
+            records[:] = [one for one in records if one.key != b"c1"]
+        return offset
+
+    log.append = forgets_a_cold_one
+    verdict = await judged_registers(tmp_path, log)
+    assert verdict.valid is False
+    assert {one["key"] for one in verdict.results[0].witnesses} == {"c1"}
 
 
 @pytest.mark.jumping_time

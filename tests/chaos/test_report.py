@@ -112,6 +112,7 @@ def test_every_name_that_a_run_writes_into_its_meta_has_words(tmp_path: Path) ->
         reads_complete=True,
         seconds=1.0,
         load=load,
+        in_faults=(120, 60),
         topic_settings={"retention.ms": "1"},
     )
     write_meta(

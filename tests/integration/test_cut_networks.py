@@ -17,6 +17,7 @@ from quorumlog.chaos.back_ends.run_resources import Equipment, started
 from quorumlog.chaos.faults.fault import StepFault
 from quorumlog.chaos.faults.partitions import IsolateRole, PartitionOne
 from quorumlog.chaos.faults.requests import DropRequests, ReplyLost
+from quorumlog.chaos.faults.rows import PHASE, PHASE_OVER
 from quorumlog.chaos.history import read_history
 from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.network import link_proxy
@@ -59,7 +60,9 @@ def test_a_cut_off_leader_lost_answers_and_clients_without_nodes_cost_nothing(
     assert sum(log.count("is the active controller") for log in logs) >= 2
     rows = [row["f"] for row in read_history(tmp_path).to_pylist() if row["process"] == -1]
     faults = ("partition_one", "reply_lost", "isolate_role")
-    assert rows == [*(f for name in faults for f in (name, f"stop-{name}")), "heal"]
+    assert rows == [
+        PHASE, *(f for name in faults for f in (name, f"stop-{name}")), PHASE_OVER, "heal",
+    ]  # fmt: skip
 
 
 async def isr_becomes(cluster: LocalCluster, wanted: set[int]) -> None:

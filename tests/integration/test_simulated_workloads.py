@@ -83,9 +83,43 @@ def test_a_broken_transaction_is_found(mutant: str, workload: str, anomaly: str)
     assert anomaly in result.anomalies
 
 
+IDEMPOTENCE: Final[dict[str, Any]] = {"workload": "idempotent_send", "faults": ("ack_kill",)}
+UNDER_LOAD: Final[dict[str, Any]] = {"workload": "idempotent_send", "faults": ("pause_kill",)}
+
+
+@pytest.mark.parametrize("mutant", ["followers_forget_producers", "forgets_one_producer"])
+def test_a_replica_that_forgets_producers_is_found_where_answers_and_leaders_are_lost(
+    mutant: str,
+) -> None:
+    result = simulate_nodes(0, **IDEMPOTENCE, mutant=mutant)
+    assert result.valid is False
+    assert "duplicate" in result.anomalies
+
+
+def test_acknowledgements_before_replication_are_found_where_batches_wait_beside_pauses() -> None:
+    result = simulate_nodes(1, **UNDER_LOAD, mutant="acks_early_under_load")
+    assert result.valid is False
+    assert "lost-write" in result.anomalies
+    sound = simulate_nodes(1, **UNDER_LOAD)
+    assert (sound.valid, sound.anomalies, sound.violations) == (True, (), ())
+
+
+def test_no_batch_is_appended_twice_where_answers_and_leaders_are_lost() -> None:
+    result = simulate_nodes(0, **IDEMPOTENCE)
+    assert (result.valid, result.anomalies, result.violations) == (True, (), ())
+    assert set(result.faults) == {"ack_kill"}
+
+
 def test_a_cleaner_that_drops_the_newest_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NewestOffsets, "is_replaced", lambda *_: True)
     assert simulate_nodes(3, **COMPACTION).anomalies
+
+
+def test_a_cleaner_that_drops_some_keys_is_found_by_registers_that_were_written_once() -> None:
+    longer = {**COMPACTION, "duration_ms": 8_000}
+    result = simulate_nodes(0, **longer, mutant="drops_the_newest_of_some_keys")
+    keys = {one["key"] for one in result.verdict["anomalies"]["nonlinearizable"]["witnesses"]}
+    assert {"c6", "c7"} <= keys
 
 
 def test_a_position_that_outlives_its_topic_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

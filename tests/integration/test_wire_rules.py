@@ -23,7 +23,7 @@ CANDIDATES: Final = FetchSession.candidates
 PUT: Final = FetchSessions._put
 PLANTED = [
     ("takes_gaps", 1, "gap-accepted"),
-    ("acks_early_under_load", 2, "acknowledged-early"),
+    ("answers_early_under_load", 2, "acknowledged-early"),
     ("latest_is_the_log_end", 1, "end-went-back"),
     ("session_forgets_one_partition", 1, "forgotten-partition"),
     ("drops_headers", 1, "changed-record"),

@@ -83,6 +83,12 @@ class BackEnd(Protocol):
     async def holders(self, role: str, topic: str) -> Sequence[int]:
         """Return the nodes that hold a role now; empty if that is unknown."""
 
+    async def behind(self, topic: str) -> Sequence[int]:
+        """Return the nodes with a replica outside its ISR; empty if that is unknown.
+
+        A back end that sees one topic at a time looks at this `topic` alone.
+        """
+
     def last_words(self, node_id: int) -> str:
         """Return the last output of a node that has ended, or "" if that is unknown."""
 

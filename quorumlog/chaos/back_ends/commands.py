@@ -210,12 +210,7 @@ class Commands(WithoutLinks):
     async def holders(self, role: str, topic: str) -> Sequence[int]:
         """Return the holders from the cluster; empty if it does not respond."""
         try:
-            async with Admin(
-                self._bootstrap,
-                request_timeout_ms=_ADMIN_TIMEOUT_MS,
-                default_api_timeout_ms=_ADMIN_TIMEOUT_MS,
-                socket_connection_setup_timeout_ms=_ADMIN_TIMEOUT_MS,
-            ) as admin:
+            async with self._admin() as admin:
                 if role == "metadata-leader":
                     return [(await admin.describe_quorum()).leader_id]
                 if role == "group-coordinator":
@@ -224,6 +219,23 @@ class Commands(WithoutLinks):
         except (KafkaError, ConnectionError):
             return []
         return holders_of(role, ((one.leader_id, one.isr) for one in partitions))
+
+    async def behind(self, topic: str) -> Sequence[int]:
+        """Return the nodes with a replica of the topic outside its ISR, from the cluster."""
+        try:
+            async with self._admin() as admin:
+                partitions = (await admin.describe_topics([topic]))[topic].partitions.values()
+        except (KafkaError, ConnectionError):
+            return []
+        return sorted(set().union(*({*one.replicas} - {*one.isr} for one in partitions)))
+
+    def _admin(self) -> Admin:
+        return Admin(
+            self._bootstrap,
+            request_timeout_ms=_ADMIN_TIMEOUT_MS,
+            default_api_timeout_ms=_ADMIN_TIMEOUT_MS,
+            socket_connection_setup_timeout_ms=_ADMIN_TIMEOUT_MS,
+        )
 
     def last_words(self, node_id: int) -> str:
         """Return "": the back end has no access to the node's log."""

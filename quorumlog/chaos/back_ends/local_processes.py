@@ -347,6 +347,17 @@ class LocalProcesses:
         partitions = status["topics"].get(topic, {"partitions": []})["partitions"]
         return holders_of(role, ((int(one["leader"]), one["isr"]) for one in partitions))
 
+    async def behind(self, topic: str) -> Sequence[int]:
+        """Return the nodes with a replica outside its ISR, from the view of `_status`."""
+        del topic
+        status = await self._status()
+        partitions = (
+            one
+            for known in ({} if status is None else status["topics"]).values()
+            for one in known["partitions"]
+        )
+        return sorted(set().union(*({*one["replicas"]} - {*one["isr"]} for one in partitions)))
+
     async def _status(self) -> dict[str, Any] | None:
         """Return the view of the best-informed node that responds."""
         answering = [node_id for node_id in await self.running() if node_id not in self._paused]

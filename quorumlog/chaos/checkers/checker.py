@@ -16,7 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from quorumlog.chaos.checkers.fault_bands import NODE_ENDED, Band, add_faults, ended_nodes
+from quorumlog.chaos.checkers.fault_bands import (
+    FINDINGS,
+    REPLICAS_DIFFER_ANOMALY,
+    Band,
+    add_faults,
+    differing_replicas,
+    ended_nodes,
+)
 from quorumlog.chaos.checkers.verdict import (
     Anomaly,
     Partial,
@@ -144,7 +151,7 @@ class Checker:
         merged = merge([*partials, *joined], self.anomalies)
         for result in merged.results:
             add_faults(result.witnesses, bands)
-        results = [*ended_nodes(bands), *merged.results]
+        results = [*ended_nodes(bands), *merged.results, *differing_replicas(bands)]
         reasons = [*self.missing(merged, facts), *_gaps(merged)]
         if facts.cut_off:
             reasons.insert(0, "the last line of the history is cut off")
@@ -156,7 +163,7 @@ class Checker:
         return Verdict(
             model=self.model,
             text=self.text,
-            meanings={anomaly.name: anomaly.meaning for anomaly in self.anomalies},
+            meanings={one.name: one.meaning for one in (*self.anomalies, REPLICAS_DIFFER_ANOMALY)},
             valid=worst(verdicts),
             operations=counts.pop("operations", 0),
             results=results,
@@ -164,7 +171,7 @@ class Checker:
             figures={
                 **counts,
                 **merged.peaks,
-                "faults": sum(band.fault != NODE_ENDED for band in bands),
+                "faults": sum(band.fault not in FINDINGS for band in bands),
             },
         )
 

@@ -6,7 +6,8 @@ row that names an action of the schedule ends only the faults of that action, on
 names; a band ends with the last of its nodes. In histories whose rows name no action, a row ends
 the faults of its name on the node that it names; a row without a node ends them on all nodes. A
 fault without such a row lasts until the end of the history. `node-ended` is not a fault: a process
-ended without a kill. `gave-up` is a fault: a process ended because a fault had broken its disk.
+ended without a kill; `replicas-differ` is about logs that were compared when all nodes had stopped.
+`gave-up` is a fault: a process ended because a fault had broken its disk.
 After a start that ended in `not-ready`, the fault goes on. An `asked` row has the request that a
 fault sent to the cluster.
 """
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, Anomaly, CheckResult, Severity
 from quorumlog.chaos.faults.fault import UNDOING, UNDONE_BY
-from quorumlog.chaos.faults.rows import read_details
+from quorumlog.chaos.faults.rows import PHASE, PHASE_OVER, REPLICAS_DIFFER, read_details
 from quorumlog.chaos.history.model import NEMESIS, NEVER_NS
 
 _MENDED_BY: Final = {
@@ -32,9 +33,14 @@ _ENDS: Final = {**_MENDED_BY, "start": _STARTED, "restart": _STARTED}
 _HEAL: Final = "heal"
 NODE_ENDED: Final = "node-ended"
 _ASKED: Final = "asked"
-_NO_FAULTS: Final = frozenset({"not-ready", "skipped", _ASKED})
+_NO_FAULTS: Final = frozenset({"not-ready", "skipped", _ASKED, PHASE, PHASE_OVER})
 
 NODE_ENDED_ANOMALY: Final = Anomaly(NODE_ENDED, "A process ended that the lab had not killed.")
+REPLICAS_DIFFER_ANOMALY: Final = Anomaly(
+    REPLICAS_DIFFER, "The stopped replicas of a partition differ in committed records."
+)
+FINDINGS: Final = frozenset({NODE_ENDED, REPLICAS_DIFFER})
+"""Rows of the nemesis that are no faults, but findings about nodes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,6 +124,25 @@ def ended_nodes(bands: Sequence[Band]) -> list[CheckResult]:
     ]
 
 
+def differing_replicas(bands: Sequence[Band]) -> list[CheckResult]:
+    """Return the anomaly of replicas that differ, if some do: a witness for each partition."""
+    found = [band for band in bands if band.fault == REPLICAS_DIFFER]
+    if not found:
+        return []
+    witnesses: list[dict[str, Any]] = []
+    for band in found:
+        partition, _, how = band.details.partition(": ")
+        witnesses.append({"key": partition, "note": f"{how} (node {band.node})", "ops": []})
+    return [
+        CheckResult(
+            name=REPLICAS_DIFFER,
+            severity=Severity.INVALID,
+            count=len(found),
+            witnesses=witnesses[:WITNESSES_MAX],
+        )
+    ]
+
+
 def _ended_how(last_words: str) -> str:
     """Put a cause outside the node first, if the node's last output shows one."""
     if "No space left on device" in last_words:
@@ -135,7 +160,9 @@ def add_faults(witnesses: Sequence[dict[str, Any]], bands: Sequence[Band]) -> No
             op["faults"] = [
                 band.named
                 for band in bands
-                if band.start_ns <= end_ns and op["invoked_ns"] <= band.end_ns
+                if band.fault != REPLICAS_DIFFER
+                and band.start_ns <= end_ns
+                and op["invoked_ns"] <= band.end_ns
             ]
 
 

@@ -29,6 +29,7 @@ from quorumlog.chaos.checkers import (
 from quorumlog.chaos.checkers.calls import frozen
 from quorumlog.chaos.checkers.checker import Checker, Facts, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
+from quorumlog.chaos.checkers.fault_phase import fault_phase_of
 from quorumlog.chaos.checkers.linearizable import linearizable
 from quorumlog.chaos.checkers.models import MODELS, Register, TopicName
 from quorumlog.chaos.checkers.transactions import SERIALIZABLE, TXN
@@ -141,7 +142,8 @@ def check_history(table: pa.Table, model: str | Checker = DEFAULT_MODEL) -> Verd
     def judged(checker: Checker) -> Verdict:
         return checker.conclude([checker.check(checker.explode(table), facts)], bands, facts)
 
-    return joined([judged(checker) for checker in judges_of(model, facts)])
+    verdict = joined([judged(checker) for checker in judges_of(model, facts)])
+    return verdict.with_fault_phase(fault_phase_of(table))
 
 
 def _is_narrower(checker: Checker, other: Checker) -> bool:

@@ -12,6 +12,12 @@ from typing import Any, Final, Literal
 
 WITNESSES_MAX: Final = 32  # kept per anomaly: Jepsen's figure
 
+SILENT_PERCENT_MAX: Final = 50
+"""With more silence among the faults, the verdict is unknown."""
+SHORT_S: Final = 12.0
+"""A shorter phase of faults is not judged: a single pause or full disk may take most of it."""
+_PERCENT: Final = 100
+
 Valid = bool | Literal["unknown"]
 
 
@@ -76,10 +82,81 @@ class Partial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPhase:
+    """The silence of the faults of a run, in seconds.
+
+    seconds: the whole phase. silent_s: in gaps without an acknowledgement that are longer than
+    `gap_s`; longest_s: the longest time without one. majority_s: while a majority of the voters and
+    of the brokers was not killed, paused or cut off. judged_s: without faults that take most nodes
+    by definition; untested_s: the silent part of it. gaps_s: the silent gaps, from and until.
+    """
+
+    seconds: float
+    silent_s: float
+    longest_s: float
+    majority_s: float
+    judged_s: float
+    untested_s: float
+    gap_s: float
+    gaps_s: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def silent_percent(self) -> int:
+        """The silent share of the phase."""
+        return self._percent(self.silent_s)
+
+    @property
+    def majority_percent(self) -> int:
+        """The share of the phase in which a majority was untouched."""
+        return self._percent(self.majority_s)
+
+    @property
+    def meant_percent(self) -> int:
+        """The share of the phase in which a single fault took most nodes by definition."""
+        return self._percent(self.seconds - self.judged_s)
+
+    def _percent(self, part_s: float) -> int:
+        return round(_PERCENT * part_s / self.seconds) if self.seconds else 0
+
+    @property
+    def text(self) -> str:
+        """The figures in one line, for a person."""
+        meant = f"; {self.meant_percent} % passed in faults that take most nodes by definition"
+        return (
+            f"faults of {self.seconds:.1f} s: no acknowledgement in {self.silent_percent} % of it "
+            f"(gaps of more than {self.gap_s:g} s, the longest {self.longest_s:.1f} s); "
+            f"a majority of the nodes was untouched for {self.majority_percent} %"
+            f"{meant if self.meant_percent else ''}"
+        )
+
+    @property
+    def doubt(self) -> str:
+        """Why the phase proves too little, or ""."""
+        share = _PERCENT * self.untested_s / self.judged_s if self.judged_s else 0.0
+        if self.judged_s < SHORT_S or share <= SILENT_PERCENT_MAX:
+            return ""
+        return (
+            f"the cluster acknowledged nothing for {share:.0f} % of the faults, without those that "
+            f"hit most nodes by definition, and at most {SILENT_PERCENT_MAX} % may be silent"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object `fault_phase` of a verdict and of meta.json."""
+        return {
+            "seconds": round(self.seconds, 1),
+            "silent_percent": self.silent_percent,
+            "longest_silence_s": round(self.longest_s, 1),
+            "untouched_majority_percent": self.majority_percent,
+            "taken_by_definition_percent": self.meant_percent,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The result. `valid` is True only if every check was conclusive.
 
     model, text: the checker's name, and its statement about a valid history.
+    fault_phase: how much of the faults was tested; None: the history has no such phase.
     meanings: by the name of an anomaly, its meaning in one sentence.
     library_doubts: operations whose result the brokers' responses contradict.
     """
@@ -95,6 +172,14 @@ class Verdict:
     library_doubts: Sequence[str] = ()
     engine: str = "local"
     seconds: float = 0.0
+    fault_phase: FaultPhase | None = None
+
+    def with_fault_phase(self, phase: FaultPhase | None) -> "Verdict":
+        """Return the verdict with this phase, and unknown if most of it was silent."""
+        if phase is None:
+            return self
+        verdict = replace(self, fault_phase=phase)
+        return verdict.doubted(phase.doubt) if phase.doubt else verdict
 
     def doubted(self, reason: str) -> "Verdict":
         """Return the verdict with one more reason to be unknown; an invalid one stays invalid."""
@@ -121,6 +206,7 @@ class Verdict:
             "figures": self.figures,
             "model": self.model,
             "library_may_be_at_fault": [*self.library_doubts],
+            "fault_phase": None if self.fault_phase is None else self.fault_phase.as_json(),
         }
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from quorumlog.chaos.checkers.checker import Checker, Doubt, Facts, Ranges, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
+from quorumlog.chaos.checkers.fault_phase import fault_phase
 from quorumlog.chaos.checkers.registry import check_history, judges_of
 from quorumlog.chaos.checkers.verdict import Partial, Verdict, joined
 from quorumlog.chaos.checking.parts.plan import Plan, plan_of
@@ -87,7 +88,9 @@ def check_in_parts(
     chunks = (pa.concat_tables(read_groups(groups.file, chunk)) for chunk in groups.chunks)
     with tempfile.TemporaryDirectory(prefix="quorumlog-parts-") as directory:
         partials = _check(chunks, checker, facts, survey, _Room(Path(directory), plan))
-    return checker.conclude(partials, fault_bands(survey.nemesis), facts)
+    bands = fault_bands(survey.nemesis)
+    phase = fault_phase(survey.nemesis, bands, survey.acks)
+    return checker.conclude(partials, bands, facts).with_fault_phase(phase)
 
 
 def _check(

@@ -42,8 +42,11 @@ _REBALANCES: Final = {"assign": "assigned", "revoke": "revoked", "lost": "lost"}
 _OF_THE_CLASSIC_PROTOCOL: Final = ("session.timeout.ms", "heartbeat.interval.ms")
 
 _Result = TypeVar("_Result")
+# By default librdkafka waits for a response for 60 s (in transactions for their timeout less 0.1 s)
+# before it looks for another coordinator: a paused node would silence its clients for that long.
+_IMPATIENT: Final[dict[str, Any]] = {**QUIET, "socket.timeout.ms": 2_000}
 _READING: Final[dict[str, Any]] = {
-    **QUIET,
+    **_IMPATIENT,
     "check.crcs": True,
     "enable.auto.commit": False,
     "fetch.wait.max.ms": 100,
@@ -64,7 +67,7 @@ class _Producer:
         self._loop = asyncio.get_running_loop()
         self._producer = confluent_kafka.Producer(
             {
-                **QUIET,
+                **_IMPATIENT,
                 "bootstrap.servers": bootstrap,
                 "client.id": client_id,
                 "acks": "all",

@@ -59,6 +59,7 @@ class WipeMajority(StepFault):
 
     needs: ClassVar[frozenset[str]] = frozenset({"kill", "start", "lose_records"})
     breaks: ClassVar[str] = "kill"
+    hits_others: ClassVar[bool] = True
     destroys: ClassVar[bool] = True
     is_control: ClassVar[bool] = True
 

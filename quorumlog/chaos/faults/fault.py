@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Final, Protocol, TypeVar, dataclass_transform
 
-from quorumlog.chaos.faults.links import CLIENTS, Effect, Link, LinkRule, between
+from quorumlog.chaos.faults.links import CLIENTS, Cut, Effect, Link, LinkRule, Refuse, between
 
 ROLES: Final = ("partition-leader", "metadata-leader", "isr-follower", "any")
 """The roles of one node that a drawn schedule takes in turn."""
@@ -52,6 +52,14 @@ MAY_BE_DONE: Final = frozenset({"remove_voter"})
 """Operations that may have been performed although they failed: they are undone all the same."""
 MAY_END: Final = frozenset({"free_disk", "mend_disk"})
 """Operations that mend a disk. A process that has met a broken disk may end by itself."""
+
+TAKING: Final = frozenset(
+    {"kill", "stop", "pause", "lose_power", "fail_fsync", "fail_disk", "fill_disk", "remove_voter"}
+)
+"""Operations after which a node serves nobody, may end, or does not vote.
+
+Of three voters two are left without a removed one: neither may be away then.
+"""
 
 
 class Rng(Protocol):
@@ -169,6 +177,7 @@ class StepFault(Fault):
     `UNDONE_BY` has the operation that ends it. By default, a fault needs these two.
     destroys: copies of data are gone for good, so that two such faults never overlap.
     is_control: more is destroyed than a cluster is to survive, to see that a run finds the loss.
+    hits_others: it takes other nodes than its target as well.
     """
 
     __slots__ = ()
@@ -178,6 +187,12 @@ class StepFault(Fault):
     drawn_duration_ms: ClassVar[tuple[int, int]] = (1_000, 4_000)
     destroys: ClassVar[bool] = False
     is_control: ClassVar[bool] = False
+    hits_others: ClassVar[bool] = False
+
+    @classmethod
+    def takes_nodes(cls) -> bool:
+        """Return whether its nodes serve nobody, or not each other, while it lasts."""
+        return bool(cls.needs & TAKING or cls.imposes & {Cut, Refuse})
 
     def inject(self, scene: Scene) -> Sequence[AnyStep]:
         """Return the steps that break the victims of the scene."""

@@ -59,6 +59,7 @@ class PauseKill(StepFault):
 
     needs: ClassVar[frozenset[str]] = frozenset({"kill", "start", "pause", "resume"})
     breaks: ClassVar[str] = "kill"
+    hits_others: ClassVar[bool] = True
     alone_us: int = ranged(0, 60 * MILLION, default=700_000)
 
     def inject(self, scene: Scene) -> tuple[Step, ...]:
@@ -68,6 +69,34 @@ class PauseKill(StepFault):
             Step(operation="pause", node_ids=others, wait_us=self.alone_us),
             Step(operation="kill", node_ids=scene.victims),
             Step(operation="resume", node_ids=others),
+        )
+
+
+@named(
+    "lag_kill",
+    "SIGSTOP another node until it lags, SIGKILL a partition leader, SIGCONT the other",
+    targets=("partition-leader",),
+)
+class LagKill(StepFault):
+    """The node that is left for the leader's partitions has paused, and left their ISR.
+
+    The leader acknowledges without it, and dies: a cluster that elects the lagging node loses these
+    records. behind_us: the pause; longer than replica.lag.time.max.ms.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"kill", "start", "pause", "resume"})
+    breaks: ClassVar[str] = "kill"
+    hits_others: ClassVar[bool] = True
+    behind_us: int = ranged(0, 60 * MILLION, default=1_500_000)
+
+    def inject(self, scene: Scene) -> tuple[Step, ...]:
+        """Pause a random other node, wait, kill the victims, and let the other continue."""
+        others = [node_id for node_id in scene.running if node_id not in scene.victims]
+        scene.rng.shuffle(others)
+        return (
+            Step(operation="pause", node_ids=tuple(others[:1]), wait_us=self.behind_us),
+            Step(operation="kill", node_ids=scene.victims),
+            Step(operation="resume", node_ids=tuple(others[:1])),
         )
 
 

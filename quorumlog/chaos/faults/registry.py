@@ -23,6 +23,7 @@ _ON_NODES: Final[tuple[type[Fault], ...]] = (
     processes.KillAll,
     processes.CrashLoop,
     processes.PauseKill,
+    processes.LagKill,
     processes.Pause,
     processes.PauseAll,
     processes.Restart,
@@ -55,6 +56,7 @@ _ON_LINKS: Final[tuple[type[Fault], ...]] = (
     requests.DropRequests,
     requests.DelayRequests,
     requests.ReplyLost,
+    requests.AckKill,
 )
 _SIMULATED: Final[tuple[type[Fault], ...]] = (
     traffic.Loss,

@@ -1,11 +1,36 @@
-"""Faults of requests of one kind: they are lost or late, or their answers are lost."""
+"""Faults of requests of one kind: they are lost or late, or their answers are lost.
 
-from collections.abc import Iterable
+`ack_kill` is two steps at one node, which independent draws seldom bring together.
+"""
+
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
 from quorumlog.chaos.faults.apis import Api, find_api
-from quorumlog.chaos.faults.fault import LINK_ROLES, MILLION, Fault, LinkFault, Scene, named, ranged
-from quorumlog.chaos.faults.links import CLIENTS, DelayRequest, DropReply, DropRequest, Effect, Link
+from quorumlog.chaos.faults.fault import (
+    ALL,
+    LINK_ROLES,
+    MILLION,
+    AnyStep,
+    Fault,
+    Impose,
+    Lift,
+    LinkFault,
+    Scene,
+    Step,
+    StepFault,
+    named,
+    ranged,
+)
+from quorumlog.chaos.faults.links import (
+    CLIENTS,
+    DelayRequest,
+    DropReply,
+    DropRequest,
+    Effect,
+    Link,
+    LinkRule,
+)
 from quorumlog.chaos.faults.traffic import DELAY_US_MAX
 
 Sender = Literal["target", "nodes", "clients"]
@@ -98,3 +123,34 @@ class ReplyLost(RequestFault):
     def effect(self) -> Effect:
         """See LinkFault."""
         return DropReply(find_api(self.api).name, self.share_ppm)
+
+
+@named(
+    "ack_kill",
+    "no answer of a partition leader to its producers arrives, a moment later SIGKILL",
+    targets=("partition-leader", ALL),
+)
+class AckKill(StepFault):
+    """Batches are replicated, their answers are lost, and their leader is gone.
+
+    The producers send these batches again, to the next leader or, with the target `all`, to nodes
+    that have all started again: there they must be recognized (KIP-98).
+    unanswered_us: from the first lost answer to the SIGKILL.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"kill", "start"})
+    imposes: ClassVar[frozenset[type[Effect]]] = frozenset({DropReply})
+    breaks: ClassVar[str] = "kill"
+    drawn_duration_ms: ClassVar[tuple[int, int]] = (600, 1_500)  # producers try for 5 s
+    unanswered_us: int = ranged(0, 60 * MILLION, default=500_000)
+
+    def inject(self, scene: Scene) -> Sequence[AnyStep]:
+        """Lose the answers, kill the victims, and let answers pass again."""
+        api = find_api("Produce")
+        links = request_links(scene, api, "clients")
+        rule = LinkRule(scene.rule_id(), links, DropReply(api.name, MILLION))
+        return (
+            Impose(rule=rule, wait_us=self.unanswered_us),
+            Step(operation="kill", node_ids=scene.victims),
+            Lift(rule_id=rule.id),
+        )

@@ -1,4 +1,4 @@
-"""Replicas with one broken rule each: commits, the ISR, truncation, flushes, followers' reads."""
+"""Replicas with one broken rule each: commits, the ISR, truncation, flushes, reads, producers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -12,12 +12,15 @@ from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr import FollowerProgress
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
 from quorumlog.broker.partitions.core.leadership import Leadership
+from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.reads import Reads
 from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.log_flusher import LogFlusher
 from quorumlog.chaos.mutants.mutant import Mutants
+from quorumlog.storage.core.aborted_transactions import AbortedTransaction
+from quorumlog.storage.core.producer_snapshot import SnapshotEntry
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -29,6 +32,8 @@ from quorumlog.wire.codec.identifiers import (
     TopicId,
     TopicPartition,
 )
+from quorumlog.wire.codec.records import BatchHeader
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 # ruff: noqa: ARG002 - a mutant has the signature of the replaced method
 
@@ -37,6 +42,11 @@ FLUSHES: Final = Mutants("replication")
 """They count unflushed records."""
 FOLLOWER_READS: Final = Mutants("replication")
 """Whole nodes alone can run them: the worlds have no consumers of followers."""
+
+
+PRODUCERS: Final = Mutants("replication")
+"""Whole nodes alone can run them: the worlds have no idempotent producers and no bursts."""
+_WAITING_MAX: Final = 3  # batches above the high watermark, with the one just appended
 
 
 # --- replicas ---
@@ -253,3 +263,42 @@ class _FollowersCommitWhatTheyHold(Followership):
 class _FollowersNeverLearnOfCommits(Followership):
     def leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
         return super().leader_answered(replace(event, high_watermark=Offset(0)))
+
+
+# --- idempotent producers (KIP-98) and acknowledgements under load ---
+
+
+@PRODUCERS.breaks("a follower does not record the producers of the batches that it copies (KIP-98)")
+class _FollowersForgetProducers(ProducerStates):
+    def record(
+        self,
+        batch: BatchHeader,
+        base_offset: int,
+        wall_ms: int,
+        marker: TransactionMarker | None = None,
+    ) -> AbortedTransaction | None:
+        # A client's batch has no offset yet when its leader records it.
+        is_copied = 0 < batch.base_offset == base_offset
+        if is_copied and batch.base_sequence >= 0 and not batch.is_transactional:
+            return None
+        return super().record(batch, base_offset, wall_ms, marker)
+
+
+@PRODUCERS.breaks("a replica forgets the last producer of its log at a start (KIP-98)")
+class _ForgetsOneProducer(ProducerStates):
+    def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
+        super().rebuild(batches, known)
+        if self._producers:
+            self._producers.popitem()
+
+
+@PRODUCERS.breaks("a leader acknowledges before it replicates while several batches wait")
+class _AcksEarlyUnderLoad(HighWatermarkRule):
+    def maybe_advance(self, role: Leader, now_ms: int) -> Sequence[Effect]:
+        ordered = super().maybe_advance(role, now_ms)
+        end, committed = self._state.log_end_offset, self._state.high_watermark
+        ends: list[int] = self.__dict__.setdefault("ends", [])
+        ends[:] = [*(one for one in ends if committed < one < end), end]
+        if len(ends) <= _WAITING_MAX:
+            return ordered
+        return [*ordered, effects.CompleteBelow(high_watermark=end)]

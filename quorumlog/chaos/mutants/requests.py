@@ -41,7 +41,7 @@ class _TakesGaps(ProducerStates):
 
 
 @REQUESTS.breaks("acks=all is answered before the followers have the batch, while others wait")
-class _AcksEarlyUnderLoad(ChangedResponses):
+class _AnswersEarlyUnderLoad(ChangedResponses):
     """While more than two batches wait for followers, the next one is answered as with acks=1."""
 
     api_key = ProduceRequest.API_KEY

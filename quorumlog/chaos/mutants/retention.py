@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any, Final, cast
+from zlib import crc32
 
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.chaos.mutants.parts import HandsOn, Parts, of_every_log
@@ -213,6 +214,13 @@ class _FindsDeletedRecords(Log):
 class _DropsTheNewest(CleaningRules):
     def is_kept(self, record: RawRecord, offset: int, newest: NewestOffsets, *horizon: Any) -> bool:
         return super().is_kept(record, offset - 1, newest, *horizon)
+
+
+@RETENTION.breaks("compaction drops every record of one key in six")
+class _DropsTheNewestOfSomeKeys(CleaningRules):
+    def is_kept(self, record: RawRecord, *known: Any) -> bool:
+        is_dropped = record.key is not None and crc32(record.key) % 6 == 0
+        return not is_dropped and super().is_kept(record, *known)
 
 
 @RETENTION.breaks("compaction drops tombstones at once: a reader keeps a deleted key")

@@ -21,6 +21,7 @@ _GROUPS: Final[Mapping[str, Option]] = {
     "rate": 14.0, "producers": 2, "consumers": 3, "static": 1, "polls_per_life": 12.0,
 }  # fmt: skip
 OPTIONS_OF: Final[Mapping[str, Mapping[str, Option]]] = {
+    "idempotent_send": {"rate": 40.0},  # bursts: several batches wait at a broker
     "group_consume": _GROUPS,
     "consumer_group_consume": {**_GROUPS, "consumers": 2, "static": 0, "classic": 0.3},
     "wire_rules": {

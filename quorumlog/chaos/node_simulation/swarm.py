@@ -5,7 +5,7 @@ generator of its own, for its choice and its parameters: a kind that is removed 
 other kinds as they are.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from random import Random
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ _KINDS: Final = (
     "partition_one", "partition_halves", "partition_ring", "partition_one_way", "isolate_role",
     "disk_full", "disk_error", "slow_fsync", "clock_step",
     "delay", "slow_link", "reset", "refuse", "drop_request", "delay_request", "reply_lost",
+    "ack_kill", "lag_kill",
     "admin_churn", "reassign", "grow", "throttle", "delete_records", "alter_log_dirs",
     "change_voters", "replace_voter",
     "damage", "damage_closed", "old_directory", "fsync_loss", "power_loss_several",
@@ -34,7 +35,11 @@ KINDS: Final[Mapping[str, type[StepFault]]] = {name: STEP_FAULTS[name] for name 
 
 # Only log.flush.acks survives the first; the second needs several log directories. The others
 # destroy copies without limit, so that other rules judge a run with one of them.
-_BY_NAME_ONLY: Final = frozenset({"power_loss_all", "alter_log_dirs", *JUDGED})
+_BY_NAME_ONLY: Final = frozenset(
+    {"power_loss_all", "alter_log_dirs", "ack_kill", "lag_kill", *JUDGED}
+)
+_DRAWN_FOR: Final = {"idempotent_send": frozenset({"ack_kill"})}
+"""By workload, faults that it alone can judge: they are drawn for it, and else only by name."""
 
 LOSSES: Final = "losses"
 """Stands for a choice by the seed: faults that destroy copies, and some other faults."""
@@ -76,7 +81,7 @@ def draw_swarm(
     Raises ValueError for an unknown kind.
     """
     if faults is None:
-        chosen = _chosen(seed)
+        chosen = _chosen(seed, _DRAWN_FOR.get(workload, frozenset()))
     else:
         chosen = [
             registered(KINDS, name.replace("-", "_"), "fault").name
@@ -100,10 +105,10 @@ def draw_swarm(
     )
 
 
-def _chosen(seed: int) -> list[str]:
+def _chosen(seed: int, also: Set[str]) -> list[str]:
     """Return the chosen kinds: each by its own draw, and at least one kind."""
     share = seeded("share of kinds", seed).choice(_SHARES_OF_KINDS)
-    drawn = KINDS.keys() - _BY_NAME_ONLY
+    drawn = KINDS.keys() - _BY_NAME_ONLY | also
     draws = {name: seeded(f"is {name} in", seed).random() for name in KINDS if name in drawn}
     chosen = [name for name, draw in draws.items() if draw < share]
     return chosen or [min(draws, key=lambda name: draws[name])]
@@ -200,6 +205,8 @@ _PARAMETERS: Final[Mapping[str, Callable[[Random], dict[str, Any]]]] = {
     "crash_loop": lambda rng: {
         "times": rng.randrange(2, 5), "alive_us": rng.randrange(1, 2 * MILLION),
     },
+    "ack_kill": lambda rng: {"unanswered_us": rng.randrange(50_000, 1_500_000)},
+    "lag_kill": lambda rng: {"behind_us": rng.randrange(100_000, 6 * MILLION)},
     "pause_kill": lambda rng: {"alone_us": rng.randrange(10_000, 1_500_000)},
     "rolling_restart": lambda rng: {"between_us": rng.randrange(0, MILLION)},
     "disk_full": lambda rng: {"left_bytes": max(0, rng.randrange(-20_000, 20_000))},

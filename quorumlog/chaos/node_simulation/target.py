@@ -398,6 +398,17 @@ class SimulatedMachines:
         partitions = () if found is None else found.partitions
         return holders_of(role, ((one.leader_id, one.isr) for one in partitions))
 
+    async def behind(self, topic: str) -> Sequence[int]:
+        """Return the nodes with a replica outside its ISR, by the newest metadata."""
+        del topic
+        image = self.newest_image()
+        partitions = (
+            one
+            for known in ({} if image is None else image.topics).values()
+            for one in known.partitions
+        )
+        return sorted(set().union(*({*one.replicas} - {*one.isr} for one in partitions)))
+
     def newest_image(self) -> ClusterImage | None:
         """Return the newest committed image of a running node, or None."""
         nodes = [machine.node for machine in self.machines.values() if machine.node is not None]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Final
 
-from quorumlog.chaos.checkers.fault_bands import NODE_ENDED, Band
+from quorumlog.chaos.checkers.fault_bands import FINDINGS, Band
 from quorumlog.chaos.faults.rows import read_details
 from quorumlog.chaos.report.chart import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Chart
 from quorumlog.chaos.report.series import RunSeries
@@ -73,8 +73,11 @@ def bars_of(bands: Sequence[Band], duration_s: float) -> list[Bar]:
     return sorted(bars.values(), key=lambda bar: bar.start_s)
 
 
-def fault_plot(series: RunSeries) -> str:
-    """Draw one bar per fault, below each other where they overlap."""
+def fault_plot(series: RunSeries, silent: Sequence[tuple[float, float]] = ()) -> str:
+    """Draw one bar per fault, below each other where they overlap.
+
+    silent: the times in seconds, from and until, without an acknowledgement: marked behind them.
+    """
     duration_s = series.duration_s
     bars = bars_of(series.bands, duration_s)
     if not bars:
@@ -83,11 +86,23 @@ def fault_plot(series: RunSeries) -> str:
     lanes = _lanes(shown, Chart(duration_s=duration_s, y_min=0, y_max=1, y_ticks=False))
     height = TOP + BOTTOM + _BAR_PX * (max(lanes) + 1)
     chart = Chart(duration_s=duration_s, y_min=0, y_max=1, height=height, y_ticks=False)
-    parts = [_bar(chart, bar, lane) for bar, lane in zip(shown, lanes, strict=True)]
+    parts = [_silence(chart, gap, height) for gap in silent]
+    parts += [_bar(chart, bar, lane) for bar, lane in zip(shown, lanes, strict=True)]
     left_out = len(bars) - len(shown)
     note = f"<p>{left_out} more faults are in the table.</p>" if left_out else ""
     svg = chart.svg("Faults over time").removesuffix("</svg>")
-    return f"{svg}{''.join(parts)}</svg>{note}{_table(bars)}"
+    grey = '<p class="legend"><span><i class="silent"></i>no acknowledgement</span></p>'
+    return f"{grey if silent else ''}{svg}{''.join(parts)}</svg>{note}{_table(bars)}"
+
+
+def _silence(chart: Chart, gap: tuple[float, float], height: int) -> str:
+    """Return the mark of a time without an acknowledgement."""
+    left, right = chart.x(gap[0]), chart.x(gap[1])
+    return (
+        f"<g><title>no acknowledgement from {gap[0]:.2f} s to {gap[1]:.2f} s</title>"
+        f'<rect class="silent" x="{left}" y="{TOP}" width="{max(right - left, 2.0):.1f}" '
+        f'height="{height - TOP - BOTTOM}"/></g>'
+    )
 
 
 def _lanes(bars: Sequence[Bar], chart: Chart) -> list[int]:
@@ -116,7 +131,7 @@ def _label_place(chart: Chart, bar: Bar) -> tuple[float, float]:
 def _bar(chart: Chart, bar: Bar, lane: int) -> str:
     left, right = chart.x(bar.start_s), chart.x(bar.end_s)
     top = TOP + lane * _BAR_PX
-    style = "ended" if bar.fault == NODE_ENDED else "hit"
+    style = "ended" if bar.fault in FINDINGS else "hit"
     anchor, _ = _label_place(chart, bar)
     return (
         f"<g><title>{escape(bar.tooltip)}</title>"

@@ -61,9 +61,12 @@ _META: Final[Mapping[str, str]] = {  # of meta.json, in words; other names are s
     "topic_settings": "settings of the topic",
     "seconds": "time of the run, in seconds",
     "faults_not_met": "faults not carried out, for lack of time",
+    "acknowledged_in_faults": "acknowledgements among the faults",
+    "replicas": "partitions whose stopped replicas were compared",
+    "required_in_faults": "acknowledgements required among the faults",
 }
 # Shown elsewhere on the page, or the same as another.
-_META_LEFT_OUT: Final = frozenset({"started_wall_ns", "load", "faults_carried_out"})
+_META_LEFT_OUT: Final = frozenset({"started_wall_ns", "load", "faults_carried_out", "fault_phase"})
 
 
 def render(
@@ -84,7 +87,7 @@ def render(
             _section(f"Offsets of {key} over time", offsets_plot(series, key, witnesses))
             for key, witnesses in _bad_keys(verdict, series.keys_with_offsets()).items()
         ),
-        _section("Faults", fault_plot(series)),
+        _section("Faults", fault_plot(series, _silent_gaps(verdict))),
         _section("Leaders and in-sync replicas", leaders) if leaders else "",
         _section("Latency of sends", latency_plot(series)),
         _section("Rates", rate_plot(series)),
@@ -115,13 +118,19 @@ def _banner(verdict: Verdict, load: OfferedLoad | None, name: str) -> str:
     told += [f"Unknown: {reason}" for reason in verdict.unknown_because]
     told += [f"The library may be at fault: {doubt}" for doubt in verdict.library_doubts[:1]]
     reasons = "".join(f"<li>{escape(text)}</li>" for text in told)
+    phase = verdict.fault_phase
     return (
         f'<header class="{style}"><p class="run">{escape(name)}</p><h1>{word}</h1><p>{words}</p>'
         f"{f'<ul>{reasons}</ul>' if reasons else ''}"
         f"{f'<p>{escape(_sentence(load.text()))}</p>' if load is not None else ''}"
+        f"{f'<p>{escape(_sentence(phase.text))}</p>' if phase is not None else ''}"
         f'<p class="run">{verdict.operations:,} operations, checked in {verdict.seconds:.1f} s '
         f"({escape(verdict.engine)})</p></header>"
     )
+
+
+def _silent_gaps(verdict: Verdict) -> Sequence[tuple[float, float]]:
+    return () if verdict.fault_phase is None else verdict.fault_phase.gaps_s
 
 
 def _sentence(text: str) -> str:
@@ -150,6 +159,10 @@ def _figures(verdict: Verdict, series: RunSeries, meta: Mapping[str, Any]) -> st
     shown = [(f"{figures.get(name, 0):,}", words) for name, words in names.items()]
     shown.append(_faults(meta.get("faults_carried_out"), verdict.figures.get(_STEPS, 0)))
     shown.append((f"{series.duration_s:.1f} s", "duration"))
+    if (phase := verdict.fault_phase) is not None:
+        shown.append((f"{phase.silent_percent} %", "of the faults without an acknowledgement"))
+        shown.append((f"{phase.longest_s:.1f} s", "longest time without one among the faults"))
+        shown.append((f"{phase.majority_percent} %", "of the faults with an untouched majority"))
     if "worst_lag_ns" in figures:
         shown.append((f"{figures['worst_lag_ns'] / 1e6:,.0f} ms", "worst reader's lag"))
     tiles = "".join(f"<div><b>{value}</b><span>{words}</span></div>" for value, words in shown)

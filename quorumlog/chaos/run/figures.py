@@ -90,6 +90,11 @@ class OfferedLoad:
         )
 
 
+def silent_after_ms(rate: float) -> int:
+    """Return the time without an acknowledgement that counts as silence: 1 s, or ten operations."""
+    return max(1_000, round(10_000 / rate))
+
+
 class LoadMeter:
     """Measures a load from counts of acknowledged operations, observed at intervals.
 

@@ -1,6 +1,7 @@
 """One chaos run: cluster, workload, nemesis, final reads, and the history saved before any check.
 
-Phases: start, warm up, faults, heal, final reads; then the history is on disk and the run is over:
+Phases: start, warm up, faults, heal, final reads; then the nodes of a cluster of the run stop, and
+their replicas are compared. Then the history is on disk and the run is over:
 the check (`chaos.verify`) is another step, which can be repeated. Workloads, faults, drivers and
 back ends are found by name: this module composes them and depends on none.
 """
@@ -22,12 +23,16 @@ from quorumlog.chaos.back_ends.run_resources import check_equipment, equipment_f
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers.driver import Driver
 from quorumlog.chaos.drivers.registry import check_capable, load_driver
+from quorumlog.chaos.faults.fault import MILLION
 from quorumlog.chaos.faults.registry import fault_and_role
+from quorumlog.chaos.faults.rows import PHASE, PHASE_OVER, PhaseTerms, phase_details
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
-from quorumlog.chaos.nemesis import Nemesis
+from quorumlog.chaos.nemesis import Extension, Nemesis
 from quorumlog.chaos.network.error_responses import RESPONSES_FILE
+from quorumlog.chaos.pace import at_once
 from quorumlog.chaos.run import cluster_states
-from quorumlog.chaos.run.figures import LoadMeter, figures
+from quorumlog.chaos.run.extension import EXTENDS_TO, AcksInFaults
+from quorumlog.chaos.run.figures import LoadMeter, figures, silent_after_ms
 from quorumlog.chaos.run.interruption import Interruption
 from quorumlog.chaos.run.run_directory import CLUSTER_DIRECTORY, SCHEDULE_FILE, make_room
 from quorumlog.chaos.run.run_settings import (
@@ -37,7 +42,8 @@ from quorumlog.chaos.run.run_settings import (
     meta_at_start,
     topic_settings,
 )
-from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.run.stopped_replicas import stop_and_compare
+from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup, Topic
 from quorumlog.cluster import LocalCluster
@@ -68,12 +74,14 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
     check_capable(settings.driver, find_workload(settings.workload))
     if settings.bootstrap is not None:  # there, an earlier run may have left its topic
         settings = replace(settings, topic=f"{settings.topic}-{secrets.token_hex(4)}")
-    schedule = _schedule(settings)
+    _check_reach(settings)
     outside = None
+    if settings.bootstrap is not None and settings.control is not None:
+        outside = open_back_end(settings.control, settings.bootstrap)
+    schedule, more = _schedule(settings, _voters_or_brokers(settings, outside))
     if settings.bootstrap is None:
         _check_own_cluster(settings, schedule)
-    elif settings.control is not None:
-        outside = open_back_end(settings.control, settings.bootstrap)
+    elif outside is not None:
         check_schedule(schedule, outside)
     make_room(settings.out)
     settings.out.mkdir(parents=True, exist_ok=True)
@@ -90,11 +98,16 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
             bootstrap=bootstrap,
             back_end=back_end,
             schedule=schedule,
+            more=more,
             history=history,
             progress=progress,
         )
         try:
             summary = asyncio.run(phases.run(interruption))
+            if isinstance(back_end, LocalProcesses):
+                progress("replicas", 0.0, summary.figures)
+                replicas = stop_and_compare(back_end.cluster, history)
+                summary = replace(summary, replicas=replicas)
             write_meta(settings.out, meta_at_end(history.meta, summary))
             return summary
         except asyncio.CancelledError:
@@ -115,8 +128,8 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def _schedule(settings: RunSettings) -> Schedule:
-    """Return the schedule to carry out, with its workload."""
+def _check_reach(settings: RunSettings) -> None:
+    """Raise ValueError for faults that the lab cannot bring to a cluster."""
     is_broken = bool(settings.faults or settings.schedule)
     if settings.bootstrap is not None and settings.control is None and is_broken:
         raise ValueError(
@@ -127,22 +140,38 @@ def _schedule(settings: RunSettings) -> Schedule:
         raise ValueError(f"--network {settings.network}: a cluster of --bootstrap has its own")
     if settings.bootstrap is None and settings.control is not None:
         raise ValueError("--control is for a cluster that runs already: give its --bootstrap")
+
+
+def _voters_or_brokers(settings: RunSettings, outside: BackEnd | None) -> int:
+    """Return the number of voters or brokers, whichever is smaller: a minority of it may fail."""
+    if settings.bootstrap is None:
+        return min(len(settings.shape.broker_ids), len(settings.shape.voter_ids))
+    return 1 if outside is None else len(outside.node_ids)
+
+
+def _schedule(settings: RunSettings, nodes: int) -> tuple[Schedule, Sequence[Action]]:
+    """Return the schedule to carry out, with its workload, and actions that may extend it."""
     if settings.schedule is not None:
-        return replace(settings.schedule, workload=settings.workload, options=settings.all_options)
-    schedule = draw_schedule(
-        settings.seed,
-        faults=settings.faults,
-        duration_ms=round(settings.duration_s * 1000),
-        overlap=settings.overlap,
-        workload=settings.workload,
-        options=settings.all_options,
+        given = replace(settings.schedule, workload=settings.workload, options=settings.all_options)
+        return given, ()
+    short, long = (
+        draw_schedule(
+            settings.seed,
+            faults=settings.faults,
+            duration_ms=round(times * settings.duration_s * 1000),
+            overlap=settings.overlap,
+            nodes=nodes,
+            workload=settings.workload,
+            options=settings.all_options,
+        )
+        for times in (1, EXTENDS_TO)
     )
-    if settings.faults and not schedule.actions:
+    if settings.faults and not short.actions:
         raise ValueError(
             f"{settings.duration_s:g} s has no room for a fault: use a longer --duration, "
             "or --fault none"
         )
-    return schedule
+    return short, long.actions[len(short.actions) :]
 
 
 def _check_own_cluster(settings: RunSettings, schedule: Schedule) -> None:
@@ -193,6 +222,7 @@ class _Phases:
     bootstrap: str
     back_end: BackEnd | None
     schedule: Schedule
+    more: Sequence[Action]  # that may extend the schedule
     history: HistoryWriter
     progress: Progress
 
@@ -224,18 +254,21 @@ class _Phases:
         for topic in workload.topics(setup):
             await self._create(topic)
         settings_in_force = await topic_settings(self.bootstrap, settings.topic)
-        nemesis = self._nemesis()
+        in_faults = AcksInFaults(settings.required_in_faults)
+        nemesis = self._nemesis(in_faults)
         clients = workload.clients(setup)
         async with self._watched([topic.name for topic in workload.topics(setup)]):
             meter = LoadMeter(setup.options.rate, time.monotonic())
-            is_whole = await self._break_under_load(clients, nemesis, meter)
-            meter.observe(time.monotonic(), self._acknowledged())
+            observe = partial(self._observe, meter, nemesis, in_faults)
+            is_whole = await self._break_under_load(clients, nemesis, observe)
+            observe()
             self.progress("final reads", 0.0, self._figures())
             complete = await clients.final_reads(
                 FINAL_READS_TIMEOUT_S if is_whole else BROKEN_READS_TIMEOUT_S
             )
         if nemesis is not None:
             await nemesis.note_ended()  # nodes that ended after the healing
+            self._keep_extended(nemesis)
         self.progress("final reads", 1.0, self._figures())
         done, messages = [] if nemesis is None else nemesis.done, self.history.messages
         return RunSummary(
@@ -246,6 +279,7 @@ class _Phases:
             reads_complete=complete,
             seconds=time.monotonic() - started_s,
             load=meter.load(),
+            in_faults=(in_faults.count, in_faults.required) if self._is_extensible else None,
             topic_settings=settings_in_force,
         )
 
@@ -275,24 +309,50 @@ class _Phases:
         except ConnectionError as error:
             raise RunError(f"topic {topic.name} cannot be created: {error}") from error
 
-    def _nemesis(self) -> Nemesis | None:
+    @property
+    def _is_extensible(self) -> bool:
+        return self.schedule.paced and bool(self.schedule.actions)
+
+    def _keep_extended(self, nemesis: Nemesis) -> None:
+        """Write the schedule that was carried out, if it has become longer."""
+        if not nemesis.extended:
+            return
+        actions = (*self.schedule.actions, *nemesis.extended)
+        longer = replace(
+            self.schedule, actions=actions, duration_us=max(one.end_us for one in actions)
+        )
+        (self.settings.out / SCHEDULE_FILE).write_text(longer.to_json(), encoding="utf-8")
+
+    def _nemesis(self, in_faults: AcksInFaults) -> Nemesis | None:
         if self.back_end is None:
             return None
 
         def record(f: str, node: str, details: str) -> None:
             self.history.append(NEMESIS, "info", f, node=node, details=details)
 
-        return Nemesis(self.back_end, self.schedule, topic=self.settings.topic, record=record)
+        extension = Extension(
+            actions=self.more,
+            goes_on=lambda: in_faults.are_too_few,
+            at_once=at_once(_voters_or_brokers(self.settings, self.back_end)),
+            latest_us=round(EXTENDS_TO * self.settings.duration_s * MILLION),
+        )
+        return Nemesis(
+            self.back_end,
+            self.schedule,
+            topic=self.settings.topic,
+            record=record,
+            extension=extension,
+        )
 
     async def _break_under_load(
-        self, clients: Clients, nemesis: Nemesis | None, meter: LoadMeter
+        self, clients: Clients, nemesis: Nemesis | None, observe: Callable[[], None]
     ) -> bool:
         """Run the clients during the faults; return whether the cluster is whole."""
         working = asyncio.Event()
         working.set()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(clients.work(working))
-            measuring = tasks.create_task(self._measure(meter))
+            measuring = tasks.create_task(self._measure(observe))
             try:
                 await self._lasting("warm up", WARM_UP_S)
                 is_whole = await self._faults(nemesis)
@@ -302,11 +362,17 @@ class _Phases:
                 measuring.cancel()
         return is_whole
 
-    async def _measure(self, meter: LoadMeter) -> None:
+    async def _measure(self, observe: Callable[[], None]) -> None:
         """Observe the load at intervals, until cancelled."""
         while True:
             await asyncio.sleep(_TICK_S)
-            meter.observe(time.monotonic(), self._acknowledged())
+            observe()
+
+    def _observe(self, meter: LoadMeter, nemesis: Nemesis | None, in_faults: AcksInFaults) -> None:
+        acknowledged = self._acknowledged()
+        meter.observe(time.monotonic(), acknowledged)
+        is_breaking = nemesis is not None and nemesis.is_breaking
+        in_faults.observe(acknowledged, is_breaking=is_breaking)
 
     def _acknowledged(self) -> int:
         """Return how many of the offered operations have succeeded."""
@@ -325,12 +391,32 @@ class _Phases:
 
     async def _faults(self, nemesis: Nemesis | None) -> bool:
         """Perform the schedule; return whether the cluster is whole again."""
+        self._mark_phase(PHASE)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._lasting("faults", self.settings.duration_s))
             if nemesis is not None:
                 tasks.create_task(nemesis.run())
+        self._mark_phase(PHASE_OVER)
         self.progress("heal", 0.0, self._figures())
         return nemesis is None or await nemesis.heal()
+
+    def _mark_phase(self, row: str) -> None:
+        """Write the row at the begin or the end of the faults, if there are any."""
+        settings, back_end = self.settings, self.back_end
+        if back_end is None or not self.schedule.actions:
+            return
+        voters = brokers = tuple(back_end.node_ids)
+        if settings.bootstrap is None:
+            voters, brokers = settings.shape.voter_ids, settings.shape.broker_ids
+        terms = PhaseTerms(
+            acks=tuple(sorted(find_workload(settings.workload).offers)),
+            voters=voters,
+            brokers=brokers,
+            gap_ms=silent_after_ms(settings.rate),
+        )
+        nodes = ",".join(map(str, back_end.node_ids))
+        details = phase_details(terms) if row == PHASE else ""
+        self.history.append(NEMESIS, "info", row, node=nodes, details=details)
 
     def _figures(self) -> str:
         return figures(self.history.messages)

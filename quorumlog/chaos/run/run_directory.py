@@ -1,15 +1,19 @@
-"""The directory of a run: its file names, and the removal of an earlier run."""
+"""The directory of a run: its file names, its verdict, and the removal of an earlier run."""
 
+import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from quorumlog.chaos.history.files import JSON_LINES, PARQUET
-from quorumlog.chaos.history.meta import META
+from quorumlog.chaos.history.meta import META, read_meta, write_meta
 from quorumlog.chaos.network.error_responses import RESPONSES_FILE
 from quorumlog.chaos.run.cluster_states import STATES_FILE
 from quorumlog.cluster import ClusterError, LocalCluster
+
+if TYPE_CHECKING:
+    from quorumlog.chaos.checkers import Verdict
 
 SCHEDULE_FILE: Final = "schedule.json"
 REPORT_FILE: Final = "report.html"
@@ -41,3 +45,15 @@ def make_room(out: Path) -> None:
                 f"quorumlog down --dir {out / CLUSTER_DIRECTORY}, then try again"
             )
     shutil.rmtree(out)
+
+
+def keep_verdict(directory: Path, verdict: "Verdict") -> None:
+    """Write the verdict beside its history, and the silence of the faults into `meta.json`.
+
+    Raises HistoryError for a file `meta.json` that cannot be read, and OSError.
+    """
+    document = verdict.as_json()
+    (directory / VERDICT_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    meta = read_meta(directory)
+    if meta and verdict.fault_phase is not None:
+        write_meta(directory, {**meta, "fault_phase": document["fault_phase"]})

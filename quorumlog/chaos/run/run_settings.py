@@ -15,7 +15,9 @@ from quorumlog import __version__
 from quorumlog.chaos.back_ends.local_processes import RUN_FAULTS
 from quorumlog.chaos.faults.registry import fault_and_role
 from quorumlog.chaos.network.links import NetworkKind
+from quorumlog.chaos.run.extension import required_by_default
 from quorumlog.chaos.run.figures import OfferedLoad
+from quorumlog.chaos.run.stopped_replicas import ComparedReplicas
 from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import options_of
@@ -36,6 +38,7 @@ class RunSettings:
     faults: tuple[str, ...] = ("kill",)
     duration_s: float = 60.0
     overlap: bool = True  # of the drawn faults: one may begin while others last
+    acks_in_faults: int | None = None  # at least, or the faults go on; None: by rate and duration
     seed: int = 0
     shape: ClusterShape = field(default_factory=ClusterShape)  # of the cluster that the run starts
     network: NetworkKind = "proxy"  # how links are broken
@@ -55,6 +58,8 @@ class RunSettings:
         find_workload(self.workload).read_options(self.options)
         if not 0 < self.duration_s < inf:
             raise ValueError(f"--duration {self.duration_s:g} s: it must be above 0")
+        if self.acks_in_faults is not None and self.acks_in_faults < 0:
+            raise ValueError(f"--acks-in-faults {self.acks_in_faults}: it must be 0 or more")
         for name in self.faults:
             fault_and_role(name, RUN_FAULTS)
         if self.record_responses and (self.bootstrap is not None or self.network != "proxy"):
@@ -66,6 +71,19 @@ class RunSettings:
     def all_options(self) -> dict[str, Option]:
         """The given options of the workload, and defaults for the others."""
         return options_of(find_workload(self.workload).read_options(self.options))
+
+    @property
+    def required_in_faults(self) -> int:
+        """The number of acknowledgements that must lie among drawn faults."""
+        if self.acks_in_faults is not None:
+            return self.acks_in_faults
+        return required_by_default(self.rate, self.duration_s)
+
+    @property
+    def rate(self) -> float:
+        """The operations that the workload offers in a second."""
+        rate: float = find_workload(self.workload).read_options(self.options).rate
+        return rate
 
     @property
     def model(self) -> str:
@@ -84,7 +102,16 @@ class RunSummary:
     reads_complete: bool
     seconds: float
     load: OfferedLoad
+    in_faults: tuple[int, int] | None  # acknowledgements among drawn faults, and as required
     topic_settings: Mapping[str, str]  # in force, as the cluster reports them
+    replicas: ComparedReplicas | None = None  # None: of a cluster that outlives the run
+
+    def in_faults_as_json(self) -> dict[str, int]:
+        """Return `in_faults` for meta.json and --json; {} if no faults were drawn."""
+        if self.in_faults is None:
+            return {}
+        acknowledged, required = self.in_faults
+        return {"acknowledged_in_faults": acknowledged, "required_in_faults": required}
 
 
 _PLANNED: Final = (  # the settings that a reader needs, as they were given
@@ -146,6 +173,8 @@ def meta_at_end(started: Mapping[str, Any], summary: RunSummary) -> dict[str, An
         "topic_settings": dict(summary.topic_settings),
         "seconds": round(summary.seconds, 1),
         "load": summary.load.as_json(),
+        **summary.in_faults_as_json(),
+        "replicas": None if summary.replicas is None else summary.replicas._asdict(),
         "faults_carried_out": summary.faults,
         "faults_not_met": list(summary.not_met),
     }

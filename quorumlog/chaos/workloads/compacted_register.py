@@ -7,6 +7,9 @@ below it. The mark's offset is the moment of the read, so even a replaced leader
 records. A read whose mark was not acknowledged, or that did not finish, is `fail`: it proves
 nothing. So is a read that compaction has overtaken.
 
+Busy registers are written again within a moment, which hides that their newest record was removed.
+So some registers are cold: each is written once, and read at the end.
+
 The topic has cleanup.policy=compact. A history holds `write` and `read` (`f`), the micro-operation
 names the register; a register that was never written is null. The checker is `register`.
 """
@@ -39,6 +42,7 @@ _READ_S: Final = 10.0
 _MARK: Final = b"mark"
 _COMPACTED: Final = {"cleanup.policy": "compact"}
 _NOTHING: Final = "null"
+_COLD_SHARE: Final = 0.05  # of the writes, while there are cold registers left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,7 @@ class CompactedRegisterOptions(LaneOptions):
     consumers: int = option(4, "clients that read")
     final_readers: int = option(2, "clients that read every register at the end")
     registers: int = option(6, "keys, spread over the partitions")
+    cold: int = option(20, "more keys, each written once and read at the end", above=-1)
     reads: float = option(30.0, "reads a second of all clients that read")
 
 
@@ -74,6 +79,7 @@ class CompactedRegister:
         self._setup: Final = setup
         self._history: Final = setup.history
         self._next_value = 0
+        self._cold_written = 0
         self._new_process: Final = count().__next__
 
     async def work(self, working: asyncio.Event) -> None:
@@ -93,9 +99,24 @@ class CompactedRegister:
         async def act(client: _Client, process: int) -> bool:
             await asyncio.sleep(rng.expovariate(1 / gap_s))
             register = rng.randrange(options.registers)
-            return await (self._write if writes else self._read)(client, process, register)
+            if not writes:
+                return await self._read(client, process, register)
+            return await self._write(client, process, self._maybe_cold(rng) or register)
 
         await use_clients(working.is_set, lambda: self._open(reads=not writes), act)
+
+    def _maybe_cold(self, rng: random.Random) -> int | None:
+        """Return a cold register that was never written, for some writes."""
+        options = self._setup.options
+        if self._cold_written == options.cold or rng.random() >= _COLD_SHARE:
+            return None
+        self._cold_written += 1
+        return options.registers + self._cold_written - 1
+
+    def _name(self, register: int) -> str:
+        """Return the key of a register: the cold ones come after the others."""
+        busy = self._setup.options.registers
+        return f"r{register}" if register < busy else f"c{register - busy}"
 
     async def _open(self, *, reads: bool) -> tuple[int, _Client | None]:
         setup, process = self._setup, self._new_process()
@@ -117,7 +138,7 @@ class CompactedRegister:
 
     async def _write(self, client: _Client, process: int, register: int) -> bool:
         """Write a new value; return whether the outcome is certain."""
-        name, partition = f"r{register}", register % self._setup.partitions
+        name, partition = self._name(register), register % self._setup.partitions
         meant = [record_of(self._setup, self._next_value, key=name.encode()).message(name)]
         self._next_value += 1
         self._history.append(process, "invoke", "write", meant)
@@ -132,7 +153,7 @@ class CompactedRegister:
 
     async def _read(self, client: _Client, process: int, register: int) -> bool:
         """Read a register; return whether the client can be used again."""
-        name, partition = f"r{register}", register % self._setup.partitions
+        name, partition = self._name(register), register % self._setup.partitions
         meant = [Message(name, UNKNOWN_OFFSET, 0, text=_NOTHING)]
         self._history.append(process, "invoke", "read", meant)
         try:
@@ -187,7 +208,7 @@ class CompactedRegister:
         return all(await asyncio.gather(*(self._read_all(deadline_s) for _ in readers)))
 
     async def _read_all(self, deadline_s: float) -> bool:
-        left = [*range(self._setup.options.registers)]
+        left = [*range(self._setup.options.registers + self._cold_written)]
 
         async def read(client: _Client, process: int) -> bool:
             is_read = await self._read(client, process, left[0])

@@ -5,7 +5,9 @@ again after a lost response is in the log at most once, and in the order of the 
 producer leaves attempts unresolved: such a value may be in the log, but never twice. Its
 replacement is a new session with a new producer id, and sends none of the old values.
 
-A burst is one operation: all its values are in flight at once. Its `ok` has the offset of each
+A burst is one operation: all its values are in flight at once. Now and then one is a flood of many
+values: then several batches wait at a broker, which must still not acknowledge before it has
+replicated them. Its `ok` has the offset of each
 value; its `info` has offsets for the acknowledged values. The checker is `kafka_log`; a broken
 implementation shows `duplicate`, `lost-write` or `int-nonmonotonic-send`.
 """
@@ -22,6 +24,7 @@ from quorumlog.chaos.workloads.readers import key_of
 from quorumlog.chaos.workloads.sends import Outgoing, complete, record_of
 from quorumlog.chaos.workloads.workload import LaneOptions, Workload, opened, option
 
+_FLOOD_SHARE: Final = 0.1  # of the bursts
 _KILLED_WITHIN_S: Final = 0.03  # of the start of a burst: while responses are due
 
 
@@ -32,6 +35,7 @@ class IdempotentSendOptions(LaneOptions):
     producers: int = option(6, "clients that send")
     consumers: int = option(2, "clients that read every partition during the run", above=-1)
     burst: int = option(10, "records that a producer has in flight at once")
+    flood: int = option(50, "records in flight at once in one burst of ten")
     bursts_per_life: float = option(5.0, "bursts before a producer is killed, on average", above=1)
 
 
@@ -45,7 +49,8 @@ class IdempotentSend(Lanes[IdempotentSendOptions]):
     async def produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
         """Run producers one after the other."""
         setup, options = self._setup, self._setup.options
-        mean_gap_s = options.producers * options.burst / options.rate
+        mean_size = options.burst + _FLOOD_SHARE * (options.flood - options.burst)
+        mean_gap_s = options.producers * mean_size / options.rate
         process = lane
         while working.is_set():
             producer = await opened(setup.driver.producer(setup.bootstrap, f"p{process}"))
@@ -79,7 +84,9 @@ class IdempotentSend(Lanes[IdempotentSendOptions]):
     ) -> bool:
         """Send a burst, and wait for at most `timeout_s`; return whether its outcome is certain."""
         topic = self._setup.topic
-        first, count = self._next_value, self._setup.options.burst
+        options = self._setup.options
+        count = options.flood if rng.random() < _FLOOD_SHARE else options.burst
+        first = self._next_value
         self._next_value += count
         partitions = [rng.randrange(self._setup.partitions) for _ in range(count)]
         records = [record_of(self._setup, first + place) for place in range(count)]
@@ -128,4 +135,5 @@ WORKLOAD: Final = Workload(
     options=IdempotentSendOptions,
     clients=IdempotentSend,
     dense=True,
+    faults=("kill", "pause_kill", "ack_kill"),  # resends, and early acknowledgements
 )

@@ -89,6 +89,7 @@ class Workload(Generic[O_co]):
     dense: every offset of its topics holds a record: no transactions, no compaction, no retention.
     requires: the capabilities that its driver must have (drivers.driver.CAPABILITIES).
     offers: the operations (`f`) that its option `rate` counts: of sends, their messages.
+    faults: the faults of a run that names none.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Workload(Generic[O_co]):
     dense: bool = False
     requires: frozenset[str] = frozenset()
     offers: frozenset[str] = frozenset({"send"})
+    faults: tuple[str, ...] = ("kill",)
 
     def read_options(self, given: Mapping[str, Option]) -> O_co:
         """Return the options with these values, which may be text, and defaults for the rest.

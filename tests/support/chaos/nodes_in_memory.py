@@ -23,6 +23,7 @@ class NodesInMemory:
     def __init__(self) -> None:
         self.is_running = {1, 2, 3}
         self.paused = set[int]()
+        self.lagging = set[int]()  # the nodes that have not caught up
         self.start_takes_s = 0.0
         self.changed: Callable[[], object] = lambda: None  # called when a rule comes or goes
         self.performed: list[tuple[str, tuple[int, ...]]] = []
@@ -83,6 +84,10 @@ class NodesInMemory:
     async def holders(self, role: str, topic: str) -> Sequence[int]:
         del topic
         return self.roles.get(role, [])
+
+    async def behind(self, topic: str) -> Sequence[int]:
+        del topic
+        return sorted(self.lagging)
 
     def last_words(self, node_id: int) -> str:
         return f"node {node_id} ended"

@@ -7,6 +7,7 @@ import pyarrow as pa
 from quorumlog.chaos.checkers import Verdict
 from quorumlog.chaos.checkers.checker import Checker, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
+from quorumlog.chaos.checkers.fault_phase import fault_phase
 from quorumlog.chaos.checking.parts.survey import look, survey_of
 from quorumlog.chaos.checking.parts.table_cuts import cut_by_key, spread
 
@@ -23,4 +24,6 @@ def checked_in_runs(whole: pa.Table, checker: Checker, rng: random.Random) -> Ve
     keys = [part for _, part in cut_by_key(pa.concat_tables(taken_apart), parts, places)]
     nothing = checker.explode(whole.slice(0, 0))
     found = [checker.check(part.cast(checker.entries), facts) for part in (nothing, *keys)]
-    return checker.conclude(found, fault_bands(survey.nemesis), facts)
+    bands = fault_bands(survey.nemesis)
+    phase = fault_phase(survey.nemesis, bands, survey.acks)
+    return checker.conclude(found, bands, facts).with_fault_phase(phase)

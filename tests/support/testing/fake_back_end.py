@@ -52,6 +52,10 @@ class FakeBackEnd:
     def why_not(self, fault: str) -> str:
         return ""
 
+    async def behind(self, topic: str) -> Sequence[int]:
+        del topic
+        return []
+
     async def holders(self, role: str, topic: str) -> Sequence[int]:
         return self.roles.get((role, topic), ())
 

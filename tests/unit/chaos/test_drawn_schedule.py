@@ -2,6 +2,7 @@
 
 import errno
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -48,17 +49,61 @@ def test_faults_fit_the_phase_and_do_not_overlap(seed: int) -> None:
     assert end_us <= 30_000_000
 
 
+def together(actions: Sequence[Action], *names: str) -> int:
+    """Return how many faults of these names last at once, at most."""
+    those = [action for action in actions if action.fault.name in names]
+    return max(sum(one.t_us <= action.t_us < one.end_us for one in those) for action in those)
+
+
+@pytest.mark.parametrize(("nodes", "away"), [(1, 1), (3, 1), (4, 1), (5, 2), (7, 3)])
+def test_at_most_a_minority_of_the_nodes_is_hit_at_once(nodes: int, away: int) -> None:
+    faults = ["kill", "partition_one", "pause", "reply_lost", "delay", "slow_fsync"]
+    seen, mild = 0, 0
+    for seed in range(30):
+        actions = draw_schedule(
+            seed, faults=faults, duration_ms=60_000, overlap=True, nodes=nodes
+        ).actions
+        assert together(actions, "kill", "partition_one", "pause") <= away
+        assert together(actions, "reply_lost", "delay", "slow_fsync") <= 2
+        seen = max(seen, together(actions, "kill", "partition_one", "pause"))
+        mild = max(mild, together(actions, "kill", "delay", "reply_lost"))
+    assert (seen, mild >= 2) == (away, True)
+
+
+def test_a_fault_that_hits_most_nodes_lasts_alone() -> None:
+    faults = ["kill", "kill_all", "pause_kill", "pause:majority"]
+    for seed in range(30):
+        actions = draw_schedule(
+            seed, faults=faults, duration_ms=60_000, overlap=True, nodes=7
+        ).actions
+        for action in actions:
+            means_to = action.fault.name in {"kill_all", "pause_kill"}
+            if means_to or action.target == "majority":
+                others = [one for one in actions if one is not action]
+                assert not any(
+                    one.t_us < action.end_us and action.t_us < one.end_us for one in others
+                )
+
+
+def test_a_longer_schedule_begins_with_the_shorter_one() -> None:
+    faults = ["kill", "pause", "reply_lost"]
+    for seed in range(20):
+        short, long = (
+            draw_schedule(seed, faults=faults, duration_ms=ms, overlap=True).actions
+            for ms in (20_000, 60_000)
+        )
+        assert long[: len(short)] == short
+        assert len(long) > len(short)
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_faults_may_overlap_and_then_all_end(seed: int) -> None:
     schedule = draw_schedule(
-        seed, faults=["kill", "kill_all", "pause"], duration_ms=60_000, overlap=True
+        seed, faults=["kill", "kill_all", "pause"], duration_ms=60_000, overlap=True, nodes=7
     )
     actions = schedule.actions
     assert max(action.end_us for action in actions) <= 60_000_000
-    at_once = [
-        sum(other.t_us <= action.t_us < other.end_us for other in actions) for action in actions
-    ]
-    assert 2 <= max(at_once) <= 3
+    assert 1 <= together(actions, "kill", "kill_all", "pause") <= 3
     calm = [
         later.t_us
         for earlier, later in pairwise(actions)
@@ -142,6 +187,16 @@ def test_a_file_of_format_1_is_read() -> None:
     )
 
 
+def test_a_drawn_schedule_is_paced_and_a_file_says_so() -> None:
+    drawn = draw_schedule(3, faults=["kill"], duration_ms=20_000)
+    assert drawn.paced
+    assert Schedule.from_json(drawn.to_json()) == drawn
+    assert not Schedule.from_json(one_action()).paced
+    assert "paced" not in Schedule.from_json(one_action()).to_json()
+    with pytest.raises(ScheduleError, match="paced = 'yes': true or false is expected"):
+        Schedule.from_json(json.dumps({**json.loads(one_action()), "paced": "yes"}))
+
+
 def test_actions_out_of_order_are_refused() -> None:
     late, early = (Action(t_us=t_us, fault=Kill(), target="any") for t_us in (2, 1))
     with pytest.raises(ValueError, match="order of t_us"):
@@ -179,6 +234,18 @@ def test_they_are_drawn_by_name_only_and_then_losses_are_judged() -> None:
         schedule = draw_swarm(1, duration_ms=20_000, faults=[name, "kill"])
         assert names(schedule) == {name, "kill"}
         assert NodesSettings(schedule=schedule).losses_are_judged
+
+
+def test_lost_answers_with_a_kill_are_drawn_where_idempotence_is_judged() -> None:
+    plain, judging = (
+        [draw_swarm(seed, duration_ms=9_000, workload=workload) for seed in range(60)]
+        for workload in ("append_read", "idempotent_send")
+    )
+    assert not any("ack_kill" in names(one) for one in plain)
+    assert 4 < sum("ack_kill" in names(one) for one in judging) < 30
+    for one, other in zip(plain, judging, strict=True):  # the other kinds stay as they are
+        left = [action for action in other.actions if action.fault.name != "ack_kill"]
+        assert [*one.actions] == left or len({*names(one)}) == 1
 
 
 def test_a_choice_of_them_is_drawn_from_the_seed() -> None:

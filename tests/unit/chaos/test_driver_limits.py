@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import aiokafka
+import confluent_kafka
 import pytest
 
-from quorumlog.chaos.drivers import aiokafka_driver, registry
+from quorumlog.chaos.drivers import aiokafka_driver, client_driver, confluent_driver, registry
 from quorumlog.chaos.drivers.aiokafka_driver import AiokafkaDriver
 from quorumlog.chaos.drivers.driver import (
     CAPABILITIES,
@@ -290,3 +291,36 @@ async def test_a_client_that_hangs_is_closed(kind: str, monkeypatch: pytest.Monk
     await asyncio.wait([starting])
     assert starting.cancelled()
     assert client.is_closed
+
+
+@pytest.mark.parametrize("kind", ["producer", "transactions", "consumer"])
+async def test_no_client_of_librdkafka_waits_longer_for_a_paused_node_than_our_own(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, object] = {}
+
+    class Client:
+        def __init__(self, settings: dict[str, object]) -> None:
+            given.update(settings)
+
+        def poll(self, _: float) -> None:
+            pass
+
+        def purge(self) -> None:
+            pass
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(confluent_kafka, "Producer", Client)
+    monkeypatch.setattr(confluent_kafka, "Consumer", Client)
+    driver = load_driver("confluent")
+    match kind:
+        case "producer":
+            await (await driver.producer("h:1", "p")).close()
+        case "consumer":
+            await (await driver.consumer("h:1", "c")).close()
+        case _:
+            made = confluent_driver._Transactions("h:1", "p", "t")
+            await made.close()
+    assert given["socket.timeout.ms"] == client_driver._REQUEST_TIMEOUT_MS

@@ -257,8 +257,26 @@ async def test_every_fault_is_taken_back_and_its_rows_say_so(fault: str) -> None
     assert rows
     assert all(details.startswith(f"#1 {fault}") for _, _, details in rows)
     assert "node-ended" not in [f for f, _, _ in rows]
-    if kind.imposes:
+    if kind.imposes and not kind.breaks:
         assert [f for f, _, _ in rows] == [fault, f"stop-{fault}"]
+
+
+@pytest.mark.jumping_time
+async def test_a_leader_is_killed_while_no_answer_passes_and_that_counts_as_done() -> None:
+    nodes = NodesInMemory()
+    in_force: list[bool] = []
+    nodes.changed = lambda: in_force.append(1 in nodes.is_running)
+    rows: Rows = []
+    one = action(0, "ack_kill", "partition-leader", 2)
+    nemesis = nemesis_of(nodes, one, record=lambda *row: rows.append(row))
+    await nemesis.run()
+    assert [(f, node) for f, node, _ in rows] == [
+        ("ack_kill", "1"), ("kill", "1"), ("stop-ack_kill", "1"), ("start", "1"),
+    ]  # fmt: skip
+    assert in_force == [True, False]  # the answers are lost until the process is gone
+    assert nemesis.done == ["ack_kill"]
+    links = rows[0][2]
+    assert links == "#1 ack_kill: partition-leader; clients->1"
 
 
 @pytest.mark.jumping_time

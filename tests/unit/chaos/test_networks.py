@@ -37,7 +37,7 @@ from quorumlog.cluster.layout import NodeSpec
 from tests.support.chaos.fake_cluster import FakeCluster
 from tests.support.chaos.nemesis_runs import Rows, nemesis_of
 
-OF_REQUESTS = {"drop_request", "delay_request", "reply_lost"}
+OF_REQUESTS = {"drop_request", "delay_request", "reply_lost", "ack_kill"}
 
 
 def lacks(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:

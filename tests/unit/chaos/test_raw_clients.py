@@ -251,7 +251,7 @@ def test_the_facts_of_a_fetch_are_read_as_they_were_written() -> None:
     data = PartitionData(partition_index=0, high_watermark=9, records=batch)
     exchange = Exchange(1, 2, 3, 4, 5, 6, 7)
     told = fetched("t-0", exchange, 0, data=data, session=(8, 1), asked_epoch=6)
-    row = Row("t-0", told.f, "wire_fetch", "ok", 1, 0, 0, 0, 1, told.offset, 0, 0, 0, 1)
+    row = Row("t-0", told.f, "wire_fetch", "ok", 1, 0, 0, 0, 1, told.offset, 0, 0, 0, 1, 1)
     (fetch,) = read_facts([(row, told.text)]).fetches
     assert (fetch.exchange, fetch.high_watermark, fetch.asked_epoch) == (exchange, 9, 6)
     assert (fetch.session_id, fetch.session_epoch, fetch.was_asked) == (8, 1, True)

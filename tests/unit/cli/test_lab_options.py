@@ -17,8 +17,9 @@ from quorumlog.chaos.run.figures import OfferedLoad
 from quorumlog.chaos.run.run import Progress
 from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
 from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.workloads.registry import WORKLOADS
 from quorumlog.cli import chaos_commands, simulate_nodes
-from quorumlog.cli.chaos_commands import _duration_s, _workload
+from quorumlog.cli.chaos_commands import _duration_s, _fault_names, _workload
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE
 from tests.support.chaos.hand_made_histories import History
 from tests.support.cli.in_process import CommandLine
@@ -146,6 +147,7 @@ def test_a_run_that_acknowledged_less_than_is_required_is_unknown(  # noqa: PLR0
             reads_complete=True,
             seconds=1.0,
             load=load,
+            in_faults=(120, 60),
             topic_settings={},
         )
 
@@ -154,10 +156,12 @@ def test_a_run_that_acknowledged_less_than_is_required_is_unknown(  # noqa: PLR0
     out = tmp_path / "text"
     command("chaos", "run", "--out", out, *words, status=status)
     assert f"\n{load.text()}\n" in command.out
+    assert "\n120 acknowledgements lie among the faults; 60 are required\n" in command.out
     assert f"<h1>{word}</h1>" in (out / "report.html").read_text()
     command("verify", out)  # the history itself is valid
     out = tmp_path / "document"
     document = command.json("chaos", "run", "--out", out, *words, status=status)
+    assert (document["acknowledged_in_faults"], document["required_in_faults"]) == (120, 60)
     assert document["load"] == {"offered": 100, "acknowledged": 9, "silent_s": 2.0}
     assert document["valid"] == json.loads((out / "verdict.json").read_text())["valid"]
     assert bool(document["unknown_because"]) == (status == EXIT_UNKNOWN)
@@ -188,6 +192,15 @@ def test_the_workload_is_the_schedules_unless_another_is_named(
 ) -> None:
     found = _workload(name, given, rate, schedule)
     assert (found["workload"], found["options"]) == expected
+
+
+def test_the_faults_are_the_workloads_unless_others_are_named() -> None:
+    assert _fault_names(None, "append_read") == ("kill",)
+    assert _fault_names(None, "idempotent_send") == ("kill", "pause_kill", "ack_kill")
+    assert _fault_names("pause, kill:any", "idempotent_send") == ("pause", "kill:any")
+    assert _fault_names("none", "append_read") == ()
+    for name, workload in WORKLOADS.items():
+        assert RunSettings(out=Path(), workload=name, faults=workload.faults).faults
 
 
 def test_the_duration_is_the_schedules_unless_one_is_given() -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.checker import Checker
+from quorumlog.chaos.checkers.fault_phase import Acks, acks_of, joined
 from quorumlog.chaos.checking.parts.plan import Extent
 from quorumlog.chaos.history.model import NEMESIS
 from quorumlog.chaos.history.schema import OPERATIONS
@@ -21,11 +22,12 @@ class Look:
     """The result of one part: facts to check with those of other parts, and data that others need.
 
     context: see checker.Runs; None: the checker has none.
-    extents: of the large keys.
+    extents: of the large keys. acks: see checkers.fault_phase.
     """
 
     facts: PartFacts | None
     nemesis: pa.Table
+    acks: Acks
     context: pa.Table | None
     extents: Mapping[str, Extent]
 
@@ -35,6 +37,7 @@ class Survey:
     """The joined results of all parts."""
 
     nemesis: pa.Table
+    acks: Acks
     context: pa.Table
     extents: Mapping[str, Extent]
 
@@ -48,6 +51,7 @@ def look(part: pa.Table, checker: Checker) -> Look:
     return Look(
         facts=facts,
         nemesis=part.filter(pc.field("process") == NEMESIS),
+        acks=acks_of(part),
         context=checker.runs.context(part) if checker.runs else None,
         extents=dict(_extents(part)),
     )
@@ -83,6 +87,7 @@ def survey_of(looks: Iterable[Look], checker: Checker) -> Survey:
             extents[key] = extents[key].joined(extent) if key in extents else extent
     return Survey(
         nemesis=pa.concat_tables([none, *(one.nemesis for one in held)]),
+        acks=joined(one.acks for one in held),
         context=checker.runs.context(context) if checker.runs else none,
         extents=extents,
     )

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from quorumlog.chaos.checkers.checker import Checker, Facts, Ranges, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
+from quorumlog.chaos.checkers.fault_phase import fault_phase
 from quorumlog.chaos.checkers.registry import DEFAULT_MODEL, find_checker, judges_of
 from quorumlog.chaos.checkers.verdict import Partial, Verdict, joined
 from quorumlog.chaos.checking.parts.plan import Plan, plan_of
@@ -107,7 +108,9 @@ def check_input(
         parts_for=lambda micro: parts or min(_PARTS_MAX, max(least, micro // _MICRO_PER_PART)),
     )
     partials = _check(given, checker, facts, survey, plan)
-    return checker.conclude(partials, fault_bands(survey.nemesis), facts)
+    bands = fault_bands(survey.nemesis)
+    phase = fault_phase(survey.nemesis, bands, survey.acks)
+    return checker.conclude(partials, bands, facts).with_fault_phase(phase)
 
 
 def _survey(given: Input, checker: Checker) -> Survey:
