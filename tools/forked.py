@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import Pipe
@@ -19,6 +20,10 @@ import pytest
 
 Work = Callable[["Connection[Any, Any]"], None]
 BROKEN_PIPE: Final = (EOFError, BrokenPipeError, ConnectionResetError)
+
+
+class ProcessFailed(Exception):
+    """`work` has raised; with its traceback."""
 
 
 class Forked:
@@ -36,6 +41,13 @@ class Forked:
         if self._pid == 0:
             self._carry_out(work, theirs)
         theirs.close()
+
+    def receive(self) -> Any:
+        """Wait for the next object from `work`. Raises ProcessFailed, or an error of BROKEN_PIPE."""
+        received = self.connection.recv()
+        if isinstance(received, ProcessFailed):
+            raise received
+        return received
 
     def __enter__(self) -> "Forked":
         return self
@@ -60,6 +72,9 @@ class Forked:
                 os.dup2(nowhere, handle)
             work(connection)
             status = 0
+        except Exception:  # noqa: BLE001 - the outermost frame: another process raises it
+            with suppress(OSError):  # nobody receives it
+                connection.send(ProcessFailed(traceback.format_exc()))
         finally:
             connection.close()
             os._exit(status)

@@ -184,7 +184,7 @@ def _forked(work: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     with Forked(carry_out) as process:
         while True:
             try:
-                yield process.connection.recv()
+                yield process.receive()
             except BROKEN_PIPE:
                 return
 

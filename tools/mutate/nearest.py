@@ -81,7 +81,7 @@ def recorded(
             process = waiting.pop(connection)  # type: ignore[call-overload]
             with process:
                 try:
-                    _join(nearest, process.connection.recv())
+                    _join(nearest, process.receive())
                 except BROKEN_PIPE as error:
                     raise RuntimeError("a process ended while it recorded the tests") from error
     for older in file.parent.glob(f"{_KEPT}*"):

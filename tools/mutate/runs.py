@@ -53,14 +53,14 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """workers: processes. cpu_s: of all tests on one mutant. until_s: monotonic; none begins later."""
+    """workers: processes. cpu_s: of all tests on one mutant. until_s: no mutant begins later."""
 
     workers: int = 2
     cpu_s: float = 20.0
     until_s: float = float("inf")
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)  # pytest hashes its plugins
 class Runs(Executed):
     """A plugin of pytest: executes the collected tests on the mutants, instead of pytest.
 
@@ -139,7 +139,7 @@ class Runs(Executed):
             idle = []
             for connection in wait([*under_way]):
                 process, mutant = under_way.pop(connection)
-                self.note(mutant, process.connection.recv())
+                self.note(mutant, process.receive())
                 idle.append(process)
 
     # --- In the process of a worker ---
@@ -165,9 +165,9 @@ class Runs(Executed):
         first = [one for one in reversed(finders) if one in nearest]
         ordered = [*first, *(one for one in nearest if one not in finders)]
         with Forked(lambda link: self._executed(link, mutant, ordered)) as process:
-            return self._followed(process.connection, ordered)
+            return self._followed(process, ordered)
 
-    def _followed(self, connection: "Connection[Any, Any]", tests: Sequence[str]) -> Outcome:
+    def _followed(self, process: Forked, tests: Sequence[str]) -> Outcome:
         """Follow the tests on a mutant until one fails, ends its process, or takes too long."""
         tried: list[str] = []
         spent = 0.0
@@ -175,9 +175,9 @@ class Runs(Executed):
             under_way = tried[-1] if tried else tests[0]
             patience = _SPARE_WALL_S + _TIMES * self._sound.tests[under_way].wall_s
             error, cpu_s = "time", 0.0
-            if connection.poll(patience):
+            if process.connection.poll(patience):
                 try:
-                    name, error, cpu_s = connection.recv()
+                    name, error, cpu_s = process.receive()
                 except BROKEN_PIPE:
                     name, error = under_way, "exit"
                 if error == _BEGUN:
