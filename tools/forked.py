@@ -43,7 +43,7 @@ class Forked:
         theirs.close()
 
     def receive(self) -> Any:
-        """Wait for the next object from `work`. Raises ProcessFailed, or an error of BROKEN_PIPE."""
+        """Wait for an object from `work`. Raises ProcessFailed, or an error of BROKEN_PIPE."""
         received = self.connection.recv()
         if isinstance(received, ProcessFailed):
             raise received

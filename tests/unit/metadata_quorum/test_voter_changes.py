@@ -324,6 +324,15 @@ def test_the_fetches_of_another_directory_do_not_count() -> None:
     assert quorum.high_watermark == quorum.log_end_offset
 
 
+def test_a_node_with_another_disk_has_not_caught_up_because_its_old_disk_had() -> None:
+    quorum = leader(1)
+    fetch(quorum, 4)
+    fetch(quorum, 4, directory="empty", offset=1)
+    check_delayed(answer(change(quorum, add(4, "empty"))), "has not caught up")
+    fetch(quorum, 4, directory="empty")
+    assert code(change(quorum, add(4, "empty", ack_when_committed=False))) is ErrorCode.NONE
+
+
 def test_a_voter_is_replaced_by_removing_and_adding_it() -> None:
     quorum = leader(1, 2, 3)
     fetch(quorum, 3, directory="new")
