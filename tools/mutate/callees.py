@@ -37,11 +37,13 @@ class Callees:
         for node in found.body:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
-            is_static = any(_last_name(one) == "staticmethod" for one in node.decorator_list)
+            is_static = any(last_name_in_tree(one) == "staticmethod" for one in node.decorator_list)
             has_init |= node.name == "__init__"
             name = found.name if node.name == "__init__" else node.name
             self._signatures[name].append(_of_function(node, is_method=not is_static))
-        if not has_init and any(_last_name(one) == "dataclass" for one in found.decorator_list):
+        if not has_init and any(
+            last_name_in_tree(one) == "dataclass" for one in found.decorator_list
+        ):
             self._signatures[found.name].append(_of_fields(found))
 
     def may_drop(self, callee: str, argument: str) -> bool:
@@ -92,7 +94,10 @@ def _of_fields(found: ast.ClassDef) -> Signature:
     return Signature(positional, frozenset(optional), frozenset(names))
 
 
-def _last_name(node: ast.expr) -> str:
+def last_name_in_tree(node: ast.expr) -> str:
+    """Return the last name of an expression: `log` of `self._driver.log`, `end` of `x.end()`."""
     if isinstance(node, ast.Call):
-        node = node.func
+        return last_name_in_tree(node.func)
+    if isinstance(node, ast.Await | ast.Subscript):
+        return last_name_in_tree(node.value)
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")

@@ -4,13 +4,14 @@ They change calls, conditions and effects inside of functions. Left out is the c
 cannot show: assertions and invariants, logs, texts of errors, representations, annotations.
 """
 
+import ast
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import libcst as cst
 from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, PositionProvider
 
-from tools.mutate.callees import Callees
+from tools.mutate.callees import Callees, last_name_in_tree
 from tools.mutate.mutant import Mutant
 
 DROP_ARGUMENT: Final = "drop an argument"
@@ -50,7 +51,7 @@ Objects = Mapping[str, frozenset[str]]
 
 def mutants_of(path: str, source: str, callees: Callees, objects: Objects) -> list[Mutant]:
     """Return all mutants of a module, in the order of the text."""
-    wrapper = MetadataWrapper(cst.parse_module(source))
+    wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
     finder = _Finder(path, source, callees, objects)
     wrapper.visit(finder)
     found = {(one.start, one.end, one.replacement): one for one in finder.found}
@@ -64,18 +65,10 @@ def offsets_used(sources: Mapping[str, str]) -> dict[str, frozenset[str]]:
     """
     found: dict[str, set[str]] = {}
     for source in sources.values():
-        counter = _OffsetCounter(found)
-        cst.parse_module(source).visit(counter)
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Attribute) and _neighbours(node.attr):
+                found.setdefault(last_name_in_tree(node.value), set()).add(node.attr)
     return {name: frozenset(offsets) for name, offsets in found.items()}
-
-
-class _OffsetCounter(cst.CSTVisitor):
-    def __init__(self, found: dict[str, set[str]]) -> None:
-        self._found: Final = found
-
-    def visit_Attribute(self, node: cst.Attribute) -> None:  # noqa: N802 - libcst's name
-        if _neighbours(node.attr.value):
-            self._found.setdefault(last_name(node.value), set()).add(node.attr.value)
 
 
 def last_name(node: cst.CSTNode) -> str:
@@ -248,7 +241,9 @@ class _Finder(cst.CSTVisitor):
     def visit_Comparison(self, node: cst.Comparison) -> None:  # noqa: N802
         for target in node.comparisons:
             if (signs := _FLIPPED.get(type(target.operator))) is not None:
-                self._add(FLIP_COMPARISON, target.operator, _text(target.operator).replace(*signs))
+                self._add(
+                    FLIP_COMPARISON, target.operator, _text(target.operator).strip().replace(*signs)
+                )
 
     def visit_If(self, node: cst.If) -> None:  # noqa: N802
         if not _is_type_check(node.test):
