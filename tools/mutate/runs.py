@@ -174,12 +174,12 @@ class Runs(Executed):
         while True:
             under_way = tried[-1] if tried else tests[0]
             patience = _SPARE_WALL_S + _TIMES * self._sound.tests[under_way].wall_s
-            error, cpu_s = "time", 0.0
+            name, error, cpu_s = under_way, "time", 0.0
             if process.connection.poll(patience):
                 try:
                     name, error, cpu_s = process.receive()
                 except BROKEN_PIPE:
-                    name, error = under_way, "exit"
+                    error = "exit"
                 if error == _BEGUN:
                     tried.append(name)
                     continue
@@ -216,8 +216,8 @@ class Runs(Executed):
             sound = self._sound.tests[item.nodeid]
             signal.setitimer(signal.ITIMER_PROF, _SPARE_CPU_S + _TIMES * sound.cpu_s)
             begun = cpu_seconds()
-            error = self.execute(item, following)
-            connection.send((item.nodeid, error, cpu_seconds() - begun))
+            failure = self.execute(item, following)
+            connection.send((item.nodeid, failure, cpu_seconds() - begun))
 
 
 def _limit_memory() -> None:

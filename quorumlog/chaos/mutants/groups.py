@@ -151,6 +151,7 @@ class _AcknowledgesMarkersEarly(TransactionalOffsets):
         self._outbox.reply(request_id, ErrorCode.NONE)
         self._outbox.write_marker(
             request.marker,
+            transaction_version=request.transaction_version,
             apply=lambda _next_offset: self._end(request.marker),
             done=lambda _now_ms, _error_code: None,
         )

@@ -41,8 +41,8 @@ class VoteRequest:
     last_offset_epoch: Epoch
     last_offset: Offset
     pre_vote: bool
-    replica_directory_id: str | None = None
-    voter_directory_id: str | None = None
+    replica_directory_id: str | None
+    voter_directory_id: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,8 @@ class VoteResponse:
     leader_id: BrokerId
     leader_epoch: Epoch
     vote_granted: bool
-    leader_address: str = ""
-    write_ms: int = 0
+    leader_address: str
+    write_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ class CoordinatorLog(Protocol):
         /,
         *,
         done: ProduceDone,
-        transaction_version: int = 0,
+        transaction_version: int,
     ) -> None:
         """Append a marker as the leader; call `done` when it is committed or refused."""
 

@@ -143,10 +143,7 @@ class GroupService:
         return self._shards.ask(self.partition_of(request.group_id), request)
 
     def end_transaction(
-        self,
-        topic_partition: TopicPartition,
-        marker: TransactionMarker,
-        transaction_version: int = 0,
+        self, topic_partition: TopicPartition, marker: TransactionMarker, transaction_version: int
     ) -> asyncio.Future[ErrorCode]:
         """Write the marker of a transaction in a partition of `__consumer_offsets`.
 
