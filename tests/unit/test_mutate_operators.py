@@ -162,6 +162,7 @@ def test_a_generator_that_yields_nothing_stays_a_generator() -> None:
         "require(x < 1, 'less')",
         "_logger.warning('%s', x < 1)",
         "raise Wrong(f'{x < 1}')",
+        "level = logging.INFO if x else logging.WARNING",
         "y: List[x < 1] = 0",
     ],
 )

@@ -252,7 +252,7 @@ class _Finder(cst.CSTVisitor):
                 self._add(SKIP_CONDITION, node.test, "True")
 
     def visit_IfExp(self, node: cst.IfExp) -> None:  # noqa: N802
-        if not _is_type_check(node.test):
+        if not _is_type_check(node.test) and not _is_level(node.body):
             self._add(SKIP_CONDITION, node.test, "True")
             self._add(SKIP_CONDITION, node.test, "False")
 
@@ -308,6 +308,11 @@ def _is_left_out_call(node: cst.CSTNode) -> bool:
     if isinstance(node.func, cst.Attribute) and name in _LEVELS:
         return last_name(node.func.value).lstrip("_") in {"logger", "logging"}
     return name in _LEFT_OUT_CALLS
+
+
+def _is_level(node: cst.BaseExpression) -> bool:
+    """Whether it is the level of a log: `logging.WARNING`."""
+    return isinstance(node, cst.Attribute) and last_name(node.value) == "logging"
 
 
 def _is_type_check(test: cst.BaseExpression) -> bool:

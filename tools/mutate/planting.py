@@ -4,8 +4,10 @@ import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FunctionType
-from typing import Any
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final
+
+_DEPTH: Final = 3  # of decorators around a function
 
 
 class NotPlanted(Exception):
@@ -21,9 +23,9 @@ def plant(path: str, function: str, mutated: str) -> None:
     module = sys.modules.get(module_of(path))
     if module is None:
         raise NotPlanted(f"{path} is not imported")
-    originals = [*_functions(module, function.split("."))]
+    originals = {id(one): one for one in _functions(module, function.split("."))}
     planted = 0
-    for original in originals:
+    for original in originals.values():
         replacement = _compiled(mutated, original.__code__)
         if replacement is not None:
             original.__code__ = replacement
@@ -38,24 +40,33 @@ def module_of(path: str) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _functions(owner: Any, names: list[str]) -> Iterator[FunctionType]:
+def _functions(module: ModuleType, names: list[str]) -> Iterator[FunctionType]:
     """Yield the functions of a qualified name: a property has up to three."""
-    found = vars(owner).get(names[0])
-    if found is None:
-        return
-    if len(names) > 1:
-        yield from _functions(found, names[1:])
-        return
-    parts = [found.fget, found.fset, found.fdel] if isinstance(found, property) else [found]
-    for part in filter(None, parts):
-        function = part
-        for inner in ("__func__", "func", "__wrapped__"):  # class methods, cached properties, wraps
-            while not isinstance(function, FunctionType) or inner == "__wrapped__":
-                if not hasattr(function, inner):
-                    break
-                function = getattr(function, inner)
-        if isinstance(function, FunctionType):
-            yield function
+    owner: Any = module
+    for name in names[:-1]:
+        owner = vars(owner).get(name)
+        if owner is None:
+            return
+    yield from _within(vars(owner).get(names[-1]), names[-1], _DEPTH)
+
+
+def _within(found: Any, name: str, depth: int) -> Iterator[FunctionType]:
+    """Yield the functions of a name in what decorators have made of them."""
+    if isinstance(found, FunctionType):
+        if found.__code__.co_name == name:
+            yield found
+        cells = [cell.cell_contents for cell in found.__closure__ or ()]
+        inner = [*vars(found).values(), *cells]  # `__wrapped__`, or a decorator's variable
+    elif isinstance(found, property):
+        inner = [found.fget, found.fset, found.fdel]
+    else:
+        slots = [one for base in type(found).__mro__ for one in getattr(base, "__slots__", ())]
+        names = ("__func__", "func", *slots, *getattr(found, "__dict__", ()))
+        inner = [getattr(found, one, None) for one in names]
+    if depth:
+        for one in inner:
+            if callable(one) or isinstance(one, property | classmethod | staticmethod):
+                yield from _within(one, name, depth - 1)
 
 
 def _compiled(mutated: str, original: CodeType) -> CodeType | None:
