@@ -106,6 +106,7 @@ class GroupService:
         self.partition_of: Final = self._shards.partition_of
         self.coordinator: Final = self._shards.coordinator
         self.coordinators: Final = self._shards.coordinators
+        self.check_progress: Final = self._shards.check_progress
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load the groups of the partition; keep loaded groups if only the epoch rose."""
