@@ -222,7 +222,8 @@ async def test_a_topic_is_described_with_the_setting_of_its_creation(tmp_path: P
     async with asking(tmp_path) as (_, connection):
         cluster = await connection.send(DescribeClusterRequest())
         assert [node.broker_id for node in cluster.brokers] == [BROKER]
-        assert cluster.cluster_id == "test"
+        metadata = await connection.send(MetadataRequest(topics=[]))
+        assert cluster.cluster_id == metadata.cluster_id == "test"
         request = topic_creation("t", configs={"retention.ms": "5"})
         [created] = (await connection.send(request)).topics
         settings = {made.name: (made.value, made.config_source) for made in created.configs or []}

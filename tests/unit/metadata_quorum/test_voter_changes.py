@@ -242,6 +242,7 @@ def added(**changes: str) -> AddVoterRequest:
         (add(5), ErrorCode.REQUEST_TIMED_OUT),  # it does not fetch
         (add(4, "another"), ErrorCode.REQUEST_TIMED_OUT),  # it fetches with its own directory
         (added(address=""), ErrorCode.INVALID_REQUEST),
+        (AddVoterRequest(voter=replace(FOUR, voter_id=BrokerId(-1))), ErrorCode.INVALID_REQUEST),
         (added(directory_id="x"), ErrorCode.INVALID_REQUEST),
         (added(directory_id="A" * 22), ErrorCode.INVALID_REQUEST),
         (added(address="host:99999"), ErrorCode.INVALID_REQUEST),

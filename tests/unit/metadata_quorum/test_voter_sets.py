@@ -93,6 +93,13 @@ def test_the_last_set_is_in_force_and_each_offset_has_its_own() -> None:
         sets.append([(Offset(9), voter_set(1))])
 
 
+def test_a_set_is_committed_below_the_high_watermark() -> None:
+    sets = history()
+    counts = {2: 0, 3: 1, 5: 1, 6: 2, 9: 2, 10: 3}
+    assert {end: len(sets.committed(Offset(end))) for end in counts} == counts
+    assert sets.committed(Offset(6)) == [voter_set(1), voter_set(1, 2)]
+
+
 def test_a_truncation_brings_back_the_set_before() -> None:
     sets = history()
     sets.truncate(Offset(9))
