@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Generic, TypeVar
 
 from quorumlog.broker.partitions.core.partition import PartitionRules
+from quorumlog.broker.partitions.core.replication_throttle import OF_MOVES
 from quorumlog.broker.partitions.io.directory_moves import DirectoryMoves
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
@@ -122,7 +123,7 @@ class ReplicaDirectories:
             replicas,
             disk,
             rules=rules.directory_moves(),
-            throttle=rules.throttle.of_moves(broker_id, settings, lambda: replicas.image),
+            throttle=rules.throttle(OF_MOVES, broker_id, settings, lambda: replicas.image),
             note_assignment=lambda at: self._assignments.note([at]),
         )
 

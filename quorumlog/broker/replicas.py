@@ -20,6 +20,12 @@ from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.partitions.core.data_path import NO_REPLICA, LeadershipListener, OffsetAnswer
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
+from quorumlog.broker.partitions.core.replication_throttle import (
+    OF_FOLLOWERS,
+    OF_LEADERS,
+    ReplicationThrottle,
+    Side,
+)
 from quorumlog.broker.partitions.io.appends import TimedAppends
 from quorumlog.broker.partitions.io.checkpoints import Checkpoints
 from quorumlog.broker.partitions.io.descriptions import Descriptions
@@ -194,19 +200,22 @@ class Replicas:
             broker_epoch=lambda: self.broker_epoch,
         )
 
+    def _throttle(self, rules: PartitionRules, side: Side) -> ReplicationThrottle:
+        return rules.throttle(side, self.broker_id, self.settings, lambda: self.image)
+
     def _new_fetches(self, rules: PartitionRules) -> Fetches:
         return Fetches(
             self.drivers,
             self._replicas.error_for_missing,
             self.settings,
             self._disk,
-            throttle=rules.throttle.of_leader(self.broker_id, self.settings, lambda: self.image),
+            throttle=self._throttle(rules, OF_LEADERS),
         )
 
     def _new_fetchers(
         self, wall_ms: Callable[[], int], peer_addresses: Mapping[int, str], rules: PartitionRules
     ) -> ReplicaFetchers:
-        throttle = rules.throttle.of_follower(self.broker_id, self.settings, lambda: self.image)
+        throttle = self._throttle(rules, OF_FOLLOWERS)
         new_fetcher = partial(
             ReplicaFetcher,
             broker_id=self.broker_id,

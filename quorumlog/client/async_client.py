@@ -2,7 +2,6 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from quorumlog.client.io.closing import Close, close_all
@@ -42,11 +41,6 @@ class AsyncClient(ABC, Generic[OpenedT]):
     async def stop(self) -> None:
         """Finish the work in progress, then close."""
 
-    async def _stop_after(self, error: type[BaseException] | None) -> None:
-        """Stop at the end of an `async with` block; `error`: the exception's type, or None."""
-        del error
-        await self.stop()
-
     @abstractmethod
     def _closings(self, opened: OpenedT) -> list[Close]:
         """Return the functions that close the client's parts, in order."""
@@ -70,13 +64,8 @@ class AsyncClient(ABC, Generic[OpenedT]):
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._stop_after(exc_type)
+    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        await self.stop()
 
     def __del__(self) -> None:
         if self._opened is not None:

@@ -104,8 +104,8 @@ class Consumer(AsyncClient[_Opened]):
         self._positions.mark_consumed()
         await self._revoke_and_close()
 
-    async def _stop_after(self, error: type[BaseException] | None) -> None:
-        if error is None:
+    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        if exc_type is None:
             await self.stop()
         else:  # the last poll's records may not be processed: do not commit them
             await self._revoke_and_close()

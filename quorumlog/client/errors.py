@@ -21,7 +21,7 @@ accuse the cluster of an aborted read; a wrong `info` only makes the checker's w
 
 from typing import Final
 
-from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
 
 DEFINITE: Final = frozenset(
     {
@@ -167,14 +167,6 @@ class TransactionError(KafkaError):
     def fatal(self) -> bool:
         """True if the producer is unusable."""
         return self._is_fatal
-
-
-def known(code: int) -> ErrorCode:
-    """Return the ErrorCode of a number; UNKNOWN_SERVER_ERROR if it is not defined here."""
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def answered(code: int, message: str = "", *, earlier_definite: bool = True) -> KafkaError:

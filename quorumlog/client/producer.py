@@ -143,8 +143,8 @@ class Producer(AsyncClient[_Opened]):
         finally:
             await self._close(opened)
 
-    async def _stop_after(self, error: type[BaseException] | None) -> None:
-        await self.stop(timeout_ms=0 if error is asyncio.CancelledError else None)
+    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        await self.stop(timeout_ms=0 if exc_type is asyncio.CancelledError else None)
 
     def _closings(self, opened: _Opened) -> list[Close]:
         return [opened.sender.close, opened.cluster.close]

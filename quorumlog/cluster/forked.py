@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final
@@ -208,13 +209,13 @@ class ForkServer:
         self._lock: Final = threading.Lock()
         self._unread = b""
         self._has_ended = False
+        self._kill: Final = weakref.finalize(self, _kill_server, os.getpid(), ours, self.process)
+        self._kill.atexit = False  # the clusters that are ended at exit may still need its reports
 
     def drop(self) -> None:
-        """Kill the server; nodes that it has forked go on."""
+        """Kill the server; nodes that it has forked continue."""
         with self._lock:
-            self._its_input.close()
-            with self.process:
-                self.process.kill()
+            self._kill()
             self._has_ended = True
 
     def fork(self, plan: Plan) -> None:
@@ -290,6 +291,16 @@ class ForkServer:
         left = [child.pid for child in self.children if child.pid not in self._statuses]
         if left:
             _wait_for_an_end(left, wait_s)
+
+
+def _kill_server(
+    owner_pid: int, its_input: socket.socket, process: "subprocess.Popen[bytes]"
+) -> None:
+    """Kill a fork server and wait for its end; no effect in a forked child of its owner."""
+    if os.getpid() == owner_pid:
+        its_input.close()
+        with process:
+            process.kill()
 
 
 def _environment() -> dict[str, str]:

@@ -16,6 +16,7 @@ from quorumlog.metadata_quorum.cluster_changes import (
     ConfigResult,
     Outcomes,
 )
+from quorumlog.metadata_quorum.image.details import BrokerDetails
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex, TopicId
 
@@ -305,32 +306,22 @@ class DirectoryReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistration:
+class BrokerRegistration(BrokerDetails):
     """The registration of a broker process (KIP-631); each process has a new `incarnation_id`.
 
     `directory_id`: the id of its metadata log's directory (`meta.properties`).
     `log_dirs`: the ids of its usable log directories, if it has several (KIP-858).
     `has_offline_dirs`: another log directory is unusable.
-    `boot_id`: the id of the machine's current boot; None if it cannot be read.
     `previous_broker_epoch` (KIP-966): the epoch under which the process before this one closed
     every log; -1: it did not, or had no epoch.
-    `min_insync_replicas`: holds where the broker leads a topic without a value of its own.
     `features`: the range of levels that it supports, for each feature.
     `incarnations`, by log directory id: processes, one of which was registered when the directory
     was last used; empty, if the directory may lack records that this process wrote. None: the
     release before this one did not record them.
     """
 
-    broker_id: BrokerId
-    incarnation_id: str
-    host: str  # of the Kafka listener, as advertised to clients
-    port: int
-    control_address: str  # `host:port` of the control listener
     directory_id: str
-    rack: str | None = None
-    boot_id: str | None = None
     previous_broker_epoch: int = -1
-    min_insync_replicas: int = 1
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     log_dirs: tuple[str, ...] = ()
     has_offline_dirs: bool = False

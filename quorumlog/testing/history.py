@@ -8,7 +8,6 @@ recorded partition to its end, twice, and runs the checkers.
 import asyncio
 import threading
 from collections.abc import Callable, Hashable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quorumlog.chaos.history import NEMESIS, UNKNOWN_OFFSET, HistoryWriter, Message
@@ -49,12 +48,7 @@ class RecordedOperation:
         self._is_open = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         if not self._is_open:
             return
         reason = "the test did not report the outcome" if error is None else repr(error)

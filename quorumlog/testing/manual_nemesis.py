@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from quorumlog.chaos.back_ends.back_end import BackEnd
@@ -100,12 +99,7 @@ class ManualNemesis:
         self._loop = LoopThread.acquire(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Heal; then raise the error of an unawaited verb."""
         loop = self._loop
         if loop is None:

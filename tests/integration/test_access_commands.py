@@ -1,11 +1,9 @@
 """The commands for ACLs, quotas, users and features, against a cluster of real processes."""
 
 import io
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __all__
@@ -41,10 +39,6 @@ def run(
     return CommandLine(cluster.bootstrap.partition(",")[0], monkeypatch, capsys)
 
 
-def document(run: Run, *words: str) -> Any:
-    return json.loads(run(*words, "--json"))
-
-
 def test_acls_are_added_listed_and_removed(run: Run, cluster: LocalCluster) -> None:
     added = run(
         *("acls", "add", "--principal", "User:alice", "--resource", "orders"),
@@ -63,7 +57,7 @@ def test_acls_are_added_listed_and_removed(run: Run, cluster: LocalCluster) -> N
         *("acls", "add", "--principal", "User:bob", "--resource-type", "cluster"),
         *("--operation", "ClusterAction"),
     )
-    assert document(run, "acls", "list", "--principal", "User:bob")["acls"] == [
+    assert run.json("acls", "list", "--principal", "User:bob")["acls"] == [
         {
             "resource_type": "cluster",
             "resource_name": "kafka-cluster",
@@ -92,7 +86,7 @@ def test_acls_of_patterns_are_found_also_by_other_clients(run: Run, cluster: Loc
     prefixed = ("acls", "add", "--principal", "User:bob", "--resource", "app-", "--prefixed")
     run(*prefixed, "--resource-type", "transactional-id", "--operation", "all")
     matching = ("--resource-type", "transactional-id", "--resource", "app-1", "--pattern", "match")
-    assert len(document(run, "acls", "list", *matching)["acls"]) == 1
+    assert len(run.json("acls", "list", *matching)["acls"]) == 1
     by_kafka = AclBindingFilter(
         ResourceType.TOPIC,
         "orders",
@@ -117,8 +111,8 @@ def test_removed_acls_are_shown_and_mistakes_are_one_line(run: Run) -> None:
     assert "choose the ACLs to remove" in run(
         "acls", "remove", "--all", "--host", "*", status=EXIT_USAGE
     )
-    assert len(document(run, "acls", "remove", "--principal", "User:alice")["removed"]) == 2
-    assert len(document(run, "acls", "remove", "--all")["removed"]) == 2
+    assert len(run.json("acls", "remove", "--principal", "User:alice")["removed"]) == 2
+    assert len(run.json("acls", "remove", "--all")["removed"]) == 2
     assert (run("acls", "list"), run.said) == ("", "no ACLs\n")
     words = ("acls", "add", "--principal", "User:a", "--operation", "raed", "--resource", "t")
     assert "operation 'raed' must be one of 'all', 'read'" in run(*words, status=EXIT_FAILED)
@@ -137,7 +131,7 @@ def test_quotas_are_altered_and_described(run: Run) -> None:
         "client-id=(default) user=alice  producer_byte_rate  1048576",
         "client-id=(default) user=alice  request_percentage  0.5",
     ]
-    assert document(run, "quotas", "describe", "--entity", "user=alice", "--any", "client-id") == {
+    assert run.json("quotas", "describe", "--entity", "user=alice", "--any", "client-id") == {
         "quotas": [
             {
                 "entity": {"client-id": None, "user": "alice"},
@@ -148,7 +142,7 @@ def test_quotas_are_altered_and_described(run: Run) -> None:
     only_users = ("quotas", "describe", "--any", "user", "--strict")
     assert (run(*only_users), run.said) == ("", "no quotas\n")
     delete = ("--delete", "producer_byte_rate", "--delete", "request_percentage")
-    assert document(run, "quotas", "alter", *alice, *delete)["altered"]
+    assert run.json("quotas", "alter", *alice, *delete)["altered"]
     assert (run("quotas", "describe"), run.said) == ("", "no quotas\n")
     assert "no entity is given" in run("quotas", "alter", "--set", "a=1", status=EXIT_USAGE)
     assert "nothing to change" in run("quotas", "alter", *alice, status=EXIT_USAGE)
@@ -165,16 +159,14 @@ def test_users_get_and_lose_passwords(
     monkeypatch.setattr(sys, "stdin", io.StringIO("other\n"))
     strong = ("--mechanism", "SCRAM-SHA-512")
     more = ("--iterations", "8192", "--password-file", "-")
-    assert document(run, "users", "set", "alice", *strong, *more)["set"] is True
+    assert run.json("users", "set", "alice", *strong, *more)["set"] is True
     assert run("users", "describe", "alice", "bob").splitlines() == [
         "USER   MECHANISM      ITERATIONS",
         "alice  SCRAM-SHA-256        4096",
         "alice  SCRAM-SHA-512        8192",
         "bob    -                       -",
     ]
-    assert document(run, "users", "describe", "bob")["users"] == [
-        {"user": "bob", "credentials": []}
-    ]
+    assert run.json("users", "describe", "bob")["users"] == [{"user": "bob", "credentials": []}]
     assert run("users", "delete", "alice") == "deleted SCRAM-SHA-256 of alice\n"
     run("users", "delete", "alice", *strong)
     assert (run("users", "describe"), run.said) == ("", "no users\n")
@@ -197,7 +189,7 @@ def test_features_are_shown_lowered_and_raised(run: Run, cluster: LocalCluster) 
     ]
     run("acls", "remove", "--all")
     name = "quorumlog.metadata.version"
-    tried = document(run, "features", "downgrade", f"{name}=1", "--dry-run")
+    tried = run.json("features", "downgrade", f"{name}=1", "--dry-run")
     assert tried == {"levels": {name: 1}, "changed": False}
     assert run("features", "downgrade", f"{name}=1") == f"{name} is at level 1\n"
     assert _level(run, name) == 1
@@ -214,5 +206,5 @@ def test_features_are_shown_lowered_and_raised(run: Run, cluster: LocalCluster) 
 
 
 def _level(run: Run, name: str) -> int:
-    found = document(run, "features", "describe")["features"]
+    found = run.json("features", "describe")["features"]
     return next(int(one["level"]) for one in found if one["name"] == name)

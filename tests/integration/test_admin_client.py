@@ -39,48 +39,6 @@ async def fill(cluster: LocalCluster, topic: str, count: int, *, partitions: int
             await producer.send_and_wait(topic, b"%d" % number, partition=number % partitions)
 
 
-async def send_for_ever(producer: Producer, topic: str) -> None:
-    while True:
-        await producer.send_and_wait(topic, bytes(1_000))
-
-
-async def test_a_topic_grows_and_takes_records(cluster: LocalCluster) -> None:
-    await fill(cluster, "grows", 1)
-    async with Admin(cluster.bootstrap) as admin:
-        with pytest.raises(KafkaError) as caught:
-            await admin.create_partitions({"grows": 1})
-        assert caught.value.code == ErrorCode.INVALID_PARTITIONS
-        assert caught.value.definite
-        await admin.create_partitions({"grows": 3}, validate_only=True)
-        await admin.create_partitions({"grows": 3})
-        while len((await admin.describe_topics(["grows"]))["grows"].partitions) < 3:
-            await asyncio.sleep(0.01)  # the broker that was asked may learn of it last
-    async with Producer(cluster.bootstrap) as producer:
-        sent = await producer.send_and_wait("grows", b"v", partition=2)
-    assert sent.offset == 0
-
-
-async def test_settings_are_changed_and_in_force(cluster: LocalCluster) -> None:
-    await fill(cluster, "settings", 1)
-    async with Admin(cluster.bootstrap) as admin:
-        with pytest.raises(KafkaError) as caught:
-            await admin.alter_configs("topic", "settings", {"no.such": 1})
-        assert caught.value.code == ErrorCode.INVALID_CONFIG
-        await admin.alter_configs("topic", "settings", {"max.message.bytes": 300})
-        found = await admin.describe_configs("topic", "settings")
-        while found["max.message.bytes"].value != "300":
-            await asyncio.sleep(0.01)
-            found = await admin.describe_configs("topic", "settings")
-        assert found["max.message.bytes"].source == 1
-        async with Producer(cluster.bootstrap) as producer:
-            with pytest.raises(KafkaError) as too_large:
-                await send_for_ever(producer, "settings")  # until the leader knows it, too
-            assert too_large.value.code == ErrorCode.MESSAGE_TOO_LARGE
-        await admin.alter_configs("topic", "settings", delete=["max.message.bytes"])
-        names = {one.name for one in await admin.list_config_resources(["topic"])}
-        assert "settings" in names
-
-
 async def test_records_are_deleted_and_offsets_listed(cluster: LocalCluster) -> None:
     await fill(cluster, "deleted", 10)
     name = TopicPartition("deleted", 0)
@@ -178,23 +136,6 @@ async def test_min_insync_replicas_of_the_cluster_holds_at_once_for_acks_all(
             await asyncio.sleep(0.01)
         cluster.start_node(3)
         await admin.alter_configs("broker", "", {name: "1"})
-
-
-async def test_leadership_comes_back_to_the_preferred_replica(cluster: LocalCluster) -> None:
-    name = TopicPartition("led", 0)
-
-    async with Admin(cluster.bootstrap) as admin:
-        await admin.create_topics([NewTopic("led", assignments={0: (2, 3, 1)})])
-        cluster.kill(2)
-        while (await admin.describe_topics(["led"]))["led"].partitions[0].leader_id in {-1, 2}:
-            await asyncio.sleep(0.01)
-        cluster.start_node(2)
-        while 2 not in (await admin.describe_topics(["led"]))["led"].partitions[0].isr:
-            await asyncio.sleep(0.01)
-        assert (await admin.elect_leaders([name]))[name] is None
-        again = (await admin.elect_leaders([name]))[name]
-        assert again is not None
-        assert again.code == ErrorCode.ELECTION_NOT_NEEDED
 
 
 def test_the_commands_of_an_administrator(

@@ -1,7 +1,7 @@
 """Unmodified admin clients grow, configure and lead topics of a cluster of real processes."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import confluent_kafka
@@ -18,6 +18,7 @@ from kafka.admin import ConfigResource as PythonResource
 from kafka.admin import ConfigResourceType, KafkaAdminClient
 
 from quorumlog import LocalCluster
+from tests.support.cluster.kept_topic import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("real_clients")]
 WAIT_S = 30.0
@@ -27,13 +28,6 @@ WAIT_S = 30.0
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(nodes=3) as running:
         yield running
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def create(cluster: LocalCluster, name: str, partitions: int = 1) -> AdminClient:

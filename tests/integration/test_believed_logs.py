@@ -6,22 +6,24 @@ starts before broker 4, which holds all that was acknowledged.
 
 import asyncio
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quorumlog import Admin, Consumer, LocalCluster, Producer
-from quorumlog.client import NewTopic, TopicPartition
+from quorumlog import Admin, LocalCluster
+from quorumlog.client import TopicPartition
 from quorumlog.cluster import forked, layout
 from quorumlog.cluster.layout import log_file
+from tests.support.cluster.kept_topic import create, partition, produce, read_all, wait_for
 
 pytestmark = pytest.mark.integration
 AT = TopicPartition("kept", 0)
+PLACES: dict[int, list[int]] = {0: [3, 4, 2]}
 FIRST, LATER = 300, 200
 ALL = [*range(FIRST + LATER)]
+IMPATIENT = {"request_timeout_ms": 10_000, "delivery_timeout_ms": 10_000}
 
 
 def data_of(cluster: LocalCluster, node_id: int) -> Path:
@@ -31,53 +33,6 @@ def data_of(cluster: LocalCluster, node_id: int) -> Path:
 def segment_of(cluster: LocalCluster, node_id: int) -> Path:
     [segment] = (data_of(cluster, node_id) / "kept-0").glob("*.log")
     return segment
-
-
-async def create(bootstrap: str, **configs: str) -> None:
-    topic = NewTopic(name="kept", assignments={0: [3, 4, 2]}, configs=configs)
-    async with Admin(bootstrap) as admin:
-        await admin.create_topics([topic])
-
-
-async def create_alone(bootstrap: str) -> None:
-    async with Admin(bootstrap) as admin:
-        await admin.create_topics([NewTopic(name="kept", num_partitions=1, replication_factor=1)])
-
-
-async def produce(bootstrap: str, values: range, *, patience_ms: int = 120_000) -> None:
-    async with Producer(
-        bootstrap,
-        acks="all",
-        linger_ms=0,
-        request_timeout_ms=min(30_000, patience_ms),
-        delivery_timeout_ms=patience_ms,
-    ) as producer:
-        for value in values:
-            await producer.send_and_wait("kept", b"%d" % value, partition=0)
-
-
-async def read_all(bootstrap: str) -> list[int]:
-    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign([AT])
-        end = (await consumer.end_offsets([AT]))[AT]
-        values: list[int] = []
-        async with asyncio.timeout(30):
-            while len(values) < end:
-                for records in (await consumer.poll(500)).values():
-                    values += [int(record.value or b"") for record in records]
-    return values
-
-
-def partition(cluster: LocalCluster) -> dict[str, Any]:
-    found: dict[str, Any] = cluster.status()["topics"]["kept"]["partitions"][0]
-    return found
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def said(cluster: LocalCluster, node_id: int, text: str) -> bool:
@@ -145,7 +100,7 @@ def test_a_damaged_member_of_the_elr_does_not_lead(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     with new_cluster(tmp_path) as cluster:
-        asyncio.run(create(cluster.bootstrap))
+        asyncio.run(create(cluster.bootstrap, assignments=PLACES))
         kill_one_by_one(cluster)
         damage(segment_of(cluster, 3))
         assert start_again(cluster) == ALL
@@ -155,7 +110,7 @@ def test_a_damaged_member_of_the_elr_does_not_lead(
 def test_a_damaged_member_of_the_isr_gives_up_its_place(tmp_path: Path) -> None:
     """All processes are killed in one moment, so the controller cannot note it."""
     with new_cluster(tmp_path) as cluster:
-        asyncio.run(create(cluster.bootstrap))
+        asyncio.run(create(cluster.bootstrap, assignments=PLACES))
         asyncio.run(produce(cluster.bootstrap, range(FIRST)))
         cluster.kill(2)
         wait_for(lambda: {*partition(cluster)["isr"]} == {3, 4})
@@ -169,7 +124,7 @@ def test_a_damaged_member_of_the_isr_gives_up_its_place(tmp_path: Path) -> None:
 def test_a_directory_that_was_put_back_is_recognized(tmp_path: Path) -> None:
     """Of the same process: the copy is from before the last records were written."""
     with new_cluster(tmp_path) as cluster:
-        asyncio.run(create(cluster.bootstrap))
+        asyncio.run(create(cluster.bootstrap, assignments=PLACES))
         asyncio.run(produce(cluster.bootstrap, range(FIRST)))
         cluster.kill(2)
         wait_for(lambda: {*partition(cluster)["isr"]} == {3, 4})
@@ -185,7 +140,7 @@ def test_a_directory_that_was_put_back_is_recognized(tmp_path: Path) -> None:
 
 def test_a_directory_of_an_earlier_registration_is_recognized(tmp_path: Path) -> None:
     with new_cluster(tmp_path) as cluster:
-        asyncio.run(create(cluster.bootstrap))
+        asyncio.run(create(cluster.bootstrap, assignments=PLACES))
         asyncio.run(produce(cluster.bootstrap, range(FIRST)))
         cluster.kill(3)
         data_of(cluster, 3).rename(tmp_path / "old")
@@ -209,13 +164,15 @@ def test_a_broker_whose_disk_has_failed_is_not_eligible(
     """What was acknowledged while its fsync failed is gone from its disk."""
     monkeypatch.setattr(forked, "preloaded_for", lambda _: ["quorumlog.node.preloaded"])
     with new_cluster(tmp_path, node_module="tests.support.node.lost_pages") as cluster:
-        asyncio.run(create(cluster.bootstrap, **{"flush.messages": "1"}))
+        configs = {"flush.messages": "1"}
+        asyncio.run(create(cluster.bootstrap, assignments=PLACES, configs=configs))
         asyncio.run(produce(cluster.bootstrap, range(FIRST)))
         cluster.kill(2)
         wait_for(lambda: {*partition(cluster)["isr"]} == {3, 4})
         (layout.node_directory(tmp_path, 3) / "lose-pages").touch()
+        later = range(FIRST, FIRST + LATER)
         with pytest.raises(Exception, match=r"timed out|too few|NOT_ENOUGH|TIMED_OUT"):
-            asyncio.run(produce(cluster.bootstrap, range(FIRST, FIRST + LATER), patience_ms=10_000))
+            asyncio.run(produce(cluster.bootstrap, later, **IMPATIENT))
         wait_for(lambda: partition(cluster)["isr"] == [4])
         assert partition(cluster)["elr"] == []
         cluster.kill(3, 4)
@@ -228,7 +185,7 @@ def test_a_broker_whose_disk_has_failed_is_not_eligible(
 
 def test_a_replica_that_lost_a_file_while_it_was_stopped_fetches_it_again(tmp_path: Path) -> None:
     with new_cluster(tmp_path) as cluster:
-        asyncio.run(create(cluster.bootstrap))
+        asyncio.run(create(cluster.bootstrap, assignments=PLACES))
         asyncio.run(produce(cluster.bootstrap, range(FIRST)))
         cluster.stop_node(3)
         segment_of(cluster, 3).unlink()
@@ -246,7 +203,7 @@ def test_the_only_copy_that_is_damaged_has_no_leader_until_a_person_decides(tmp_
             await admin.elect_leaders([AT], "unclean")
 
     with LocalCluster(tmp_path, nodes=1) as cluster:
-        asyncio.run(create_alone(cluster.bootstrap))
+        asyncio.run(create(cluster.bootstrap, num_partitions=1))
         asyncio.run(produce(cluster.bootstrap, range(FIRST)))
         cluster.kill(1)
         segment = segment_of(cluster, 1)

@@ -1,42 +1,27 @@
 """The command line as a person and a script use it: real commands, a real cluster."""
 
-import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from quorumlog.cluster import LocalCluster
+from tests.support.cli.processes import Commands
 
 pytestmark = pytest.mark.integration
 
 
-class Shell:
+class Shell(Commands):
     """Runs commands against one cluster directory."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self.directory = directory
 
     def command(self, *arguments: str) -> list[str]:
-        words = [sys.executable, "-m", "quorumlog", *arguments]
-        return [*words, "--dir", str(self.directory)]
-
-    def __call__(self, *arguments: str, status: int = 0, lines: str = "") -> str:
-        """Run one command; return its stdout, or its stderr if it is to fail."""
-        command = self.command(*arguments)
-        ended = subprocess.run(
-            command, input=lines, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert ended.returncode == status, ended
-        assert "Traceback" not in ended.stderr
-        return ended.stderr if status else ended.stdout
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--json"))
+        return [*super().command(*arguments), "--dir", str(self.directory)]
 
 
 @pytest.fixture
@@ -156,16 +141,3 @@ def test_a_cluster_under_nohup_outlives_its_terminal(shell: Shell) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert shell.json("down")["stopped"] == []
-
-
-def test_an_interrupted_start_leaves_nothing_running(shell: Shell) -> None:
-    # Two of three controllers are missing: this one waits for them.
-    shell("up", "--detach", "--port", "0")
-    shell("down")
-    cluster = LocalCluster.open(shell.directory)
-    with subprocess.Popen(shell.command("up"), stdout=subprocess.PIPE) as process:
-        while cluster.pid(1) is None:
-            assert process.poll() is None
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) in {0, 130}
-    assert all(cluster.pid(node.id) is None for node in cluster.nodes)

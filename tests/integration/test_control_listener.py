@@ -44,7 +44,8 @@ def test_strangers_see_the_status_and_are_refused_everything_else(tmp_path: Path
         address = cluster.nodes[0].control
         secret = (tmp_path / SECRET_FILE).read_text().strip()
         vote = absurd_pre_vote(cluster)
-        for headers in ({}, {"X-Quorumlog-Secret": "wrong"}):
+        for given in (None, "wrong", secret[:-1], secret + "3"):
+            headers = {} if given is None else {"X-Quorumlog-Secret": given}
             for path in ("/healthz", "/readyz", "/api/v1/status"):
                 status, content = ask(address, "GET", path, headers=headers)
                 assert status == 200

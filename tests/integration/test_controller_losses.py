@@ -2,56 +2,18 @@
 
 import asyncio
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from quorumlog import Admin, Consumer, LocalCluster, Producer
-from quorumlog.client import NewTopic, TopicPartition
+from quorumlog import Admin, LocalCluster
 from quorumlog.cluster import forked, layout
 from quorumlog.cluster.layout import log_file
+from tests.support.cluster.kept_topic import create, partition, produce, read_all, wait_for
 
 pytestmark = pytest.mark.integration
 COUNT = 100
-KEPT = TopicPartition("kept", 0)
 SEGMENT = "data/kept-0/00000000000000000000.log"
-
-
-async def create(bootstrap: str) -> None:
-    async with Admin(bootstrap) as admin:
-        await admin.create_topics([NewTopic(name="kept", num_partitions=1)])
-
-
-async def produce(bootstrap: str, values: range) -> None:
-    async with Producer(bootstrap) as producer:
-        await asyncio.gather(*[producer.send_and_wait("kept", b"%d" % v) for v in values])
-
-
-async def read_all(bootstrap: str) -> list[int]:
-    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign([KEPT])
-        end = (await consumer.end_offsets([KEPT]))[KEPT]
-        values: list[int] = []
-        async with asyncio.timeout(30):
-            while len(values) < end:
-                for records in (await consumer.poll(500)).values():
-                    values += [int(record.value or b"") for record in records]
-    return sorted(values)
-
-
-def partition(cluster: LocalCluster) -> dict[str, Any]:
-    found: dict[str, Any] = cluster.status()["topics"]["kept"]["partitions"][0]
-    return found
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def wipe(cluster: LocalCluster, node_id: int) -> None:
@@ -66,7 +28,7 @@ def test_a_wiped_broker_never_leads_before_it_has_refilled_itself(tmp_path: Path
     """Two of three died while in sync: either holds all. One comes back with an empty disk."""
     cluster = LocalCluster(tmp_path, controllers=1, brokers=3, config={"min.insync.replicas": "2"})
     with cluster:
-        asyncio.run(create(cluster.bootstrap))
+        asyncio.run(create(cluster.bootstrap, num_partitions=1))
         asyncio.run(produce(cluster.bootstrap, range(COUNT)))
         replicas = partition(cluster)["replicas"]
         leader, lagging, wiped = replicas
@@ -104,7 +66,7 @@ def test_a_partition_whose_last_disk_was_wiped_has_no_leader_until_it_is_made_an
             await admin.delete_topics(["kept"])
 
     with LocalCluster(tmp_path, controllers=1, brokers=1) as cluster:
-        asyncio.run(create(cluster.bootstrap))
+        asyncio.run(create(cluster.bootstrap, num_partitions=1))
         asyncio.run(produce(cluster.bootstrap, range(COUNT)))
         cluster.kill(2)
         wipe(cluster, 2)
@@ -114,7 +76,7 @@ def test_a_partition_whose_last_disk_was_wiped_has_no_leader_until_it_is_made_an
         assert said(cluster, "No other broker held all of kept-0: THEY HAVE NO LEADER FROM NOW ON")
         assert asyncio.run(has_no_leader(cluster.bootstrap))
         asyncio.run(delete(cluster.bootstrap))
-        asyncio.run(create(cluster.bootstrap))
+        asyncio.run(create(cluster.bootstrap, num_partitions=1))
         asyncio.run(produce(cluster.bootstrap, range(3)))
         assert asyncio.run(read_all(cluster.bootstrap)) == [0, 1, 2]
 
@@ -132,7 +94,7 @@ def test_a_machine_that_restarts_may_have_lost_what_was_not_flushed(
     layout.save(tmp_path, cluster.spec)
     restart_machines("first")
     with cluster:
-        asyncio.run(create(cluster.bootstrap))
+        asyncio.run(create(cluster.bootstrap, num_partitions=1))
         asyncio.run(produce(cluster.bootstrap, range(COUNT)))
         cluster.kill(1, 2, 3)
         cluster.start()

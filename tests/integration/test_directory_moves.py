@@ -9,7 +9,6 @@ from quorumlog import Admin
 from quorumlog.client import Producer, TopicPartition
 from quorumlog.client.errors import KafkaError
 from quorumlog.cluster import layout
-from tests.integration.test_local_cluster import read_all
 from tests.integration.test_log_directories import (
     PARTITIONS,
     TOPIC,
@@ -19,6 +18,7 @@ from tests.integration.test_log_directories import (
     produce,
     second_of,
 )
+from tests.support.cluster.kept_topic import read_all
 
 pytestmark = pytest.mark.integration
 LIMIT_S = 60.0

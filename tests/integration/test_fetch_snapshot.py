@@ -1,8 +1,6 @@
 """A controller that was away for long catches up by a snapshot, in real processes."""
 
 import asyncio
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from quorumlog import Admin, LocalCluster
 from quorumlog.client import NewTopic
 from quorumlog.cluster import layout
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY
+from tests.support.cluster.kept_topic import wait_for
 
 pytestmark = pytest.mark.integration
 SMALL = {
@@ -18,13 +17,6 @@ SMALL = {
     "metadata.log.segment.bytes": "1000",
     "metadata.max.retention.bytes": "1500",
 }
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 async def make_topics(bootstrap: str, *names: str) -> None:

@@ -10,19 +10,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from quorumlog.cluster import running_clusters
 from quorumlog.cluster.ports import free_ports
+from tests.support.cli.processes import TIMEOUT_S, Commands
 
 pytestmark = pytest.mark.integration
-TIMEOUT_S = 120
 ONE_NODE = ("--nodes", "1", "--port", "0")
 
 
-class Terminal:
+class Terminal(Commands):
     """A working directory with a home of its own, where commands are typed."""
 
     def __init__(self, path: Path) -> None:
@@ -30,29 +29,7 @@ class Terminal:
         self.path.mkdir()
         self.state = path / "state"
         self.environment = {**os.environ, "XDG_STATE_HOME": str(self.state)}
-
-    @staticmethod
-    def command(*arguments: str) -> list[str]:
-        return [sys.executable, "-P", "-m", "quorumlog", *arguments]
-
-    def __call__(self, *arguments: str, status: int = 0, lines: str = "") -> str:
-        """Run one command; return its stdout, or its stderr if it is to fail."""
-        ended = subprocess.run(
-            self.command(*arguments),
-            input=lines,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-            cwd=self.path,
-            env=self.environment,
-        )
-        assert ended.returncode == status, ended
-        assert "Traceback" not in ended.stderr
-        return ended.stderr if status else ended.stdout
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--json"))
+        super().__init__(cwd=self.path, env=self.environment)
 
     def shell(self, script: str) -> subprocess.CompletedProcess[str]:
         """Run a script in which $Q is the command line."""
@@ -227,14 +204,15 @@ def test_ctrl_c_is_no_traceback_from_the_first_moment_on(terminal: Terminal) -> 
     assert "Traceback" not in rest
 
 
-def test_an_interrupted_start_says_so(terminal: Terminal) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_start_says_so(terminal: Terminal, number: signal.Signals) -> None:
     command = terminal.command("up", "--nodes", "3", "--port", "0")
     with subprocess.Popen(
         command, cwd=terminal.path, stderr=subprocess.PIPE, text=True, env=terminal.environment
     ) as process:
         while not running_clusters.running():
             assert process.poll() is None
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         assert process.wait(TIMEOUT_S) == 130
         assert process.stderr is not None
         assert "interrupted while starting" in process.stderr.read()

@@ -10,47 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog import Admin, Consumer, LocalCluster, Producer
-from quorumlog.client import NewTopic, TopicPartition
+from quorumlog import LocalCluster, Producer
 from quorumlog.cluster import ClusterError, NodeFailed, layout
+from tests.support.cluster.kept_topic import create, produce, read_all
 
 pytestmark = pytest.mark.integration
-COUNT = 100
-
-
-async def create(bootstrap: str, topic: str, partitions: int = 3) -> None:
-    async with Admin(bootstrap) as admin:
-        wanted = NewTopic(name=topic, num_partitions=partitions, replication_factor=3)
-        await admin.create_topics([wanted])
-
-
-async def produce(bootstrap: str, topic: str, values: range) -> None:
-    async with Producer(bootstrap, request_timeout_ms=5_000) as producer:
-        for value in values:
-            await producer.send_and_wait(topic, b"%d" % value)
-
-
-async def read_all(bootstrap: str, topic: str) -> list[int]:
-    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        found = [TopicPartition(topic, index) for index in await consumer.partitions_for(topic)]
-        consumer.assign(found)
-        ends = await consumer.end_offsets(found)
-        values: list[int] = []
-        async with asyncio.timeout(30):
-            while len(values) < sum(ends.values()):
-                for records in (await consumer.poll(500)).values():
-                    values += [int(record.value or b"") for record in records]
-    return sorted(values)
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
 def test_a_cluster_on_an_address_of_ipv6_replicates_and_fails_over() -> None:
     with LocalCluster(nodes=3, host="::1") as cluster:
-        asyncio.run(create(cluster.bootstrap, "kept"))
-        asyncio.run(produce(cluster.bootstrap, "kept", range(10)))
+        asyncio.run(create(cluster.bootstrap, num_partitions=3, replication_factor=3))
+        asyncio.run(produce(cluster.bootstrap, range(10)))
         cluster.kill(cluster.status()["controller_id"])
-        asyncio.run(produce(cluster.bootstrap, "kept", range(10, 20)))
-        assert asyncio.run(read_all(cluster.bootstrap, "kept")) == [*range(20)]
+        asyncio.run(produce(cluster.bootstrap, range(10, 20)))
+        assert sorted(asyncio.run(read_all(cluster.bootstrap))) == [*range(20)]
 
 
 def test_garbage_and_unknown_requests_leave_the_node_unharmed() -> None:

@@ -7,34 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from quorumlog.client import Admin, NewTopic, Producer
 from quorumlog.cluster import LocalCluster
+from tests.support.cluster.kept_topic import read_all
 
 pytestmark = pytest.mark.integration
-PLACES = [TopicPartition("moves", index) for index in range(2)]
 
 
-async def write(bootstrap: str, stop: asyncio.Event) -> list[bytes]:
+async def write(bootstrap: str, stop: asyncio.Event) -> list[int]:
     """Send until `stop`; return what was acknowledged."""
-    acknowledged: list[bytes] = []
+    acknowledged: list[int] = []
     async with Producer(bootstrap, linger_ms=0, acks="all") as producer:
         while not stop.is_set():
-            value = b"%d" % len(acknowledged)
-            await producer.send_and_wait("moves", value, partition=len(acknowledged) % 2)
+            value = len(acknowledged)
+            await producer.send_and_wait("moves", b"%d" % value, partition=value % 2)
             acknowledged.append(value)
     return acknowledged
-
-
-async def read(bootstrap: str) -> list[bytes]:
-    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign(PLACES)
-        ends = await consumer.end_offsets(PLACES)
-        values: list[bytes] = []
-        async with asyncio.timeout(20):
-            while len(values) < sum(ends.values()):
-                for records in (await consumer.poll(200)).values():
-                    values += [record.value or b"" for record in records]
-    return values
 
 
 async def reassign(bootstrap: str, *words: str) -> dict[str, object]:
@@ -64,7 +52,7 @@ async def test_a_topic_moves_to_other_brokers_under_load(tmp_path: Path) -> None
             views = (await admin.describe_topics(["moves"]))["moves"].partitions
             assert {view.replicas for view in views.values()} == {(1,)}
         assert len(acknowledged) > 0
-        assert sorted({*await read(cluster.bootstrap)}) == sorted(acknowledged)
+        assert sorted({*await read_all(cluster.bootstrap, "moves")}) == acknowledged
         holding = {
             path.relative_to(tmp_path / "cluster").parts[0]
             for path in (tmp_path / "cluster").glob("**/moves-[01]")

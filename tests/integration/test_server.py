@@ -1,12 +1,10 @@
-"""One broker, real clients: they connect, list metadata, join a group and go on after a restart."""
+"""One broker, librdkafka: it lists metadata, joins a group and goes on after a restart."""
 
 import asyncio
 from pathlib import Path
 from typing import Any
 
-import kafka
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]  # not in __all__
 
@@ -128,57 +126,3 @@ async def test_committed_offsets_survive_a_restart(tmp_path: Path) -> None:
         admin = AdminClient(client.config)
         groups = await asyncio.to_thread(admin.list_consumer_groups().result, 20)
         assert [group.group_id for group in groups.valid] == ["g"]
-
-
-async def test_aiokafka(tmp_path: Path) -> None:
-    async with single_broker(tmp_path) as broker:
-        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, enable_idempotence=True)
-        await producer.start()
-        for value in range(MESSAGES):
-            await producer.send_and_wait("t", str(value).encode())
-        await producer.stop()
-        consumer = AIOKafkaConsumer(
-            "t",
-            bootstrap_servers=broker.bootstrap,
-            group_id="g",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-        )
-        await consumer.start()
-        async with asyncio.timeout(30):
-            values = [int((await consumer.getone()).value) for _ in range(MESSAGES)]
-        assert values == [*range(MESSAGES)]
-        await consumer.commit()
-        [where] = consumer.assignment()
-        assert await consumer.committed(where) == MESSAGES
-        await consumer.stop()
-
-
-async def test_kafka_python(tmp_path: Path) -> None:
-    def use(bootstrap: str) -> None:
-        producer = kafka.KafkaProducer(bootstrap_servers=bootstrap)
-        for value in range(MESSAGES):
-            producer.send("t", str(value).encode())
-        producer.flush(20)
-        producer.close()
-        consumer = kafka.KafkaConsumer(
-            "t",
-            bootstrap_servers=bootstrap,
-            group_id="g",
-            group_instance_id="only",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            consumer_timeout_ms=20_000,
-        )
-        values = [int(message.value) for _, message in zip(range(MESSAGES), consumer, strict=False)]
-        assert values == [*range(MESSAGES)]
-        consumer.commit()
-        assert consumer.committed(kafka.TopicPartition("t", 0)) == MESSAGES
-        consumer.close()
-        admin = kafka.KafkaAdminClient(bootstrap_servers=bootstrap)
-        assert "t" in admin.list_topics()
-        assert [group["group_id"] for group in admin.list_groups()] == ["g"]
-        admin.close()
-
-    async with single_broker(tmp_path) as broker:
-        await asyncio.to_thread(use, broker.bootstrap)

@@ -1,8 +1,9 @@
 """Transactions on three real brokers: four client libraries, fencing, time-outs, and a kill."""
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
 import aiokafka
@@ -21,6 +22,9 @@ from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorReques
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("transactions")]
 PARTITIONS = 10
 WAIT_S = 60.0
+EACH = 40  # records of one transaction of another library
+Write = Callable[[str, str], None]
+"""Writes to a topic: `first` and `second` committed, `gone` aborted in between."""
 _numbers = count()
 
 
@@ -72,65 +76,6 @@ async def described(admin: Admin, name: str) -> TransactionState:
         [state] = answer.transaction_states
         if state.error_code == ErrorCode.NONE:
             return state
-
-
-def commit_and_abort_by_confluent(bootstrap: str, topic: str) -> None:
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": bootstrap, "transactional.id": f"confluent-{topic}"}
-    )
-    producer.init_transactions(WAIT_S)
-    for word in ("good", "bad", "good"):
-        producer.begin_transaction()
-        for index in range(PARTITIONS):
-            producer.produce(topic, word.encode(), partition=index)
-        if word == "good":
-            producer.commit_transaction(WAIT_S)
-        else:
-            producer.flush(WAIT_S)
-            producer.abort_transaction(WAIT_S)
-
-
-def commit_and_abort_by_kafka_python(bootstrap: str, topic: str) -> None:
-    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"kp-{topic}")
-    producer.init_transactions()
-    for word in ("good", "bad", "good"):
-        producer.begin_transaction()
-        for index in range(PARTITIONS):
-            producer.send(topic, word.encode(), partition=index)
-        if word == "good":
-            producer.commit_transaction()
-        else:
-            producer.flush()
-            producer.abort_transaction()
-    producer.close()
-
-
-@pytest.mark.parametrize("client", ["ours", "confluent", "kafka-python", "aiokafka"])
-async def test_what_a_client_commits_is_read_and_what_it_aborts_is_not(
-    cluster: LocalCluster, client: str
-) -> None:
-    topic, bootstrap = await new_topic(cluster), cluster.bootstrap
-    if client == "confluent":
-        commit_and_abort_by_confluent(bootstrap, topic)
-    elif client == "kafka-python":
-        commit_and_abort_by_kafka_python(bootstrap, topic)
-    elif client == "aiokafka":
-        async with aiokafka.AIOKafkaProducer(
-            bootstrap_servers=bootstrap, transactional_id=f"aiokafka-{topic}"
-        ) as theirs:
-            for word in ("good", "bad", "good"):
-                await theirs.begin_transaction()
-                for index in range(PARTITIONS):
-                    await theirs.send_and_wait(topic, word.encode(), partition=index)
-                await (
-                    theirs.commit_transaction() if word == "good" else theirs.abort_transaction()
-                )
-    else:
-        async with Producer(bootstrap, transactional_id=f"ours-{topic}") as producer:
-            await producer.init_transactions()
-            for word in ("good", "bad", "good"):
-                await in_transaction(producer, topic, word, commits=word == "good")
-    assert await committed(cluster, topic, 2 * PARTITIONS) == {"good": 2 * PARTITIONS}
 
 
 async def in_transaction(
@@ -220,3 +165,174 @@ async def test_what_was_committed_is_complete_though_its_coordinator_is_killed(
             assert found == {f"good-{index}": PARTITIONS for index in range(round_ + 1)}
             cluster.start_node(victim)
         assert (await described(admin, "survivor")).transaction_state == "CompleteCommit"
+
+
+# --- other libraries ---
+
+
+def values(name: str) -> list[bytes]:
+    return [b"%s-%d" % (name.encode(), index) for index in range(EACH)]
+
+
+def confluent_writes(bootstrap: str, topic: str) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": f"confluent-{topic}"}
+    )
+    producer.init_transactions(WAIT_S)
+    for name, commits in (("first", True), ("gone", False), ("second", True)):
+        producer.begin_transaction()
+        for number, value in enumerate(values(name)):
+            producer.produce(topic, value, partition=number % PARTITIONS)
+        producer.flush(WAIT_S)
+        if commits:
+            producer.commit_transaction(WAIT_S)
+        else:
+            producer.abort_transaction(WAIT_S)
+
+
+def kafka_python_writes(bootstrap: str, topic: str) -> None:
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=bootstrap, transactional_id=f"kafka-python-{topic}"
+    )
+    producer.init_transactions()
+    for name, commits in (("first", True), ("gone", False), ("second", True)):
+        producer.begin_transaction()
+        for number, value in enumerate(values(name)):
+            producer.send(topic, value, partition=number % PARTITIONS)
+        producer.flush(WAIT_S)
+        if commits:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    producer.close(WAIT_S)
+
+
+def aiokafka_writes(bootstrap: str, topic: str) -> None:
+    async def write() -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=bootstrap, transactional_id=f"aiokafka-{topic}"
+        )
+        await producer.start()
+        for name, commits in (("first", True), ("gone", False), ("second", True)):
+            await producer.begin_transaction()
+            for number, value in enumerate(values(name)):
+                await producer.send(topic, value, partition=number % PARTITIONS)
+            await producer.flush()
+            if commits:
+                await producer.commit_transaction()
+            else:
+                await producer.abort_transaction()
+        await producer.stop()
+
+    asyncio.run(asyncio.wait_for(write(), WAIT_S))
+
+
+def ours_writes(bootstrap: str, topic: str) -> None:
+    async def write() -> None:
+        async with Producer(bootstrap, transactional_id=f"ours-{topic}") as producer:
+            await producer.init_transactions()
+            for name, commits in (("first", True), ("gone", False), ("second", True)):
+                producer.begin_transaction()
+                for number, value in enumerate(values(name)):
+                    await producer.send(topic, value, partition=number % PARTITIONS)
+                await producer.flush()
+                if commits:
+                    await producer.commit_transaction()
+                else:
+                    await producer.abort_transaction()
+
+    asyncio.run(asyncio.wait_for(write(), WAIT_S))
+
+
+def confluent_reads(bootstrap: str, topic: str, isolation: str) -> list[bytes]:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"g-{topic}-{isolation}",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+        }
+    )
+    parts = [
+        confluent_kafka.TopicPartition(topic, index, confluent_kafka.OFFSET_BEGINNING)
+        for index in range(PARTITIONS)
+    ]
+    consumer.assign(parts)
+    found: list[bytes] = []
+    ended: set[int | None] = set()
+    deadline_s = time.monotonic() + WAIT_S
+    while len(ended) < PARTITIONS and time.monotonic() < deadline_s:
+        message = consumer.poll(1)
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            found.append(message.value() or b"")
+        elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+            ended.add(message.partition())
+    consumer.close()
+    assert len(ended) == PARTITIONS
+    return sorted(found)
+
+
+def aiokafka_reads(bootstrap: str, topic: str) -> list[bytes]:
+    async def read() -> list[bytes]:
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=bootstrap,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+        )
+        await consumer.start()
+        parts = [aiokafka.TopicPartition(topic, index) for index in range(PARTITIONS)]
+        consumer.assign(parts)
+        await consumer.seek_to_beginning(*parts)
+        ends = await consumer.end_offsets(parts)
+        found: list[bytes] = []
+        while any([await consumer.position(at) < ends[at] for at in parts]):
+            for batch in (await consumer.getmany(timeout_ms=500)).values():
+                found += [one.value for one in batch]
+        await consumer.stop()
+        return sorted(found)
+
+    return asyncio.run(asyncio.wait_for(read(), WAIT_S))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [confluent_writes, kafka_python_writes, aiokafka_writes, ours_writes],
+    ids=["confluent", "kafka_python", "aiokafka", "ours"],
+)
+def test_a_reader_of_what_is_committed_sees_no_aborted_record(
+    cluster: LocalCluster, write: Write
+) -> None:
+    topic = asyncio.run(new_topic(cluster))
+    write(cluster.bootstrap, topic)
+    kept = sorted(values("first") + values("second"))
+    assert confluent_reads(cluster.bootstrap, topic, "read_committed") == kept
+    assert aiokafka_reads(cluster.bootstrap, topic) == kept
+    by_ours = asyncio.run(committed(cluster, topic, len(kept)))
+    assert sorted(by_ours.elements()) == [value.decode() for value in kept]
+    everything = sorted([*kept, *values("gone")])
+    assert confluent_reads(cluster.bootstrap, topic, "read_uncommitted") == everything
+
+
+def test_an_open_transaction_is_not_seen_until_it_is_committed_by_another_leader(
+    cluster: LocalCluster,
+) -> None:
+    topic = asyncio.run(new_topic(cluster))
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.bootstrap, "transactional.id": "open"}
+    )
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    for number, value in enumerate(values("first")):
+        producer.produce(topic, value, partition=number % PARTITIONS)
+    producer.flush(WAIT_S)
+    assert confluent_reads(cluster.bootstrap, topic, "read_committed") == []
+    assert confluent_reads(cluster.bootstrap, topic, "read_uncommitted") == sorted(values("first"))
+    for node in cluster.nodes:  # each partition gets another leader, with a log that it has read
+        cluster.stop_node(node.id)
+        cluster.start_node(node.id)
+    assert confluent_reads(cluster.bootstrap, topic, "read_committed") == []
+    producer.commit_transaction(WAIT_S)
+    assert confluent_reads(cluster.bootstrap, topic, "read_committed") == sorted(values("first"))

@@ -4,10 +4,7 @@ Nothing that was acknowledged is lost meanwhile.
 """
 
 import asyncio
-import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from quorumlog import Admin, Consumer, LocalCluster
+from quorumlog import Admin, LocalCluster
 from quorumlog.cli.quorum_commands import _uuid
-from quorumlog.client import KafkaError, NewTopic, TopicPartition
+from quorumlog.client import KafkaError
 from quorumlog.client.descriptions import QuorumDescription
 from quorumlog.client.sync import SyncProducer
 from quorumlog.cluster import layout
@@ -30,18 +27,13 @@ from quorumlog.storage.io.checkpoints import read_meta_properties
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.support.cli.processes import Commands
+from tests.support.cluster import kept_topic
+from tests.support.cluster.kept_topic import TOPIC, create, wait_for
 
 pytestmark = pytest.mark.integration
-TOPIC = "kept"
 VOTERS, BOOTSTRAP = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
 PASSING_S = 30
-
-
-def wait_for(holds: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + PASSING_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 class Voters:
@@ -129,14 +121,6 @@ class Voters:
         return self.describe().leader_id
 
 
-def quorumlog(*words: str) -> Any:
-    """Run a command with --json; return its document."""
-    command = [sys.executable, "-m", "quorumlog", *words, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done
-    return json.loads(done.stdout)
-
-
 @contextmanager
 def producing(bootstrap: str) -> Iterator[list[int]]:
     """Produce until the end of the block; what is acknowledged is in the list."""
@@ -164,15 +148,7 @@ def producing(bootstrap: str) -> Iterator[list[int]]:
 
 
 async def read_all(bootstrap: str) -> set[int]:
-    at = TopicPartition(TOPIC, 0)
-    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign([at])
-        end = (await consumer.end_offsets([at]))[at]
-        values: list[int] = []
-        async with asyncio.timeout(30):
-            while len(values) < end:
-                for records in (await consumer.poll(500)).values():
-                    values += [int(record.value or b"") for record in records]
+    values = await kept_topic.read_all(bootstrap)
     assert len({*values}) == len(values)
     return {*values}
 
@@ -181,13 +157,8 @@ async def read_all(bootstrap: str) -> set[int]:
 def voters(tmp_path: Path) -> Iterator[Voters]:
     voters = Voters(tmp_path, controller_quorum_auto_join_enable="false")
     with voters.cluster:
-        asyncio.run(create(voters.cluster.bootstrap))
+        asyncio.run(create(voters.cluster.bootstrap, num_partitions=1))
         yield voters
-
-
-async def create(bootstrap: str) -> None:
-    async with Admin(bootstrap) as admin:
-        await admin.create_topics([NewTopic(name=TOPIC, num_partitions=1)])
 
 
 def test_a_node_joins_and_the_leader_leaves_while_clients_go_on(voters: Voters) -> None:
@@ -198,7 +169,7 @@ def test_a_node_joins_and_the_leader_leaves_while_clients_go_on(voters: Voters) 
         voters.plan_node_4()
         voters.cluster.start_node(4)
         wait_for(lambda: 4 in {one.replica_id for one in voters.describe().observers})
-        added = quorumlog("quorum", "add-voter", "--node", "4", "--bootstrap", bootstrap)
+        added = Commands().json("quorum", "add-voter", "--node", "4", "--bootstrap", bootstrap)
         assert added == {
             "node": 4,
             "directory_id": voters.directory_of(4),
@@ -283,7 +254,7 @@ def test_disks_that_are_lost_one_after_the_other_are_replaced_as_the_status_says
         )
 
     with voters.cluster:
-        asyncio.run(create(voters.cluster.bootstrap))
+        asyncio.run(create(voters.cluster.bootstrap, num_partitions=1))
         wait_for(is_whole)
         with producing(voters.cluster.bootstrap) as acknowledged:
             for wiped in (3, 2, 1):

@@ -9,7 +9,6 @@ from quorumlog.metadata_quorum.core.messages import (
     BeginQuorumEpochRequest,
     FetchRequest,
     VoteRequest,
-    VoteResponse,
 )
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import (
@@ -28,17 +27,12 @@ from tests.support.metadata_quorum.quorums import (
     asked,
     fetch_response,
     only,
+    reply,
     sent,
     started,
     vote_request,
     vote_response,
 )
-
-
-def reply(node: Quorum, request: VoteRequest, now_ms: int = 1) -> VoteResponse:
-    response = only(effects.SendResponse, node.step(now_ms, asked(request))).response
-    assert isinstance(response, VoteResponse)
-    return response
 
 
 def in_role(role: type[Role]) -> Quorum:

@@ -61,11 +61,29 @@ class BeginsTheNextTransactionForAnybody(PartitionAdditions):
 
 ADDING_MUTANTS = (
     WakesNobody,
-    WakesNobodyAfterARefusedWrite,
     WakesOne,
     DropsAdditionsThatWaitForTooLong,
     BeginsTheNextTransactionForAnybody,
 )
+
+
+def committing(version: int, rules: TransactionRules) -> World:
+    """Return a world in which the first client's marker is on its way."""
+    world = World(version, 0, (version,) * 3, rules)
+    world.ask(world.clients[0], init())
+    world.end_write()
+    commits(world)
+    return world
+
+
+def commits(world: World) -> None:
+    client, where = world.clients[0], PARTITIONS[0]
+    is_new = client.version == 2
+    world.ask(client, add(client.producer, where, api_version=5 if is_new else 3))
+    world.end_write()
+    world.produce(client, where)
+    world.ask(client, commit(client.producer, api_version=5 if is_new else 4))
+    world.end_write()
 
 
 def run_into_a_late_answer(rules: TransactionRules) -> None:
@@ -73,39 +91,34 @@ def run_into_a_late_answer(rules: TransactionRules) -> None:
 
     The answer comes when the next transaction of an older client, with the same epoch, is decided.
     """
-    world = World(1, 0, (1, 1, 1), rules)
-    client, where = world.clients[0], PARTITIONS[0]
-    world.ask(client, init())
+    world = committing(1, rules)
+    world.deliver(0, "slowly answered")
+    world.change_coordinator(0, skew_ms=0, is_same=False)
+    world.deliver(0, "written")
     world.end_write()
-    for number in range(2):
-        world.ask(client, add(client.known_as, where))
-        world.end_write()
-        world.produce(client, where)
-        world.ask(client, commit(client.known_as, api_version=4))
-        world.end_write()
-        if number == 0:
-            world.deliver(0, "slowly answered")
-            world.change_coordinator(0, skew_ms=0, is_same=False)
-            world.deliver(0, "written")
-            world.end_write()
-            world.check()
+    commits(world)
     world.answer(0)
-    world.check()
+    world.end_write()
     world.heal()
 
 
 def run_into_a_lost_marker(rules: TransactionRules) -> None:
     """A marker is lost on its way, and the coordinator is told that it may be."""
+    world = committing(2, rules)
+    world.deliver(0, "lost")
+    world.end_write()
+    world.heal()
+
+
+def run_into_a_refused_write(rules: TransactionRules) -> None:
+    """An addition waits for a write, which is refused."""
     world = World(2, 0, (2, 2, 2), rules)
-    client, where = world.clients[0], PARTITIONS[0]
+    client = world.clients[0]
     world.ask(client, init())
     world.end_write()
-    world.ask(client, add(client.known_as, where, api_version=5))
-    world.end_write()
-    world.produce(client, where)
-    world.ask(client, commit(client.known_as))
-    world.end_write()
-    world.deliver(0, "lost")
+    for where in PARTITIONS[:2]:
+        world.ask(client, add(client.producer, where, api_version=5))
+    world.end_write(is_refused=True)
     world.check()
     world.heal()
 
@@ -138,3 +151,9 @@ def test_a_mutant_is_found_by_a_schedule(mutant: str) -> None:
     SCRIPTS[mutant](SOUND)
     with pytest.raises(AssertionError, match="c: complete, and"):
         SCRIPTS[mutant](COORDINATORS[mutant].parts.transactions)
+
+
+def test_an_addition_that_waits_for_a_refused_write_is_found() -> None:
+    run_into_a_refused_write(SOUND)
+    with pytest.raises(AssertionError, match="e: nothing ends the wait"):
+        run_into_a_refused_write(replace(SOUND, adding=WakesNobodyAfterARefusedWrite))

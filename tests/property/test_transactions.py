@@ -1,6 +1,6 @@
 """Transactions under any schedule of clients, failures and fail-overs; mutants that must be found.
 
-`tests.support.transactions.world` says what must hold; `model` is what it is compared with.
+`tests.support.transactions.world` states the invariants.
 """
 
 import sys
@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
+from quorumlog.broker.transactions.core.requests import NO_PRODUCER, ProducerIdAndEpoch
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
+from quorumlog.broker.transactions.core.states import TransactionState
+from quorumlog.chaos.simulation.oracles.exchanges import RUDE
 from tests.support.sizes import examples
-from tests.support.transactions.clients import Client
 from tests.support.transactions.coordination import abort, add, commit, init
-from tests.support.transactions.model import NOBODY
-from tests.support.transactions.world import PARTITIONS, World
+from tests.support.transactions.world import PARTITIONS, Client, World
 
 CLIENTS = st.integers(0, 3)
 FATES = ("written", "slowly answered", "slowly answered", "unanswered", "lost")
@@ -48,14 +48,14 @@ class Transactions(RuleBasedStateMachine):
     @rule(index=CLIENTS)
     def client_goes_on(self, index: int) -> None:
         client = self.client(index)
-        if client.producer != NOBODY:
-            self.world.ask(client, init(client.known_as, name=client.name))
+        if client.producer != NO_PRODUCER:
+            self.world.ask(client, init(client.producer, name=client.name))
 
     @rule(index=CLIENTS, partitions=SOME_PARTITIONS)
     def client_adds(self, index: int, partitions: set) -> None:  # type: ignore[type-arg]
         client = self.client(index)
         version = 5 if client.version == 2 else 3
-        request = add(client.known_as, *partitions, name=client.name, api_version=version)
+        request = add(client.producer, *partitions, name=client.name, api_version=version)
         self.world.ask(client, request)
 
     @rule(index=CLIENTS, where=st.sampled_from(PARTITIONS))
@@ -65,7 +65,9 @@ class Transactions(RuleBasedStateMachine):
     @rule(index=CLIENTS, is_commit=st.booleans())
     def client_ends_a_transaction_if_it_has_one(self, index: int, is_commit: bool) -> None:
         for client in (self.client(index), *self.world.clients):
-            if client.number >= 0:
+            state = self.world.state(client.name)
+            is_open = state is not None and state.state is TransactionState.ONGOING
+            if is_open and self.world.is_current(client):
                 self.client_ends(self.world.clients.index(client), is_commit)
                 break
 
@@ -74,61 +76,72 @@ class Transactions(RuleBasedStateMachine):
         client = self.client(index)
         end = commit if is_commit else abort
         version = 5 if client.version == 2 else 4
-        self.world.ask(client, end(client.known_as, name=client.name, api_version=version))
+        self.world.ask(client, end(client.producer, name=client.name, api_version=version))
 
     @rule(index=CLIENTS, partitions=SOME_PARTITIONS)
     def client_has_an_open_transaction(self, index: int, partitions: set) -> None:  # type: ignore[type-arg]
         """Without this, few schedules would get far."""
         client = self.client(index)
-        self.all_goes_well()
+        self.world.settle()
         for _ in range(2):
-            if client.producer == NOBODY or client.is_replaced:
+            if not self.world.is_current(client):
                 self.client_begins(index)
-                self.all_goes_well()
+                self.world.settle()
         self.client_adds(index, partitions)
-        self.all_goes_well()
+        self.world.settle()
         for where in sorted(partitions):
             self.client_produces(index, where)
 
     @rule(
-        index=CLIENTS, partitions=SOME_PARTITIONS, is_commit=st.booleans(), lets_end=st.booleans()
+        index=CLIENTS,
+        partitions=SOME_PARTITIONS,
+        is_commit=st.booleans(),
+        fate=st.sampled_from((None, "under way", *FATES)),
     )
     def client_has_a_decision_under_way(
         self,
         index: int,
         partitions: set,  # type: ignore[type-arg]
         is_commit: bool,
-        lets_end: bool,
+        fate: str | None,
     ) -> None:
+        """`fate`: of its first marker; None: the decision is not committed."""
         self.client_has_an_open_transaction(index, partitions)
         self.client_ends(index, is_commit)
-        while lets_end and self.world.coordination.writes:
+        while fate is not None and self.world.coordination.writes:
             self.world.end_write()
+        if fate in FATES and self.world.network.messages:
+            self.world.deliver(0, fate)
 
     @rule(index=CLIENTS)
     def client_replaces_the_others(self, index: int) -> None:
-        self.all_goes_well()
+        self.world.settle()
         self.client_begins(index)
-        self.all_goes_well()
+        self.world.settle()
 
     @rule(index=CLIENTS, what=st.sampled_from(("go on", "add", "commit", "abort")))
     def replaced_client_does_not_give_up(self, index: int, what: str) -> None:
         for client in (self.client(index), *self.world.clients):
-            if client.is_replaced and client.producer != NOBODY:
-                self.world.ask(client, self.request_of(client, client.known_as, what))
+            if client.producer != NO_PRODUCER and not self.world.is_current(client):
+                self.world.ask(client, self.request_of(client, client.producer, what))
                 break
 
     @rule(
         index=CLIENTS,
         what=st.sampled_from(("go on", "add", "commit", "abort")),
         ahead=st.sampled_from((-2, -1, 1)),
+        waits=st.booleans(),
     )
-    def stranger_invents_an_epoch(self, index: int, what: str, ahead: int) -> None:
+    def stranger_invents_an_epoch(self, index: int, what: str, ahead: int, waits: bool) -> None:
         client = self.client(index)
-        if client.name in self.world.models:
-            producer_id, epoch = self.world.models[client.name].producer
-            producer = ProducerIdAndEpoch(producer_id, max(epoch + ahead, 0))
-            self.world.ask_as_a_stranger(client, self.request_of(client, producer, what))
+        if waits:
+            self.world.settle()
+        if (state := self.world.state(client.name)) is not None:
+            epoch = max(state.producer_epoch + ahead, 0)
+            producer = ProducerIdAndEpoch(state.producer_id, epoch)
+            is_rude = epoch not in {state.producer_epoch, state.producer_epoch - 1}
+            request = self.request_of(client, producer, what)
+            self.world.send(request, client_id=RUDE if is_rude else "stranger")
 
     def request_of(self, client: Client, producer: ProducerIdAndEpoch, what: str) -> Any:
         is_new, name = client.version == 2, client.name
@@ -144,22 +157,14 @@ class Transactions(RuleBasedStateMachine):
     @precondition(lambda self: self.world.past)
     @rule(data=st.data())
     def a_request_comes_once_more(self, data: st.DataObject) -> None:
-        asked = data.draw(st.sampled_from(self.world.past[-12:]))
-        self.world.ask(asked.client, asked.request, late=asked)
+        _, request = data.draw(st.sampled_from(self.world.past[-12:]))
+        self.world.send(request)
 
     # --- The log, the network, time ---
 
     @rule()
     def all_goes_well(self) -> None:
-        while self.world.coordination.asked_for:
-            self.world.allocate()
-        while self.world.coordination.writes:
-            self.world.end_write()
-        while self.world.network.messages:
-            self.world.deliver(0, "written")
-        self.world.answer_in_time()
-        while self.world.coordination.writes:
-            self.world.end_write()
+        self.world.settle()
 
     @precondition(lambda self: self.world.coordination.writes)
     @rule(is_refused=st.sampled_from((False, False, True)))

@@ -3,15 +3,16 @@
 KIP-360 (a producer that recovers from an error), KIP-890 (EndTxn v5: a new epoch).
 """
 
+from functools import partial
+
 from quorumlog.broker.responses.internal_topics import create_internal
 from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done
 from quorumlog.broker.transactions.core.requests import (
     AddOffsets,
     EndTransaction,
-    EndTransactionResult,
     InitProducerId,
-    InitProducerIdResult,
     ProducerIdAndEpoch,
+    ProducerResult,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.add_offsets_to_txn import (
@@ -46,7 +47,8 @@ def handle_initialize(
         transaction_timeout_ms=request.transaction_timeout_ms,
         expected=ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
     )
-    return when_done(context.transactions.ask(initialization), _initialized)
+    answered = partial(_answered, InitProducerIdResponse)
+    return when_done(context.transactions.ask(initialization), answered)
 
 
 async def _new_id(context: BrokerContext) -> InitProducerIdResponse:
@@ -58,12 +60,11 @@ async def _new_id(context: BrokerContext) -> InitProducerIdResponse:
     )
 
 
-def _initialized(result: InitProducerIdResult) -> InitProducerIdResponse:
-    return InitProducerIdResponse(
-        error_code=result.error_code,
-        producer_id=result.producer.producer_id,
-        producer_epoch=result.producer.epoch,
-    )
+def _answered(
+    response: type[InitProducerIdResponse | EndTxnResponse], result: ProducerResult
+) -> InitProducerIdResponse | EndTxnResponse:
+    producer_id, epoch = result.producer
+    return response(error_code=result.error_code, producer_id=producer_id, producer_epoch=epoch)
 
 
 @answers(AddOffsetsToTxnRequest, 0, 4)
@@ -93,12 +94,4 @@ def handle_end(context: BrokerContext, header: RequestHeader, request: EndTxnReq
         producer=ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         commit=request.committed,
     )
-    return when_done(context.transactions.ask(end), _ended)
-
-
-def _ended(result: EndTransactionResult) -> EndTxnResponse:
-    return EndTxnResponse(
-        error_code=result.error_code,
-        producer_id=result.producer.producer_id,
-        producer_epoch=result.producer.epoch,
-    )
+    return when_done(context.transactions.ask(end), partial(_answered, EndTxnResponse))

@@ -14,7 +14,13 @@ from typing import Any, Final
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
 from quorumlog.chaos.checkers.texts import TEXTS
-from quorumlog.chaos.checkers.transactions import Findings, Micro, Transaction, transactions_checker
+from quorumlog.chaos.checkers.transactions import (
+    Findings,
+    Micro,
+    Transaction,
+    note_writer,
+    transactions_checker,
+)
 from quorumlog.chaos.checkers.verdict import Anomaly
 from quorumlog.chaos.history.model import HistoryError
 
@@ -137,14 +143,7 @@ def _read(
 
 
 def _append(one: Transaction, micro: Micro, each: _List) -> None:
-    known = each.writers.get(micro.value)
-    if known is not None and FAIL not in (known.outcome, one.outcome):
-        raise HistoryError(
-            f"event {one.row['invoked']}: {micro.value} is appended to {micro.object} a second "
-            "time; the model list-append needs values that are appended once"
-        )
-    if known is None or known.outcome == FAIL:
-        each.writers[micro.value] = one
+    note_writer(each.writers, one, micro, verb="appended", model="list-append")
     each.appended.setdefault(one.number, []).append(micro.value)
 
 

@@ -13,9 +13,14 @@ from typing import Any, Final
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
 from quorumlog.chaos.checkers.texts import TEXTS
-from quorumlog.chaos.checkers.transactions import Findings, Micro, Transaction, transactions_checker
+from quorumlog.chaos.checkers.transactions import (
+    Findings,
+    Micro,
+    Transaction,
+    note_writer,
+    transactions_checker,
+)
 from quorumlog.chaos.checkers.verdict import Anomaly, Severity
-from quorumlog.chaos.history.model import HistoryError
 
 WRITE: Final = "w"
 READ: Final = "r"
@@ -73,14 +78,7 @@ def _take(one: Transaction, registers: dict[str, _Register], findings: Findings)
 
 
 def _write(one: Transaction, micro: Micro, each: _Register) -> None:
-    known = each.writers.get(micro.value)
-    if known is not None and FAIL not in (known.outcome, one.outcome):
-        raise HistoryError(
-            f"event {one.row['invoked']}: {micro.value} is written to {micro.object} a second "
-            "time; the model rw-register needs values that are written once"
-        )
-    if known is None or known.outcome == FAIL:
-        each.writers[micro.value] = one
+    note_writer(each.writers, one, micro, verb="written", model="rw-register")
     each.first_of.setdefault(one.number, micro.value)
     each.last_of[one.number] = micro.value
 

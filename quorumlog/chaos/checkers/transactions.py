@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from quorumlog.chaos.checkers.calls import found, nothing_done, refuse_others, told_row, value_of
 from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.cycles import Cycle, Graph, find_cycles
-from quorumlog.chaos.checkers.entries import OK
+from quorumlog.chaos.checkers.entries import FAIL, OK
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
 from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, HistoryError
@@ -69,6 +69,20 @@ class Transaction:
     def is_known(self) -> bool:
         """Whether it certainly happened, so that its reads are valid."""
         return self.outcome == OK
+
+
+def note_writer(
+    writers: dict[Any, Transaction], one: Transaction, micro: Micro, *, verb: str, model: str
+) -> None:
+    """Note who wrote a value. Raises HistoryError if two transactions may have written it."""
+    known = writers.get(micro.value)
+    if known is not None and FAIL not in (known.outcome, one.outcome):
+        raise HistoryError(
+            f"event {one.row['invoked']}: {micro.value} is {verb} to {micro.object} a second "
+            f"time; the model {model} needs values that are {verb} once"
+        )
+    if known is None or known.outcome == FAIL:
+        writers[micro.value] = one
 
 
 class Findings:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -26,11 +26,12 @@ from quorumlog.chaos.drivers.driver import (
     TRANSACTION_TIMEOUT_MS,
     Batching,
     DriverError,
-    Headers,
     Membership,
     OffsetAt,
     Record,
     SendFailed,
+    SendOptions,
+    TopicOptions,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition as Place
@@ -76,23 +77,12 @@ class _Client:
 
 class _Producer(_Client):
     async def send(
-        self,
-        topic: str,
-        partition: int,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-        timestamp_ms: int | None = None,
+        self, topic: str, partition: int, value: bytes, **options: Unpack[SendOptions]
     ) -> asyncio.Future[int]:
+        headers = [*options.pop("headers", ())] or None
         try:
             pending = await self._client.send(
-                topic,
-                value,
-                key,
-                partition=partition,
-                timestamp_ms=timestamp_ms,
-                headers=[*headers] or None,
+                topic, value, partition=partition, headers=headers, **options
             )
         except (KafkaError, OSError) as error:  # it was not queued
             raise SendFailed(str(driver_error(error)), definite=True) from error
@@ -209,15 +199,9 @@ class _Admin:
     def __init__(self, admin: AIOKafkaAdminClient) -> None:
         self._admin: Final = admin
 
-    async def create(
-        self,
-        topic: str,
-        *,
-        partitions: int,
-        replication_factor: int,
-        config: Mapping[str, str] | None = None,
-    ) -> None:
-        wanted = NewTopic(topic, partitions, replication_factor, topic_configs={**(config or {})})
+    async def create(self, topic: str, **options: Unpack[TopicOptions]) -> None:
+        partitions, factor = options["partitions"], options["replication_factor"]
+        wanted = NewTopic(topic, partitions, factor, topic_configs={**options.get("config", {})})
         with _translated():
             answer: Any = await self._admin.create_topics([wanted])
         for name, code, *text in answer.topic_errors:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import cycle
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, Unpack, cast
 
 from quorumlog.chaos.drivers.common import Rebalancing, member_settings, translating
 from quorumlog.chaos.drivers.driver import (
@@ -13,11 +13,12 @@ from quorumlog.chaos.drivers.driver import (
     TRANSACTION_TIMEOUT_MS,
     Batching,
     DriverError,
-    Headers,
     Membership,
     OffsetAt,
     Record,
     SendFailed,
+    SendOptions,
+    TopicOptions,
 )
 from quorumlog.client import (
     Admin,
@@ -64,19 +65,10 @@ class _Producer:
         self._producer = producer
 
     async def send(
-        self,
-        topic: str,
-        partition: int,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-        timestamp_ms: int | None = None,
+        self, topic: str, partition: int, value: bytes, **options: Unpack[SendOptions]
     ) -> asyncio.Future[int]:
         try:
-            delivery = await self._producer.send(
-                topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
-            )
+            delivery = await self._producer.send(topic, value, partition=partition, **options)
         except KafkaError as error:
             raise SendFailed(str(error), definite=error.definite) from error
         return asyncio.ensure_future(_acknowledged(delivery))
@@ -194,9 +186,9 @@ class _Admin:
             found = await self._admin.list_offsets(_by_place(topic, timestamps))
         return {asked.partition: OffsetAt(one[0], one[1]) for asked, one in found.items()}
 
-    async def create(self, topic: str, *, partitions: int, replication_factor: int) -> None:
+    async def create(self, topic: str, **options: Unpack[TopicOptions]) -> None:
         with _translated():
-            await self._admin.create_topics([NewTopic(topic, partitions, replication_factor)])
+            await self._admin.create_topics([_new_topic(topic, options)])
 
     async def delete(self, topic: str) -> None:
         with _translated():
@@ -309,25 +301,23 @@ class ClientDriver:
     offsets = admin
 
     async def create_topic(
-        self,
-        bootstrap: str,
-        topic: str,
-        *,
-        partitions: int,
-        replication_factor: int,
-        config: Mapping[str, str] | None = None,
+        self, bootstrap: str, topic: str, **options: Unpack[TopicOptions]
     ) -> None:
         """Create a topic and return when its metadata is committed. Raises DriverError."""
         with _translated():
             async with Admin(bootstrap_servers=bootstrap) as admin:
-                wanted = NewTopic(topic, partitions, replication_factor, configs={**(config or {})})
-                await admin.create_topics([wanted])
+                await admin.create_topics([_new_topic(topic, options)])
 
 
 async def _started(client: _Started) -> _Started:
     with _translated():
         await client.start()
     return client
+
+
+def _new_topic(topic: str, options: TopicOptions) -> NewTopic:
+    partitions, factor = options["partitions"], options["replication_factor"]
+    return NewTopic(topic, partitions, factor, configs={**options.get("config", {})})
 
 
 def _by_place(topic: str, offsets: Mapping[int, int]) -> dict[TopicPartition, int]:

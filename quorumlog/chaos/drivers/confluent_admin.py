@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import confluent_kafka
 from confluent_kafka import TopicCollection
@@ -13,7 +13,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from quorumlog.chaos.drivers.common import translating
-from quorumlog.chaos.drivers.driver import EARLIEST, LATEST, MAX_TIMESTAMP, DriverError, OffsetAt
+from quorumlog.chaos.drivers.driver import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    DriverError,
+    OffsetAt,
+    TopicOptions,
+)
 from quorumlog.chaos.drivers.worker import Worker
 from quorumlog.wire.codec.error_codes import ErrorCode
 
@@ -85,16 +92,10 @@ class ConfluentAdmin:
                 raise
             raise DriverError("_TIMED_OUT", "no answer") from error
 
-    async def create(
-        self,
-        topic: str,
-        *,
-        partitions: int,
-        replication_factor: int,
-        config: Mapping[str, str] | None = None,
-    ) -> None:
+    async def create(self, topic: str, **options: Unpack[TopicOptions]) -> None:
         """Create a topic. Raises DriverError."""
-        wanted = NewTopic(topic, partitions, replication_factor, config={**(config or {})})
+        partitions, factor = options["partitions"], options["replication_factor"]
+        wanted = NewTopic(topic, partitions, factor, config={**options.get("config", {})})
         await self._result(lambda admin: admin.create_topics([wanted]))
 
     async def delete(self, topic: str) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
 import confluent_kafka
 
@@ -23,10 +23,10 @@ from quorumlog.chaos.drivers.driver import (
     TRANSACTION_TIMEOUT_MS,
     Batching,
     DriverError,
-    Headers,
     Membership,
     Record,
     SendFailed,
+    SendOptions,
 )
 from quorumlog.chaos.drivers.worker import Worker, settled_elsewhere
 
@@ -89,14 +89,7 @@ class _Producer:
             self._loop.call_soon_threadsafe(self._has_ended.set)
 
     async def send(
-        self,
-        topic: str,
-        partition: int,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-        timestamp_ms: int | None = None,
+        self, topic: str, partition: int, value: bytes, **options: Unpack[SendOptions]
     ) -> asyncio.Future[int]:
         done, settle = settled_elsewhere()
 
@@ -108,12 +101,18 @@ class _Producer:
                 reason = f"{error_code(error)}: {error.str()}"
                 settle(None, SendFailed(reason, definite=False))
 
+        timestamp_ms, headers = options.get("timestamp_ms"), options.get("headers")
         optional: dict[str, Any] = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
         if headers:
             optional["headers"] = [*headers]
         try:
             self._producer.produce(
-                topic, value, key, partition=partition, on_delivery=delivered, **optional
+                topic,
+                value,
+                options.get("key"),
+                partition=partition,
+                on_delivery=delivered,
+                **optional,
             )
         except (BufferError, confluent_kafka.KafkaException) as error:  # it was not queued
             raise SendFailed(str(driver_error(error)), definite=True) from error

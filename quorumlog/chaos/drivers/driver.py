@@ -15,7 +15,7 @@ never blocks the event loop; a library that blocks has a thread (`worker`).
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, NotRequired, Protocol, TypedDict, Unpack
 
 CAPABILITIES: Final[Mapping[str, str]] = {
     "groups": "join a group, commit offsets",
@@ -119,18 +119,27 @@ class Membership:
     max_poll_interval_ms: int = 6_000
 
 
+class SendOptions(TypedDict, total=False):
+    """The optional parts of a record to send."""
+
+    key: bytes | None
+    headers: Headers
+    timestamp_ms: int | None
+
+
+class TopicOptions(TypedDict):
+    """The properties of a topic to create."""
+
+    partitions: int
+    replication_factor: int
+    config: NotRequired[Mapping[str, str]]
+
+
 class DriverProducer(Protocol):
     """An idempotent producer with acks=all."""
 
     async def send(
-        self,
-        topic: str,
-        partition: int,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-        timestamp_ms: int | None = None,
+        self, topic: str, partition: int, value: bytes, **options: Unpack[SendOptions]
     ) -> asyncio.Future[int]:
         """Queue a record after those sent before; its future returns the acknowledged offset.
 
@@ -245,7 +254,7 @@ class CommittedReader(DriverConsumer, Protocol):
 class TopicAdmin(Protocol):
     """Changes and describes topics; every error is a DriverError with the broker's code."""
 
-    async def create(self, topic: str, *, partitions: int, replication_factor: int) -> None:
+    async def create(self, topic: str, **options: Unpack[TopicOptions]) -> None:
         """Create a topic; TOPIC_ALREADY_EXISTS if there is one of this name."""
 
     async def delete(self, topic: str) -> None:
@@ -274,13 +283,7 @@ class Driver(Protocol):
         """Make a consumer. Raises ConnectionError if no broker answers."""
 
     async def create_topic(
-        self,
-        bootstrap: str,
-        topic: str,
-        *,
-        partitions: int,
-        replication_factor: int,
-        config: Mapping[str, str] | None = None,
+        self, bootstrap: str, topic: str, **options: Unpack[TopicOptions]
     ) -> None:
         """Create a topic and return when its metadata is committed. Raises ConnectionError."""
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import kafka
 from kafka.admin import KafkaAdminClient
@@ -23,11 +23,12 @@ from quorumlog.chaos.drivers.driver import (
     NO_GENERATION,
     TRANSACTION_TIMEOUT_MS,
     Batching,
-    Headers,
     Membership,
     OffsetAt,
     Record,
     SendFailed,
+    SendOptions,
+    TopicOptions,
 )
 from quorumlog.chaos.drivers.worker import Worker, settled_elsewhere
 
@@ -95,15 +96,9 @@ async def _made(client_id: str, make: Callable[..., Any], **settings: Any) -> tu
 
 class _Producer(_Client):
     async def send(
-        self,
-        topic: str,
-        partition: int,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-        timestamp_ms: int | None = None,
+        self, topic: str, partition: int, value: bytes, **options: Unpack[SendOptions]
     ) -> asyncio.Future[int]:
+        headers = [*options.pop("headers", ())]
         done, settle = settled_elsewhere()
 
         def fail(error: BaseException) -> None:  # the library does not report earlier attempts
@@ -111,12 +106,7 @@ class _Producer(_Client):
 
         def send() -> None:
             pending = self._client.send(
-                topic,
-                value,
-                key,
-                headers=[*headers],
-                partition=partition,
-                timestamp_ms=timestamp_ms,
+                topic, value, headers=headers, partition=partition, **options
             )
             pending.add_callback(lambda metadata: settle(metadata.offset, None))
             pending.add_errback(fail)
@@ -236,19 +226,12 @@ class _Member(Rebalancing, _Committed, kafka.ConsumerRebalanceListener):  # type
 
 
 class _Admin(_Client):
-    async def create(
-        self,
-        topic: str,
-        *,
-        partitions: int,
-        replication_factor: int,
-        config: Mapping[str, str] | None = None,
-    ) -> None:
+    async def create(self, topic: str, **options: Unpack[TopicOptions]) -> None:
         wanted = {
             topic: {
-                "num_partitions": partitions,
-                "replication_factor": replication_factor,
-                "configs": {**(config or {})},
+                "num_partitions": options["partitions"],
+                "replication_factor": options["replication_factor"],
+                "configs": {**options.get("config", {})},
             }
         }
         await self._call(lambda: self._client.create_topics(wanted, timeout_ms=_TIMEOUT_MS))

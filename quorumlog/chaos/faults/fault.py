@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Final, Protocol, TypeVar, dataclass_transform
 
-from quorumlog.chaos.faults.links import CLIENTS, Effect, LinkRule
+from quorumlog.chaos.faults.links import CLIENTS, Effect, Link, LinkRule, between
 
 ROLES: Final = ("partition-leader", "metadata-leader", "isr-follower", "any")
 """The roles of one node that a drawn schedule takes in turn."""
@@ -193,13 +193,21 @@ class StepFault(Fault):
 
 
 class LinkFault(StepFault):
-    """A fault that consists of rules on links. A subclass returns them."""
+    """A fault that consists of rules on links: by default one, of the effect on the links."""
 
     __slots__ = ()
     drawn_duration_ms: ClassVar[tuple[int, int]] = (1_000, 5_000)
 
-    def rules(self, scene: Scene) -> Sequence[LinkRule]:
+    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
         """Return the rules; the number of them and their ids do not depend on chance."""
+        return (LinkRule(scene.rule_id(), self.links(scene), self.effect()),)
+
+    def links(self, scene: Scene) -> tuple[Link, ...]:
+        """Return the links of the rule: by default, all of the target's."""
+        return between(scene.parties, scene.everybody)
+
+    def effect(self) -> Effect:
+        """Return the effect of the rule."""
         raise NotImplementedError
 
     def inject(self, scene: Scene) -> Sequence[AnyStep]:

@@ -3,7 +3,18 @@
 from typing import ClassVar, Literal
 
 from quorumlog.chaos.faults.fault import ALL, CLIENT, NODE_ROLES, LinkFault, Scene, named
-from quorumlog.chaos.faults.links import Cut, Effect, Link, LinkRule, between
+from quorumlog.chaos.faults.links import Cut, Effect, Link, between
+
+
+class CutFault(LinkFault):
+    """A fault that cuts links. A subclass returns them."""
+
+    __slots__ = ()
+    imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Cut})
+
+    def effect(self) -> Effect:
+        """See LinkFault."""
+        return Cut()
 
 
 @named(
@@ -11,14 +22,12 @@ from quorumlog.chaos.faults.links import Cut, Effect, Link, LinkRule, between
     "a node and the other nodes cannot reach each other; clients reach all of them",
     targets=NODE_ROLES,
 )
-class PartitionOne(LinkFault):
+class PartitionOne(CutFault):
     """Cuts all links between the target and the other nodes, in both directions."""
 
-    imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Cut})
-
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+    def links(self, scene: Scene) -> tuple[Link, ...]:
         """See LinkFault."""
-        return (LinkRule(scene.rule_id(), between(scene.parties, scene.other_nodes), Cut()),)
+        return between(scene.parties, scene.other_nodes)
 
 
 @named(
@@ -26,30 +35,26 @@ class PartitionOne(LinkFault):
     "the nodes fall into a random majority and a minority that cannot reach each other",
     targets=(ALL,),
 )
-class PartitionHalves(LinkFault):
+class PartitionHalves(CutFault):
     """Cuts all links between a random majority and the others; clients reach all."""
 
-    imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Cut})
-
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+    def links(self, scene: Scene) -> tuple[Link, ...]:
         """See LinkFault."""
         nodes = [str(node_id) for node_id in scene.all_nodes]
         scene.rng.shuffle(nodes)
         majority = len(nodes) // 2 + 1
-        return (LinkRule(scene.rule_id(), between(nodes[:majority], nodes[majority:]), Cut()),)
+        return between(nodes[:majority], nodes[majority:])
 
 
 @named("partition_ring", "every node reaches a majority, each node a different one", targets=(ALL,))
-class PartitionRing(LinkFault):
+class PartitionRing(CutFault):
     """Puts the nodes into a random ring; each reaches the fewest neighbours that are a majority.
 
     Where that would be everybody (of three or four nodes), one random pair is cut: of three, the
     third one is a bridge between them.
     """
 
-    imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Cut})
-
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+    def links(self, scene: Scene) -> tuple[Link, ...]:
         """See LinkFault."""
         ring = [str(node_id) for node_id in scene.all_nodes]
         scene.rng.shuffle(ring)
@@ -63,7 +68,7 @@ class PartitionRing(LinkFault):
                     links += between([node], [ring[other_place]])
         if not links:
             links += between(ring[:1], ring[1:2])
-        return (LinkRule(scene.rule_id(), tuple(links), Cut()),)
+        return tuple(links)
 
 
 @named(
@@ -71,18 +76,16 @@ class PartitionRing(LinkFault):
     "a node cannot reach the other nodes, but they reach it; or the reverse",
     targets=NODE_ROLES,
 )
-class PartitionOneWay(LinkFault):
+class PartitionOneWay(CutFault):
     """Cuts the links from the target to other nodes (`out`) or to it (`in`); `either`: drawn."""
 
-    imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Cut})
     direction: Literal["in", "out", "either"] = "either"
 
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+    def links(self, scene: Scene) -> tuple[Link, ...]:
         """See LinkFault."""
         drawn: Literal["in", "out"] = "in" if scene.rng.random() < 0.5 else "out"
         direction = drawn if self.direction == "either" else self.direction
-        links = between(scene.parties, scene.other_nodes, direction)
-        return (LinkRule(scene.rule_id(), links, Cut()),)
+        return between(scene.parties, scene.other_nodes, direction)
 
 
 @named(
@@ -90,14 +93,12 @@ class PartitionOneWay(LinkFault):
     "a node reaches neither nodes nor clients; or no client reaches any node",
     targets=(*NODE_ROLES, CLIENT),
 )
-class IsolateRole(LinkFault):
+class IsolateRole(CutFault):
     """Cuts all links of the target, those to clients too."""
 
-    imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Cut})
-
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+    def links(self, scene: Scene) -> tuple[Link, ...]:
         """See LinkFault."""
-        return (LinkRule(scene.rule_id(), between(scene.parties, scene.others), Cut()),)
+        return between(scene.parties, scene.others)
 
 
 @named("partition", "the simulator's name of partition_one")
@@ -106,13 +107,11 @@ class Partition(PartitionOne):
 
 
 @named("one_way_cut", "the simulator's name of partition_one_way; direction: in or out")
-class OneWayCut(LinkFault):
+class OneWayCut(CutFault):
     """All messages from the target nodes to the others are lost (`out`), or the reverse (`in`)."""
 
-    imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Cut})
     direction: Literal["in", "out"]
 
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+    def links(self, scene: Scene) -> tuple[Link, ...]:
         """See LinkFault."""
-        links = between(scene.parties, scene.other_nodes, self.direction)
-        return (LinkRule(scene.rule_id(), links, Cut()),)
+        return between(scene.parties, scene.other_nodes, self.direction)

@@ -5,15 +5,7 @@ from typing import ClassVar, Literal
 
 from quorumlog.chaos.faults.apis import Api, find_api
 from quorumlog.chaos.faults.fault import LINK_ROLES, MILLION, Fault, LinkFault, Scene, named, ranged
-from quorumlog.chaos.faults.links import (
-    CLIENTS,
-    DelayRequest,
-    DropReply,
-    DropRequest,
-    Effect,
-    Link,
-    LinkRule,
-)
+from quorumlog.chaos.faults.links import CLIENTS, DelayRequest, DropReply, DropRequest, Effect, Link
 from quorumlog.chaos.faults.traffic import DELAY_US_MAX
 
 Sender = Literal["target", "nodes", "clients"]
@@ -55,15 +47,9 @@ class RequestFault(LinkFault):
         Fault.__post_init__(self)
         find_api(self.api)
 
-    def effect(self, api_name: str) -> Effect:
-        """Return the effect on the links of these requests."""
-        raise NotImplementedError
-
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+    def links(self, scene: Scene) -> tuple[Link, ...]:
         """See LinkFault."""
-        api = find_api(self.api)
-        links = request_links(scene, api, self.sender)
-        return (LinkRule(scene.rule_id(), links, self.effect(api.name)),)
+        return request_links(scene, find_api(self.api), self.sender)
 
 
 @named("drop_request", "requests of one kind are lost: a follower's Fetch", targets=LINK_ROLES)
@@ -78,9 +64,9 @@ class DropRequests(RequestFault):
     sender: Sender = "target"
     share_ppm: int = ranged(1, MILLION, default=MILLION)
 
-    def effect(self, api_name: str) -> Effect:
-        """See RequestFault."""
-        return DropRequest(api_name, self.share_ppm)
+    def effect(self) -> Effect:
+        """See LinkFault."""
+        return DropRequest(find_api(self.api).name, self.share_ppm)
 
 
 @named("delay_request", "requests of one kind are late: an AlterPartition", targets=LINK_ROLES)
@@ -92,9 +78,9 @@ class DelayRequests(RequestFault):
     sender: Sender = "target"
     us: int = ranged(1, DELAY_US_MAX, default=1_500_000)
 
-    def effect(self, api_name: str) -> Effect:
-        """See RequestFault."""
-        return DelayRequest(api_name, self.us)
+    def effect(self) -> Effect:
+        """See LinkFault."""
+        return DelayRequest(find_api(self.api).name, self.us)
 
 
 @named("reply_lost", "requests are carried out, but no response arrives", targets=LINK_ROLES)
@@ -109,6 +95,6 @@ class ReplyLost(RequestFault):
     sender: Sender = "clients"
     share_ppm: int = ranged(1, MILLION, default=300_000)
 
-    def effect(self, api_name: str) -> Effect:
-        """See RequestFault."""
-        return DropReply(api_name, self.share_ppm)
+    def effect(self) -> Effect:
+        """See LinkFault."""
+        return DropReply(find_api(self.api).name, self.share_ppm)

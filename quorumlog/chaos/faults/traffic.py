@@ -16,7 +16,7 @@ from quorumlog.chaos.faults.fault import (
     ranged,
 )
 from quorumlog.chaos.faults.links import Delay as DelayEffect
-from quorumlog.chaos.faults.links import Effect, LinkRule, Rate, Refuse, Reset, between
+from quorumlog.chaos.faults.links import Effect, LinkRule, Rate, Refuse, Reset
 
 DELAY_US_MAX: Final = 60 * MILLION
 
@@ -32,10 +32,9 @@ class Delay(LinkFault):
     min_us: int = ranged(0, DELAY_US_MAX, default=20_000)
     spread_us: int = ranged(0, DELAY_US_MAX, default=80_000)
 
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+    def effect(self) -> Effect:
         """See LinkFault."""
-        links = between(scene.parties, scene.everybody)
-        return (LinkRule(scene.rule_id(), links, DelayEffect(self.min_us, self.spread_us)),)
+        return DelayEffect(self.min_us, self.spread_us)
 
 
 @named(
@@ -47,10 +46,9 @@ class SlowLink(LinkFault):
     imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Rate})
     bytes_per_s: int = ranged(100, 1000 * MILLION, default=20_000)
 
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+    def effect(self) -> Effect:
         """See LinkFault."""
-        links = between(scene.parties, scene.everybody)
-        return (LinkRule(scene.rule_id(), links, Rate(self.bytes_per_s)),)
+        return Rate(self.bytes_per_s)
 
 
 @named("reset", "the connections of a node, or clients, are reset repeatedly", targets=LINK_ROLES)
@@ -60,10 +58,9 @@ class ResetConnections(LinkFault):
     imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Reset})
     every_us: int = ranged(0, 60 * MILLION, default=700_000)
 
-    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+    def effect(self) -> Effect:
         """See LinkFault."""
-        links = between(scene.parties, scene.everybody)
-        return (LinkRule(scene.rule_id(), links, Reset(self.every_us)),)
+        return Reset(self.every_us)
 
 
 @named("refuse", "connections from and to a node, or clients, are refused", targets=LINK_ROLES)
@@ -77,7 +74,7 @@ class RefuseConnections(LinkFault):
 
     def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
         """See LinkFault."""
-        links = between(scene.parties, scene.everybody)
+        links = self.links(scene)
         return (
             LinkRule(scene.rule_id("-refuse"), links, Refuse()),
             LinkRule(scene.rule_id("-reset"), links, Reset()),

@@ -3,7 +3,7 @@
 Whole nodes alone can run them: no simulated world has an administrator of brokers.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -52,14 +52,9 @@ class _CompletesAtOnce(PartitionChanges):
 @MOVES.breaks("a replica removed by a reassignment stays in the ISR")
 class _KeepsTheRemovedInTheIsr(PartitionChanges):
     def change(
-        self,
-        located: Located,
-        target_isr: tuple[BrokerId, ...],
-        active: Set[BrokerId],
-        *others: Any,
-        **options: Any,
+        self, located: Located, target_isr: tuple[BrokerId, ...], *others: Any, **options: Any
     ) -> PartitionChange | None:
-        change = super().change(located, target_isr, active, *others, **options)
+        change = super().change(located, target_isr, *others, **options)
         if change is None or change.replicas is None:
             return change
         return replace(change, isr=target_isr)
@@ -94,18 +89,11 @@ class _ThrottlesInSyncReplicas(ReplicationThrottle):
 
 @CHURN.breaks("a partition added to a topic gets no leader when its replicas return")
 class _LeavesGrownPartitionsLeaderless(PartitionChanges):
-    def change(
-        self,
-        located: Located,
-        target_isr: tuple[BrokerId, ...],
-        active: Set[BrokerId],
-        *others: Any,
-        **options: Any,
-    ) -> PartitionChange | None:
+    def change(self, located: Located, *others: Any, **options: Any) -> PartitionChange | None:
         is_grown = located.index >= PARTITIONS_AT_FIRST and not located.topic_name.startswith("__")
         if located.partition.leader_id == NO_LEADER and is_grown:
             return None
-        return super().change(located, target_isr, active, *others, **options)
+        return super().change(located, *others, **options)
 
 
 @CHURN.breaks("an unregistered broker gets replicas of new partitions")
@@ -119,16 +107,14 @@ class _PlacesOnTheUnregistered(Controller):
             self._forgotten[record.broker_id] = self.cluster.brokers[record.broker_id]
         super().apply(offset, record)
 
-    def decide(
-        self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
-    ) -> Decision[object]:
+    def decide(self, request: ControllerRequest, **at: Any) -> Decision[object]:
         brokers = cast("dict[BrokerId, BrokerImage]", self.cluster.brokers)
         if not isinstance(request, CreateTopics | CreatePartitions):
-            return super().decide(request, now_ms=now_ms, base_offset=base_offset)
+            return super().decide(request, **at)
         added = {one: image for one, image in self._forgotten.items() if one not in brokers}
         brokers.update(added)
         try:
-            return super().decide(request, now_ms=now_ms, base_offset=base_offset)
+            return super().decide(request, **at)
         finally:
             for broker_id in added:
                 del brokers[broker_id]
@@ -151,13 +137,11 @@ class _CreatesInParts(Controller):
         # id of a request -> its later slice. It keeps the request, so that its id stays unique.
         self._rest: dict[int, tuple[ControllerRequest, Decision[object]]] = {}
 
-    def decide(
-        self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
-    ) -> Decision[object]:
+    def decide(self, request: ControllerRequest, **at: Any) -> Decision[object]:
         _, rest = self._rest.pop(id(request), (request, None))
         if rest is not None:
             return rest
-        decision = super().decide(request, now_ms=now_ms, base_offset=base_offset)
+        decision = super().decide(request, **at)
         first, later = decision.records[:2], decision.records[2:]  # a topic and one partition
         if not isinstance(request, CreateTopics) or not later:
             return decision

@@ -109,14 +109,9 @@ class _AssignsToTwo(Targets):
 
 @CONSUMER_GROUPS.breaks("a member whose response was lost does not receive its assignment again")
 class _TellsNothingAgain(Heartbeats):
-    def _answer(
-        self,
-        group: ConsumerGroup,
-        member_id: str,
-        request: ConsumerHeartbeat,
-        told: CurrentAssignment | None,
-    ) -> HeartbeatResult:
-        answer = super()._answer(group, member_id, request, told)
+    def _answer(self, group: ConsumerGroup, member_id: str, *asked: Any) -> HeartbeatResult:
+        answer = super()._answer(group, member_id, *asked)
+        told: CurrentAssignment | None = asked[-1]
         is_new = told is None or told.assigned != group.members[member_id].current.assigned
         return answer if is_new else replace(answer, assignment=None)
 

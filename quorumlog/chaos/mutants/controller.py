@@ -28,7 +28,7 @@ from quorumlog.metadata_quorum.controller_client import BrokerRegistration, IsrP
 from quorumlog.metadata_quorum.image import BrokerImage, PartitionImage
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 
 # ruff: noqa: ARG002 - a mutant has the signature of the replaced method
 
@@ -39,19 +39,15 @@ ELECTIONS: Final = Mutants("controller")
 
 @CONTROLLERS.breaks("a broker that lost unflushed records stays eligible (decision 12)")
 class _IgnoresPowerLoss(Controller):
-    def decide(
-        self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
-    ) -> Decision[object]:
+    def decide(self, request: ControllerRequest, **at: Any) -> Decision[object]:
         if isinstance(request, BrokerRegistration):
             request = replace(request, boot_id=None)
-        return super().decide(request, now_ms=now_ms, base_offset=base_offset)
+        return super().decide(request, **at)
 
 
 @CONTROLLERS.breaks("a broker that lost unflushed records resumes its leaderships (decision 13)")
 class _ResumesWithoutItsRecords(Resumptions):
-    def may_resume(
-        self, broker: BrokerImage | None, request: BrokerRegistration, losses: Losses
-    ) -> bool:
+    def may_resume(self, broker: BrokerImage | None, request: BrokerRegistration, *_: Any) -> bool:
         boot_id = None if broker is None else broker.boot_id
         return super().may_resume(broker, replace(request, boot_id=boot_id), NO_LOSS)
 
@@ -72,18 +68,14 @@ class _FencesBeforeTheLastSlice(Slices):
 
 @CONTROLLERS.breaks("an ISR is granted with a replaced process (KIP-903)")
 class _GrantsToAnyProcess(PartitionDecisions):
-    def _is_eligible(
-        self, partition: PartitionImage, broker_id: BrokerId, broker_epoch: int
-    ) -> bool:
+    def _is_eligible(self, partition: PartitionImage, broker_id: BrokerId, *known: Any) -> bool:
         broker = self._cluster.brokers.get(broker_id)
         return broker is not None and not broker.fenced
 
 
 @CONTROLLERS.breaks("an ISR is granted with a fenced member (KAFKA-14617)")
 class _GrantsToTheFenced(PartitionDecisions):
-    def _is_eligible(
-        self, partition: PartitionImage, broker_id: BrokerId, broker_epoch: int
-    ) -> bool:
+    def _is_eligible(self, *known: Any) -> bool:
         return True
 
 
@@ -138,15 +130,8 @@ class _EndsBeforeAllAreInSync(PartitionChanges):
 
 @CONTROLLERS.breaks("a reassignment removes the leader without an election")
 class _DropsTheLeaderWithoutAnElection(PartitionChanges):
-    def change(
-        self,
-        located: Located,
-        target_isr: tuple[BrokerId, ...],
-        active: Set[BrokerId],
-        *others: Any,
-        **options: Any,
-    ) -> PartitionChange | None:
-        change = super().change(located, target_isr, active, *others, **options)
+    def change(self, located: Located, *others: Any, **options: Any) -> PartitionChange | None:
+        change = super().change(located, *others, **options)
         if change is None or change.replicas is None:
             return change
         leads_anew = change.leader not in {None, located.partition.leader_id}
@@ -176,10 +161,8 @@ class _ElectsWithoutLeave(PartitionChanges):
 
 @CONTROLLERS.breaks("an unclean election ignores live eligible replicas")
 class _PassesOverTheEligible(PartitionChanges):
-    def elected(
-        self, assignment: Assignment, pool: tuple[BrokerId, ...], active: Set[BrokerId]
-    ) -> BrokerId:
-        return super().elected(assignment, assignment.replicas, active)
+    def elected(self, assignment: Assignment, pool: object, *active: Any) -> BrokerId:
+        return super().elected(assignment, assignment.replicas, *active)
 
 
 @CONTROLLERS.breaks("an unclean election leaves other replicas than the new leader in the ISR")

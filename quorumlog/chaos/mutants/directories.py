@@ -45,16 +45,9 @@ LOSSES: Final = Mutants("replication")
 
 @DIRECTORIES.breaks("a copy replaces its log before the copy is complete")
 class _SwapsBeforeItHasCaughtUp(DirectoryMoveRules):
-    def ending(
-        self, step: Step, *, reaches_end: bool, is_announced: bool, is_named: bool
-    ) -> AfterStep:
+    def ending(self, step: Step, *, reaches_end: bool, **known: bool) -> AfterStep:
         is_copying = isinstance(step, CopyFrom | CaughtUp)
-        return super().ending(
-            step,
-            reaches_end=reaches_end or is_copying,
-            is_announced=is_announced,
-            is_named=is_named,
-        )
+        return super().ending(step, reaches_end=reaches_end or is_copying, **known)
 
 
 @DIRECTORIES.breaks("a copy keeps records that its log truncated during the move")
@@ -69,12 +62,8 @@ class _ForgetsTruncations(DirectoryMoveRules):
 
 @DIRECTORIES.breaks("a copy replaces its log without a report to the controller")
 class _SwapsWithoutTheMetadata(DirectoryMoveRules):
-    def ending(
-        self, step: Step, *, reaches_end: bool, is_announced: bool, is_named: bool
-    ) -> AfterStep:
-        ending = super().ending(
-            step, reaches_end=reaches_end, is_announced=is_announced, is_named=is_named
-        )
+    def ending(self, step: Step, **known: bool) -> AfterStep:
+        ending = super().ending(step, **known)
         return ending if ending is AfterStep.GO_ON else AfterStep.SWAP
 
 
@@ -145,12 +134,10 @@ class _CutsBeforeItReports(LogDirectory):
 
 @LOSSES.breaks("a restored log directory counts as complete")
 class _BelievesOldDirectories(Controller):
-    def decide(
-        self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
-    ) -> Decision[object]:
+    def decide(self, request: ControllerRequest, **at: Any) -> Decision[object]:
         if isinstance(request, BrokerRegistration):
             request = replace(request, incarnations=None)
-        return super().decide(request, now_ms=now_ms, base_offset=base_offset)
+        return super().decide(request, **at)
 
 
 class _NotesNoFailure(Registrations):
@@ -168,12 +155,10 @@ class _ForgetsItsFailure(LogDirectory):
     "a broker with a failed disk is fenced as if its logs were complete", also=_ForgetsItsFailure
 )
 class _FailsWithoutLoss(Controller):
-    def decide(
-        self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
-    ) -> Decision[object]:
+    def decide(self, request: ControllerRequest, **at: Any) -> Decision[object]:
         if isinstance(request, BrokerHeartbeat):
             request = replace(request, has_failed=False)
-        return super().decide(request, now_ms=now_ms, base_offset=base_offset)
+        return super().decide(request, **at)
 
 
 @LOSSES.breaks("the first reported log decides the election where ISR and ELR are empty")

@@ -1,8 +1,8 @@
 """Replicas with one broken rule each: commits, the ISR, truncation, flushes, followers' reads."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.data_path import ReadEnd
@@ -12,15 +12,12 @@ from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr import FollowerProgress
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
 from quorumlog.broker.partitions.core.leadership import Leadership
-from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.core.reads import Reads
 from quorumlog.broker.partitions.core.role_changes import RoleChanges
-from quorumlog.broker.partitions.core.roles import Leader, Role
+from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.log_flusher import LogFlusher
 from quorumlog.chaos.mutants.mutant import Mutants
-from quorumlog.metadata_quorum.image import PartitionImage
-from quorumlog.storage.core.recovery import MAX_EPOCH
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -116,22 +113,15 @@ class IgnoresDivergence(Reads):
     """Sends records to a follower whose log differs."""
 
     def judge_read(
-        self,
-        leader_epoch: Epoch,
-        fetch_offset: Offset,
-        last_fetched_epoch: Epoch,
-        *,
-        leader_only: bool = True,
+        self, leader_epoch: Epoch, fetch_offset: Offset, last_fetched_epoch: Epoch, **known: bool
     ) -> effects.AnswerFetch:
         """Break the rule."""
-        return super().judge_read(leader_epoch, fetch_offset, NO_EPOCH, leader_only=leader_only)
+        return super().judge_read(leader_epoch, fetch_offset, NO_EPOCH, **known)
 
 
 class _TruncatesBeforeItFollows(RoleChanges):
-    def begin_epoch(
-        self, before: Role, now_ms: int, image: PartitionImage
-    ) -> Sequence[effects.Effect]:
-        ordered = super().begin_epoch(before, now_ms, image)
+    def begin_epoch(self, *begun: Any) -> Sequence[effects.Effect]:
+        ordered = super().begin_epoch(*begun)
         if self._state.is_leader:
             return ordered
         return [*ordered, effects.TruncateTo(offset=self._state.high_watermark)]
@@ -153,9 +143,7 @@ class TruncatesToItsHighWatermark(Followership):
 
 @REPLICAS.breaks("a follower appends a fetch response from before its truncation (KAFKA-13207)")
 class _TakesLateAnswers(Followership):
-    def accepts_answer(
-        self, leader_epoch: Epoch, fetch_offset: Offset, last_fetched_epoch: Epoch
-    ) -> bool:
+    def accepts_answer(self, leader_epoch: Epoch, fetch_offset: Offset, *_: Epoch) -> bool:
         state = self._state
         return leader_epoch == state.leader_epoch and fetch_offset == state.log_end_offset
 
@@ -203,20 +191,12 @@ class TakesUpLogsOfDeletedTopics(LogDirectory):
     """Opens any log with the name of a partition, whatever its topic id."""
 
     def open(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: TopicId,
-        configs: Mapping[str, str],
-        *,
-        standing: Standing = Standing.SPARE,
-        newest_epoch: int = MAX_EPOCH,
+        self, topic_partition: TopicPartition, topic_id: TopicId, *known: Any, **options: Any
     ) -> tuple[Log, Offset]:
         """Break the rule."""
         found_id = self.topic_id_of(str(topic_partition)) if self.holds(topic_partition) else None
         known_id = topic_id if found_id is None else found_id
-        return super().open(
-            topic_partition, known_id, configs, standing=standing, newest_epoch=newest_epoch
-        )
+        return super().open(topic_partition, known_id, *known, **options)
 
 
 # --- flushes: `log.flush.acks` ---

@@ -67,6 +67,7 @@ def _with_rules(broken: type[CleaningRules]) -> type[Compaction]:
     return Mutant
 
 
+Facts = Sequence[SegmentFacts]
 RETENTION: Final = Mutants("storage", _compacting)
 
 
@@ -89,32 +90,24 @@ class _TakesNoLimitForZero(Retention):
 class _Start(Retention):
     """Changes the arguments of the rule."""
 
-    def start_after(
-        self, segments: Sequence[SegmentFacts], limits: RetentionLimits, **offsets: int
-    ) -> int:
+    def start_after(self, segments: Facts, limits: RetentionLimits, **offsets: int) -> int:
         segments, limits = self.changed(segments, limits)
         return super().start_after(segments, limits, **offsets)
 
-    def changed(
-        self, segments: Sequence[SegmentFacts], limits: RetentionLimits
-    ) -> tuple[Sequence[SegmentFacts], RetentionLimits]:
+    def changed(self, segments: Facts, limits: RetentionLimits) -> tuple[Facts, RetentionLimits]:
         raise NotImplementedError
 
 
 @RETENTION.breaks("retention by size removes a segment that fits within the limit")
 class _RemovesOneTooMany(_Start):
-    def changed(
-        self, segments: Sequence[SegmentFacts], limits: RetentionLimits
-    ) -> tuple[Sequence[SegmentFacts], RetentionLimits]:
+    def changed(self, segments: Facts, limits: RetentionLimits) -> tuple[Facts, RetentionLimits]:
         less = max(0, limits.max_bytes - segments[0].size) if limits.max_bytes >= 0 else -1
         return segments, replace(limits, max_bytes=less)
 
 
 @RETENTION.breaks("retention by size keeps a segment above the limit")
 class _LeavesOneTooMany(_Start):
-    def changed(
-        self, segments: Sequence[SegmentFacts], limits: RetentionLimits
-    ) -> tuple[Sequence[SegmentFacts], RetentionLimits]:
+    def changed(self, segments: Facts, limits: RetentionLimits) -> tuple[Facts, RetentionLimits]:
         more = limits.max_bytes + segments[0].size if limits.max_bytes >= 0 else -1
         return segments, replace(limits, max_bytes=more)
 
@@ -123,9 +116,7 @@ class _LeavesOneTooMany(_Start):
     "a segment's age is that of its oldest record: younger records are deleted with it"
 )
 class _AgesByTheOldestRecord(_Start):
-    def changed(
-        self, segments: Sequence[SegmentFacts], limits: RetentionLimits
-    ) -> tuple[Sequence[SegmentFacts], RetentionLimits]:
+    def changed(self, segments: Facts, limits: RetentionLimits) -> tuple[Facts, RetentionLimits]:
         times = [segments[0].newest_ms, *(segment.newest_ms for segment in segments)]
         older = [one._replace(newest_ms=at) for one, at in zip(segments, times, strict=False)]
         return older, limits
@@ -133,30 +124,19 @@ class _AgesByTheOldestRecord(_Start):
 
 @RETENTION.breaks("deleting an old segment also deletes a younger segment before it")
 class _PassesOverYoungSegments(Retention):
-    def start_after(
-        self,
-        segments: Sequence[SegmentFacts],
-        limits: RetentionLimits,
-        *,
-        high_watermark: int,
-        wall_ms: int,
-        **offsets: int,
-    ) -> int:
-        start = super().start_after(
-            segments, limits, high_watermark=high_watermark, wall_ms=wall_ms, **offsets
-        )
+    def start_after(self, segments: Facts, limits: RetentionLimits, **known: int) -> int:
+        start = super().start_after(segments, limits, **known)
         for segment, following in pairwise(segments):
             end = following.base_offset
-            if end <= high_watermark and self.has_expired(segment, limits, wall_ms):
+            is_committed = end <= known["high_watermark"]
+            if is_committed and self.has_expired(segment, limits, known["wall_ms"]):
                 start = max(start, end)
         return start
 
 
 @RETENTION.breaks("old segments stay while the log has a young record")
 class _GoesByTheYoungestOfAll(_Start):
-    def changed(
-        self, segments: Sequence[SegmentFacts], limits: RetentionLimits
-    ) -> tuple[Sequence[SegmentFacts], RetentionLimits]:
+    def changed(self, segments: Facts, limits: RetentionLimits) -> tuple[Facts, RetentionLimits]:
         youngest_ms = max(segment.newest_ms for segment in segments)
         return [one._replace(newest_ms=youngest_ms) for one in segments], limits
 
@@ -243,9 +223,7 @@ class _DropsTombstonesAtOnce(CleaningRules):
 
 @RETENTION.breaks("tombstones are never removed")
 class _KeepsTombstonesForEver(CleaningRules):
-    def is_kept(
-        self, record: RawRecord, offset: int, newest: NewestOffsets, horizon_ms: int | None
-    ) -> bool:
+    def is_kept(self, record: RawRecord, offset: int, newest: NewestOffsets, *_: Any) -> bool:
         return super().is_kept(record, offset, newest, None)
 
 

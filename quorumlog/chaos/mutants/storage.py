@@ -4,12 +4,10 @@ A broken disk stands for code that forgets to flush, to cut or to delete: it ski
 operation of the real disk, and passes on all others.
 """
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.log.log_directory import REFUSED_FILE, LogDirectory
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.chaos.mutants.parts import HandsOn, of_every_log
@@ -21,11 +19,9 @@ from quorumlog.storage.io.batch_reader import ReadResult
 from quorumlog.storage.io.checkpoints import CLEAN_SHUTDOWN_FILE
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
-from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers, restamp
-
-# ruff: noqa: ARG002 - a mutant has the signature of the replaced method
 
 STORAGE: Final = Mutants("storage", of_every_log)
 DAMAGED_LOGS: Final = Mutants("storage", of_every_log)
@@ -267,16 +263,8 @@ class _DoubtsNoFsync(OtherFiles):
 
 @DAMAGED_LOGS.breaks("records that may be the last copies are set aside (decision 25)")
 class _SetsTheLastRecordsAside(LogDirectory):
-    def open(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: TopicId,
-        configs: Mapping[str, str],
-        *,
-        standing: Standing = Standing.SPARE,
-        newest_epoch: int = MAX_EPOCH,
-    ) -> tuple[Log, Offset]:
-        return super().open(topic_partition, topic_id, configs, newest_epoch=newest_epoch)
+    def open(self, *opened: Any, newest_epoch: int = MAX_EPOCH, **_: Any) -> tuple[Log, Offset]:
+        return super().open(*opened, newest_epoch=newest_epoch)
 
 
 @DAMAGED_LOGS.breaks("a refused damaged log is opened at the next start")

@@ -45,10 +45,7 @@ class _OpensTransactionsUnasked(ProducerStates):
         del batch
         return False
 
-    def check_transaction(
-        self, batch: BatchHeader, guard: Guard | None, *, is_asked: bool
-    ) -> ErrorCode:
-        del is_asked
+    def check_transaction(self, batch: BatchHeader, guard: Guard | None, **_: bool) -> ErrorCode:
         return super().check_transaction(batch, guard, is_asked=False)
 
 

@@ -104,7 +104,7 @@ class CoordinationOracle:
             for record in records:
                 found = decode_transaction(record.key or b"", record.value)
                 self.rude.homes[found.transactional_id] = at
-                self._transactions.read(found)
+                self._transactions.read(found, record.timestamp_ms)
 
     def _read_groups(self, at: TopicPartition, header: BatchHeader, records: list[Record]) -> None:
         for record in records:
@@ -175,7 +175,7 @@ class CoordinationOracle:
             case exchanges.FETCH if exchange.request.isolation_level:
                 self._transactions.fetched(exchange, self._names.get)
             case exchanges.ADD_PARTITIONS:
-                self._transactions.verified(exchange)
+                self._transactions.confirmed(exchange)
             case exchanges.ADD_OFFSETS | exchanges.TXN_OFFSET_COMMIT:
                 self._transactions.added(exchange)
             case _:

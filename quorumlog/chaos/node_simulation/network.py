@@ -258,23 +258,15 @@ class Network:
 
     def _send(self, source: Endpoint, segment: Segment) -> None:
         source.on_way.append(segment)
-        link = self.link_of(source)
-        if link.rules.is_cut:
-            link.held.append(partial(self._send_held, source))
-            return
-        now_s = self.loop.now_s
-        size = len(segment) if isinstance(segment, bytes) else 0
-        arrival_s = max(now_s + link.latency_s(size, now_s), source.last_arrival_s)
-        source.last_arrival_s = arrival_s
-        self.loop.in_kernel(arrival_s - now_s, self._arrived, source)
+        self._send_size(source, len(segment) if isinstance(segment, bytes) else 0)
 
-    def _send_held(self, source: Endpoint) -> None:
+    def _send_size(self, source: Endpoint, size: int) -> None:
         link = self.link_of(source)
-        if link.rules.is_cut:  # cut again meanwhile
-            link.held.append(partial(self._send_held, source))
+        if link.rules.is_cut:  # a held segment may meet another cut
+            link.held.append(partial(self._send_size, source, 0))
             return
         now_s = self.loop.now_s
-        arrival_s = max(now_s + link.latency_s(0, now_s), source.last_arrival_s)
+        arrival_s = max(now_s + link.latency_s(size, now_s), source.last_arrival_s)
         source.last_arrival_s = arrival_s
         self.loop.in_kernel(arrival_s - now_s, self._arrived, source)
 

@@ -17,7 +17,7 @@ replicas that must hold the batches.
                        names that directory
     placed-registered  a new partition has replicas only on registered brokers
     metadata-agree     committed metadata is the same on every node, for ever
-    awaited            what waits in a coordinator has a write under way, or a tick to come
+    awaited            a group, member or id that waits has a write under way, or a tick to come
 
 `coordination_oracle` has the rules of groups and transactions, `voter_oracle` those of the voters;
 `copies` has the rules for faults that destroy copies.

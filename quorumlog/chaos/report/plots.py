@@ -47,6 +47,13 @@ def legend(*items: tuple[str, str]) -> str:
     return f'<p class="legend">{shown}</p>'
 
 
+def _chart(series: RunSeries, **options: Any) -> Chart:
+    """Return a chart of the whole run, with the bands of its faults."""
+    chart = Chart(duration_s=series.duration_s, **options)
+    chart.bands(band_labels(series))
+    return chart
+
+
 def latency_plot(series: RunSeries) -> str:
     """Draw the latency of sends: a sample by outcome, and quantiles of the ok ones."""
     sends, written = np.flatnonzero(series.is_f(*_WRITES)), _written(series)
@@ -54,15 +61,14 @@ def latency_plot(series: RunSeries) -> str:
         return "<p>No sends.</p>"
     start_s, spent_ms = series.start_s[sends], (series.end_s - series.start_s)[sends] * 1000
     spent_ms = np.maximum(spent_ms, 0.01)
-    chart = Chart(
-        duration_s=series.duration_s,
+    chart = _chart(
+        series,
         y_min=10.0 ** np.floor(np.log10(spent_ms.min())),
         y_max=10.0 ** np.ceil(np.log10(spent_ms.max()) + 1e-9),
         log=True,
         y_label="latency, ms",
         height=280,
     )
-    chart.bands(band_labels(series))
     for code, style in enumerate(OUTCOMES):
         mine = np.flatnonzero(series.outcome[sends] == code)
         mine = mine[:: max(1, -(-len(mine) // _DOTS_MAX))]
@@ -112,8 +118,7 @@ def rate_plot(series: RunSeries) -> str:
     if not lines:
         return "<p>The history has no sends or polls.</p>"
     highest = max((value for _, _, rate in lines for _, value in rate), default=1.0)
-    chart = Chart(duration_s=series.duration_s, y_min=0, y_max=highest * 1.05, y_label="per second")
-    chart.bands(band_labels(series))
+    chart = _chart(series, y_min=0, y_max=highest * 1.05, y_label="per second")
     for style, words, rate in lines:
         chart.line(rate, style, words)
     items = [(style, words) for style, words, _ in lines]
@@ -126,10 +131,7 @@ def lag_plot(series: RunSeries) -> str:
     if not lines:
         return "<p>No reader read while there was load.</p>"
     highest = max((age for line in lines for _, age in line.points), default=0.0)
-    chart = Chart(
-        duration_s=series.duration_s, y_min=0, y_max=max(highest * 1.05, 0.1), y_label="lag, s"
-    )
-    chart.bands(band_labels(series))
+    chart = _chart(series, y_min=0, y_max=max(highest * 1.05, 0.1), y_label="lag, s")
     items = []
     for place, line in enumerate(lines):
         chart.line(line.points, f"node{place}", line.label)
@@ -147,10 +149,7 @@ def unseen_plot(series: RunSeries) -> str:
         return "<p>The history has no sends.</p>"
     lines = unseen_lines(series, bins=_BINS)
     highest = max((count for line in lines for _, count in line.points), default=0.0)
-    chart = Chart(
-        duration_s=series.duration_s, y_min=0, y_max=max(highest * 1.05, 1.0), y_label="records"
-    )
-    chart.bands(band_labels(series))
+    chart = _chart(series, y_min=0, y_max=max(highest * 1.05, 1.0), y_label="records")
     for style, line in zip(("rate polled", "rate ok"), reversed(lines), strict=True):
         chart.line(line.points, style, line.label)
     items = [("rate polled", "not read by any reader yet"), ("rate ok", "not by an ordinary one")]
@@ -165,8 +164,7 @@ def timeline_plot(series: RunSeries) -> str:
     shown = np.sort(processes[np.argsort(-counts, kind="stable")[:_LANES_MAX]])
     height = TOP + BOTTOM + _LANE_PX * max(len(shown), 1)
     parts = [_lane(series, int(process), n) for n, process in enumerate(shown)]
-    chart = Chart(duration_s=series.duration_s, y_min=0, y_max=1, height=height, y_ticks=False)
-    chart.bands(band_labels(series))
+    chart = _chart(series, y_min=0, y_max=1, height=height, y_ticks=False)
     svg = chart.svg("Operations of each process over time").removesuffix("</svg>")
     left_out = len(processes) - len(shown)
     note = f"<p>{left_out} processes with fewer operations are left out.</p>" if left_out else ""
@@ -219,14 +217,13 @@ def offsets_plot(series: RunSeries, key: str, witnesses: Sequence[dict[str, Any]
     points = key_points(series, key, _DOTS_MAX, [op["offset"] for op in ops])
     offsets = [*points.offsets.tolist(), *(op["offset"] for op in ops if op["offset"] >= 0)]
     low, high = min(offsets, default=0), max(offsets, default=1)
-    chart = Chart(
-        duration_s=series.duration_s,
+    chart = _chart(
+        series,
         y_min=low - (high - low) * 0.03,
         y_max=high + (high - low) * 0.03 + 0.5,
         y_label="offset",
         height=280,
     )
-    chart.bands(band_labels(series))
     kinds = np.array(points.kinds, object)
     for name, style in (("finally polled", "final"), ("polled", "poll"), ("sent", "send")):
         mine = kinds == name

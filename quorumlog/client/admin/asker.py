@@ -13,10 +13,10 @@ from quorumlog.chance import random_fraction
 from quorumlog.client.core.absences import listed
 from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.core.waits import Wait
-from quorumlog.client.errors import DEFINITE, KafkaError, known
+from quorumlog.client.errors import DEFINITE, KafkaError
 from quorumlog.client.io.cluster import Cluster, check, labelled
 from quorumlog.client.settings import AdminSettings
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.error_codes import ErrorCode, known
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Request, ResponseT
 

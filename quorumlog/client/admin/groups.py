@@ -10,11 +10,11 @@ from quorumlog.client.admin.asker import Asker, left_out
 from quorumlog.client.checks import checked_names, checked_partitions, checked_places
 from quorumlog.client.core.group_protocol import PROTOCOL_TYPE, decode_assignment
 from quorumlog.client.core.topic_partitions import by_topic
-from quorumlog.client.errors import DEFINITE, KafkaError, known
+from quorumlog.client.errors import DEFINITE, KafkaError
 from quorumlog.client.io.cluster import check
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.records import OffsetAndMetadata
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.error_codes import ErrorCode, known
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages import offset_delete as offset_delete_
 from quorumlog.wire.codec.messages.consumer_group_describe import ConsumerGroupDescribeRequest

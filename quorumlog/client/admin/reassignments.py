@@ -6,9 +6,9 @@ from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker, left_out
 from quorumlog.client.checks import checked_partitions
 from quorumlog.client.core.topic_partitions import by_topic
-from quorumlog.client.errors import DEFINITE, KafkaError, known
+from quorumlog.client.errors import DEFINITE, KafkaError
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, check, labelled
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.error_codes import ErrorCode, known
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages import alter_partition_reassignments as alter_
 from quorumlog.wire.codec.messages import list_partition_reassignments as list_

@@ -11,9 +11,9 @@ from quorumlog.client.checks import checked_all, checked_mapping, checked_names,
 from quorumlog.client.core.metadata_cache import MetadataCache, PartitionView
 from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.descriptions import Election
-from quorumlog.client.errors import KafkaError, answered, known
+from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, check, labelled
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.error_codes import ErrorCode, known
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages import create_partitions as create_partitions_
 from quorumlog.wire.codec.messages import create_topics as create_topics_

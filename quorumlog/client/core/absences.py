@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from quorumlog.client.core.metadata_cache import MetadataCache
-from quorumlog.client.errors import known
-from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 REPORT_AFTER_MS: Final = 3_000

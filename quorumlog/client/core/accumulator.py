@@ -35,11 +35,11 @@ from typing import Final, NamedTuple
 from quorumlog.backoff import Backoff
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity
 from quorumlog.client.core.metadata_cache import Leader, Leaders
-from quorumlog.client.errors import DEFINITE, KafkaError, known
+from quorumlog.client.errors import DEFINITE, KafkaError
 from quorumlog.client.records import Headers
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.invariants import require
-from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.records import Record
 

@@ -26,11 +26,11 @@ from quorumlog.client.core.position import (
     PositionState,
     Reset,
 )
-from quorumlog.client.errors import KafkaError, answered, known
+from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.offset_resets import parse_offset_reset
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
-from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.messages.fetch import PartitionData

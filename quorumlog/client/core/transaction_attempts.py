@@ -23,9 +23,9 @@ from quorumlog.client.core.transaction_requests import (
     reaction_to,
 )
 from quorumlog.client.core.transactions import Transactions
-from quorumlog.client.errors import DEFINITE, KafkaError, known
+from quorumlog.client.errors import DEFINITE, KafkaError
 from quorumlog.client.settings import ProducerSettings
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.error_codes import ErrorCode, known
 
 
 class TransactionAttempts:

@@ -18,14 +18,14 @@ from quorumlog.chance import random_fraction, shuffle
 from quorumlog.client.core.absences import may_appear
 from quorumlog.client.core.metadata_cache import Leader, MetadataCache, Node, TopicView
 from quorumlog.client.core.waits import Attempt
-from quorumlog.client.errors import KafkaError, answered, known
+from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.io.broker_connections import BrokerConnections, api_of, unsupported
 from quorumlog.client.io.closing import Close, begin_closing
 from quorumlog.client.io.lookout import Failure, Lookout
 from quorumlog.client.io.metadata_source import MetadataSource
 from quorumlog.client.settings import Address, CommonSettings
 from quorumlog.tasks import Tasks
-from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
 from quorumlog.wire.codec.errors import UnencodableMessage
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Request, ResponseT

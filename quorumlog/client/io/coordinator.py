@@ -12,7 +12,7 @@ from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.core.transaction_requests import CoordinatorType
 from quorumlog.client.core.waits import Wait
-from quorumlog.client.errors import DEFINITE, KafkaError, known
+from quorumlog.client.errors import DEFINITE, KafkaError
 from quorumlog.client.io.cluster import (
     QUESTION_TIMEOUT_MS,
     UNKNOWN_TOPIC_MS,
@@ -21,7 +21,7 @@ from quorumlog.client.io.cluster import (
     check,
 )
 from quorumlog.client.records import OffsetAndMetadata
-from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.message import Request, ResponseT
 from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest

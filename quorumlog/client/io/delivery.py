@@ -13,15 +13,19 @@ from quorumlog.client.records import RecordMetadata
 
 async def wait_until_done(batch: Batch) -> None:
     """Wait until the batch is acknowledged or failed; cancelling the waiter keeps the batch."""
-    if batch.state is BatchState.DONE:
-        return
+    if batch.state is not BatchState.DONE:
+        await called(batch.on_done)
+
+
+async def called(callbacks: list[Callable[[], None]]) -> None:
+    """Wait until the owner of `callbacks` calls them."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake() -> None:
         if not done.done():
             done.set_result(None)
 
-    batch.on_done.append(wake)
+    callbacks.append(wake)
     await done
 
 

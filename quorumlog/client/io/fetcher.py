@@ -14,14 +14,14 @@ from quorumlog.chance import random_fraction
 from quorumlog.client.core.metadata_cache import Leader, Node
 from quorumlog.client.core.position import Position, PositionState
 from quorumlog.client.core.positions import Positions
-from quorumlog.client.errors import KafkaError, known
+from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.list_offsets import ISOLATION_LEVELS, Refused, ask_offsets
 from quorumlog.client.io.pump import Pump
 from quorumlog.client.io.stalled_requests import StalledRequests
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.error_codes import ErrorCode, known
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.messages.fetch import (
     FetchPartition,

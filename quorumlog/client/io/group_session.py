@@ -16,7 +16,7 @@ from quorumlog.client.core import membership_events as facts
 from quorumlog.client.core.group_protocol import PROTOCOL_TYPE
 from quorumlog.client.core.membership_events import Effect, Event
 from quorumlog.client.core.waits import Wait
-from quorumlog.client.errors import KafkaError, known
+from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.consumer_heartbeats import (
     answered,
@@ -28,7 +28,7 @@ from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.tasks import Tasks
-from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Request
 from quorumlog.wire.codec.messages.describe_groups import DescribeGroupsRequest

@@ -8,11 +8,11 @@ from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
 from quorumlog.client.core.absences import NO_LEADER
 from quorumlog.client.core.topic_partitions import by_topic
-from quorumlog.client.errors import KafkaError, known
+from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
 from quorumlog.client.records import OffsetAndTimestamp
 from quorumlog.client.settings import IsolationLevel
-from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.list_offsets import (
     ListOffsetsPartition,

@@ -34,6 +34,7 @@ from quorumlog.client.core.waits import Wait
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import Cluster, Purpose
 from quorumlog.client.io.coordinator import find_coordinator
+from quorumlog.client.io.delivery import called
 from quorumlog.client.records import GroupMetadata, OffsetAndMetadata
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.tasks import Tasks, log_failure
@@ -381,13 +382,5 @@ class Transactor:
 
 
 async def _done(outcome: Outcome) -> None:
-    if outcome.is_done:
-        return
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    outcome.on_done.append(wake)
-    await done
+    if not outcome.is_done:
+        await called(outcome.on_done)

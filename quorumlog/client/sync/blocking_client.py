@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from functools import wraps
-from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from quorumlog.client.async_client import AsyncClient
@@ -130,16 +129,11 @@ class Blocking(Waiting[ClientT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
         if exc_type is None:
             self.close()
         else:
-            self._close(self._client.__aexit__(exc_type, exc, traceback))
+            self._close(self._client.__aexit__(exc_type, *exc))
 
 
 def blocking(

@@ -19,6 +19,7 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerRegistration,
     RegistrationReply,
 )
+from quorumlog.metadata_quorum.image.details import same_fields
 from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE, level_problem
 from quorumlog.metadata_quorum.image.model import LOST, BrokerImage
 from quorumlog.metadata_quorum.image.records import RegisterBroker
@@ -334,20 +335,9 @@ def registration_refusal(
 
 def registration_record(request: BrokerRegistration, broker_epoch: int) -> RegisterBroker:
     """Return the record of a broker's registration."""
-    return RegisterBroker(
-        broker_id=request.broker_id,
-        incarnation_id=request.incarnation_id,
-        host=request.host,
-        port=request.port,
-        control_address=request.control_address,
-        rack=request.rack,
-        directory_id=request.directory_id,
-        boot_id=request.boot_id,
-        min_insync_replicas=request.min_insync_replicas,
-        broker_epoch=broker_epoch,
-        features=request.features,
-        log_dirs=request.log_dirs or None,
-    )
+    shared = same_fields(request, RegisterBroker)
+    shared["log_dirs"] = request.log_dirs or None
+    return RegisterBroker(broker_epoch=broker_epoch, **shared)
 
 
 def ignored_min_isr(cluster: ClusterReplay, request: BrokerRegistration) -> str | None:

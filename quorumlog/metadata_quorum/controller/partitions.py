@@ -22,12 +22,12 @@ from quorumlog.metadata_quorum.controller.partition_changes import (
 from quorumlog.metadata_quorum.controller.refusals import check_named
 from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
-    AssignmentReply,
     AssignReplicas,
     Decision,
     ElectionResults,
     ElectLeaders,
     IsrResults,
+    ReportReply,
 )
 from quorumlog.metadata_quorum.controller_client import ElectionResult, IsrProposal, IsrResult
 from quorumlog.metadata_quorum.image.model import PartitionImage
@@ -189,7 +189,7 @@ class PartitionDecisions:
         change = self._changes.change(located, partition.isr, active, prefers_first=True)
         return change, _elected(at, partition)
 
-    def decide_assignment(self, request: AssignReplicas) -> Decision[AssignmentReply]:
+    def decide_assignment(self, request: AssignReplicas) -> Decision[ReportReply]:
         """Record the log directories of a broker's replicas (KIP-858).
 
         A replica whose directory has failed meanwhile leaves the ISR; it also leaves the ELR unless
@@ -197,7 +197,7 @@ class PartitionDecisions:
         """
         error_code = broker_epoch_error(self._cluster, request.broker_id, request.broker_epoch)
         if error_code is not ErrorCode.NONE:
-            return Decision(response=AssignmentReply(error_code=error_code))
+            return Decision(response=ReportReply(error_code=error_code))
         active = active_brokers(self._cluster)
         changes: dict[Place, PartitionChange | None] = {}
         for one in request.replicas:
@@ -206,7 +206,7 @@ class PartitionDecisions:
             if at not in changes and located is not None:
                 changes[at] = self._assigned(located, request.broker_id, one.directory_id, active)
         return Decision(
-            response=AssignmentReply(error_code=ErrorCode.NONE),
+            response=ReportReply(error_code=ErrorCode.NONE),
             records=tuple(change for change in changes.values() if change is not None),
         )
 

@@ -23,7 +23,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
     AlterPartitions,
     AlterReassignments,
-    AssignmentReply,
     AssignReplicas,
     ConfigResults,
     ControllerRequest,
@@ -104,27 +103,23 @@ class TopicRefused(Exception):
 
 def check_named(count: int, what: str = "topics") -> None:
     """Raise TopicRefused if a request names more than NAMED_PER_REQUEST_MAX items."""
-    if count > NAMED_PER_REQUEST_MAX:
-        raise TopicRefused(
-            ErrorCode.POLICY_VIOLATION, f"A request may name at most {NAMED_PER_REQUEST_MAX} {what}"
-        )
+    _check_most(count, NAMED_PER_REQUEST_MAX, "name", what)
 
 
 def check_partitions(count: int) -> None:
     """Raise TopicRefused if a request would create too many partitions in all its topics."""
-    if count > PARTITIONS_PER_REQUEST_MAX:
-        raise TopicRefused(
-            ErrorCode.POLICY_VIOLATION,
-            f"A request may create at most {PARTITIONS_PER_REQUEST_MAX} partitions",
-        )
+    _check_most(count, PARTITIONS_PER_REQUEST_MAX, "create", "partitions")
 
 
 def check_records(count: int) -> None:
     """Raise TopicRefused if a request would write too many records."""
-    if count > RECORDS_PER_REQUEST_MAX:
+    _check_most(count, RECORDS_PER_REQUEST_MAX, "create", "records")
+
+
+def _check_most(count: int, most: int, verb: str, items: str) -> None:
+    if count > most:
         raise TopicRefused(
-            ErrorCode.POLICY_VIOLATION,
-            f"A request may create at most {RECORDS_PER_REQUEST_MAX} records",
+            ErrorCode.POLICY_VIOLATION, f"A request may {verb} at most {most} {items}"
         )
 
 
@@ -186,9 +181,7 @@ def failure_response(request: ControllerRequest, refusal: TopicRefused = _BUG) -
             response = HeartbeatReply(error_code=code)
         case AlterPartitions():
             response = IsrResults(error_code=code)
-        case AssignReplicas():
-            response = AssignmentReply(error_code=code)
-        case ReportLogs():
+        case AssignReplicas() | ReportLogs():
             response = ReportReply(error_code=code)
         case AllocateProducerIds():
             response = ProducerIdsReply(error_code=code)

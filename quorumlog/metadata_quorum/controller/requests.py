@@ -155,14 +155,10 @@ class ReportLogs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportReply:
-    """The response to log reports: with NONE, their effect is committed."""
+    """The response to reports: with NONE, their effect is committed.
 
-    error_code: ErrorCode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentReply:
-    """With NONE, the log directories of all replicas in the metadata are committed."""
+    The effect of AssignReplicas: the log directories of all replicas in the metadata.
+    """
 
     error_code: ErrorCode
 

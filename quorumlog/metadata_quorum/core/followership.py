@@ -295,9 +295,7 @@ class Followership:
     def _use_fetch_response(self, event: events.ResponseReceived, response: FetchResponse) -> bool:
         """Act on a response; False unless it is valid and from the leader."""
         state = self._state
-        if response.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH:
-            return False  # its epoch is older
-        if not state.learn(response.leader_epoch, response.leader_id, response.leader_address):
+        if not state.learn_from(response):
             return False
         # Only a leader answers without an error; the source may be a bootstrap address.
         is_from_leader = event.source in {state.leader_id, *state.bootstrap_ids}

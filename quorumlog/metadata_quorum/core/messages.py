@@ -27,6 +27,16 @@ EPOCH_STEP_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderResponse:
+    """The part that responses share: the sender's current leader and epoch."""
+
+    error_code: ErrorCode
+    leader_id: BrokerId
+    leader_epoch: Epoch
+    leader_address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest:
     """A candidate's request for the vote of `voter_id`, the receiver, in `replica_epoch`.
 
@@ -46,17 +56,13 @@ class VoteRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VoteResponse:
+class VoteResponse(LeaderResponse):
     """The response, with the voter's current leader and epoch.
 
     `write_ms`: the duration of a durable write on the voter; a candidate's timeout allows for it.
     """
 
-    error_code: ErrorCode
-    leader_id: BrokerId
-    leader_epoch: Epoch
     vote_granted: bool
-    leader_address: str
     write_ms: int
 
 
@@ -71,13 +77,8 @@ class BeginQuorumEpochRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochResponse:
+class BeginQuorumEpochResponse(LeaderResponse):
     """The response, with the voter's current leader and epoch."""
-
-    error_code: ErrorCode
-    leader_id: BrokerId
-    leader_epoch: Epoch
-    leader_address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +91,8 @@ class EndQuorumEpochRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochResponse:
+class EndQuorumEpochResponse(LeaderResponse):
     """The response, with the voter's current leader and epoch."""
-
-    error_code: ErrorCode
-    leader_id: BrokerId
-    leader_epoch: Epoch
-    leader_address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,20 +138,16 @@ class SnapshotId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponse:
+class FetchResponse(LeaderResponse):
     """The response; the records travel beside it.
 
     `high_watermark`: UNKNOWN_OFFSET until the leader has committed a record of its epoch.
     `snapshot_id`: the leader has deleted the requested records; this snapshot contains them.
     """
 
-    error_code: ErrorCode
-    leader_id: BrokerId
-    leader_epoch: Epoch
     high_watermark: Offset = UNKNOWN_OFFSET
     diverging_epoch: DivergingEpoch | None = None
     snapshot_id: SnapshotId | None = None
-    leader_address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,15 +162,11 @@ class FetchSnapshotRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotResponse:
+class FetchSnapshotResponse(LeaderResponse):
     """The response; the bytes travel beside it. `size`: bytes of the whole snapshot."""
 
-    error_code: ErrorCode
-    leader_id: BrokerId
-    leader_epoch: Epoch
     size: int = 0
     position: int = 0
-    leader_address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

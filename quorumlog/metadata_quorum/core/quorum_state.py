@@ -18,6 +18,7 @@ from quorumlog.metadata_quorum.core.messages import (
     EPOCH_STEP_MAX,
     NOBODY,
     FetchResponse,
+    LeaderResponse,
     Request,
     VoterChangeResponse,
 )
@@ -398,6 +399,12 @@ class QuorumState:
         """
         is_stranger_possible = self.kraft_version > 0 or not self.configured.voters or bool(address)
         return leader_id in self.voters or (leader_id >= 0 and is_stranger_possible)
+
+    def learn_from(self, response: LeaderResponse) -> bool:
+        """Adopt the epoch and leader of a leader's response; False: as `learn`."""
+        if response.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH:
+            return False  # its epoch is older
+        return self.learn(response.leader_epoch, response.leader_id, response.leader_address)
 
     def learn(self, leader_epoch: Epoch, leader_id: BrokerId, address: str = "") -> bool:
         """Adopt a peer's epoch and leader; False: they are older, or impossible."""

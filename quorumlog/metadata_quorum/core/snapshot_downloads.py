@@ -61,9 +61,7 @@ class SnapshotDownloads:
     def use(self, event: events.ResponseReceived, response: FetchSnapshotResponse) -> bool:
         """Act on a response; False unless it came from the leader and continues the draft."""
         state = self._state
-        if response.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH:
-            return False  # its epoch is older
-        if not state.learn(response.leader_epoch, response.leader_id, response.leader_address):
+        if not state.learn_from(response):
             return False
         match state.role:
             case Follower(download=Download() as download) as role if (

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from quorumlog.metadata_quorum.image.access import AccessImage
+from quorumlog.metadata_quorum.image.details import BrokerDetails
 from quorumlog.metadata_quorum.image.partitions_by_broker import PartitionsByBroker
 from quorumlog.wire.codec.identifiers import (
     NO_LEADER,
@@ -20,19 +21,10 @@ LOST: Final = "AAAAAAAAAAAAAAAAAAAAAg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerImage:
+class BrokerImage(BrokerDetails):
     """One registered node. `broker_epoch` is the offset of its registration record (KIP-631)."""
 
-    broker_id: BrokerId
     broker_epoch: int
-    incarnation_id: str
-    host: str  # of the Kafka listener, as advertised to clients
-    port: int
-    control_address: str  # `host:port` of the control listener
-    rack: str | None = None
-    directory_id: str | None = None  # of its metadata log's; None: registered before ids existed
-    boot_id: str | None = None  # of its machine's current boot; None: it cannot be read
-    min_insync_replicas: int = 1  # holds where it leads a topic without its own value
     fenced: bool = True
     in_controlled_shutdown: bool = False
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # supported levels

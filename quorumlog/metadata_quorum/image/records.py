@@ -12,6 +12,7 @@ from typing import Final
 import cbor2
 
 from quorumlog.metadata_quorum.cbor_values import MalformedValue, changed_to_plain, from_plain
+from quorumlog.metadata_quorum.image.details import BrokerDetails
 from quorumlog.metadata_quorum.image.features import ANNOUNCED, level_problem
 from quorumlog.metadata_quorum.image.scram import ScramCredential
 from quorumlog.storage.errors import StorageError
@@ -39,22 +40,13 @@ class NewerRecord(StorageError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBroker:
+class RegisterBroker(BrokerDetails):
     """The registration of a broker process.
 
     `broker_epoch` is the offset of this record in the log; the field keeps it in a snapshot, where
     the record has another offset. None: written before the field existed, and read from the log.
     """
 
-    broker_id: BrokerId
-    incarnation_id: str
-    host: str
-    port: int
-    control_address: str
-    rack: str | None = None
-    directory_id: str | None = None
-    boot_id: str | None = None
-    min_insync_replicas: int = 1
     fenced: bool = True
     in_controlled_shutdown: bool = False
     broker_epoch: int | None = None

@@ -14,6 +14,7 @@ from typing import Final, assert_never
 from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.access import AccessReplay
+from quorumlog.metadata_quorum.image.details import same_fields
 from quorumlog.metadata_quorum.image.features import first_level
 from quorumlog.metadata_quorum.image.model import (
     BrokerImage,
@@ -310,22 +311,10 @@ class ClusterReplay:
         return topics, topic_names
 
     def _register_broker(self, offset: Offset, record: records.RegisterBroker) -> None:
-        self._brokers[record.broker_id] = BrokerImage(
-            broker_id=record.broker_id,
-            broker_epoch=offset if record.broker_epoch is None else record.broker_epoch,
-            incarnation_id=record.incarnation_id,
-            host=record.host,
-            port=record.port,
-            control_address=record.control_address,
-            rack=record.rack,
-            directory_id=record.directory_id,
-            boot_id=record.boot_id,
-            min_insync_replicas=record.min_insync_replicas,
-            fenced=record.fenced,
-            in_controlled_shutdown=record.in_controlled_shutdown,
-            features=record.features,
-            log_dirs=record.log_dirs or (),
-        )
+        shared = same_fields(record, BrokerImage)
+        shared["broker_epoch"] = offset if record.broker_epoch is None else record.broker_epoch
+        shared["log_dirs"] = record.log_dirs or ()
+        self._brokers[record.broker_id] = BrokerImage(**shared)
         self._changed_brokers.add(record.broker_id)
 
     def _change_broker(
@@ -373,20 +362,9 @@ class ClusterReplay:
     def _create_partition(self, record: records.Partition) -> None:
         topic = self._open(record.topic_id)
         require(record.partition_id == len(topic.partitions), "1: partitions come in order")
-        partition = PartitionImage(
-            leader_id=record.leader,
-            leader_epoch=record.leader_epoch,
-            partition_epoch=record.partition_epoch,
-            replicas=record.replicas,
-            isr=record.isr,
-            elr=record.elr,
-            adding_replicas=record.adding_replicas,
-            removing_replicas=record.removing_replicas,
-            last_known_leader=record.last_known_leader,
-            is_recovering=record.is_recovering,
-            directories=record.directories or (),
-            last_known_elr=record.last_known_elr,
-        )
+        shared = same_fields(record, PartitionImage)
+        shared["directories"] = record.directories or ()
+        partition = PartitionImage(leader_id=record.leader, **shared)
         check_partition(partition)
         topic.partitions.append(partition)
         self.by_broker.note(record.topic_id, record.partition_id, None, partition)

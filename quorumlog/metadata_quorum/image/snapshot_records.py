@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.access import access_records
+from quorumlog.metadata_quorum.image.details import same_fields
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage, TopicImage
 from quorumlog.metadata_quorum.image.records import (
     BROKER_RESOURCE,
@@ -57,42 +58,20 @@ def image_of(snapshot: Iterable[MetadataRecord], end_offset: Offset) -> ClusterI
 
 
 def _registration(broker: BrokerImage) -> records.RegisterBroker:
-    return records.RegisterBroker(
-        broker_id=broker.broker_id,
-        incarnation_id=broker.incarnation_id,
-        host=broker.host,
-        port=broker.port,
-        control_address=broker.control_address,
-        rack=broker.rack,
-        directory_id=broker.directory_id,
-        boot_id=broker.boot_id,
-        min_insync_replicas=broker.min_insync_replicas,
-        fenced=broker.fenced,
-        in_controlled_shutdown=broker.in_controlled_shutdown,
-        broker_epoch=broker.broker_epoch,
-        features=broker.features,
-        log_dirs=broker.log_dirs or None,
-    )
+    record = records.RegisterBroker(**same_fields(broker, records.RegisterBroker))
+    return replace(record, log_dirs=broker.log_dirs or None)
 
 
 def _topic(topic: TopicImage) -> Iterator[MetadataRecord]:
     yield records.Topic(name=topic.name, topic_id=topic.topic_id)
     for index, partition in enumerate(topic.partitions):
+        shared = same_fields(partition, records.Partition)
+        shared["directories"] = partition.directories or None
         yield records.Partition(
             topic_id=topic.topic_id,
             partition_id=PartitionIndex(index),
-            replicas=partition.replicas,
-            isr=partition.isr,
             leader=partition.leader_id,
-            leader_epoch=partition.leader_epoch,
-            partition_epoch=partition.partition_epoch,
-            elr=partition.elr,
-            adding_replicas=partition.adding_replicas,
-            removing_replicas=partition.removing_replicas,
-            last_known_leader=partition.last_known_leader,
-            is_recovering=partition.is_recovering,
-            directories=partition.directories or None,
-            last_known_elr=partition.last_known_elr,
+            **shared,
         )
     yield from _configs(TOPIC_RESOURCE, topic.name, topic.configs)
 

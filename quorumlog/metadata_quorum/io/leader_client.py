@@ -31,7 +31,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
     AlterPartitions,
     AlterReassignments,
-    AssignmentReply,
     AssignReplicas,
     ControllerRequest,
     CreatePartitions,
@@ -252,14 +251,16 @@ class LeaderClient:
         request = AssignReplicas(
             broker_id=self._node_id, broker_epoch=broker_epoch, replicas=tuple(replicas)
         )
-        reply: AssignmentReply = await self._ask(request)
-        return reply.error_code
+        return await self._report(request)
 
     async def report_logs(self, broker_epoch: int, reports: Sequence[LogReport]) -> ErrorCode:
         """See ControllerClient."""
         request = ReportLogs(
             broker_id=self._node_id, broker_epoch=broker_epoch, reports=tuple(reports)
         )
+        return await self._report(request)
+
+    async def _report(self, request: AssignReplicas | ReportLogs) -> ErrorCode:
         reply: ReportReply = await self._ask(request)
         return reply.error_code
 

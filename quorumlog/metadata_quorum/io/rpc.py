@@ -77,7 +77,7 @@ CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxy
         "AlterGroupConfigs": (cluster_changes.AlterGroupConfigs, cluster_changes.Outcomes),
         "UpdateFeatures": (cluster_changes.UpdateFeatures, cluster_changes.Outcomes),
         "DescribeQuorum": (requests.DescribeQuorum, QuorumDescription),
-        "AssignReplicasToDirs": (requests.AssignReplicas, requests.AssignmentReply),
+        "AssignReplicasToDirs": (requests.AssignReplicas, requests.ReportReply),
         "ReportLogs": (requests.ReportLogs, requests.ReportReply),
         "AllocateProducerIds": (requests.AllocateProducerIds, requests.ProducerIdsReply),
     }

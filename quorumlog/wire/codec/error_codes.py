@@ -181,3 +181,11 @@ RETRIABLE: Final = frozenset(
     }
 )
 """The errors after which the same request may succeed later."""
+
+
+def known(code: int) -> ErrorCode:
+    """Return the ErrorCode of a number; UNKNOWN_SERVER_ERROR if it is not defined here."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

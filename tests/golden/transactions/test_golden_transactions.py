@@ -22,9 +22,8 @@ from quorumlog.broker.transactions.core.records import TransactionMetadata, Tran
 from quorumlog.broker.transactions.core.requests import (
     NO_PRODUCER,
     AddPartitionsResult,
-    EndTransactionResult,
-    InitProducerIdResult,
     ProducerIdAndEpoch,
+    ProducerResult,
     Request,
     Result,
 )
@@ -181,7 +180,7 @@ class Story:
                 return result.name
             case AddPartitionsResult(partitions=partitions):
                 return " ".join(f"{where}={code.name}" for where, code in partitions.items())
-            case InitProducerIdResult() | EndTransactionResult():
+            case ProducerResult():
                 if result.producer == NO_PRODUCER:
                     return result.error_code.name
                 if ":" not in name:

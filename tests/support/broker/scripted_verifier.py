@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from quorumlog.broker.partitions.log.verified_appends import TransactionProducer
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -30,18 +31,10 @@ class ScriptedVerifier:
         self.asked: list[Question] = []
 
     def verify(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Sequence[TopicPartition],
-        *,
-        adds: bool,
+        self, producer: TransactionProducer, partitions: Sequence[TopicPartition], *, adds: bool
     ) -> Answer:
         answer: Answer = asyncio.get_running_loop().create_future()
-        question = Question(
-            transactional_id, producer_id, producer_epoch, tuple(partitions), adds, answer
-        )
+        question = Question(*producer, tuple(partitions), adds, answer)
         self.asked.append(question)
         if self.says is not None:
             question.reply(self.says)

@@ -102,6 +102,12 @@ class DrivenShard(Generic[CoordinatorT]):
         self.step(events.RequestReceived(request_id=self.last_request_id, request=request))
         return self.last_request_id
 
+    def answer(self, request: Any) -> Any:
+        """Send a request, and commit the records that its response waits for."""
+        request_id = self.ask(request)
+        self.commit_writes()
+        return self.replies[request_id]
+
     def commit_writes(self) -> None:
         while self.writes:
             self.commit_write()

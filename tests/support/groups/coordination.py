@@ -12,8 +12,6 @@ from quorumlog.broker.groups.core.requests import (
     Join,
     Leave,
     LeavingMember,
-    Request,
-    Result,
     Sync,
 )
 from quorumlog.broker.settings import BrokerSettings
@@ -93,13 +91,6 @@ class Coordination(DrivenShard[GroupCoordinator]):
                 self._log += [record for record in known if record is not None]
         self._decoded = len(self.batches)
         return self._log
-
-    def answer(self, request: Request) -> Result:
-        """Send a request, and commit the records that its response waits for."""
-        request_id = self.ask(request)
-        self.commit_writes()
-        result: Result = self.replies[request_id]
-        return result
 
     def reloaded(self) -> "Coordination":
         """Return another coordinator with the same log, as after a failover."""

@@ -19,10 +19,9 @@ from quorumlog.broker.transactions.core.requests import (
     AddOffsets,
     AddPartitions,
     EndTransaction,
-    EndTransactionResult,
     InitProducerId,
-    InitProducerIdResult,
     ProducerIdAndEpoch,
+    ProducerResult,
 )
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.broker.transactions.core.settings import TransactionSettings
@@ -180,7 +179,7 @@ class Coordination(DrivenShard[TransactionCoordinator]):
     ) -> ProducerIdAndEpoch:
         """Return the producer of a successful InitProducerId."""
         result = self.answer(init(expected, **changes))
-        assert isinstance(result, InitProducerIdResult)
+        assert isinstance(result, ProducerResult)
         assert result.error_code is ErrorCode.NONE, result
         return result.producer
 
@@ -199,7 +198,7 @@ class Coordination(DrivenShard[TransactionCoordinator]):
     def ended(self, request: EndTransaction) -> ProducerIdAndEpoch:
         """End a transaction and write its markers; return the new producer id and epoch."""
         result = self.answer(request)
-        assert isinstance(result, EndTransactionResult)
+        assert isinstance(result, ProducerResult)
         assert result.error_code is ErrorCode.NONE, result
         self.write_markers()
         return result.producer
@@ -209,7 +208,7 @@ class Coordination(DrivenShard[TransactionCoordinator]):
         result = self.answer(request)
         if isinstance(result, ErrorCode):
             return result
-        if isinstance(result, InitProducerIdResult | EndTransactionResult):
+        if isinstance(result, ProducerResult):
             return result.error_code
         [error_code] = set(result.partitions.values())
         assert isinstance(error_code, ErrorCode)

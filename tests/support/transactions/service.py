@@ -11,11 +11,7 @@ from typing import Any
 from quorumlog.broker.partitions.core.data_path import ProduceDone
 from quorumlog.broker.peer_addresses import PeerAddresses
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.transactions.core.requests import (
-    EndTransactionResult,
-    InitProducerIdResult,
-    ProducerIdAndEpoch,
-)
+from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch, ProducerResult
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.broker.transactions.io.broker_channels import Peers
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
@@ -247,7 +243,7 @@ class ServiceWorld:
 
     async def begun(self, name: str = "x", **changes: Any) -> ProducerIdAndEpoch:
         result = await self.service.ask(init(name=name, **changes))
-        assert isinstance(result, InitProducerIdResult)
+        assert isinstance(result, ProducerResult)
         assert result.error_code is ErrorCode.NONE
         return result.producer
 
@@ -261,7 +257,7 @@ class ServiceWorld:
     async def committed(self, producer: ProducerIdAndEpoch, name: str = "x") -> None:
         """Have a commit decided."""
         result = await self.service.ask(commit(producer, name=name))
-        assert isinstance(result, EndTransactionResult)
+        assert isinstance(result, ProducerResult)
         assert result.error_code is ErrorCode.NONE
 
     def state(self, name: str = "x") -> TransactionState | None:

@@ -1,381 +1,301 @@
 """Clients, a coordinator that may fail over, a network for markers, and partitions.
 
-Every step is compared with `model.Model` and with the records of the partitions. Invariants:
-  a. Every response, and every written record, is as the KIPs require.
-  b. The coordinator is what a replay of its log gives, always.
-  c. All data of one transaction, in all partitions, has one outcome: the one in the log, which is
-     there before the first marker. The client received the same outcome.
-  d. Epochs never fall, and no producer id is used again.
-  e. A producer that another has replaced does nothing any more.
-  f. An addition to an id that is busy waits, but not for long: `waiting_additions`.
+The oracle of whole nodes reads the committed log, the partitions, the requests and the answers; its
+rules are in `chaos/simulation/oracles/transactions.py`. Here the order of all events is certain, so
+more must hold, always:
+  a. Every answer has an error code that the KIPs permit in the committed state: `permitted`.
+  b. The coordinator is what a replay of its log gives.
+  c. Markers are of the decision under way. A complete transaction has left no open data.
+  d. Every busy transactional id has an event to come, or a deadline.
+  e. A request waits only while its id is busy, and an addition only for `hold_max_ms`.
+At the end, all that was begun ends, and each id can begin, add and commit again.
 """
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from quorumlog.broker.transactions.core.effects import AllocateProducerId, SendMarkers
-from quorumlog.broker.transactions.core.events import PartitionsDeleted, TransactionVersionChanged
-from quorumlog.broker.transactions.core.records import TransactionRecord, encode
-from quorumlog.broker.transactions.core.requests import AddPartitions, InitProducerId
+from quorumlog.broker.transactions.core.effects import SendMarkers
+from quorumlog.broker.transactions.core.events import (
+    Event,
+    PartitionsDeleted,
+    TransactionVersionChanged,
+)
+from quorumlog.broker.transactions.core.records import (
+    TransactionMetadata,
+    TransactionRecord,
+    decode,
+    encode,
+)
+from quorumlog.broker.transactions.core.requests import (
+    NO_PRODUCER,
+    AddPartitions,
+    InitProducerId,
+    ProducerIdAndEpoch,
+)
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
+from quorumlog.broker.transactions.core.states import (
+    PREPARED,
+    WITHOUT_TRANSACTION,
+    TransactionState,
+)
+from quorumlog.chaos.simulation.oracles.exchanges import Exchange
+from quorumlog.chaos.simulation.oracles.transactions import Place, Transactions
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-from tests.support.transactions import model as kips
-from tests.support.transactions.clients import Asked, Client, UnderWay
+from quorumlog.wire.codec.records import decode_batches
+from tests.support.transactions.answers import FINE, WAIT, exchange_of, permitted, response_of
 from tests.support.transactions.coordination import (
     SETTINGS,
-    START_MS,
     Coordination,
+    add,
+    commit,
+    init,
     records_of,
     stored,
     verify,
 )
-from tests.support.transactions.model import NOBODY, Answer, Change, Model
-from tests.support.transactions.network import Network, Partition, Tag
-from tests.support.transactions.waiting_additions import WaitingAdditions, waits
+from tests.support.transactions.network import Network
+
+PARTITIONS: Final = tuple(TopicPartition("t", index) for index in range(3))
+_UNAVAILABLE: Final = {
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+}
 
 
-def check_log(coordination: Coordination) -> None:
-    """b: the live state equals the log; d: epochs never fall, and no id is used again."""
-    newest: dict[str, TransactionRecord] = {}
-    used: dict[int, str] = {}
-    epochs: dict[int, int] = {}
-    current: dict[str, int] = {}
-    for record in coordination.log:
-        name = record.transactional_id
-        newest[name] = record
-        if record.metadata is not None:
-            producer_id, epoch = record.metadata.producer_id, record.metadata.producer_epoch
-            owner = used.setdefault(producer_id, name)
-            assert owner == name, f"d: producer id {producer_id} of {owner} and {name}"
-            assert epoch >= epochs.get(producer_id, 0), f"d: the epoch of {producer_id} falls"
-            assert producer_id >= current.get(name, 0), f"d: {producer_id} is used again"
-            epochs[producer_id], current[name] = epoch, producer_id
-    live = coordination.coordinator.transactions
-    known = {name for name, one in live.items() if not one.is_new}
-    assert known == {name for name, one in newest.items() if one.metadata is not None}, "b"
-    for name in known:
-        written = replace(newest[name], metadata=live[name].metadata)
-        assert encode(written) == encode(newest[name]), f"b: {name} is not what the log says"
+@dataclass
+class Client:
+    """One producer. `version`: its transaction.version."""
+
+    name: str  # its transactional id
+    version: int
+    producer: ProducerIdAndEpoch = NO_PRODUCER
 
 
-PARTITIONS = tuple(TopicPartition("t", index) for index in range(3))
+@dataclass
+class Asked:
+    """A request without an answer. `client`: receives the answer; None: a copy, or a stranger's."""
+
+    request: Any
+    exchange: Exchange
+    client: Client | None
+    since_ms: int
+    permitted: set[ErrorCode]
+    has_waited: bool = False  # for the end of another change
 
 
+@dataclass
 class World:
-    def __init__(
-        self, level: int, epoch: int, versions: tuple[int, ...], rules: TransactionRules = SOUND
-    ) -> None:
-        self.models: dict[str, Model] = {}
-        batches = []
-        if epoch >= 0:
-            self.models["x"] = Model((1001, epoch), 10_000)
-            batches = [stored(producer_epoch=epoch)]
-        self.clients = [Client("x", version) for version in versions] + [Client("y", 2)]
-        self.under_way: dict[str, UnderWay] = {}
-        self.asked: dict[int, Asked] = {}
-        self.waiting = WaitingAdditions(self.asked)
-        self.past: list[Asked] = []
-        self.network = Network(PARTITIONS)
-        self.partitions = self.network.partitions
-        self.decisions: dict[Tag, bool] = {}
-        self.had_late_requests = False
-        self.seen_writes = 0
-        self.changed_ms: dict[str, int] = {}
-        self.counted: dict[str, int] = {}  # transactions of ids that have expired
-        self.coordination = Coordination(transaction_version=level, batches=batches, rules=rules)
-        self.coordination.allocates = False
+    """`level`, `epoch` (-1: no id): at the beginning. `versions`: of the clients of id `x`.
 
-    # --- Requests ---
+    `past`: the clients' requests. `newest`: committed records, by id. `excused`: the ids whose
+    decisions need no marker in a partition, because it was deleted meanwhile.
+    """
 
-    def ask(self, client: Client, request: Any, *, late: Asked | None = None) -> None:
-        if late is None:
-            asked = Asked.by(client, request)
-            self.past.append(asked)
-        else:
-            asked = replace(late, is_late=True, is_replaced=client.is_replaced)
-            self.had_late_requests = True
-        verdict = kips.verdict_on(
-            request,
-            self.models.get(request.transactional_id),
-            is_busy=request.transactional_id in self.under_way,
-            now_ms=self.coordination.now_ms,
-            level=self.coordination.transaction_version,
+    level: int
+    epoch: int
+    versions: tuple[int, ...]
+    rules: TransactionRules = SOUND
+    asked: dict[int, Asked] = field(default_factory=dict)
+    past: list[tuple[Client, Any]] = field(default_factory=list)
+    newest: dict[str, TransactionRecord] = field(default_factory=dict)
+    excused: dict[TopicPartition, set[str]] = field(default_factory=dict)
+    batches_read: int = 0
+
+    def __post_init__(self) -> None:
+        batches = [stored(producer_epoch=self.epoch)] if self.epoch >= 0 else []
+        self.clients = [Client("x", version) for version in self.versions] + [Client("y", 2)]
+        expiration_ms = SETTINGS.transactional_id_expiration_ms
+        self.oracle = Transactions(self.is_whole, self.violated, expiration_ms)
+        self.network = Network(PARTITIONS, self.oracle)
+        self.coordination = Coordination(
+            transaction_version=self.level, batches=batches, rules=self.rules
         )
-        request_id = self.coordination.last_request_id + 1
-        self.asked[request_id] = asked
-        if isinstance(verdict, Change):
-            assert request.transactional_id not in self.under_way
-            self.under_way[request.transactional_id] = UnderWay(verdict, request_id)
-        elif waits(request, verdict):
-            self.waiting.add(self.coordination.now_ms, request_id, request)
-        else:
-            asked.expected = verdict
-        self.coordination.ask(request)
+        self.coordination.allocates = False
         self.look()
 
-    def ask_as_a_stranger(self, client: Client, request: Any) -> None:
-        """Send a request with foreign ids; the client does not receive the response."""
-        self.ask(client, request, late=Asked(client, request, NOBODY, -1, True, False))
+    def violated(self, rule: str) -> None:
+        raise AssertionError(rule)
 
-    def produce(self, client: Client, where: TopicPartition) -> None:
-        """The leader verifies, and appends if the partition is in the transaction."""
-        model = self.models.get(client.name)
-        if where not in self.partitions:
-            return
-        request = replace(verify(client.known_as, where), transactional_id=client.name)
-        request_id = self.coordination.ask(request)
-        [error_code] = self.coordination.replies.pop(request_id).partitions.values()
-        refused = kips.fenced(model, client.producer)
-        if refused is not None:
-            assert error_code is refused.error_code, "a: a stranger is verified"
-            return
-        assert model is not None
-        is_in = model.phase == "open" and where in model.partitions
-        expected = ErrorCode.NONE if is_in else ErrorCode.TRANSACTION_ABORTABLE
-        if model.phase == "decided":
-            expected = ErrorCode.CONCURRENT_TRANSACTIONS
-        assert error_code is expected, f"a: verified {error_code.name}"
-        if error_code is ErrorCode.NONE:
-            assert not client.is_replaced, "e: a replaced producer is verified"
-            self.partitions[where].produce(client.producer, (client.name, model.number))
+    def is_whole(self, at: TopicPartition) -> bool:
+        """Whether a partition has each marker that was sent to its name."""
+        return at in self.network.ends and not self.excused.get(at)
 
-    # --- Acts of the coordinator ---
+    def state(self, name: str) -> TransactionMetadata | None:
+        return self.oracle.states.get(name)
+
+    def is_current(self, client: Client) -> bool:
+        """Whether no other producer has replaced it."""
+        state = self.state(client.name)
+        return state is not None and client.producer == (state.producer_id, state.producer_epoch)
+
+    def is_busy(self, name: str) -> bool:
+        state = self.state(name)
+        written = (one for write in self.coordination.writes for one in records_of(write.records))
+        return (
+            (state is not None and state.state in PREPARED)
+            or any(one.transactional_id == name for one in self.coordination.asked_for)
+            or any(one.transactional_id == name for one in written)
+        )
+
+    # --- requests ---
+
+    def ask(self, client: Client, request: Any) -> None:
+        self.past.append((client, request))
+        self.send(request, client)
+
+    def send(self, request: Any, client: Client | None = None, client_id: str = "client") -> None:
+        """Send a request; a copy or a stranger's if no client receives the answer."""
+        name, request_id = request.transactional_id, self.coordination.last_request_id + 1
+        is_busy = self.is_busy(name)
+        codes = permitted(request, self.state(name), is_busy=is_busy)
+        exchange = exchange_of(request, client_id)
+        if not isinstance(request, AddPartitions):
+            self.oracle.asked(exchange)
+        asked = Asked(request, exchange, client, self.coordination.now_ms, codes)
+        self.asked[request_id] = asked
+        self.coordination.ask(request)
+        is_fence = codes == {WAIT} and not is_busy
+        assert not (is_fence and request_id in self.coordination.replies), f"a: no fence: {request}"
+        self.look()
+        asked.has_waited = is_busy
+
+    def produce(self, client: Client, at: TopicPartition) -> None:
+        """Have the leader verify the transaction; it appends if the partition was added."""
+        if at in self.network.ends:
+            self.send(replace(verify(client.producer, at), transactional_id=client.name))
+
+    def answered(self, asked: Asked, result: Any) -> None:
+        request, client, exchange = asked.request, asked.client, asked.exchange
+        state, codes = self.state(request.transactional_id), asked.permitted
+        if asked.has_waited:
+            codes = permitted(request, state, is_busy=False) | {WAIT}
+        is_addition = isinstance(request, AddPartitions)
+        [error_code] = {*result.partitions.values()} if is_addition else [result.error_code]
+        assert error_code in codes | _UNAVAILABLE, f"a: {error_code.name} for {request} in {state}"
+        exchange.response = response_of(request, result)
+        if isinstance(request, AddPartitions):
+            self.oracle.confirmed(exchange)
+            if request.verify_only and error_code is FINE:
+                [at] = request.partitions
+                self.network.produce(at, request.producer)
+            return
+        is_init = isinstance(request, InitProducerId)
+        (self.oracle.initialized if is_init else self.oracle.ended)(exchange)
+        if error_code is FINE and (is_init or request.client_transaction_version == 2):
+            assert state is not None
+            following = state.producer_id, state.producer_epoch
+            if state.next_producer_id != NO_PRODUCER.producer_id:
+                following = state.next_producer_id, 0
+            assert result.producer == following, f"a: {result.producer} in {state}"
+            if client is not None:
+                client.producer = result.producer
+        else:
+            assert result.producer == NO_PRODUCER
+
+    # --- acts of the coordinator ---
 
     def look(self) -> None:
-        """Compare all events with the expected ones."""
-        for write in self.coordination.writes[self.seen_writes :]:
-            for record in records_of(write.records):
-                self.see_appended(record)
-        self.seen_writes = len(self.coordination.writes)
-        for wanted in self.coordination.asked_for:
-            self.see_allocation(wanted)
+        """Check all events since the last look."""
+        self.read_log()
         for sent in self.coordination.markers:
-            self.see_markers(sent)
+            self.sent(sent)
         self.coordination.markers.clear()
+        self.oracle.look()
+        for names in self.excused.values():
+            names -= {name for name in names if not self.is_decided(name)}
         for request_id in sorted(self.asked.keys() & self.coordination.replies.keys()):
-            asked = self.asked.pop(request_id)
-            self.hear(request_id, asked, self.coordination.replies[request_id])
+            self.answered(self.asked.pop(request_id), self.coordination.replies[request_id])
 
-    def see_allocation(self, wanted: AllocateProducerId) -> None:
-        name = wanted.transactional_id
-        if name not in self.under_way:
-            self.under_way[name] = UnderWay(self.timed_out(name))
-        assert self.under_way[name].change.needs_id, "a: an id that nobody needs"
+    def is_decided(self, name: str) -> bool:
+        state = self.state(name)
+        return state is not None and state.state in PREPARED
 
-    def timed_out(self, name: str) -> Change:
-        model = self.models[name]
-        is_over = self.coordination.now_ms >= model.start_ms + model.timeout_ms
-        assert model.phase == "open", f"a: {name} is {model.state}"
-        assert is_over, "a: aborted too early"
-        return kips.on_fence(model, self.coordination.transaction_version)
+    def read_log(self) -> None:
+        for batch in self.coordination.batches[self.batches_read :]:
+            for _, records in decode_batches(batch):
+                for one in records:
+                    self.read(decode(one.key or b"", one.value), one.timestamp_ms)
+        self.batches_read = len(self.coordination.batches)
 
-    def see_appended(self, record: TransactionRecord) -> None:
+    def read(self, record: TransactionRecord, written_ms: int) -> None:
         name = record.transactional_id
-        if record.metadata is None:
-            self.see_tombstone(name)
-            return
-        if name not in self.under_way:
-            model = self.models[name]
-            if model.phase == "decided":
-                self.check_marked(name, model)
-                after = kips.completed(model)
-                change = Change(lambda _new: after, lambda _after: kips.FINE)
-            else:
-                change = self.timed_out(name)
-            self.under_way[name] = UnderWay(change)
-        under_way = self.under_way[name]
-        ended = under_way.after
-        if ended is not None and self.waiting.may_begin_behind(name, ended):
-            under_way.behind = self.waiting.end(name, ended, self.coordination.now_ms)
-            assert under_way.behind is not None
-            under_way = under_way.behind
-        under_way.changed_ms = record.metadata.last_update_ms
-        assert under_way.after is None, "a: a second record before the first is committed"
-        under_way.after = under_way.change.after(self.coordination.last_producer_id)
-        assert under_way.after.is_told_by(record.metadata), f"a: {record} for {under_way.after}"
+        before, was_decided = self.state(name), self.is_decided(name)
+        self.oracle.read(record, written_ms)
+        self.newest[name] = record
+        if before is not None and was_decided and not self.is_decided(name):
+            for at in before.partitions:
+                place = self.oracle.places[at].get(before.producer_id, Place())
+                assert place.first_offset < 0, f"c: complete, and data in {at} is open"
 
-    def see_tombstone(self, name: str) -> None:
-        assert name not in self.under_way, "a: expires during a change"
-        model, now_ms = self.models[name], self.coordination.now_ms
-        assert model.phase == "idle", f"a: expires while {model.state}"
-        idle_ms = now_ms - self.changed_ms.get(name, START_MS)
-        assert idle_ms >= SETTINGS.transactional_id_expiration_ms, "a: expires too early"
-        change = Change(lambda _new: model, lambda _after: kips.FINE)
-        self.under_way[name] = UnderWay(change, after=model, is_tombstone=True)
-
-    def check_marked(self, name: str, model: Model) -> None:
-        for where in model.partitions & self.partitions.keys():
-            still_open = self.partitions[where].data.get(model.producer[0], [])
-            assert not still_open, f"c: complete, and {still_open} in {where} is open"
-
-    def see_markers(self, sent: SendMarkers) -> None:
-        model = self.models[sent.transactional_id]
-        assert model.phase == "decided", f"c: markers while {model.state}"
-        assert sent.commit is model.outcome, "c: markers of another outcome"
-        assert tuple(sent.producer) == model.producer, "c: markers of another epoch"
-        assert {*sent.partitions} <= model.partitions, "c: markers for strangers"
+    def sent(self, sent: SendMarkers) -> None:
+        state = self.state(sent.transactional_id)
+        assert state is not None, f"c: {sent} for no transaction"
+        assert state.state in PREPARED, f"c: {sent} in {state}"
+        assert {*sent.partitions} <= {*state.partitions}, f"c: {sent} in {state}"
         assert sent.coordinator_epoch == self.coordination.leader_epoch
-        assert sent.transaction_version == (2 if model.has_bumped else 0)
+        assert sent.transaction_version == (2 if state.client_transaction_version == 2 else 0)
         self.network.send(sent)
 
-    def hear(self, request_id: int, asked: Asked, result: Any) -> None:
-        if isinstance(asked.request, AddPartitions):
-            [error_code] = {*result.partitions.values()}
-            told = NOBODY
-        else:
-            error_code, told = result.error_code, tuple(result.producer)
-        has_waited = self.waiting.hear(request_id, asked, error_code, self.coordination.now_ms)
-        if error_code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
-            return  # the expected change is undone
-        if has_waited and error_code is ErrorCode.CONCURRENT_TRANSACTIONS:
-            return
-        assert Answer(error_code, told) == asked.expected, f"a: {error_code.name} {told} {asked}"
-        client, request = asked.client, asked.request
-        if error_code is not ErrorCode.NONE or asked.is_late:
-            return
-        if not (isinstance(request, InitProducerId) and tuple(request.expected) == NOBODY):
-            assert not asked.is_replaced, f"e: {asked}"
-        if isinstance(request, AddPartitions):
-            client.number = self.models[client.name].number
-        elif isinstance(request, InitProducerId):
-            client.producer, client.number = told, -1
-        else:
-            self.hear_end(asked, told)
-
-    def hear_end(self, asked: Asked, told: kips.Producer) -> None:
-        client, commit = asked.client, asked.request.commit
-        is_sure = client.version == 2 or not self.had_late_requests
-        if asked.number >= 0 and is_sure:
-            assert self.decisions.get((client.name, asked.number)) is commit, "c: told otherwise"
-        if told != NOBODY:
-            client.producer = told
-        client.number = -1
-
-    # --- The log ---
-
     def end_write(self, *, is_refused: bool = False) -> None:
-        if not self.coordination.writes:
-            return
-        records = records_of(self.coordination.writes[0].records)
-        for record in records:
-            self.see_ended(record.transactional_id, is_refused=is_refused)
-        self.seen_writes -= 1
-        if is_refused:
-            self.coordination.fail_write()
-        else:
-            self.coordination.commit_write()
-        self.look()
+        if self.coordination.writes:
+            end = self.coordination.fail_write if is_refused else self.coordination.commit_write
+            end()
+            self.look()
 
-    def see_ended(self, name: str, *, is_refused: bool) -> None:
-        under_way = self.under_way.pop(name, None)
-        if under_way is None:
-            return  # it was behind another, and was refused with that
-        self.change(name, under_way, is_refused=is_refused)
-        if under_way.behind is not None and not is_refused:
-            self.under_way[name] = under_way.behind
-        self.end_wait(name)
-
-    def end_wait(self, name: str) -> None:
-        model = self.models.get(name)
-        is_busy = name in self.under_way or (model is not None and model.phase == "decided")
-        made = None if is_busy else self.waiting.end(name, model, self.coordination.now_ms)
-        if made is not None:
-            self.under_way[name] = made
-
-    def change(self, name: str, under_way: UnderWay, *, is_refused: bool) -> None:
-        if is_refused:
-            return
-        after = under_way.after
-        assert after is not None
-        if under_way.is_tombstone:
-            self.counted[name] = self.models.pop(name).number
-            return
-        before = self.models.get(name)
-        number = self.counted.get(name, 0) if before is None else after.number
-        self.models[name] = after = replace(after, number=number)
-        self.changed_ms[name] = under_way.changed_ms
-        if after.phase == "decided" and before is not None and before.phase == "open":
-            self.decisions[name, after.number] = bool(after.outcome)
-        for request_id in (under_way.request_id, *under_way.held):
-            asked = self.asked.get(request_id or 0)
-            if asked is not None:
-                asked.expected = under_way.change.reply(after)
-                self.note_replaced(asked, after)
-
-    def note_replaced(self, asked: Asked, after: Model) -> None:
-        """A producer that begins anew replaces the others of its id."""
-        request = asked.request
-        begins_anew = isinstance(request, InitProducerId) and tuple(request.expected) == NOBODY
-        if begins_anew and after.state == "Empty":
-            for client in (one for one in self.clients if one.name == asked.client.name):
-                client.is_replaced = client is not asked.client
+    def allocate(self, *, fails: bool = False) -> None:
+        if self.coordination.asked_for:
+            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if fails else FINE
+            self.coordination.allocate(code)
+            self.look()
 
     def change_coordinator(self, survivors: int, *, skew_ms: int, is_same: bool) -> None:
         """The outcome of all writes is unknown to it; the first `survivors` are in the log."""
         coordination = self.coordination
         for write in coordination.writes[:survivors]:
-            for record in records_of(write.records):
-                self.see_ended(record.transactional_id, is_refused=False)
             coordination.batches.append(write.records)
         self.network.generation += 1
-        self.under_way.clear()
-        self.waiting.clear()
-        for asked in self.asked.values():
-            asked.expected = None
         if is_same and coordination.writes:
             coordination.asked_for.clear()
             coordination.end_write(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             coordination.writes.clear()
-            self.seen_writes = 0
             self.network.deliver_older()
-            self.forget_volatile()
             coordination.load()
         else:
-            self.forget_volatile()
             successor = coordination.taken_over(now_ms=coordination.now_ms + skew_ms)
             successor.allocates = False
             successor.last_request_id = coordination.last_request_id
             self.asked.clear()
-            self.coordination, self.seen_writes = successor, 0
+            self.coordination = successor
         self.look()
 
-    def forget_volatile(self) -> None:
-        """Forget the fields that no record has, or no record of the old form."""
-        versions = {one.transactional_id: one.value_version for one in self.coordination.log}
-        for name, model in self.models.items():
-            kept = model.before if versions[name] == 1 else None
-            self.models[name] = replace(model, may_name=None, before=kept)
-
-    # --- Markers ---
+    # --- markers, time ---
 
     def deliver(self, index: int, fate: str) -> None:
         """Let a marker arrive, or not; the coordinator learns the outcome, or not."""
         for event in self.network.arrive(index, fate):
-            self.coordination.step(event)
-        self.look()
+            self.step(event)
 
     def answer(self, index: int) -> None:
         """Let an answer arrive, at the coordinator that is there now."""
-        self.coordination.step(self.network.answer(index))
+        self.step(self.network.answer(index))
+
+    def step(self, event: Event) -> None:
+        if isinstance(event, PartitionsDeleted):  # no decision until now needs a marker there
+            decided = {name for name in self.oracle.states if self.is_decided(name)}
+            for at in event.partitions:
+                self.excused[at] = self.excused.get(at, set()) | decided
+        self.coordination.step(event)
         self.look()
 
-    def answer_in_time(self) -> None:
-        """Let all responses to requests of this coordinator arrive."""
-        while (index := self.network.first_in_time()) is not None:
-            self.answer(index)
-
-    def delete_partition(self, where: TopicPartition) -> None:
+    def delete_partition(self, at: TopicPartition) -> None:
         """Delete it, or make another of that name."""
-        if where in self.partitions:
-            self.check_outcomes()
-            self.network.delete(where)
-            self.coordination.step(PartitionsDeleted(partitions=frozenset({where})))
-            self.look()
+        if at in self.network.ends:
+            self.network.delete(at)
+            self.step(PartitionsDeleted(partitions=frozenset({at})))
         else:
-            self.partitions[where] = Partition()
-
-    # --- Time and producer ids ---
+            self.network.ends[at] = 0
 
     def let_time_pass(self, elapsed_ms: int) -> None:
         self.coordination.tick(elapsed_ms)
@@ -386,56 +306,73 @@ class World:
         self.coordination.transaction_version = level
         self.coordination.step(TransactionVersionChanged(transaction_version=level))
 
-    def allocate(self, *, fails: bool = False) -> None:
-        if not self.coordination.asked_for:
-            return
-        name = self.coordination.asked_for[0].transactional_id
-        if fails:
-            under_way = self.under_way.pop(name)
-            asked = self.asked.get(under_way.request_id or 0)
-            if asked is not None:
-                asked.expected = Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            self.end_wait(name)
-        self.coordination.allocate(
-            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if fails else ErrorCode.NONE
-        )
-        self.look()
+    def settle(self) -> None:
+        """Let all that is under way end well, except answers to an earlier coordinator."""
+        while self.coordination.asked_for:
+            self.allocate()
+        while self.coordination.writes:
+            self.end_write()
+        while self.network.messages:
+            self.deliver(0, "written")
+        while (index := self.network.first_in_time()) is not None:
+            self.answer(index)
+        while self.coordination.writes:
+            self.end_write()
 
-    # --- Invariants ---
+    # --- invariants ---
 
     def check(self) -> None:
-        check_log(self.coordination)
-        self.check_outcomes()
-        self.waiting.check(self.coordination.now_ms, self.under_way)
-        awaited = self.network.awaited()
+        live = self.coordination.coordinator.transactions
+        known = {name for name, one in live.items() if not one.is_new}
+        assert known == self.oracle.states.keys(), "b"
+        for name in known:
+            written = replace(self.newest[name], metadata=live[name].metadata)
+            assert encode(written) == encode(self.newest[name]), f"b: {name} is not as in the log"
+        awaited = {one.transactional_id for one in self.coordination.asked_for}
+        for write in self.coordination.writes:
+            awaited |= {one.transactional_id for one in records_of(write.records)}
+        for asked in self.asked.values():
+            request = asked.request
+            assert self.is_busy(request.transactional_id), f"e: nothing ends the wait of {request}"
+            if asked.has_waited:
+                assert isinstance(request, AddPartitions), f"e: {request}"
+                assert request.client_transaction_version == 2, f"e: {request}"
+                waited_ms = self.coordination.now_ms - asked.since_ms
+                is_late = waited_ms >= SETTINGS.hold_max_ms
+                assert not is_late or request.transactional_id in awaited, f"e: {request} is late"
         deadlines = self.coordination.coordinator._deadlines
-        for name, transaction in self.coordination.coordinator.transactions.items():
-            is_cared_for = name in self.under_way or name in awaited or name in deadlines
-            assert is_cared_for or not transaction.is_busy, f"c: nobody will end {name}"
-
-    def check_outcomes(self) -> None:
-        for partition in self.partitions.values():
-            for tag, commit in partition.outcomes:
-                assert self.decisions.get(tag) is commit, f"c: {tag} is {self.decisions.get(tag)}"
+        awaited |= self.network.awaited()
+        for name, one in live.items():
+            assert not one.is_busy or name in awaited or name in deadlines, f"d: {name}"
 
     def heal(self) -> None:
         """Everything that was begun ends, and all can begin anew."""
         for _ in range(20):
-            while self.coordination.asked_for:
-                self.allocate()
-            while self.coordination.writes:
-                self.end_write()
-            while self.network.messages:
-                self.deliver(0, "written")
+            self.settle()
             while self.network.answers:
                 self.answer(0)
             self.let_time_pass(1000)
         while self.network.late:
             self.network.deliver_late()
-        assert not self.under_way, "everything ends"
         assert not self.asked, "every request is answered"
         self.check()
-        for name, model in self.models.items():
-            assert model.phase == "idle", f"c: {name} is {model.state}"
-        open_data = [one.data for one in self.partitions.values() if one.data]
-        assert not open_data, f"c: {open_data} is open for ever"
+        for name, state in self.oracle.states.items():
+            assert state.state in WITHOUT_TRANSACTION, f"{name}: {state} has no end"
+        for at, places in self.oracle.places.items():
+            still_open = [one for one in places.values() if one.first_offset >= 0]
+            assert not still_open, f"c: {still_open} in {at} is open for ever"
+        for client in (self.clients[0], self.clients[-1]):
+            self.begin_anew(client)
+
+    def begin_anew(self, client: Client) -> None:
+        version = 5 if client.version == 2 else 3
+        name, at = client.name, PARTITIONS[0]
+        self.ask(client, init(name=name))
+        self.settle()
+        self.ask(client, add(client.producer, at, name=name, api_version=version))
+        self.settle()
+        assert self.oracle.states[name].partitions == (at,), f"{client} has added no partition"
+        end_version = 5 if client.version == 2 else 4
+        self.ask(client, commit(client.producer, name=name, api_version=end_version))
+        self.settle()
+        assert self.oracle.states[name].state is TransactionState.COMPLETE_COMMIT

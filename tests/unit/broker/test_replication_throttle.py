@@ -10,7 +10,11 @@ from typing import Any, cast
 import pytest
 
 from quorumlog.broker.fetching.io import fetches
-from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
+from quorumlog.broker.partitions.core.replication_throttle import (
+    OF_FOLLOWERS,
+    OF_LEADERS,
+    ReplicationThrottle,
+)
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage, TopicImage
@@ -56,12 +60,10 @@ class Throttled:
         self, *images: ClusterImage, side: str = "follower", static_rate: int = LONG_MAX
     ) -> None:
         self.images = [*images]
-        name, of = f"{side}_replication_throttled_rate", f"of_{side}"
+        name = f"{side}_replication_throttled_rate"
         settings = BrokerSettings(**cast(Any, {name: static_rate}))
-        broker_id = LEADER if side == "leader" else FOLLOWER
-        self.rule: ReplicationThrottle = getattr(ReplicationThrottle, of)(
-            broker_id, settings, lambda: self.images[-1]
-        )
+        broker_id, of = (LEADER, OF_LEADERS) if side == "leader" else (FOLLOWER, OF_FOLLOWERS)
+        self.rule = ReplicationThrottle(of, broker_id, settings, lambda: self.images[-1])
 
     def next_fetch_ms(self, at: TopicPartition, size: int, now_ms: int) -> int:
         return self.rule.next_fetch_ms(at, FOLLOWER, size, now_ms)

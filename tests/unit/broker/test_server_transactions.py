@@ -10,6 +10,7 @@ import pytest
 
 from quorumlog.broker.handlers import add_partitions_to_txn
 from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.broker.partitions.log.verified_appends import TransactionProducer
 from quorumlog.broker.server.api import ApiHandler, BrokerContext, Disconnect, Reply, answers
 from quorumlog.broker.server.own_connection import OwnConnection
 from quorumlog.invariants import InvariantViolation
@@ -247,10 +248,10 @@ async def test_a_broker_verifies_and_adds_for_many_transactions(tmp_path: Path) 
             results = answer.results_by_transaction
             found = {one.transactional_id: codes(one.topic_results) for one in results}
             assert found == {"x": {where: "NONE"}, "y": {where: absent}}
-        asked = producers["y"].producer_id, producers["y"].producer_epoch
+        y = TransactionProducer("y", producers["y"].producer_id, producers["y"].producer_epoch)
         verify = broker.transactions.verifier.verify
         for adds, code in ((False, ErrorCode.TRANSACTION_ABORTABLE), (True, ErrorCode.NONE)):
-            assert await verify("y", *asked, [where], adds=adds) == {where: code}
+            assert await verify(y, [where], adds=adds) == {where: code}
 
 
 async def test_a_request_that_names_too_many_partitions_is_refused(

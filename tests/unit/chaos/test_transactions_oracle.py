@@ -41,6 +41,7 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker
 NAME: Final = "payer"
 FIRST: Final = TopicPartition("chaos", 0)
 OTHER: Final = TopicPartition("chaos", 1)
+WEEK_MS: Final = 604_800_000
 EMPTY: Final = TransactionMetadata(
     producer_id=7,
     producer_epoch=3,
@@ -67,9 +68,9 @@ class History:
     def broken(self) -> list[str]:
         return [one.partition(":")[0] for one in self.told]
 
-    def read(self, *states: TransactionMetadata) -> "History":
+    def read(self, *states: TransactionMetadata | None, name: str = NAME) -> "History":
         for state in states:
-            self.oracle.read(TransactionRecord(transactional_id=NAME, metadata=state))
+            self.oracle.read(TransactionRecord(transactional_id=name, metadata=state), WEEK_MS)
         return self
 
     def batch(
@@ -158,6 +159,11 @@ def test_a_whole_transaction_breaks_no_rule(history: History) -> None:
         ((COMMITS, ABORTS), "transition"),
         ((EMPTY, replace(EMPTY, producer_epoch=2)), "epochs"),
         ((ONGOING, replace(ABORTS, producer_epoch=5)), "epochs"),
+        ((replace(ONGOING, producer_epoch=32_767),), "epochs"),
+        ((EMPTY, replace(EMPTY, producer_id=8, producer_epoch=0)), "own-id"),
+        ((replace(COMMITS, producer_epoch=32_767), replace(COMMITTED, producer_id=0)), "own-id"),
+        ((ONGOING, None), "expires"),
+        ((EMPTY, None), "expires"),
         ((ONGOING, replace(ONGOING, partitions=(FIRST,))), "partitions-kept"),
         ((ONGOING, replace(COMMITS, partitions=(OTHER,))), "partitions-kept"),
         ((ONGOING, COMMITS), "requested"),
@@ -166,11 +172,16 @@ def test_a_whole_transaction_breaks_no_rule(history: History) -> None:
     ],
 )
 def test_a_log_that_breaks_a_rule_is_found(
-    states: tuple[TransactionMetadata, ...], rule: str, history: History
+    states: tuple[TransactionMetadata | None, ...], rule: str, history: History
 ) -> None:
-    history.read(*states)
+    history.read(replace(EMPTY, producer_id=0), name="other").read(*states)
     history.oracle.look()
     assert rule in history.broken
+
+
+def test_an_unused_id_expires_after_a_week(history: History) -> None:
+    history.read(replace(EMPTY, last_update_ms=0), None)
+    assert history.told == []
 
 
 def test_the_coordinator_may_abort_for_a_rival_and_after_the_timeout(history: History) -> None:
@@ -276,10 +287,19 @@ def test_a_producer_with_an_older_epoch_acts_no_more(history: History) -> None:
     assert history.broken == ["fenced-acts"]
     history.told.clear()
     history.init(6, names=2, by=RUDE)
-    assert history.broken == ["fenced-acts"]
+    history.init(7, names=3)
+    assert history.broken == ["fenced-acts"] * 2
 
 
-def test_a_coordinator_confirms_only_added_partitions(history: History) -> None:
+def test_a_fenced_producer_is_no_reason_for_an_abort(history: History) -> None:
+    history.init(2).init(3).read(ONGOING).init(5, names=2)
+    history.told.clear()
+    history.read(ABORTS)
+    assert history.broken == ["requested"]
+
+
+@pytest.mark.parametrize("version", [3, 5])
+def test_a_coordinator_confirms_only_added_partitions(version: int, history: History) -> None:
     history.read(replace(ONGOING, partitions=(FIRST,)))
     asked = AddPartitionsToTxnTransaction(
         transactional_id=NAME, producer_id=7, producer_epoch=3, verify_only=True
@@ -287,9 +307,17 @@ def test_a_coordinator_confirms_only_added_partitions(history: History) -> None:
     results = [AddPartitionsToTxnPartitionResult(partition_index=index) for index in (0, 1)]
     topic = AddPartitionsToTxnTopicResult(name="chaos", results_by_partition=results)
     request = AddPartitionsToTxnRequest(transactions=[asked])
-    exchange = Exchange(1, RequestHeader(exchanges.ADD_PARTITIONS, 5, 1, RUDE), request)
     answer = AddPartitionsToTxnResult(transactional_id=NAME, topic_results=[topic])
-    exchange.response = AddPartitionsToTxnResponse(results_by_transaction=[answer])
-    history.oracle.verified(exchange)
+    response = AddPartitionsToTxnResponse(results_by_transaction=[answer])
+    if version == 3:
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=NAME,
+            v3_and_below_producer_id=7,
+            v3_and_below_producer_epoch=3,
+        )
+        response = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[topic])
+    exchange = Exchange(1, RequestHeader(exchanges.ADD_PARTITIONS, version, 1, RUDE), request)
+    exchange.response = response
+    history.oracle.confirmed(exchange)
     assert len(history.told) == 1
     assert "chaos-1, which was not added" in history.told[0]

@@ -13,9 +13,9 @@ from quorumlog.client.core.accumulator import (
 )
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity, checked_record_size
 from quorumlog.client.core.metadata_cache import Leader
-from quorumlog.client.errors import DEFINITE, KafkaError, answered, known
+from quorumlog.client.errors import DEFINITE, KafkaError, answered
 from quorumlog.client.settings import ProducerSettings
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.error_codes import ErrorCode, known
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -3,11 +3,13 @@
 docs/decisions/0045-fork-server.md
 """
 
+import gc
 import os
 import select
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -313,6 +315,21 @@ for nodes in (1, 2):
     assert has_ended(server)
     assert has_ended(left)
     assert done.stderr == b""
+
+
+def test_one_that_nobody_holds_ends_without_a_warning_and_its_node_goes_on(tmp_path: Path) -> None:
+    server = started(tmp_path, PAUSES, count=1)
+    server.wait_forked(limit())
+    pid, node = server.process.pid, server.children[0].pid
+    server.children.clear()  # they refer to it
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        del server
+        gc.collect()
+    assert [str(one.message) for one in warned if one.category is ResourceWarning] == []
+    assert not Path(f"/proc/{pid}").exists()
+    assert not has_ended(node)
+    os.kill(node, signal.SIGKILL)
 
 
 def test_a_wait_for_a_process_has_an_end(tmp_path: Path) -> None:

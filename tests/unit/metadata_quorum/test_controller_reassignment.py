@@ -2,10 +2,8 @@
 
 import pytest
 
+from quorumlog.chaos.mutants.controller import CONTROLLERS
 from quorumlog.metadata_quorum.cluster_changes import UnregisterBroker
-from quorumlog.metadata_quorum.controller.controller import Controller
-from quorumlog.metadata_quorum.controller.log_reports import ControllerRules
-from quorumlog.metadata_quorum.controller.partition_changes import Assignment, PartitionChanges
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.metadata_quorum.image.records import Partition, decode_record, encode_record
@@ -202,19 +200,10 @@ def test_a_record_without_these_fields_is_read_as_no_reassignment() -> None:
     assert (found.adding_replicas, found.removing_replicas) == ((), ())
 
 
-class _EndsEarly(PartitionChanges):
-    def completed(self, assignment: Assignment, isr: tuple[BrokerId, ...]) -> Assignment:
-        ends = {*assignment.adding} & {*isr}
-        return Assignment(assignment.target) if ends else assignment
-
-
 def test_the_rules_can_be_replaced_by_broken_ones(bench: Bench) -> None:
     """The simulator plants its bugs so."""
-
-    class Broken(Controller):
-        rules = ControllerRules(changes=_EndsEarly)
-
-    bench.controller = Broken(
+    broken = CONTROLLERS["ends_before_all_are_in_sync"].parts.controller
+    bench.controller = broken(
         image_of(bench.replay()), bench.settings, random_bytes=bench.random_bytes, now_ms=1
     )
     bench.reassign(("t", 0, (4, 5)))

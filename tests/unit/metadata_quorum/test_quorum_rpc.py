@@ -203,8 +203,11 @@ async def test_an_address_that_no_host_can_have_is_a_failed_request() -> None:
     ("body", "status", "reason"),
     [
         (b"\xff", 400, "not CBOR"),
+        (b"", 400, "not CBOR"),
         (b"\x81" * 5_000, 400, "not CBOR"),
+        (b"\x9b" + b"\xff" * 8, 400, "malformed"),
         (cbor2.dumps([1]), 400, "expected a map"),
+        (cbor2.dumps({**ENVELOPE, "sender_id": "x"}), 400, "sender_id: expected int"),
         (cbor2.dumps({**ENVELOPE, "body": []}), 400, "expected a map"),
         (cbor2.dumps({**ENVELOPE, "cluster_id": "d"}), 400, "VoteRequest.replica_id"),
         (bytes(20_000), 413, "Maximum request body size"),
@@ -217,6 +220,8 @@ async def test_what_is_no_request_is_refused_and_said_once(
         for _ in range(3):
             async with session.post(f"http://127.0.0.1:{port}/rpc/Vote", data=body) as answer:
                 assert (answer.status, reason in await answer.text()) == (status, True)
+        async with session.post(f"http://127.0.0.1:{port}/rpc/Nothing", data=body) as answer:
+            assert answer.status == 404
     assert len(warnings(caplog)) == (status == 400)
 
 

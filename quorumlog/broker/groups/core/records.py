@@ -7,7 +7,7 @@ types that are not served here are skipped. Fields that a newer version appends 
 Source: the schemas of Kafka's group coordinator.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.broker.coordination.core.versioned_messages import (
@@ -18,8 +18,9 @@ from quorumlog.broker.coordination.core.versioned_messages import (
 from quorumlog.broker.groups.core.consumer import records as consumer_records
 from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord, RecordKey
 from quorumlog.broker.groups.core.requests import CommittedOffset
+from quorumlog.wire.codec.declared import on_wire, wire
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
-from quorumlog.wire.codec.message import Field, Message, Struct
+from quorumlog.wire.codec.message import Message, Struct
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
@@ -28,76 +29,51 @@ WITH_TOPIC_ID: Final = 4  # of written offsets with a topic id
 NAME_BYTES_MAX: Final = 32_767  # of any string in a record
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class StoredMember(Struct):
     """A member, as committed with its generation."""
 
-    member_id: str = ""
-    group_instance_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    rebalance_timeout_ms: int = -1
-    session_timeout_ms: int = -1
-    subscription: bytes = b""
-    assignment: bytes = b""
-
-    FIELDS = (
-        Field("member_id", "string", "0+"),
-        Field("group_instance_id", "string", "3+", nullable="3+"),
-        Field("client_id", "string", "0+"),
-        Field("client_host", "string", "0+"),
-        Field("rebalance_timeout_ms", "int32", "1+"),
-        Field("session_timeout_ms", "int32", "0+"),
-        Field("subscription", "bytes", "0+"),
-        Field("assignment", "bytes", "0+"),
-    )
+    member_id: str = wire("string", default="")
+    group_instance_id: str | None = wire("string", "3+", default=None, nullable="3+")
+    client_id: str = wire("string", default="")
+    client_host: str = wire("string", default="")
+    rebalance_timeout_ms: int = wire("int32", "1+", default=-1)
+    session_timeout_ms: int = wire("int32", default=-1)
+    subscription: bytes = wire("bytes", default=b"")
+    assignment: bytes = wire("bytes", default=b"")
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class StoredGroup(Message):
     """A generation, as committed: Stable if it has members, Empty if not. A GroupMetadataValue."""
 
-    protocol_type: str = ""
-    generation_id: int = 0
-    protocol_name: str | None = None
-    leader: str | None = None
-    state_since_ms: int = -1
-    members: list[StoredMember] = field(default_factory=list)
+    protocol_type: str = wire("string", default="")
+    generation_id: int = wire("int32", default=0)
+    protocol_name: str | None = wire("string", default=None, nullable="0+")
+    leader: str | None = wire("string", default=None, nullable="0+")
+    state_since_ms: int = wire("int64", "2+", default=-1)
+    members: list[StoredMember] = wire([StoredMember], default_factory=list)
 
     VERSIONS = range(5)
     FLEXIBLE_SINCE = 4
-    FIELDS = (
-        Field("protocol_type", "string", "0+"),
-        Field("generation_id", "int32", "0+"),
-        Field("protocol_name", "string", "0+", nullable="0+"),
-        Field("leader", "string", "0+", nullable="0+"),
-        Field("state_since_ms", "int64", "2+"),
-        Field("members", [StoredMember], "0+"),
-    )
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class _OffsetKey(Message):
-    group_id: str = ""
-    topic: str = ""
-    partition: int = -1
+    group_id: str = wire("string", default="")
+    topic: str = wire("string", default="")
+    partition: int = wire("int32", default=-1)
 
     VERSIONS = range(OFFSET_KEY_VERSION + 1)
     FLEXIBLE_SINCE = OFFSET_KEY_VERSION + 1
-    FIELDS = (
-        Field("group_id", "string", "0+"),
-        Field("topic", "string", "0+"),
-        Field("partition", "int32", "0+"),
-    )
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class _GroupKey(Message):
-    group_id: str = ""
+    group_id: str = wire("string", "2+", default="")
 
     VERSIONS = range(GROUP_KEY_VERSION, GROUP_KEY_VERSION + 1)
     FLEXIBLE_SINCE = GROUP_KEY_VERSION + 1
-    FIELDS = (Field("group_id", "string", "2+"),)
 
 
 Key = tuple[str, TopicPartition | None] | RecordKey

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from quorumlog.wire.codec.declared import on_wire, wire
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-from quorumlog.wire.codec.message import ZERO_UUID, Field, Message
+from quorumlog.wire.codec.message import ZERO_UUID, Message
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 R_co = TypeVar("R_co", covariant=True)
@@ -156,7 +157,7 @@ class Leave(GroupRequest[LeaveResult]):
         return LeaveResult(error_code=error_code)
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class CommittedOffset(Message):
     """The next offset to consume: an OffsetCommitValue of `__consumer_offsets`. Immutable.
 
@@ -164,21 +165,14 @@ class CommittedOffset(Message):
     zeros in a record of version 3, as earlier releases write it.
     """
 
-    offset: int = -1
-    leader_epoch: int = -1
-    metadata: str = ""
-    commit_timestamp_ms: int = -1
-    topic_id: bytes = ZERO_UUID
+    offset: int = wire("int64", default=-1)
+    leader_epoch: int = wire("int32", "3+", default=-1)
+    metadata: str = wire("string", default="")
+    commit_timestamp_ms: int = wire("int64", default=-1)
+    topic_id: bytes = wire("uuid", "4+", default=ZERO_UUID, tag=0)
 
     VERSIONS = range(5)
     FLEXIBLE_SINCE = 4
-    FIELDS = (
-        Field("offset", "int64", "0+"),
-        Field("leader_epoch", "int32", "3+"),
-        Field("metadata", "string", "0+"),
-        Field("commit_timestamp_ms", "int64", "0+"),
-        Field("topic_id", "uuid", "4+", tag=0),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,16 +187,10 @@ class CommitResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitOffsets(GroupRequest[CommitResult]):
-    """OffsetCommit; generation -1 and member "" from a consumer that is no member.
-
-    A member of a consumer group sends its member epoch as the generation.
-    """
-
+class _Commit(GroupRequest[CommitResult]):
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
-    api_version: int = 9  # from 9 on, members of consumer groups send their member epoch
     offsets: Mapping[TopicPartition, CommittedOffset]
 
     def refuse(self, error_code: ErrorCode) -> CommitResult:
@@ -211,7 +199,17 @@ class CommitOffsets(GroupRequest[CommitResult]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitTransactionalOffsets(GroupRequest[CommitResult]):
+class CommitOffsets(_Commit):
+    """OffsetCommit; generation -1 and member "" from a consumer that is no member.
+
+    A member of a consumer group sends its member epoch as the generation.
+    """
+
+    api_version: int = 9  # from 9 on, members of consumer groups send their member epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitTransactionalOffsets(_Commit):
     """TxnOffsetCommit; generation -1 and member "" from a producer that sends no member.
 
     `adds`: the partition of our log is to be added to the transaction first (v5, KIP-890).
@@ -221,14 +219,6 @@ class CommitTransactionalOffsets(GroupRequest[CommitResult]):
     producer_id: int
     producer_epoch: int
     adds: bool
-    generation_id: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None
-    offsets: Mapping[TopicPartition, CommittedOffset]
-
-    def refuse(self, error_code: ErrorCode) -> CommitResult:
-        """Refuse all partitions."""
-        return CommitResult(error_code=error_code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from quorumlog.broker.groups.core.requests import CompleteTransaction, GroupRequ
 from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.groups.io.topic_expressions import topic_matcher
 from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
+from quorumlog.broker.partitions.log.verified_appends import TransactionProducer
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
@@ -197,11 +198,8 @@ class GroupService:
         if not (request.adds or self._settings.transaction_partition_verification_enable):
             verified(ErrorCode.NONE)  # as Kafka: the producer has sent AddOffsetsToTxn itself
             return
-        answer = self._verifier.verify(
-            request.transactional_id,
-            request.producer_id,
-            request.producer_epoch,
-            [topic_partition],
-            adds=request.adds,
+        producer = TransactionProducer(
+            request.transactional_id, request.producer_id, request.producer_epoch
         )
+        answer = self._verifier.verify(producer, [topic_partition], adds=request.adds)
         answer.add_done_callback(lambda answer: verified(answer.result()[topic_partition]))

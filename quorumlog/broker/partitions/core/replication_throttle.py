@@ -10,7 +10,7 @@ producers wait for it. Source: KIP-73.
 """
 
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Final, NamedTuple
 
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterImage
@@ -27,75 +27,49 @@ ALL: Final = "*"
 CREDIT_MS: Final = 1_000  # the unused rate of this long may still be used
 
 
+class Side(NamedTuple):
+    """The names of a throttle's settings. Without `replicas_name` every replica is throttled."""
+
+    rate_name: str
+    replicas_name: str | None
+
+
+OF_LEADERS: Final = Side(
+    LEADER_THROTTLED_RATE.name, TopicConfig.leader_replication_throttled_replicas.name
+)
+"""The records that this broker's leaders send."""
+OF_FOLLOWERS: Final = Side(
+    FOLLOWER_THROTTLED_RATE.name, TopicConfig.follower_replication_throttled_replicas.name
+)
+"""The records that this broker's followers fetch."""
+OF_MOVES: Final = Side(ALTER_LOG_DIRS_RATE.name, None)
+"""The copies between this broker's log directories (KIP-113)."""
+
+
 class ReplicationThrottle:
     """A throttle of one broker: each response delays the next fetch by its size over the rate.
 
     The unpaid rest is kept in bytes: after a change of the rate, the new rate applies to it.
 
-    `of_leader`, `of_follower` and `of_moves` create one. `image` returns the newest metadata.
+    `image` returns the newest metadata.
     """
 
     def __init__(
         self,
-        *,
+        side: Side,
         broker_id: BrokerId,
-        rate_name: str,
-        static_rate: int,
-        replicas_name: str | None,
+        settings: BrokerSettings,
         image: Callable[[], ClusterImage],
     ) -> None:
-        """`rate_name`, `replicas_name`: the settings; `static_rate`: the configured rate at start.
-
-        Without `replicas_name` every replica is throttled.
-        """
-        self._rate_name: Final = rate_name
-        self._replicas_name: Final = replicas_name
+        """Begin without a debt, at the rate of the settings until the image alters it."""
+        self._rate_name, self._replicas_name = side
         self._broker_id: Final = broker_id
-        self._static_rate: Final = static_rate
+        self._static_rate: Final[int] = getattr(settings, side.rate_name.replace(".", "_"))
         self._image: Final = image
         self._debt = 0.0  # bytes that were fetched and are not yet paid for; below 0: credit
         self._paid_ms = 0  # the time up to which elapsed time has reduced the debt
         self._seen_image: ClusterImage | None = None
         self._seen_rate = LONG_MAX  # by that image: every follower's read needs it
-
-    @classmethod
-    def of_leader(
-        cls, broker_id: BrokerId, settings: BrokerSettings, image: Callable[[], ClusterImage]
-    ) -> Self:
-        """Return the throttle of records that this broker's leaders send."""
-        return cls(
-            broker_id=broker_id,
-            rate_name=LEADER_THROTTLED_RATE.name,
-            static_rate=settings.leader_replication_throttled_rate,
-            replicas_name=TopicConfig.leader_replication_throttled_replicas.name,
-            image=image,
-        )
-
-    @classmethod
-    def of_follower(
-        cls, broker_id: BrokerId, settings: BrokerSettings, image: Callable[[], ClusterImage]
-    ) -> Self:
-        """Return the throttle of records that this broker's followers fetch."""
-        return cls(
-            broker_id=broker_id,
-            rate_name=FOLLOWER_THROTTLED_RATE.name,
-            static_rate=settings.follower_replication_throttled_rate,
-            replicas_name=TopicConfig.follower_replication_throttled_replicas.name,
-            image=image,
-        )
-
-    @classmethod
-    def of_moves(
-        cls, broker_id: BrokerId, settings: BrokerSettings, image: Callable[[], ClusterImage]
-    ) -> Self:
-        """Return the throttle of copies between this broker's log directories (KIP-113)."""
-        return cls(
-            broker_id=broker_id,
-            rate_name=ALTER_LOG_DIRS_RATE.name,
-            static_rate=settings.replica_alter_log_dirs_io_max_bytes_per_second,
-            replicas_name=None,
-            image=image,
-        )
 
     @property
     def is_on(self) -> bool:

@@ -8,7 +8,7 @@ from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
 from quorumlog.broker.partitions.log.appends import Appends
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
-from quorumlog.broker.partitions.log.verified_appends import Verify
+from quorumlog.broker.partitions.log.verified_appends import TransactionProducer, Verify
 from quorumlog.clock import monotonic_ms
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -30,9 +30,7 @@ def verification_by(verifier: TransactionVerifier) -> Verify:
     """Return the `Verify` that awaits a verifier's Future."""
 
     def verify(
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer: TransactionProducer,
         at: TopicPartition,
         *,
         adds: bool,
@@ -42,8 +40,6 @@ def verification_by(verifier: TransactionVerifier) -> Verify:
             is_known = not outcomes.cancelled() and outcomes.exception() is None
             answered(outcomes.result()[at] if is_known else None)
 
-        verifier.verify(
-            transactional_id, producer_id, producer_epoch, [at], adds=adds
-        ).add_done_callback(done)
+        verifier.verify(producer, [at], adds=adds).add_done_callback(done)
 
     return verify

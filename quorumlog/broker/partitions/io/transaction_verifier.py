@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from quorumlog.broker.partitions.log.verified_appends import TransactionProducer
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -16,13 +17,7 @@ class TransactionVerifier(Protocol):
     """Sends verification requests to the coordinator of a transactional id."""
 
     def verify(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Sequence[TopicPartition],
-        *,
-        adds: bool,
+        self, producer: TransactionProducer, partitions: Sequence[TopicPartition], *, adds: bool
     ) -> asyncio.Future[Mapping[TopicPartition, ErrorCode]]:
         """Return for each partition NONE if the open transaction contains it, or the error.
 

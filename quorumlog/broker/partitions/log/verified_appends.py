@@ -23,14 +23,20 @@ UNVERIFIED_BYTES_MAX: Final = 64 << 20
 TOO_MUCH_WAITS: Final = f"not appended: {UNVERIFIED_BYTES_MAX} bytes wait for their coordinators"
 
 
+class TransactionProducer(NamedTuple):
+    """The producer of a transactional id."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
 class Verify(Protocol):
     """Sends a verification request to the coordinator of a transactional id."""
 
     def __call__(
         self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer: TransactionProducer,
         at: TopicPartition,
         *,
         adds: bool,
@@ -119,14 +125,11 @@ class VerifiedAppends:
         guard = driver.producers.guards.take(
             header.producer_id, header.producer_epoch, header.base_sequence, adds=transaction.adds
         )
-        verify(
-            transaction.transactional_id,
-            header.producer_id,
-            header.producer_epoch,
-            batch.at,
-            adds=transaction.adds,
-            answered=partial(self._answered, key, guard),
+        producer = TransactionProducer(
+            transaction.transactional_id, header.producer_id, header.producer_epoch
         )
+        answered = partial(self._answered, key, guard)
+        verify(producer, batch.at, adds=transaction.adds, answered=answered)
 
     def _answered(self, key: _Key, guard: Guard, outcome: ErrorCode | None) -> None:
         driver = self._drivers.get(key[0])

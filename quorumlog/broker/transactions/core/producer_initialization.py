@@ -7,8 +7,8 @@ from quorumlog.broker.transactions.core.records import TransactionMetadata
 from quorumlog.broker.transactions.core.requests import (
     NO_PRODUCER,
     InitProducerId,
-    InitProducerIdResult,
     ProducerIdAndEpoch,
+    ProducerResult,
 )
 from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import TransactionState
@@ -137,7 +137,7 @@ class ProducerInitialization:
 
         def done(_now_ms: int, error_code: ErrorCode) -> None:
             is_written = error_code is ErrorCode.NONE
-            result = InitProducerIdResult(error_code=error_code, producer=producer)
+            result = ProducerResult(error_code=error_code, producer=producer)
             self._outbox.reply(request_id, result if is_written else request.refuse(error_code))
 
         self._outbox.write(transaction, metadata, done)

@@ -5,7 +5,7 @@ int16 version comes before each. Source: the schemas of Kafka's transaction coor
 fields that a newer Kafka adds are ignored.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Final
 
@@ -20,9 +20,10 @@ from quorumlog.broker.transactions.core.states import (
     WITHOUT_TRANSACTION,
     TransactionState,
 )
+from quorumlog.wire.codec.declared import on_wire, wire
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
-from quorumlog.wire.codec.message import Field, Message, Struct
+from quorumlog.wire.codec.message import Message, Struct
 
 KEY_VERSION: Final = 0
 FLEXIBLE_VALUE_VERSION: Final = 1  # written since transaction.version 1
@@ -84,52 +85,47 @@ class TransactionRecord:
     value_version: int = FLEXIBLE_VALUE_VERSION
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class _TransactionLogKey(Message):
-    transactional_id: str = ""
+    transactional_id: str = wire("string", default="")
 
     VERSIONS = range(KEY_VERSION, KEY_VERSION + 1)
     FLEXIBLE_SINCE = KEY_VERSION + 1
-    FIELDS = (Field("transactional_id", "string", "0+"),)
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class _Partitions(Struct):
-    topic: str = ""
-    partition_ids: list[int] = field(default_factory=list)
-
-    FIELDS = (Field("topic", "string", "0+"), Field("partition_ids", ["int32"], "0+"))
+    topic: str = wire("string", default="")
+    partition_ids: list[int] = wire(["int32"], default_factory=list)
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class _TransactionLogValue(Message):
-    producer_id: int = 0
-    producer_epoch: int = 0
-    transaction_timeout_ms: int = 0
-    transaction_status: int = 0
-    transaction_partitions: list[_Partitions] | None = field(default_factory=list)
-    last_update_ms: int = 0
-    start_ms: int = 0
-    previous_producer_id: int = NO_PRODUCER_ID
-    next_producer_id: int = NO_PRODUCER_ID
-    client_transaction_version: int = 0
-    next_producer_epoch: int = NO_EPOCH
+    producer_id: int = wire("int64", default=0)
+    producer_epoch: int = wire("int16", default=0)
+    transaction_timeout_ms: int = wire("int32", default=0)
+    transaction_status: int = wire("int8", default=0)
+    transaction_partitions: list[_Partitions] | None = wire(
+        [_Partitions], default_factory=list, nullable="0+"
+    )
+    last_update_ms: int = wire("int64", default=0)
+    start_ms: int = wire("int64", default=0)
+    previous_producer_id: int = wire("int64", "1+", default=NO_PRODUCER_ID, tag=0)
+    next_producer_id: int = wire("int64", "1+", default=NO_PRODUCER_ID, tag=1)
+    client_transaction_version: int = wire("int16", "1+", default=0, tag=2)
+    next_producer_epoch: int = wire("int16", "1+", default=NO_EPOCH, tag=3)
 
     VERSIONS = range(FLEXIBLE_VALUE_VERSION + 1)
     FLEXIBLE_SINCE = FLEXIBLE_VALUE_VERSION
-    FIELDS = (
-        Field("producer_id", "int64", "0+"),
-        Field("producer_epoch", "int16", "0+"),
-        Field("transaction_timeout_ms", "int32", "0+"),
-        Field("transaction_status", "int8", "0+"),
-        Field("transaction_partitions", [_Partitions], "0+", nullable="0+"),
-        Field("last_update_ms", "int64", "0+"),
-        Field("start_ms", "int64", "0+"),
-        Field("previous_producer_id", "int64", "1+", tag=0),
-        Field("next_producer_id", "int64", "1+", tag=1),
-        Field("client_transaction_version", "int16", "1+", tag=2),
-        Field("next_producer_epoch", "int16", "1+", tag=3),
+
+
+_SHARED: Final = tuple(
+    sorted(
+        {one.name for one in fields(TransactionMetadata)}
+        & {one.name for one in _TransactionLogValue.FIELDS}
     )
+)
+"""The fields that metadata and its value have under the same name, with the same content."""
 
 
 def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
@@ -148,17 +144,9 @@ def _value_of(metadata: TransactionMetadata) -> _TransactionLogValue:
         for topic, of_topic in groupby(metadata.partitions, key=lambda where: where.topic)
     ]
     return _TransactionLogValue(
-        producer_id=metadata.producer_id,
-        producer_epoch=metadata.producer_epoch,
-        transaction_timeout_ms=metadata.transaction_timeout_ms,
         transaction_status=STATUS[metadata.state],
         transaction_partitions=None if metadata.state is TransactionState.EMPTY else partitions,
-        last_update_ms=metadata.last_update_ms,
-        start_ms=metadata.start_ms,
-        previous_producer_id=metadata.previous_producer_id,
-        next_producer_id=metadata.next_producer_id,
-        client_transaction_version=metadata.client_transaction_version,
-        next_producer_epoch=metadata.next_producer_epoch,
+        **{name: getattr(metadata, name) for name in _SHARED},
     )
 
 
@@ -177,17 +165,9 @@ def decode(key: bytes, value: bytes | None) -> TransactionRecord:
         for partition in of_topic.partition_ids
     )
     metadata = TransactionMetadata(
-        producer_id=found.producer_id,
-        producer_epoch=found.producer_epoch,
-        transaction_timeout_ms=found.transaction_timeout_ms,
         state=state,
         partitions=tuple(partitions),
-        last_update_ms=found.last_update_ms,
-        start_ms=found.start_ms,
-        previous_producer_id=found.previous_producer_id,
-        next_producer_id=found.next_producer_id,
-        client_transaction_version=found.client_transaction_version,
-        next_producer_epoch=found.next_producer_epoch,
+        **{name: getattr(found, name) for name in _SHARED},
     )
     wrong = contradiction(metadata)
     if wrong is not None:

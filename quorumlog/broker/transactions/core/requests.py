@@ -60,15 +60,15 @@ class TransactionRequest(Generic[R_co]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InitProducerIdResult:
-    """The producer id and epoch that the producer must use from now on."""
+class ProducerResult:
+    """The producer id and epoch that the producer must use from now on; EndTxn: v5 on."""
 
     error_code: ErrorCode
     producer: ProducerIdAndEpoch = NO_PRODUCER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InitProducerId(TransactionRequest[InitProducerIdResult]):
+class InitProducerId(TransactionRequest[ProducerResult]):
     """InitProducerId: a producer begins to use the id, and fences earlier producers.
 
     `expected`: the id and epoch of a producer that recovers from an error (v3 on, KIP-360). It
@@ -83,9 +83,9 @@ class InitProducerId(TransactionRequest[InitProducerIdResult]):
     PRODUCER_FENCED_SINCE = 4
     TRANSACTION_ABORTABLE_SINCE = 5
 
-    def refuse(self, error_code: ErrorCode) -> InitProducerIdResult:
+    def refuse(self, error_code: ErrorCode) -> ProducerResult:
         """Refuse without a producer id."""
-        return InitProducerIdResult(error_code=self.worded(error_code))
+        return ProducerResult(error_code=self.worded(error_code))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,15 +149,7 @@ class AddOffsets(TransactionRequest[ErrorCode]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndTransactionResult:
-    """`producer`: the producer id and epoch of the next transaction (v5 on)."""
-
-    error_code: ErrorCode
-    producer: ProducerIdAndEpoch = NO_PRODUCER
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndTransaction(TransactionRequest[EndTransactionResult]):
+class EndTransaction(TransactionRequest[ProducerResult]):
     """EndTxn. v5 comes from clients of transaction.version 2: the epoch is bumped."""
 
     producer: ProducerIdAndEpoch
@@ -166,9 +158,9 @@ class EndTransaction(TransactionRequest[EndTransactionResult]):
     PRODUCER_FENCED_SINCE = 2
     TRANSACTION_ABORTABLE_SINCE = 4
 
-    def refuse(self, error_code: ErrorCode) -> EndTransactionResult:
+    def refuse(self, error_code: ErrorCode) -> ProducerResult:
         """Refuse without a producer id."""
-        return EndTransactionResult(error_code=self.worded(error_code))
+        return ProducerResult(error_code=self.worded(error_code))
 
     @property
     def client_transaction_version(self) -> int:
@@ -177,7 +169,7 @@ class EndTransaction(TransactionRequest[EndTransactionResult]):
 
 
 Request = InitProducerId | AddPartitions | AddOffsets | EndTransaction
-Result = InitProducerIdResult | AddPartitionsResult | EndTransactionResult | ErrorCode
+Result = ProducerResult | AddPartitionsResult | ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

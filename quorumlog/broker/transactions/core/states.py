@@ -21,43 +21,16 @@ class TransactionState(Enum):
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"  # the coordinator is about to abort. In no record
 
 
+S = TransactionState
 TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
-    TransactionState.EMPTY: frozenset(
-        {
-            TransactionState.EMPTY,
-            TransactionState.ONGOING,
-            TransactionState.PREPARE_ABORT,
-            TransactionState.DEAD,
-        }
-    ),
-    TransactionState.ONGOING: frozenset(
-        {
-            TransactionState.ONGOING,
-            TransactionState.PREPARE_COMMIT,
-            TransactionState.PREPARE_ABORT,
-            TransactionState.PREPARE_EPOCH_FENCE,
-        }
-    ),
-    TransactionState.PREPARE_COMMIT: frozenset({TransactionState.COMPLETE_COMMIT}),
-    TransactionState.PREPARE_ABORT: frozenset({TransactionState.COMPLETE_ABORT}),
-    TransactionState.COMPLETE_COMMIT: frozenset(
-        {
-            TransactionState.EMPTY,
-            TransactionState.ONGOING,
-            TransactionState.PREPARE_ABORT,
-            TransactionState.DEAD,
-        }
-    ),
-    TransactionState.COMPLETE_ABORT: frozenset(
-        {
-            TransactionState.EMPTY,
-            TransactionState.ONGOING,
-            TransactionState.PREPARE_ABORT,
-            TransactionState.DEAD,
-        }
-    ),
-    TransactionState.DEAD: frozenset(),
-    TransactionState.PREPARE_EPOCH_FENCE: frozenset({TransactionState.PREPARE_ABORT}),
+    S.EMPTY: frozenset({S.EMPTY, S.ONGOING, S.PREPARE_ABORT, S.DEAD}),
+    S.ONGOING: frozenset({S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT, S.PREPARE_EPOCH_FENCE}),
+    S.PREPARE_COMMIT: frozenset({S.COMPLETE_COMMIT}),
+    S.PREPARE_ABORT: frozenset({S.COMPLETE_ABORT}),
+    S.COMPLETE_COMMIT: frozenset({S.EMPTY, S.ONGOING, S.PREPARE_ABORT, S.DEAD}),
+    S.COMPLETE_ABORT: frozenset({S.EMPTY, S.ONGOING, S.PREPARE_ABORT, S.DEAD}),
+    S.DEAD: frozenset(),
+    S.PREPARE_EPOCH_FENCE: frozenset({S.PREPARE_ABORT}),
 }
 """From -> to. Since transaction.version 2 an abort may begin without a transaction (KIP-890)."""
 

@@ -11,8 +11,8 @@ from quorumlog.broker.transactions.core.outbox import TransactionOutbox, WriteDo
 from quorumlog.broker.transactions.core.records import TransactionMetadata
 from quorumlog.broker.transactions.core.requests import (
     EndTransaction,
-    EndTransactionResult,
     ProducerIdAndEpoch,
+    ProducerResult,
 )
 from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import TransactionState
@@ -130,12 +130,10 @@ class TransactionEnd:
 
         self._prepare(transaction, now_ms, to, request.client_transaction_version, done)
 
-    def _success(
-        self, request: EndTransaction, producer: ProducerIdAndEpoch
-    ) -> EndTransactionResult:
+    def _success(self, request: EndTransaction, producer: ProducerIdAndEpoch) -> ProducerResult:
         if not bumps_epoch(request.client_transaction_version):
             return request.refuse(ErrorCode.NONE)
-        return EndTransactionResult(error_code=ErrorCode.NONE, producer=producer)
+        return ProducerResult(error_code=ErrorCode.NONE, producer=producer)
 
     # --- By the coordinator ---
 

@@ -130,14 +130,6 @@ def kafka_peers(
     return Peers(connect=connect, addresses=PeerAddresses(set_addresses), on_error=on_error)
 
 
-def error_code_of(number: int) -> ErrorCode:
-    """Return the error code of a response; UNKNOWN_SERVER_ERROR for a code of a newer release."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
 class BrokerChannels(Generic[QuestionT]):
     """The channels to all brokers, at their current addresses."""
 

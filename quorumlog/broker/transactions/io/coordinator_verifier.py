@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from quorumlog.broker.partitions.log.verified_appends import TransactionProducer
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.transactions.io.broker_channels import BrokerChannels, Peers, error_code_of
+from quorumlog.broker.transactions.io.broker_channels import BrokerChannels, Peers
 from quorumlog.metadata_quorum.image import ClusterImage
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.error_codes import ErrorCode, known
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 from quorumlog.wire.codec.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -97,8 +98,7 @@ class VerificationExchange:
         """Settle one question."""
         codes, absent = answers
         outcomes = {
-            where: error_code_of(codes.get((question.key, *where), absent))
-            for where in question.partitions
+            where: known(codes.get((question.key, *where), absent)) for where in question.partitions
         }
         question.settle(question, outcomes)
 
@@ -131,20 +131,12 @@ class CoordinatorVerifier:
             channels.publish(image)
 
     def verify(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Sequence[TopicPartition],
-        *,
-        adds: bool,
+        self, producer: TransactionProducer, partitions: Sequence[TopicPartition], *, adds: bool
     ) -> asyncio.Future[Outcomes]:
         """Return for each partition NONE if it is in the open transaction, else the error."""
         loop = asyncio.get_running_loop()
         question = VerificationQuestion(
-            transactional_id=transactional_id,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
+            **producer._asdict(),
             partitions=tuple(partitions),
             adds=adds,
             give_up_s=loop.time() + self._retry_max_s,

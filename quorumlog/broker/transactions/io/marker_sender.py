@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.broker.transactions.core.effects import SendMarkers
-from quorumlog.broker.transactions.io.broker_channels import BrokerChannels, Peers, error_code_of
+from quorumlog.broker.transactions.io.broker_channels import BrokerChannels, Peers
 from quorumlog.metadata_quorum.image import ClusterImage
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.error_codes import ErrorCode, known
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 from quorumlog.wire.codec.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -74,7 +74,7 @@ class MarkerExchange:
         absent = ErrorCode.UNKNOWN_SERVER_ERROR
         question.written(
             {
-                where: error_code_of(answers.get((question.key, *where), absent))
+                where: known(answers.get((question.key, *where), absent))
                 for where in question.partitions
             }
         )

@@ -3,13 +3,17 @@
     transition        a transactional id goes through the states of KIP-98: one decision, and its
                       markers, and then the next transaction
     epochs            a change takes at most one epoch of a producer id (KAFKA-19367); epochs never
-                      decrease
+                      decrease, and their last is for fencing only
+    own-id            a producer id has one transactional id; a new producer id comes after the last
+                      epochs of the old, and is unused
+    expires           only an id that was unused for the expiration time has a tombstone
     partitions-kept   a transaction keeps its partitions until it is complete
     requested         a commit was requested by its producer, with the epoch of the transaction; and
                       an abort without an epoch of its own, too
     completed-added   a complete transaction has its marker in each of its partitions
     one-outcome       a marker has the outcome of a decision that was committed before it
-    added             a batch of a transaction is in a partition that was added before (KIP-890)
+    added             a batch of a transaction is in a partition that was added before (KIP-890); a
+                      response confirms committed additions only
     late-batch        no batch comes after the marker that ended its epoch (KIP-890)
     late-marker       no marker of an earlier decision ends a transaction (KIP-1228)
     stable            a last stable offset is at most the first offset of an open transaction
@@ -17,13 +21,13 @@
     misplaced         no plain batch of a producer is in its open transaction
     reported-outcome  a producer receives the outcome that is in the log
     one-epoch         two producers get different epochs
-    fenced-acts       a producer with an older epoch adds nothing, and ends nothing
+    fenced-acts       a producer with an older epoch adds nothing, ends nothing, and gets no epoch
 
 Sources: KIP-98, KIP-360, KIP-890.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -44,6 +48,8 @@ _DECIDED: Final = {TransactionState.PREPARE_COMMIT: True, TransactionState.PREPA
 _COMPLETE: Final = {TransactionState.COMPLETE_COMMIT: True, TransactionState.COMPLETE_ABORT: False}
 _BETWEEN: Final = frozenset({_EMPTY, *_COMPLETE})
 _LAST_EPOCHS: Final = 32_765  # from here on, a decision may begin a new producer id
+_FENCING_EPOCH: Final = 32_767
+_EXPIRATION_MS: Final = 604_800_000  # the default of transactional.id.expiration.ms
 
 
 class Place(NamedTuple):
@@ -66,11 +72,15 @@ class _Ended(NamedTuple):
 class Transactions:
     """All transactional ids of a run, and their batches in all partitions."""
 
-    def __init__(self, exists: Exists, violated: Violated) -> None:
+    def __init__(
+        self, exists: Exists, violated: Violated, expiration_ms: int = _EXPIRATION_MS
+    ) -> None:
         """`exists`: whether the newest metadata has a partition, since its first batch."""
         self._exists: Final = exists
         self._violated: Final = violated
+        self._expiration_ms: Final = expiration_ms
         self.states: Final[dict[str, TransactionMetadata]] = {}
+        self._owners: Final[dict[int, str]] = {}  # transactional ids, by producer id
         self.places: Final[dict[TopicPartition, dict[int, Place]]] = defaultdict(dict)
         self._ended: Final[dict[tuple[TopicPartition, int], list[_Ended]]] = defaultdict(list)
         self._last_ended: Final[dict[TopicPartition, list[_Ended]]] = defaultdict(list)
@@ -94,13 +104,16 @@ class Transactions:
 
     # --- the log of the coordinators ---
 
-    def read(self, record: TransactionRecord) -> None:
-        """Apply a record of `__transaction_state`."""
+    def read(self, record: TransactionRecord, written_ms: int) -> None:
+        """Apply a record of `__transaction_state`. `written_ms`: its timestamp."""
         name, new = record.transactional_id, record.metadata
         before = self.states.pop(name, None)
         if new is None:
+            if before is not None:
+                self._check_expiry(name, before, written_ms)
             return
         self.states[name] = new
+        self._check_producer(name, before, new)
         if before is not None:
             self._check_transition(name, before, new)
         key = new.producer_id, new.producer_epoch
@@ -131,6 +144,24 @@ class Transactions:
             self._violated(f"partitions-kept: {shown}, without {_missing(before, new)}")
         if before.state in _DECIDED and new.state in _COMPLETE:
             self._doubts.append(partial(self._unmarked, name, before))
+
+    def _check_expiry(self, name: str, before: TransactionMetadata, written_ms: int) -> None:
+        unused_ms = written_ms - before.last_update_ms
+        if before.state not in _BETWEEN or unused_ms < self._expiration_ms:
+            self._violated(f"expires: {name}: {_shown(before)}, unused for {unused_ms} ms")
+
+    def _check_producer(
+        self, name: str, before: TransactionMetadata | None, new: TransactionMetadata
+    ) -> None:
+        producer_id = new.producer_id
+        is_changed = before is not None and before.producer_id != producer_id
+        is_used = is_changed and producer_id in self._owners
+        is_early = before is not None and is_changed and before.producer_epoch < _LAST_EPOCHS
+        if is_used or is_early or self._owners.setdefault(producer_id, name) != name:
+            shown = "nothing" if before is None else _shown(before)
+            self._violated(f"own-id: {name}: {shown} becomes {_shown(new)}")
+        if new.state in {_EMPTY, _ONGOING} and new.producer_epoch >= _FENCING_EPOCH:
+            self._violated(f"epochs: {name}: {_shown(new)}")
 
     def _unmarked(self, name: str, decided: TransactionMetadata) -> str:
         commits = _DECIDED[decided.state]
@@ -241,7 +272,13 @@ class Transactions:
             case exchanges.END_TXN:
                 self._requests.add((producer_id, request.producer_epoch, request.committed))
             case exchanges.INIT_PRODUCER_ID if not exchange.is_rude:
-                self._inits[request.transactional_id] += 1
+                epoch = request.producer_epoch
+                exchange.is_fenced = any(
+                    begun_id == producer_id != NO_PRODUCER_ID and begun > epoch
+                    for begun_id, begun in self.begun
+                )
+                if producer_id == NO_PRODUCER_ID or epoch >= exchange.mark:
+                    self._inits[request.transactional_id] += 1
             case _:
                 pass
 
@@ -260,7 +297,8 @@ class Transactions:
         given.add(epoch)
         if request.producer_id == NO_PRODUCER_ID:
             self.begun.add((producer_id, epoch))
-        if exchange.is_rude:
+        is_same_id = producer_id == request.producer_id  # else the transactional id had expired
+        if exchange.is_rude or (exchange.is_fenced and is_same_id):
             self._violated(
                 f"fenced-acts: {request.transactional_id}, producer {producer_id} in epoch "
                 f"{request.producer_epoch}, gets epoch {epoch} after {exchange.mark}"
@@ -311,19 +349,31 @@ class Transactions:
                         self._violated(f"aborted-listed: {shown}, without the abort at {offset}")
                     break
 
-    def verified(self, exchange: Exchange) -> None:
-        """Check the response to an AddPartitionsToTxn that only verifies."""
+    def confirmed(self, exchange: Exchange) -> None:
+        """Check the response to an AddPartitionsToTxn: each granted partition was added."""
         request, response = exchange.request, exchange.response
-        for one, result in zip(request.transactions, response.results_by_transaction, strict=False):
-            known = self._added.get((one.producer_id, one.producer_epoch), set())
-            for topic in result.topic_results if one.verify_only else ():
-                for answer in topic.results_by_partition:
-                    at = TopicPartition(topic.name, answer.partition_index)
-                    if answer.partition_error_code == ErrorCode.NONE and at not in known:
-                        self._violated(
-                            f"added: {one.transactional_id} in epoch {one.producer_epoch} is said "
-                            f"to have {at.topic}-{at.partition}, which was not added"
-                        )
+        results = {
+            one.transactional_id: one.topic_results for one in response.results_by_transaction
+        }
+        for one in request.transactions:
+            topics = results.get(one.transactional_id, ())
+            self._check_added(one.transactional_id, (one.producer_id, one.producer_epoch), topics)
+        self._check_added(
+            request.v3_and_below_transactional_id,
+            (request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
+            response.results_by_topic_v3_and_below,
+        )
+
+    def _check_added(self, name: str, producer: tuple[int, int], topics: Iterable[Any]) -> None:
+        known = self._added.get(producer, set())
+        for topic in topics:
+            for answer in topic.results_by_partition:
+                at = TopicPartition(topic.name, answer.partition_index)
+                if answer.partition_error_code == ErrorCode.NONE and at not in known:
+                    self._violated(
+                        f"added: {name} in epoch {producer[1]} receives the confirmation of "
+                        f"{at.topic}-{at.partition}, which was not added"
+                    )
 
     def added(self, exchange: Exchange) -> None:
         """Check the response to an AddOffsetsToTxn or to a TxnOffsetCommit."""

@@ -192,12 +192,6 @@ class ConsumerCoordination(DrivenShard[GroupCoordinator]):
     def group(self) -> ConsumerGroup:
         return self.consumer.groups["g"]
 
-    def answer(self, request: Any) -> Any:
-        """Send a request, and commit the records that its response waits for."""
-        request_id = self.ask(request)
-        self.commit_writes()
-        return self.replies[request_id]
-
     def beat(self, request: ConsumerHeartbeat) -> HeartbeatResult:
         """Send a request as `answer` does; it must succeed."""
         result: HeartbeatResult = self.answer(request)

@@ -119,21 +119,6 @@ def test_an_addition_of_an_older_client_begins_no_transaction_after_the_last(ver
     assert driven.writes == []
 
 
-def test_additions_that_have_waited_are_one_record() -> None:
-    driven, producer = opened(T0)
-    first = driven.ask(add(producer, T1, api_version=5))
-    waiting = [driven.ask(add(producer, T0, one, api_version=5)) for one in (T2, T3)]
-    known = driven.ask(add(producer, T0, api_version=5))
-    driven.commit_write()
-    assert driven.replies[first].partitions == {T1: ErrorCode.NONE}
-    assert driven.replies[known].partitions == {T0: ErrorCode.NONE}
-    assert not {*waiting} & driven.replies.keys()
-    driven.commit_write()
-    assert driven.writes == []
-    assert [{*driven.replies[one].partitions.values()} for one in waiting] == [{ErrorCode.NONE}] * 2
-    assert driven.transaction.metadata.partitions == (T0, T1, T2, T3)
-
-
 def test_additions_that_have_waited_share_a_refusal() -> None:
     driven, producer = opened(T0)
     asked = [driven.ask(add(producer, one, api_version=5)) for one in (T1, T2, T3)]
@@ -143,24 +128,6 @@ def test_additions_that_have_waited_share_a_refusal() -> None:
     codes = [{*driven.replies[one].partitions.values()} for one in asked[1:]]
     assert codes == [{ErrorCode.COORDINATOR_NOT_AVAILABLE}] * 2
     assert driven.transaction.metadata.partitions == (T0,)
-
-
-def test_an_addition_waits_for_a_while_and_then_comes_again() -> None:
-    driven, producer = opened()
-    driven.ask(commit(producer))
-    driven.commit_writes()
-    following = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
-    first = driven.ask(add(following, T1, api_version=5))
-    driven.tick(SETTINGS.hold_max_ms - 1)
-    second = driven.ask(add(following, T2, api_version=5))
-    assert not {first, second} & driven.replies.keys()
-    driven.tick(1)
-    told = [driven.replies[first].partitions[T1], driven.replies[second].partitions[T2]]
-    assert told == [ErrorCode.CONCURRENT_TRANSACTIONS] * 2
-    at_once = driven.error_of(add(following, T1, api_version=5))
-    assert at_once is ErrorCode.CONCURRENT_TRANSACTIONS
-    driven.write_markers()
-    driven.added(following, T1)
 
 
 def test_a_refused_batch_that_completes_and_begins_leaves_neither_pending() -> None:

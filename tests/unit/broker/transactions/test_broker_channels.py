@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from quorumlog.broker.partitions.log.verified_appends import TransactionProducer
 from quorumlog.broker.transactions.io.broker_channels import (
     ANSWERED_AT_ONCE,
     REQUEST_WEIGHT_MAX,
@@ -213,7 +214,7 @@ class VerifierWorld:
         self, *partitions: TopicPartition, name: str = "x", adds: bool = False
     ) -> list[ErrorCode]:
         where: Sequence[TopicPartition] = partitions or [T0, T1]
-        found = await self.verifier.verify(name, 5, 6, where, adds=adds)
+        found = await self.verifier.verify(TransactionProducer(name, 5, 6), where, adds=adds)
         assert [*found] == [*where]
         return [*found.values()]
 
@@ -254,13 +255,13 @@ async def test_questions_about_many_transactions_share_a_request() -> None:
 async def test_only_what_an_answer_can_tell_apart_shares_a_request() -> None:
     async with asked() as world:
         verify = world.verifier.verify
-        first = verify("w", 5, 6, [T0], adds=True)
+        first = verify(TransactionProducer("w", 5, 6), [T0], adds=True)
         await asyncio.sleep(0.1 * ROUND_S)
         others = [
-            verify("x", 5, 6, [T0], adds=True),
-            verify("x", 5, 7, [T1], adds=True),  # of another epoch
-            verify("x", 5, 6, [T1], adds=False),
-            verify("x", 5, 6, [T1, T0], adds=True),
+            verify(TransactionProducer("x", 5, 6), [T0], adds=True),
+            verify(TransactionProducer("x", 5, 7), [T1], adds=True),  # of another epoch
+            verify(TransactionProducer("x", 5, 6), [T1], adds=False),
+            verify(TransactionProducer("x", 5, 6), [T1, T0], adds=True),
         ]
         for answer in (first, *others):
             assert {*(await answer).values()} == {ErrorCode.NONE}
@@ -350,10 +351,12 @@ async def test_a_verifier_that_stops_answers_what_is_open() -> None:
 async def test_what_waits_at_the_coordinator_holds_up_no_other(adds: bool) -> None:
     async with asked() as world:
         world.brokers[3].is_hanging = True
-        waits = world.verifier.verify("w", 5, 6, [T0], adds=True)
+        waits = world.verifier.verify(TransactionProducer("w", 5, 6), [T0], adds=True)
         await asyncio.sleep(0.1 * ROUND_S)
         world.brokers[3].is_hanging = False
-        assert {*(await world.verifier.verify("x", 5, 6, [T0], adds=adds)).values()} == {0}
+        assert {
+            *(await world.verifier.verify(TransactionProducer("x", 5, 6), [T0], adds=adds)).values()
+        } == {0}
         assert not waits.done()
 
 
@@ -361,7 +364,9 @@ async def test_there_are_few_connections_for_additions() -> None:
     async with asked() as world:
         answers = []
         for index in range(20):
-            answers.append(world.verifier.verify(f"id-{index}", 5, 6, [T0, T1], adds=True))
+            answers.append(
+                world.verifier.verify(TransactionProducer(f"id-{index}", 5, 6), [T0, T1], adds=True)
+            )
             await asyncio.sleep(0.01 * ROUND_S)
         for answer in answers:
             assert {*(await answer).values()} == {ErrorCode.NONE}

@@ -5,18 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from quorumlog.broker.transactions.core.events import TransactionVersionChanged
-from quorumlog.broker.transactions.core.requests import (
-    NO_PRODUCER,
-    EndTransaction,
-    ProducerIdAndEpoch,
-)
+from quorumlog.broker.transactions.core.requests import EndTransaction, ProducerIdAndEpoch
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.coordination.transactions_begun import begun, opened
 from tests.support.transactions.coordination import (
     START_MS,
     T0,
-    T1,
     Coordination,
     abort,
     commit,
@@ -32,33 +27,6 @@ def producer(epoch: int, producer_id: int = P) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(producer_id, epoch)
 
 
-def test_the_answer_comes_with_the_decision_and_the_markers_after_it() -> None:
-    driven, current = opened(T0, T1)
-    request_id = driven.ask(commit(current))
-    assert (driven.replies.get(request_id), driven.markers) == (None, [])
-    driven.commit_writes()
-    assert driven.replies[request_id].producer == producer(1)
-    assert driven.transaction.state is TransactionState.PREPARE_COMMIT
-    [sent] = driven.markers
-    assert (sent.producer, sent.commit, sent.partitions) == (producer(1), True, (T0, T1))
-    assert (sent.coordinator_epoch, sent.transaction_version) == (1, 2)
-    driven.write_markers()
-    assert driven.state is TransactionState.COMPLETE_COMMIT
-    assert driven.transaction.metadata.partitions == ()
-
-
-@pytest.mark.parametrize("transaction_version", [0, 1, 2])
-def test_an_older_client_keeps_its_epoch(transaction_version: int) -> None:
-    driven = Coordination(transaction_version=transaction_version)
-    current = driven.opened(T0, api_version=3)
-    result = driven.answer(commit(current, api_version=4))
-    assert (result.error_code, result.producer) == (ErrorCode.NONE, NO_PRODUCER)
-    [sent] = driven.markers
-    assert (sent.producer, sent.transaction_version) == (producer(0), 0)
-    driven.write_markers()
-    driven.added(current, T0, api_version=3)
-
-
 def test_a_decision_that_cannot_be_written_is_none() -> None:
     driven, current = opened()
     request_id = driven.ask(commit(current))
@@ -67,16 +35,6 @@ def test_a_decision_that_cannot_be_written_is_none() -> None:
     assert (driven.state, driven.markers) == (TransactionState.ONGOING, [])
     assert driven.ended(abort(current)) == producer(1)
     assert driven.state is TransactionState.COMPLETE_ABORT
-
-
-def test_one_decision_at_a_time() -> None:
-    driven, current = opened()
-    driven.ask(commit(current))
-    for request in (commit(current), abort(current), abort(current, api_version=4), init()):
-        driven.ask(request)
-        [*_, result] = driven.replies.values()
-        assert result.error_code is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert len(driven.writes) == 1
 
 
 def with_state(state: str, transaction_version: int = 2) -> Coordination:
@@ -181,18 +139,6 @@ def exhausted(epoch: int = LAST_EPOCH) -> tuple[Coordination, ProducerIdAndEpoch
     state = TransactionState.ONGOING
     ongoing = stored(producer_epoch=epoch, state=state, partitions=(T0,), start_ms=START_MS)
     return Coordination(batches=[ongoing]), producer(epoch, 1001)
-
-
-def test_a_producer_without_epochs_goes_on_with_a_new_producer_id() -> None:
-    driven, last = exhausted()
-    assert driven.answer(commit(last)).producer == producer(0)
-    [sent] = driven.markers
-    assert sent.producer == producer(LAST_EPOCH + 1, 1001)
-    driven.write_markers()
-    assert driven.answer(commit(last)).producer == producer(0)  # repeated
-    assert driven.error_of(abort(last)) is ErrorCode.INVALID_TXN_STATE
-    driven.added(producer(0), T0)
-    assert driven.error_of(commit(last)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_while_its_producer_id_is_got_a_decision_is_under_way() -> None:

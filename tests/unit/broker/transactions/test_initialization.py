@@ -6,11 +6,7 @@ from dataclasses import replace
 import pytest
 
 from quorumlog.broker.coordination.core.deadlines import Deadlines
-from quorumlog.broker.transactions.core.requests import (
-    NO_PRODUCER,
-    EndTransaction,
-    ProducerIdAndEpoch,
-)
+from quorumlog.broker.transactions.core.requests import EndTransaction, ProducerIdAndEpoch
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.coordination.transactions_begun import begun, opened
@@ -27,15 +23,6 @@ from tests.support.transactions.coordination import (
 )
 
 LAST_EPOCH = 32_766  # the last one that a producer may have
-
-
-def test_a_new_id_gets_a_new_producer_id_and_epoch_0_once_it_is_committed() -> None:
-    driven = Coordination()
-    request_id = driven.ask(init())
-    assert driven.replies == {}
-    driven.commit_writes()
-    assert driven.replies[request_id].producer == ProducerIdAndEpoch(1002, 0)
-    assert driven.state is TransactionState.EMPTY
 
 
 def test_the_next_producer_of_the_id_gets_the_next_epoch_and_fences_the_first() -> None:
@@ -71,29 +58,6 @@ def test_without_a_producer_id_the_error_of_the_allocation_is_told() -> None:
     assert driven.coordinator.transactions == {}
     assert driven.coordinator.next_deadline_ms is None
     assert driven.begun() == ProducerIdAndEpoch(1003, 0)
-
-
-def test_while_a_change_is_under_way_another_must_wait() -> None:
-    driven = Coordination()
-    driven.allocates = False
-    driven.ask(init())
-    assert driven.error_of(init()) is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert driven.error_of(add(NO_PRODUCER, T0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    driven.allocate()
-    driven.commit_writes()
-    assert driven.replies[1].error_code is ErrorCode.NONE
-
-
-def test_an_open_transaction_is_aborted_before_the_next_producer_begins() -> None:
-    driven, first = opened()
-    assert driven.error_of(init()) is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert driven.state is TransactionState.PREPARE_ABORT
-    [sent] = driven.markers
-    assert (sent.producer, sent.commit) == (ProducerIdAndEpoch(1002, 1), False)
-    assert driven.error_of(init()) is ErrorCode.CONCURRENT_TRANSACTIONS
-    driven.write_markers()
-    assert driven.begun() == ProducerIdAndEpoch(1002, 2)
-    assert driven.error_of(commit(first)) is ErrorCode.PRODUCER_FENCED
 
 
 def test_if_that_abort_cannot_be_written_the_transaction_goes_on() -> None:
@@ -188,15 +152,6 @@ def test_older_clients_know_another_word_for_fenced(version: int, error_code: Er
     assert driven.error_of(init(first, api_version=version)) is error_code
 
 
-def test_ids_of_one_partition_do_not_disturb_each_other() -> None:
-    driven = Coordination()
-    mine, other = driven.begun(), driven.begun(name="y")
-    assert mine.producer_id != other.producer_id
-    driven.added(mine, T0)
-    driven.ask(commit(mine))  # under way
-    assert driven.error_of(abort(other, name="y")) is ErrorCode.NONE
-
-
 ONGOING, PREPARE_ABORT = TransactionState.ONGOING, TransactionState.PREPARE_ABORT
 EXPIRY_MS = 1_000_000
 
@@ -213,22 +168,6 @@ def test_deadlines_come_in_order_of_time_and_an_id_has_one() -> None:
     deadlines.set("a", None)
     deadlines.set("never", None)
     assert deadlines.due(9, 9) == ["b", "c"]
-
-
-def test_a_transaction_that_lasts_too_long_is_aborted_with_another_epoch() -> None:
-    driven, producer = opened()
-    driven.tick(5000)
-    driven.answer(add(producer, T0))  # does not prolong it
-    driven.tick(4999)
-    assert driven.writes == []
-    driven.tick(1)
-    driven.commit_writes()
-    assert driven.state is PREPARE_ABORT
-    [sent] = driven.markers
-    assert (sent.commit, sent.producer.epoch) == (False, producer.epoch + 1)
-    driven.write_markers()
-    assert driven.error_of(commit(producer)) is ErrorCode.PRODUCER_FENCED  # KAFKA-20785
-    assert driven.ended(abort(producer)).epoch == producer.epoch + 1  # it may go on
 
 
 @pytest.mark.parametrize(
@@ -347,17 +286,6 @@ def test_an_epoch_above_the_last_one_is_still_aborted() -> None:
     assert driven.markers[0].producer == ProducerIdAndEpoch(1001, LAST_EPOCH + 1)
     driven.write_markers()
     assert driven.begun() == ProducerIdAndEpoch(1002, 1)
-
-
-def test_an_id_that_nobody_uses_is_forgotten() -> None:
-    driven, producer = begun()
-    driven.tick(EXPIRY_MS - 1)
-    assert driven.writes == []
-    driven.tick(1)
-    assert driven.error_of(init()) is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert (driven.log[-1].metadata, driven.coordinator.transactions) == (None, {})
-    assert driven.error_of(add(producer, T0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert driven.begun(producer) == ProducerIdAndEpoch(producer.producer_id + 1, 0)
 
 
 @pytest.mark.parametrize("end", [commit, abort])

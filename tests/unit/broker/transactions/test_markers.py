@@ -1,7 +1,5 @@
 """Markers: sent after the decision only, again until they are written, and after a fail-over."""
 
-from functools import partial
-
 import pytest
 
 from quorumlog.broker.coordination.core.events import BecameLeader
@@ -41,19 +39,7 @@ def test_a_transaction_is_complete_when_its_last_marker_is_written() -> None:
     assert driven.state is PREPARE_COMMIT
     driven.commit_writes()
     assert driven.state is COMPLETE_COMMIT
-
-
-def test_the_same_answer_twice_completes_once() -> None:
-    """KAFKA-9777, KAFKA-10080: two Complete records, of which the second is illegal."""
-    driven = prepared()
-    [sent] = driven.markers
-    for _ in range(2):
-        driven.marked(sent)
-    assert len(driven.writes) == 1
-    driven.commit_writes()
-    driven.marked(sent)
-    assert (driven.writes, driven.state) == ([], COMPLETE_COMMIT)
-    driven.step(written("y", 1, ErrorCode.NONE))
+    driven.step(written("y", 1, ErrorCode.NONE))  # of an unknown id
     assert driven.writes == []
 
 
@@ -130,33 +116,6 @@ def test_partitions_of_an_open_transaction_stay_in_it_though_they_are_deleted() 
     driven.step(PartitionsDeleted(partitions=frozenset({T0})))
     assert driven.transaction.metadata.partitions == (T0, T1)
     driven.ended(commit(producer))
-
-
-def test_a_complete_record_that_is_refused_is_written_again() -> None:
-    driven = prepared()
-    driven.marked(driven.markers.pop())
-    driven.fail_write()
-    assert driven.state is PREPARE_COMMIT
-    driven.tick(19)
-    assert driven.writes == []
-    driven.tick(1)
-    driven.commit_writes()
-    assert (driven.state, driven.markers) == (COMPLETE_COMMIT, [])
-
-
-@pytest.mark.parametrize("end", [commit, abort])
-def test_the_next_coordinator_sends_the_markers_of_what_is_decided(end: partial[object]) -> None:
-    driven = Coordination()
-    driven.answer(end(driven.opened(T0, T1)))
-    [first] = driven.markers
-    driven.marked(first, {T0: ErrorCode.NONE})
-    successor = driven.taken_over()
-    [again] = successor.markers
-    assert again.partitions == (T0, T1)
-    assert (again.producer, again.commit) == (first.producer, first.commit)
-    assert (again.coordinator_epoch, again.prepared_ms) == (2, first.prepared_ms)
-    successor.write_markers()
-    assert successor.state.value.startswith("Complete")
 
 
 def test_after_an_unknown_outcome_markers_are_sent_if_the_decision_is_in_the_log() -> None:

@@ -8,7 +8,7 @@ Kafka's group coordinator, KIP-848, KIP-1101, KIP-1251.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
 from typing import Final, NamedTuple
@@ -24,8 +24,9 @@ from quorumlog.broker.groups.core.consumer.partitions import (
     TopicIdPartition,
     partitions_of,
 )
+from quorumlog.wire.codec.declared import on_wire, wire
 from quorumlog.wire.codec.identifiers import TopicId
-from quorumlog.wire.codec.message import ZERO_UUID, Field, Message, Struct
+from quorumlog.wire.codec.message import ZERO_UUID, Message, Struct
 
 VALUE_VERSION: Final = 0
 
@@ -45,130 +46,94 @@ class RecordKind(IntEnum):
 # --- Values. Never changed after they are created. ---
 
 
-@dataclass(slots=True, kw_only=True)
-class GroupValue(Message):
-    """A ConsumerGroupMetadataValue. `metadata_hash`: of the topics when the epoch began."""
-
-    epoch: int = 0
-    metadata_hash: int = 0
-
+class _Value(Message):
+    __slots__ = ()
     VERSIONS = range(1)
     FLEXIBLE_SINCE = 0
-    FIELDS = (Field("epoch", "int32", "0+"), Field("metadata_hash", "int64", "0+", tag=0))
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
+class GroupValue(_Value):
+    """A ConsumerGroupMetadataValue. `metadata_hash`: of the topics when the epoch began."""
+
+    epoch: int = wire("int32", default=0)
+    metadata_hash: int = wire("int64", default=0, tag=0)
+
+
+@on_wire
 class StoredRacks(Struct):
     """The racks of the replicas of one partition."""
 
-    partition: int = 0
-    racks: list[str] = field(default_factory=list)
-
-    FIELDS = (Field("partition", "int32", "0+"), Field("racks", ["string"], "0+"))
+    partition: int = wire("int32", default=0)
+    racks: list[str] = wire(["string"], default_factory=list)
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class StoredTopic(Struct):
     """A topic, as Kafka 4.0 wrote it."""
 
-    topic_id: bytes = ZERO_UUID
-    topic_name: str = ""
-    partition_count: int = 0
-    partition_racks: list[StoredRacks] = field(default_factory=list)
-
-    FIELDS = (
-        Field("topic_id", "uuid", "0+"),
-        Field("topic_name", "string", "0+"),
-        Field("partition_count", "int32", "0+"),
-        Field("partition_racks", [StoredRacks], "0+"),
-    )
+    topic_id: bytes = wire("uuid", default=ZERO_UUID)
+    topic_name: str = wire("string", default="")
+    partition_count: int = wire("int32", default=0)
+    partition_racks: list[StoredRacks] = wire([StoredRacks], default_factory=list)
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionMetadataValue(Message):
+@on_wire
+class PartitionMetadataValue(_Value):
     """A ConsumerGroupPartitionMetadataValue: read, so that it can be deleted; never written."""
 
-    topics: list[StoredTopic] = field(default_factory=list)
-
-    VERSIONS = range(1)
-    FLEXIBLE_SINCE = 0
-    FIELDS = (Field("topics", [StoredTopic], "0+"),)
+    topics: list[StoredTopic] = wire([StoredTopic], default_factory=list)
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class ClassicProtocol(Struct):
     """A protocol that a classic member supports, and its metadata for it."""
 
-    name: str = ""
-    metadata: bytes = b""
-
-    FIELDS = (Field("name", "string", "0+"), Field("metadata", "bytes", "0+"))
+    name: str = wire("string", default="")
+    metadata: bytes = wire("bytes", default=b"")
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class ClassicMemberMetadata(Struct):
     """The part of a MemberValue for a member of the classic protocol."""
 
-    session_timeout_ms: int = 0
-    supported_protocols: list[ClassicProtocol] = field(default_factory=list)
-
-    FIELDS = (
-        Field("session_timeout_ms", "int32", "0+"),
-        Field("supported_protocols", [ClassicProtocol], "0+"),
-    )
+    session_timeout_ms: int = wire("int32", default=0)
+    supported_protocols: list[ClassicProtocol] = wire([ClassicProtocol], default_factory=list)
 
 
-@dataclass(slots=True, kw_only=True)
-class MemberValue(Message):
+@on_wire
+class MemberValue(_Value):
     """A ConsumerGroupMemberMetadataValue: the member and its subscription."""
 
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    subscribed_topic_names: list[str] = field(default_factory=list)  # sorted
-    subscribed_topic_regex: str | None = None
-    rebalance_timeout_ms: int = -1
-    server_assignor: str | None = None
-    classic: ClassicMemberMetadata | None = None
-
-    VERSIONS = range(1)
-    FLEXIBLE_SINCE = 0
-    FIELDS = (
-        Field("instance_id", "string", "0+", nullable="0+"),
-        Field("rack_id", "string", "0+", nullable="0+"),
-        Field("client_id", "string", "0+"),
-        Field("client_host", "string", "0+"),
-        Field("subscribed_topic_names", ["string"], "0+"),
-        Field("subscribed_topic_regex", "string", "0+", nullable="0+"),
-        Field("rebalance_timeout_ms", "int32", "0+"),
-        Field("server_assignor", "string", "0+", nullable="0+"),
-        Field("classic", ClassicMemberMetadata, "0+", nullable="0+", tag=0),
+    instance_id: str | None = wire("string", default=None, nullable="0+")
+    rack_id: str | None = wire("string", default=None, nullable="0+")
+    client_id: str = wire("string", default="")
+    client_host: str = wire("string", default="")
+    subscribed_topic_names: list[str] = wire(["string"], default_factory=list)  # sorted
+    subscribed_topic_regex: str | None = wire("string", default=None, nullable="0+")
+    rebalance_timeout_ms: int = wire("int32", default=-1)
+    server_assignor: str | None = wire("string", default=None, nullable="0+")
+    classic: ClassicMemberMetadata | None = wire(
+        ClassicMemberMetadata, default=None, nullable="0+", tag=0
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class TargetValue(Message):
+@on_wire
+class TargetValue(_Value):
     """A ConsumerGroupTargetAssignmentMetadataValue: the group epoch of the target."""
 
-    assignment_epoch: int = 0
-
-    VERSIONS = range(1)
-    FLEXIBLE_SINCE = 0
-    FIELDS = (Field("assignment_epoch", "int32", "0+"),)
+    assignment_epoch: int = wire("int32", default=0)
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class StoredPartitions(Struct):
     """Partitions of one topic."""
 
-    topic_id: bytes = ZERO_UUID
-    partitions: list[int] = field(default_factory=list)
-
-    FIELDS = (Field("topic_id", "uuid", "0+"), Field("partitions", ["int32"], "0+"))
+    topic_id: bytes = wire("uuid", default=ZERO_UUID)
+    partitions: list[int] = wire(["int32"], default_factory=list)
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class AssignedPartitions(Struct):
     """Partitions of one topic that a member owns.
 
@@ -176,67 +141,41 @@ class AssignedPartitions(Struct):
     before Kafka 4.3.
     """
 
-    topic_id: bytes = ZERO_UUID
-    partitions: list[int] = field(default_factory=list)
-    assignment_epochs: list[int] | None = None
-
-    FIELDS = (
-        Field("topic_id", "uuid", "0+"),
-        Field("partitions", ["int32"], "0+"),
-        Field("assignment_epochs", ["int32"], "0+", nullable="0+", tag=0),
-    )
+    topic_id: bytes = wire("uuid", default=ZERO_UUID)
+    partitions: list[int] = wire(["int32"], default_factory=list)
+    assignment_epochs: list[int] | None = wire(["int32"], default=None, nullable="0+", tag=0)
 
 
-@dataclass(slots=True, kw_only=True)
-class TargetMemberValue(Message):
+@on_wire
+class TargetMemberValue(_Value):
     """A ConsumerGroupTargetAssignmentMemberValue."""
 
-    topic_partitions: list[StoredPartitions] = field(default_factory=list)
-
-    VERSIONS = range(1)
-    FLEXIBLE_SINCE = 0
-    FIELDS = (Field("topic_partitions", [StoredPartitions], "0+"),)
+    topic_partitions: list[StoredPartitions] = wire([StoredPartitions], default_factory=list)
 
 
-@dataclass(slots=True, kw_only=True)
-class CurrentAssignmentValue(Message):
+@on_wire
+class CurrentAssignmentValue(_Value):
     """A ConsumerGroupCurrentMemberAssignmentValue; `state` is a MemberState."""
 
-    member_epoch: int = 0
-    previous_member_epoch: int = 0
-    state: int = 0
-    assigned_partitions: list[AssignedPartitions] = field(default_factory=list)
-    partitions_pending_revocation: list[AssignedPartitions] = field(default_factory=list)
-
-    VERSIONS = range(1)
-    FLEXIBLE_SINCE = 0
-    FIELDS = (
-        Field("member_epoch", "int32", "0+"),
-        Field("previous_member_epoch", "int32", "0+"),
-        Field("state", "int8", "0+"),
-        Field("assigned_partitions", [AssignedPartitions], "0+"),
-        Field("partitions_pending_revocation", [AssignedPartitions], "0+"),
+    member_epoch: int = wire("int32", default=0)
+    previous_member_epoch: int = wire("int32", default=0)
+    state: int = wire("int8", default=0)
+    assigned_partitions: list[AssignedPartitions] = wire([AssignedPartitions], default_factory=list)
+    partitions_pending_revocation: list[AssignedPartitions] = wire(
+        [AssignedPartitions], default_factory=list
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class RegularExpressionValue(Message):
+@on_wire
+class RegularExpressionValue(_Value):
     """A ConsumerGroupRegularExpressionValue: the topics that match, sorted.
 
     `version`: of the metadata image that was matched; `timestamp_ms`: the time of the match.
     """
 
-    topics: list[str] = field(default_factory=list)
-    version: int = 0
-    timestamp_ms: int = 0
-
-    VERSIONS = range(1)
-    FLEXIBLE_SINCE = 0
-    FIELDS = (
-        Field("topics", ["string"], "0+"),
-        Field("version", "int64", "0+"),
-        Field("timestamp_ms", "int64", "0+"),
-    )
+    topics: list[str] = wire(["string"], default_factory=list)
+    version: int = wire("int64", default=0)
+    timestamp_ms: int = wire("int64", default=0)
 
 
 Value = (
@@ -262,25 +201,23 @@ VALUES: Final[Mapping[RecordKind, type[Value]]] = {
 # --- Keys ---
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class _Key(Message):
     """`name`: a member id, or a regular expression."""
 
-    group_id: str = ""
-    name: str = ""
+    group_id: str = wire("string", "3+", default="")
+    name: str = wire("string", "5+", default="")
 
     VERSIONS = range(RecordKind.GROUP, RecordKind.REGULAR_EXPRESSION + 1)
     FLEXIBLE_SINCE = RecordKind.REGULAR_EXPRESSION + 1
-    FIELDS = (Field("group_id", "string", "3+"), Field("name", "string", "5+"))
 
 
-@dataclass(slots=True, kw_only=True)
+@on_wire
 class _GroupKey(Message):
-    group_id: str = ""
+    group_id: str = wire("string", "3+", default="")
 
     VERSIONS = range(RecordKind.GROUP, RecordKind.TARGET + 1)
     FLEXIBLE_SINCE = RecordKind.TARGET + 1
-    FIELDS = (Field("group_id", "string", "3+"),)
 
 
 OF_THE_GROUP: Final = frozenset(

@@ -75,7 +75,6 @@ class TransactionModel:
         return min([committed, *firsts])
 
 
-ALL_BYTES: Final = 1 << 30
 NO_PRODUCER: Final = -1
 
 
