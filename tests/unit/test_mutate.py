@@ -4,9 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from tools.mutate.notes import EQUIVALENTS, read_equivalents
+from tools.mutate.sources import Sources
 
 ROOT = Path(__file__).parents[2]
 RULES = """
@@ -166,3 +170,13 @@ def test_the_lines_since_a_commit(tiny: Path) -> None:
     rules.write_text(rules.read_text().replace("size > 10", "size > 20"))
     mutate(tiny, "--since", "HEAD")
     assert outcomes(tiny) == {"return size >= 20": "survived"}
+
+
+def test_each_judged_mutant_is_a_mutant_of_today() -> None:
+    sources, judged = Sources(ROOT), read_equivalents(ROOT / EQUIVALENTS)
+    paths = {path for path, *_ in judged.reasons}
+    assert [
+        key for path in sorted(paths) for key in judged.stale(path, sources.mutants(path))
+    ] == []
+    unknown = replace(judged, reasons={("a.py", "f", "x", "y", 0): "why"})
+    assert unknown.stale("a.py", []) == [("a.py", "f", "x", "y", 0)]

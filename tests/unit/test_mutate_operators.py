@@ -184,8 +184,24 @@ def test_a_mutant_is_in_the_outermost_function_and_its_key_has_no_line() -> None
     [mutant] = found(text)
     [moved] = found("\n\n\n# longer\n" + dedent(text))
     assert (mutant.function, mutant.at_lines) == ("A.f", range(4, 5))
-    assert mutant.key == moved.key == ("a/b.py", "A.f", "return x < 1", "return x <= 1")
+    assert mutant.key == moved.key == ("a/b.py", "A.f", "return x < 1", "return x <= 1", 0)
     assert moved.place == "a/b.py:6 A.f"
+
+
+def test_equal_lines_of_a_function_are_told_apart() -> None:
+    text = """
+    def f(x):
+        if x < 1:
+            a()
+        if x < 1:
+            b()
+    def g(x):
+        if x < 1:
+            a()
+    """
+    flipped = [one for one in found(text) if one.operator == FLIP_COMPARISON]
+    assert [(one.function, one.occurrence) for one in flipped] == [("f", 0), ("f", 1), ("g", 0)]
+    assert len({one.key for one in flipped}) == 3
 
 
 def test_the_changed_lines_of_a_diff() -> None:

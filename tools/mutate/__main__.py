@@ -32,7 +32,7 @@ from rich.table import Table
 
 from tools.mutate.mutant import Mutant
 from tools.mutate.nearest import digest_of, kept_in
-from tools.mutate.notes import EQUIVALENTS, Equivalents, Notes, read_equivalents, unknown
+from tools.mutate.notes import EQUIVALENTS, Equivalents, Notes, read_equivalents
 from tools.mutate.operators import OPERATORS
 from tools.mutate.runs import KILLED, NO_PROGRAM, OPTIONS, SURVIVED, UNTESTED, Limits, Outcome, Runs
 from tools.mutate.sources import PACKAGES, Sources, every, sample, since
@@ -106,7 +106,7 @@ def to_run(
 
     notes: None if each mutant is to run.
     """
-    for mutant in unknown(iter(mutants)):
+    for mutant in mutants:
         if mutant in equivalents:
             report.count(mutant, EQUIVALENT)
         elif notes is not None and (outcome := notes.find(mutant)) is not None:

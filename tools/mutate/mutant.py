@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 Position = tuple[int, int]  # line from 1, column from 0
+Key = tuple[str, str, str, str, int]  # path, function, text before and after, occurrence
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Mutant:
     replacement: str
     source: str
     at_lines: range
+    occurrence: int = 0  # among equal changes in the function
 
     @cached_property
     def mutated(self) -> str:
@@ -35,18 +37,17 @@ class Mutant:
         return head + self.replacement + tail
 
     @cached_property
-    def _changed(self) -> tuple[list[str], list[str]]:
-        """The changed lines before and after."""
-        extra = self.replacement.count("\n")
-        first, last = self.start[0] - 1, self.end[0]
-        before = self.source.splitlines()[first:last]
-        return before, self.mutated.splitlines()[first : first + extra + 1]
+    def change(self) -> tuple[str, str]:
+        """The changed lines before and after, as one line of words each."""
+        (first, column), (last, end_column) = self.start, self.end
+        lines = self.source.splitlines()[first - 1 : last]
+        after = lines[0][:column] + self.replacement + lines[-1][end_column:]
+        return " ".join(" ".join(lines).split()), " ".join(after.split())
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
+    def key(self) -> Key:
         """The identity of the mutant, whatever the numbers of its lines are."""
-        before, after = (" ".join(" ".join(lines).split()) for lines in self._changed)
-        return self.path, self.function, before, after
+        return (self.path, self.function, *self.change, self.occurrence)
 
     @property
     def diff(self) -> str:

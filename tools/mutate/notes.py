@@ -1,16 +1,16 @@
 """The outcomes of earlier commands, and the mutants that were judged to be equivalent."""
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tools.mutate.mutant import Mutant
+from tools.mutate.mutant import Key, Mutant
 from tools.mutate.runs import KILLED, Outcome
 
 EQUIVALENTS: Final = Path("tests/data/equivalent_mutants.json")
-Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ def read_equivalents(file: Path) -> Equivalents:
     for one in entries:
         if not one["reason"].strip():
             raise ValueError(f"{file}: {one['function']}: an equivalent mutant has a reason")
-    return Equivalents(
-        {
-            (one["path"], one["function"], one["before"], one["after"]): one["reason"]
-            for one in entries
-        }
-    )
+    return Equivalents({_key_of(one): one["reason"] for one in entries})
+
+
+def _key_of(entry: Mapping[str, Any]) -> Key:
+    words = (entry["path"], entry["function"], entry["before"], entry["after"])
+    return (*words, entry.get("occurrence", 0))
 
 
 class Notes:
@@ -82,15 +82,4 @@ class Notes:
 
 
 def _digest_of(source: str) -> str:
-    import hashlib
-
     return hashlib.sha256(source.encode()).hexdigest()[:16]
-
-
-def unknown(mutants: Iterator[Mutant]) -> Iterator[Mutant]:
-    """Yield each mutant once: equal lines of a function have equal keys."""
-    seen: set[Key] = set()
-    for one in mutants:
-        if one.key not in seen:
-            seen.add(one.key)
-            yield one

@@ -5,7 +5,9 @@ cannot show: assertions and invariants, logs, texts of errors, representations, 
 """
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import libcst as cst
@@ -34,11 +36,10 @@ OFFSETS: Final = (
 """Offsets of a log, and of a run of records, in their order. A neighbour replaces an offset."""
 
 _PERSISTS: Final = ("flush", "persist", "sync", "fsync", "checkpoint", "write_", "save")
-_LEFT_OUT_CALLS: Final = frozenset(
-    {"require", "some", "assert_never", "cast", "check_invariants", "print"}
-)
+_CHECKS: Final = frozenset({"check_invariants", "check_progress", "_check_progress"})
+_LEFT_OUT_CALLS: Final = frozenset({"require", "some", "assert_never", "cast", "print"} | _CHECKS)
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
-_LEFT_OUT_FUNCTIONS: Final = frozenset({"__repr__", "__str__", "check_invariants"})
+_LEFT_OUT_FUNCTIONS: Final = frozenset({"__repr__", "__str__"}) | _CHECKS
 _FLIPPED: Final[Mapping[type[cst.BaseCompOp], tuple[str, str]]] = {
     cst.LessThan: ("<", "<="),
     cst.LessThanEqual: ("<=", "<"),
@@ -55,7 +56,17 @@ def mutants_of(path: str, source: str, callees: Callees, objects: Objects) -> li
     finder = _Finder(path, source, callees, objects)
     wrapper.visit(finder)
     found = {(one.start, one.end, one.replacement): one for one in finder.found}
-    return sorted(found.values(), key=lambda one: (one.start, one.end, one.replacement))
+    ordered = sorted(found.values(), key=lambda one: (one.start, one.end, one.replacement))
+    return [*_numbered(ordered)]
+
+
+def _numbered(mutants: Iterable[Mutant]) -> Iterator[Mutant]:
+    """Yield the mutants; equal lines of a function have equal changes, which are told apart."""
+    known = Counter[tuple[str, str, str]]()
+    for one in mutants:
+        change = one.function, *one.change
+        yield replace(one, occurrence=known[change])
+        known[change] += 1
 
 
 def offsets_used(sources: Mapping[str, str]) -> dict[str, frozenset[str]]:
