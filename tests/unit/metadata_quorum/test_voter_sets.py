@@ -15,7 +15,12 @@ from quorumlog.metadata_quorum.io import address_book
 from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
 from quorumlog.metadata_quorum.log.snapshot_files import CorruptSnapshot, SnapshotFiles
-from quorumlog.metadata_quorum.log.voter_records import control_key, decode_voters, encode_voters
+from quorumlog.metadata_quorum.log.voter_records import (
+    control_key,
+    control_type,
+    decode_voters,
+    encode_voters,
+)
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
@@ -203,6 +208,12 @@ def test_ids_that_cannot_be_are_refused(ids: tuple[int, int]) -> None:
 
 def test_other_control_records_say_nothing_of_voters() -> None:
     assert decode_voters([Record(offset=1, timestamp_ms=1, key=control_key(2), value=b"")]) == ()
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\0\0\0"])
+def test_a_control_record_without_its_whole_key_is_corrupt(key: bytes | None) -> None:
+    with pytest.raises(CorruptBatch, match="a control record with a key of"):
+        control_type(Record(offset=1, timestamp_ms=1, key=key, value=b""))
 
 
 def test_the_log_holds_what_was_appended() -> None:
