@@ -94,6 +94,7 @@ class Lags(NamedTuple):
     process: Ints
     until: Ints  # when it polled its last place
     known: Ints  # when the range first proves that place, or a later one, to exist
+    known_next: Ints  # the same for the place after it; NEVER_NS if it is the last
 
 
 class Lives(NamedTuple):
@@ -372,5 +373,7 @@ def _lags(order: VersionOrder, bounds: Bounds, lives: Entries) -> tuple[Lags, tu
     last = np.full(len(lives), ABSENT)
     last[life] = np.arange(len(rows))
     last = last[last != ABSENT]
-    lags = Lags(entries.process[rows[last]], until[last], known[place[last]])
+    lags = Lags(
+        entries.process[rows[last]], until[last], known[place[last]], known[place[last] + 1]
+    )
     return lags, (known[place][records], worst[records])
