@@ -149,8 +149,8 @@ class Quorum:
      13. A leader makes one change of the voters at a time, of one voter at most.
      14. A leader that is no voter has removed itself, and leads until the removal is committed.
      15. A log that has to be durable, and is not, is being flushed.
-     16. A node that knows others, and does not lead, has a deadline, or a fetch, a download or a
-         flush under way.
+     16. A node with peers that does not lead has a deadline, or a fetch, a download or a flush
+         under way.
     """
 
     rules: ClassVar[Rules] = Rules()
@@ -448,8 +448,8 @@ class Quorum:
         log, role = self._state.log, self._state.role
         is_written = not self._state.members.flushes_log or log.is_durable or log.is_flushing
         require(is_written, "15: records that are not durable are being flushed")
-        knows_others = bool(self._state.other_voters or self._state.bootstrap_ids)
-        if isinstance(role, Leader | Resigned) or not (knows_others and self._has_started):
+        has_peers = bool(self._state.other_voters or self._state.bootstrap_ids)
+        if isinstance(role, Leader | Resigned) or not (has_peers and self._has_started):
             return
         is_fetching = isinstance(role, Unattached | Follower) and role.fetch_id is not None
         is_downloading = isinstance(role, Follower) and role.download is not None
