@@ -1,7 +1,8 @@
 """Groups of the classic protocol, their offsets and transactions, under random schedules.
 
 Members, producers, strangers, refusals, fail-overs and rewrites of the log: the worlds in
-`tests/support/groups` have the steps and the rules (a to e). Mutants must be found.
+`tests/support/groups` have the steps; the oracle of whole nodes has most rules. Mutants must be
+found.
 """
 
 from collections.abc import Callable

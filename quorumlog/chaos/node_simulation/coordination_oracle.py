@@ -177,9 +177,14 @@ class CoordinationOracle:
             case exchanges.ADD_PARTITIONS:
                 self._transactions.confirmed(exchange)
             case exchanges.ADD_OFFSETS | exchanges.TXN_OFFSET_COMMIT:
-                self._transactions.added(exchange)
+                self._check_added(exchange)
             case _:
                 pass
+
+    def _check_added(self, exchange: Exchange) -> None:
+        self._transactions.added(exchange)
+        if exchange.header.api_key == exchanges.TXN_OFFSET_COMMIT:
+            self._offsets.committed(exchange)
 
     def _is_current(self, exchange: Exchange) -> bool:
         """Whether the newest leader of the group's partition has written a response."""

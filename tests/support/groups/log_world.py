@@ -3,14 +3,16 @@
 A replica may have any log start that its leader had before. Invariants:
   a. The log from any start that was let go of gives the state of the whole history, up to wherever
      the log may be cut: nothing that was committed is lost, and no older value wins.
-  b. An acknowledged offset is in that state, or a newer one is. The offsets that are shown and
-     those that are unstable are as the model has them.
+  b. The rules of groups in `chaos/simulation/oracles`, which read the committed log, the requests
+     and the answers. Here the order of all events is certain, so more must hold: OffsetFetch
+     returns the newest offset, and an acknowledged marker is in the log.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
+from types import SimpleNamespace as Message
 from typing import Any
 
 from quorumlog.broker.groups.core import events
@@ -25,7 +27,7 @@ from quorumlog.broker.groups.core.effects import (
     WriteMarker,
 )
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.records import LogRecord, OffsetRecord
+from quorumlog.broker.groups.core.records import GroupRecord, LogRecord, OffsetRecord
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
     CommitResult,
@@ -39,18 +41,26 @@ from quorumlog.broker.groups.core.requests import (
 from quorumlog.broker.groups.core.rewrite import RewriteLimits
 from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.chaos.simulation.oracles.exchanges import (
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    TXN_OFFSET_COMMIT,
+    Exchange,
+)
+from quorumlog.chaos.simulation.oracles.group_members import GroupMembers
+from quorumlog.chaos.simulation.oracles.group_offsets import GroupOffsets
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_PRODUCER_ID, Offset, TopicPartition
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 from tests.support.groups.offset_log import (
     Entry,
     InTransaction,
-    OffsetsModel,
     Producer,
-    Where,
     apply,
+    exchange_of,
     replay,
     state_of,
+    topics_of,
 )
 
 LIMITS = RewriteLimits(records_min=20, live_factor=3, slice_records=3, slice_bytes=400)
@@ -100,16 +110,21 @@ class LogWorld:
         self.starts = [0]  # of this log, in any replica
         self.request_id = self.names = 0
         self.asked: dict[int, Request | TransactionalRequest] = {}
+        self.commits: dict[int, tuple[Exchange, Mapping[TopicPartition, CommittedOffset]]] = {}
         self.producers = [Producer(1000 + index, bumps=index == 0) for index in range(3)]
         self.verified: list[events.TransactionVerified] = []
         self.sent: list[CommitTransactionalOffsets] = []
         self.transactions_committed = 0
-        self.acknowledged: dict[tuple[str, TopicPartition], int] = {}
         self.refuses = self.has_rewritten = False
         self.truth = CommittedState()  # the state of all committed records
-        self.model = OffsetsModel()  # the same of offsets
-        self.logged: dict[int, int] = {}  # the value of a commit -> the offset of its record
+        self.members_oracle = GroupMembers(lambda _topic_id: None, self.violated)
+        self.offsets_oracle = GroupOffsets(
+            self.members_oracle, lambda _topic_id: None, self.violated
+        )
         self.lead(0)
+
+    def violated(self, rule: str) -> None:
+        raise Loss(rule)
 
     # --- The coordinator and its log ---
 
@@ -118,6 +133,7 @@ class LogWorld:
         self.commit_up_to(len(self.history))
         self.writes: deque[Written] = deque()
         self.asked.clear()
+        self.commits.clear()
         self.coordinator = GroupCoordinator(SETTINGS, LIMITS, rules=self.rules)
         for log_offset, entry in enumerate(self.history[start:], start):
             replay(self.coordinator, log_offset, entry)
@@ -134,12 +150,18 @@ class LogWorld:
         for log_offset in range(self.high_watermark, high_watermark):
             entry = self.history[log_offset]
             apply(self.truth, log_offset, entry)
-            self.model.apply(log_offset, entry)
-            record = entry.record if isinstance(entry, InTransaction) else entry
-            if isinstance(record, OffsetRecord) and record.committed is not None:
-                value = record.committed.offset
-                is_first = value not in self.logged or record is not entry
-                self.logged[value] = log_offset if is_first else self.logged[value]  # not a slice's
+            match entry:
+                case TransactionMarker():
+                    self.offsets_oracle.ends(0, entry)
+                case InTransaction(producer_id=producer_id, record=record):
+                    self.offsets_oracle.read(0, record, producer_id)
+                case OffsetRecord():
+                    self.offsets_oracle.read(0, entry, NO_PRODUCER_ID)
+                case GroupRecord():
+                    self.members_oracle.read(entry)
+                case _:
+                    raise ValueError("no consumer group is here")
+        self.members_oracle.batch_ends()
         self.high_watermark = high_watermark
 
     def step(self, event: events.Event) -> None:
@@ -198,43 +220,42 @@ class LogWorld:
     def hear(
         self, request_id: int, request: Request | TransactionalRequest, result: object
     ) -> None:
-        match request, result:
-            case CommitOffsets(group_id=group_id, offsets=offsets), CommitResult(partitions=codes):
-                for where, code in codes.items():
-                    if code is ErrorCode.NONE:
-                        self.acknowledge((group_id, where), offsets[where].offset)
-            case CommitTransactionalOffsets() as commit, CommitResult(partitions=codes):
-                acknowledged = self.producer(commit.producer_id).acknowledged
-                for where, code in codes.items():
-                    if code is ErrorCode.NONE:
-                        acknowledged[commit.group_id, where] = commit.offsets[where].offset
-            case CompleteTransaction(marker=marker), ErrorCode.NONE:
-                self.hear_of_marker(marker)
-            case _:
-                pass
+        if isinstance(result, CommitResult) and request_id in self.commits:
+            commit, offsets = self.commits.pop(request_id)
+            commit.response = Message(topics=topics_of(offsets, result.partitions))
+            self.offsets_oracle.committed(commit)
+        if isinstance(request, CompleteTransaction) and result is ErrorCode.NONE:
+            self.hear_of_marker(request.marker)
 
     def hear_of_marker(self, marker: TransactionMarker) -> None:
+        if not any(one is marker for one in self.history[: self.high_watermark]):
+            raise Loss(f"{marker} is acknowledged before it is committed")
         producer = self.producer(marker.producer_id)
-        if producer.ending is not marker:
-            return  # it was answered already: this copy was late
-        self.transactions_committed += marker.commits
-        producer.ending = None
-        for key, offset in producer.acknowledged.items() if marker.commits else ():
-            self.acknowledge(key, offset)
-        producer.acknowledged.clear()
-
-    def acknowledge(self, where: Where, offset: int) -> None:
-        """Record an acknowledgement; the newest record counts, not the newest response."""
-        if offset not in self.logged:
-            raise Loss(f"{offset} is acknowledged before it is committed")
-        known = self.acknowledged.get(where, offset)
-        self.acknowledged[where] = max(known, offset, key=self.logged.__getitem__)
+        if producer.ending is marker:  # else it was answered already: this copy was late
+            self.transactions_committed += marker.commits
+            producer.ending = None
 
     def ask(self, request: Request | TransactionalRequest) -> None:
         self.request_id += 1
         self.asked[self.request_id] = request
+        if isinstance(request, CommitOffsets | CommitTransactionalOffsets):
+            self.note_commit(request)
         event: Any = events.RequestReceived(request_id=self.request_id, request=request)
         self.step(event)
+
+    def note_commit(self, request: CommitOffsets | CommitTransactionalOffsets) -> None:
+        is_plain = isinstance(request, CommitOffsets)
+        commit = exchange_of(
+            OFFSET_COMMIT if is_plain else TXN_OFFSET_COMMIT,
+            self.offsets_oracle.changes,
+            group_id=request.group_id,
+            member_id=request.member_id,
+            generation_id_or_member_epoch=request.generation_id,
+            topics=topics_of(request.offsets, dict.fromkeys(request.offsets, 0)),
+        )
+        self.commits[self.request_id] = commit, request.offsets
+        if is_plain:
+            self.offsets_oracle.asked(commit)
 
     # --- Steps ---
 
@@ -324,25 +345,24 @@ class LogWorld:
     def check(self) -> None:
         if self.coordinator.committed != self.truth:
             raise Loss("the coordinator holds something else than its log")
-        shown: dict[Where, int] = {}
         for group_id in GROUPS:
-            offsets = self.coordinator.fetch_offsets(group_id, None)
-            shown |= {(group_id, where): one.offset for where, one in offsets.items() if one}
-        if shown != self.model.shown:
-            raise Loss(f"{shown} is shown, {self.model.shown} is in the log")
-        under_way = [
-            one.record
-            for one in self.history[self.high_watermark :]
-            if isinstance(one, InTransaction)
-        ]
-        unstable = self.model.unstable | {(one.group_id, one.topic_partition) for one in under_way}
-        for group_id, where in unstable:
-            if where not in self.coordinator.transactional.unstable(group_id):
-                raise Loss(f"{where} of {group_id} is not stable")
-        for key, offset in self.acknowledged.items():
-            held = shown.get(key)
-            if held is not None and self.logged[held] < self.logged[offset]:
-                raise Loss(f"{key} has {held}, and {offset} was committed")
+            offsets = self.coordinator.fetch_offsets(group_id, PARTITIONS)
+            unstable = self.coordinator.transactional.unstable(group_id)
+            for is_stable, shown in ((False, unstable), (True, offsets.keys() - unstable)):
+                fetch = exchange_of(
+                    OFFSET_FETCH,
+                    self.offsets_oracle.changes,
+                    group_id=group_id,
+                    require_stable=is_stable,
+                )
+                topics = topics_of(offsets, dict.fromkeys(shown, 0))
+                fetch.response = Message(groups=[], error_code=ErrorCode.NONE, topics=topics)
+                self.offsets_oracle.fetched(fetch, is_current=True)
+        for one in self.history[self.high_watermark :]:
+            if isinstance(one, InTransaction):
+                group_id, where = one.record.group_id, one.record.topic_partition
+                if where not in self.coordinator.transactional.unstable(group_id):
+                    raise Loss(f"{where} of {group_id} is not stable")
 
     def weights(self) -> dict[Callable[[], None], float]:
         choice = self.random.choice
@@ -383,5 +403,5 @@ class LogWorld:
         for start in self.starts:
             if state_of(self.history[start:], start) != state_of(self.history):
                 raise Loss(f"a load from {start} would not tell all")
-        if self.model.pending or any(self.coordinator.transactional.unstable(g) for g in GROUPS):
+        if any(self.coordinator.transactional.unstable(group_id) for group_id in GROUPS):
             raise Loss("a transaction goes on that nothing ends")

@@ -1,18 +1,16 @@
-"""Members of groups of the classic protocol, in the world of a log; from outside, by responses.
+"""Members of groups of the classic protocol, in the world of a log.
 
-c. One generation, one assignment: all that members receive of it is one leader's.
-d. Who belongs to an older generation, or was replaced, commits nothing.
-e. Once clients fall silent, their groups become empty, and every request is answered.
+The oracle of members has their rules: assignments are in the log, with one owner of each partition
+in a generation, and former members commit nothing. In addition, once clients fall silent, their
+groups become empty, and every request is answered (c).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.group import Group, GroupState
 from quorumlog.broker.groups.core.requests import (
-    CommitResult,
     DeleteOffsets,
     JoinResult,
     Leave,
@@ -22,7 +20,10 @@ from quorumlog.broker.groups.core.requests import (
     SyncResult,
 )
 from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
+from quorumlog.chaos.simulation.oracles.exchanges import SYNC_GROUP, Exchange
+from quorumlog.client.core.group_protocol import encode_assignment
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.schemas import RequestHeader
 from tests.support.groups.coordination import beat, join
 from tests.support.groups.log_world import GROUPS, PARTITIONS, LogWorld, Loss
 
@@ -41,7 +42,7 @@ class Client:
 
 
 class MemberWorld(LogWorld):
-    """`stale`: request ids of commits that must not be acknowledged. `synced`: assignments."""
+    """`synced`: the number of assignments."""
 
     def __init__(
         self,
@@ -53,11 +54,7 @@ class MemberWorld(LogWorld):
     ) -> None:
         self.clients: list[Client] = []
         self.clients_of: dict[int, Client] = {}
-        self.stale: set[int] = set()
-        self.told: dict[tuple[str, int], str] = {}  # (group, generation) -> tag of its assignment
-        self.replaced: set[str] = set()
-        self.newest = dict.fromkeys(GROUPS, 0)  # generations
-        self.tags = self.synced = 0
+        self.synced = 0
         self.has_strangers = has_strangers
         super().__init__(seed, rules, is_transactional=is_transactional)
 
@@ -73,53 +70,25 @@ class MemberWorld(LogWorld):
         match result:
             case JoinResult() if client is not None:
                 self.hear_join(client, result)
-            case SyncResult(error_code=ErrorCode.NONE, assignment=assignment) if client is not None:
-                tag = assignment.decode().partition(":")[0]
-                generation = request.group_id, request.generation_id
+            case SyncResult(error_code=ErrorCode.NONE):
                 self.synced += 1
-                if tag and self.told.setdefault(generation, tag) != tag:
-                    raise Loss(f"c: generation {generation} has two assignments")
-            case CommitResult(partitions=codes) if request_id in self.stale:
-                if ErrorCode.NONE in codes.values():
-                    raise Loss(f"d: {request}")
+                header = RequestHeader(SYNC_GROUP, 0, 1, "client")
+                self.members_oracle.synced(Exchange(1, header, request, response=result))
             case _:  # an outcome that nothing follows from
                 pass
 
     def hear_join(self, client: Client, result: JoinResult) -> None:
         if result.error_code in {ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED}:
-            if client.instance is not None and result.member_id != client.member_id:
-                same = (client.group_id, client.instance)
-                others = {
-                    one.member_id for one in self.clients if (one.group_id, one.instance) == same
-                }
-                self.replaced |= others - {result.member_id, ""}
             client.member_id = result.member_id
         if result.error_code is ErrorCode.NONE:
             client.generation_id = result.generation_id
             client.members = tuple(one.member_id for one in result.members)
-            newest = max(self.newest[client.group_id], result.generation_id)
-            self.newest[client.group_id] = newest
         elif result.error_code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}:
             client.generation_id = -1
-
-    def step(self, event: events.Event) -> None:
-        super().step(event)
-        for group_id in GROUPS:
-            if group_id not in self.coordinator.groups:
-                self.forget(group_id)
-
-    def forget(self, group_id: str) -> None:
-        """If the group comes again, it starts at generation 1."""
-        self.newest[group_id] = 0
-        self.told = {key: tag for key, tag in self.told.items() if key[0] != group_id}
 
     def lead(self, start: int) -> None:
         super().lead(start)
         self.clients_of.clear()
-        self.stale.clear()
-        for group_id, group in self.coordinator.groups.items():
-            self.newest[group_id] = group.generation_id
-            self.replaced -= {*group.members}  # by an id that was never committed
 
     # --- Steps ---
 
@@ -162,21 +131,29 @@ class MemberWorld(LogWorld):
             self.sync(client)
 
     def sync(self, client: Client) -> None:
-        self.tags += 1
         request = Sync(
             group_id=client.group_id,
             member_id=client.member_id,
             generation_id=client.generation_id,
             group_instance_id=client.instance,
-            assignments={name: f"{self.tags}:{name}".encode() for name in client.members},
+            assignments=self.shares(client.members),
         )
         self.ask_as(client, request)
+
+    def shares(self, members: Collection[str]) -> dict[str, bytes]:
+        """Return all partitions in shares of random members."""
+        owners = [self.random.choice([*members]) for _ in PARTITIONS] if members else []
+        owned = [*zip(owners, PARTITIONS, strict=False)]
+        return {
+            name: encode_assignment(where for owner, where in owned if owner == name)
+            for name in members
+        }
 
     def follow_the_protocol(self) -> None:
         """Without this, few schedules would reach a Stable group."""
         for client in self.clients * 2:  # who is new receives its member id first
-            newest = self.newest[client.group_id]
-            if client.generation_id < newest or newest == 0:
+            group = self.coordinator.groups.get(client.group_id)
+            if group is None or client.generation_id < group.generation_id:
                 self.join(client)
         self.let_time_pass(201)
         for client in self.clients:
@@ -196,9 +173,6 @@ class MemberWorld(LogWorld):
         if client is None:
             return
         generation_id = max(client.generation_id - self.random.choice((0, 0, 0, 1)), -1)
-        is_old = 0 <= generation_id < self.newest[client.group_id]
-        if is_old or (client.member_id in self.replaced and generation_id >= 0):
-            self.stale.add(self.request_id + 1)
         names_instance = self.random.random() < 0.5
         self.commit(
             client.member_id,
@@ -215,13 +189,12 @@ class MemberWorld(LogWorld):
             self.ask_as(client, Leave(group_id=client.group_id, members=(leaving,)))
 
     def ask_as_a_stranger(self) -> None:
-        """Whatever is asked, with whoever's ids: no rule of the group is broken by it."""
+        """Send any request with any ids: it breaks no rule of the group."""
         choice, group_id = self.random.choice, self.random.choice(GROUPS)
         group = self.coordinator.groups.get(group_id) or Group(group_id)
         member_id = choice(("", "x", *group.members, *group.pending))
         instance, generation_id = choice((None, "i", "j")), self.random.randint(-1, 3)
         self.names += 1
-        self.tags += 1
         requests: list[Request] = [
             join(
                 member_id,
@@ -236,7 +209,7 @@ class MemberWorld(LogWorld):
                 member_id=member_id,
                 generation_id=generation_id,
                 group_instance_id=instance,
-                assignments={key: f"{self.tags}:".encode() for key in group.members},
+                assignments=self.shares(group.members),
             ),
             Leave(
                 group_id="",
@@ -270,6 +243,6 @@ class MemberWorld(LogWorld):
                 self.end_write()
         for group in self.coordinator.groups.values():
             if group.state is not GroupState.EMPTY:
-                raise Loss(f"e: {group.group_id} is {group.state}")
+                raise Loss(f"c: {group.group_id} is {group.state}")
         if self.asked:
-            raise Loss(f"e: {self.asked} are not answered")
+            raise Loss(f"c: {self.asked} are not answered")

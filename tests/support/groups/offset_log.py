@@ -1,24 +1,25 @@
-"""A log of offsets: its entries, a model of the offsets in it, and the producers that write to it.
+"""A log of offsets: its entries, the producers that write to it, and messages for its oracle."""
 
-The model shares no code with the coordinator: a dict of committed offsets, and one for each open
-transaction. Each value keeps the offset of its record, and the newest record wins when a
-transaction is committed, as in Kafka.
-"""
-
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from random import Random
+from types import SimpleNamespace as Message
+from typing import Any
 
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import LogRecord, OffsetRecord, encode
-from quorumlog.broker.groups.core.requests import CommitTransactionalOffsets, CompleteTransaction
+from quorumlog.broker.groups.core.requests import (
+    CommittedOffset,
+    CommitTransactionalOffsets,
+    CompleteTransaction,
+)
+from quorumlog.chaos.simulation.oracles.exchanges import Exchange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
+from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
-
-Where = tuple[str, TopicPartition]
 
 
 @dataclass(frozen=True)
@@ -33,42 +34,31 @@ class InTransaction:
 Entry = LogRecord | InTransaction | TransactionMarker
 
 
-@dataclass
-class OffsetsModel:
-    """Values: (offset of the record, the committed offset)."""
+def topics_of(
+    offsets: Mapping[TopicPartition, CommittedOffset | None], codes: Mapping[TopicPartition, int]
+) -> list[Any]:
+    """Return the topics of a message as an oracle reads them: the partitions with an error code."""
+    shown = [(*at, code, offsets[at] or CommittedOffset()) for at, code in codes.items()]
+    return [
+        Message(
+            name=topic,
+            partitions=[
+                Message(
+                    partition_index=index,
+                    error_code=code,
+                    committed_offset=one.offset,
+                    committed_metadata=one.metadata,
+                    metadata=one.metadata,
+                )
+            ],
+        )
+        for topic, index, code, one in shown
+    ]
 
-    committed: dict[Where, tuple[int, int]] = field(default_factory=dict)
-    pending: dict[int, dict[Where, tuple[int, int]]] = field(default_factory=dict)
 
-    def apply(self, log_offset: int, entry: Entry) -> None:
-        match entry:
-            case TransactionMarker(producer_id=producer_id, commits=commits):
-                ended = self.pending.pop(producer_id, {})
-                for where, value in ended.items() if commits else ():
-                    self.committed[where] = max(value, self.committed.get(where, value))
-            case InTransaction(producer_id=producer_id, record=record):
-                assert record.committed is not None
-                value = log_offset, record.committed.offset
-                offsets = self.pending.setdefault(producer_id, {})
-                offsets[record.group_id, record.topic_partition] = value
-            case OffsetRecord(group_id=group_id, topic_partition=partition, committed=None):
-                for offsets in [self.committed, *self.pending.values()]:
-                    offsets.pop((group_id, partition), None)
-            case OffsetRecord(group_id=group_id, topic_partition=partition, committed=committed):
-                assert committed is not None
-                self.committed[group_id, partition] = log_offset, committed.offset
-            case _:  # a generation of a group
-                pass
-
-    @property
-    def shown(self) -> dict[Where, int]:
-        """The offsets that OffsetFetch returns."""
-        return {where: offset for where, (_, offset) in self.committed.items()}
-
-    @property
-    def unstable(self) -> set[Where]:
-        """The partitions that OffsetFetch refuses when offsets must be stable."""
-        return {where for offsets in self.pending.values() for where in offsets}
+def exchange_of(api_key: int, mark: int = 0, **fields: Any) -> Exchange:
+    """Return a request that arrives when the oracle has read `mark` changes."""
+    return Exchange(1, RequestHeader(api_key, 0, 1, "client"), Message(**fields), mark)
 
 
 def replay(coordinator: GroupCoordinator, log_offset: int, entry: Entry) -> None:
@@ -122,7 +112,6 @@ class Producer:
     epoch: int = 0
     is_open: bool = False
     ending: TransactionMarker | None = None  # until the partition has it
-    acknowledged: dict[Where, int] = field(default_factory=dict)  # in the open transaction
 
     def verify(self, request: CommitTransactionalOffsets) -> ErrorCode:
         """Return the coordinator's verdict on a commit."""

@@ -174,11 +174,15 @@ class History:
         exchange.response = OffsetCommitResponse(topics=topics)
         self.offsets.committed(exchange)
 
-    def stored(self, offset: int, producer_id: int = -1) -> "History":
-        record = OffsetRecord(
-            group_id=GROUP, topic_partition=WHERE, committed=CommittedOffset(offset=offset)
-        )
+    def stored(self, offset: int | None, producer_id: int = -1) -> "History":
+        """Store a commit, or (None) a tombstone."""
+        committed = None if offset is None else CommittedOffset(offset=offset)
+        record = OffsetRecord(group_id=GROUP, topic_partition=WHERE, committed=committed)
         self.offsets.read(0, record, producer_id)
+        return self
+
+    def ends(self, producer_id: int, *, commits: bool = True) -> "History":
+        self.offsets.ends(0, TransactionMarker(producer_id, 1, 0, commits))
         return self
 
     def fetch(self, *, requires_stable: bool = False) -> Exchange:
@@ -345,6 +349,15 @@ def test_a_commit_of_an_older_generation_is_not_stored(history: History) -> None
     assert other.broken == ["fenced-commit"]
 
 
+def test_a_commit_may_arrive_before_a_static_member_is_replaced(history: History) -> None:
+    history.generation(1, m=b"").commits(5)
+    history.generation(1, successor=b"").stored(5)
+    assert history.told == []
+    history.commits(6)
+    history.stored(6)
+    assert history.broken == ["fenced-commit"]
+
+
 def test_a_commit_at_an_older_member_epoch_needs_the_partition_since_then(history: History) -> None:
     history.joins("m").current("m", 1, 0).current("m", 2, 0)
     history.commits(5)
@@ -386,8 +399,7 @@ def test_an_offset_of_a_transaction_counts_after_its_commit(
     history.returns(history.fetch(), 5)
     assert history.broken == ["fetched-committed"]
     history.told.clear()
-    history.offsets.ends(0, TransactionMarker(7, 1, 0, commits))
-    history.returns(history.fetch(), 5)
+    history.ends(7, commits=commits).returns(history.fetch(), 5)
     assert history.broken == ([] if commits else ["fetched-committed"])
 
 
@@ -398,3 +410,38 @@ def test_a_fetch_of_stable_offsets_waits_for_pending_commits(history: History) -
     assert history.told == []
     history.returns(history.fetch(requires_stable=True), 4)
     assert history.broken == ["unstable-shown"]
+
+
+def test_the_newest_record_counts_whichever_transaction_ends_last(history: History) -> None:
+    history.stored(5, producer_id=7).stored(6, producer_id=8).ends(8).ends(7)
+    history.returns(history.fetch(), 6)
+    assert history.told == []
+    history.returns(history.fetch(), 5)
+    assert history.broken == ["fetched-committed"]
+
+
+def test_a_deleted_offset_does_not_return_with_its_transaction(history: History) -> None:
+    history.stored(5, producer_id=7).stored(None)
+    history.returns(history.fetch(requires_stable=True), -1)
+    history.ends(7).returns(history.fetch(), -1)
+    assert history.told == []
+    history.returns(history.fetch(), 5)
+    assert history.broken == ["fetched-committed"]
+
+
+def test_a_rewrite_repeats_offsets_of_former_members_and_of_transactions(history: History) -> None:
+    history.generation(1, m=b"").commits(5)
+    history.stored(5).generation(2).stored(5)
+    history.stored(6, producer_id=7).ends(7).stored(6)
+    assert history.told == []
+    history.stored(5)
+    assert history.broken == ["fenced-commit"]
+
+
+def test_a_commit_of_a_transaction_is_acknowledged_after_its_record(history: History) -> None:
+    exchange = history.commits(5)
+    exchange.header = RequestHeader(exchanges.TXN_OFFSET_COMMIT, 3, 1, "m1")
+    history.stored(5).acknowledged(exchange)
+    assert history.broken == ["acked-committed"]
+    history.stored(5, producer_id=7).acknowledged(exchange)
+    assert history.broken == ["acked-committed"]

@@ -1,14 +1,19 @@
 """The rules of committed offsets, by the committed log and the messages of clients.
 
-    acked-committed    an acknowledged commit has a record behind its arrival in the log
+    acked-committed    an acknowledged commit has a record behind its arrival in the log; in a
+                       transaction, a record anywhere in the log
     commit-sent        each committed offset has been sent by a client
     fenced-commit      where the log has a commit, its member is in the group, at its generation or
                        member epoch, or at an older epoch since which it has had the partition
-                       (KIP-1251)
+                       (KIP-1251); a static member may have been replaced after the
+                       arrival of its commit
     fetched-committed  a fetched offset was the committed one at some time, and never only pending
     offset-lost        the newest leader returns the offset at the arrival of the fetch, or a later
                        one
     unstable-shown     a fetch of stable offsets gets none with a pending commit (KIP-447)
+
+The newest record of an offset counts, whichever transaction ends last. A tombstone deletes pending
+commits, too. A record that repeats the committed offset is a part of a rewrite of the log.
 
 Sources: KIP-98, KIP-447, KIP-848, KIP-1251, KAFKA-17507.
 """
@@ -18,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from quorumlog.broker.groups.core.records import OffsetRecord
-from quorumlog.chaos.simulation.oracles.exchanges import Exchange
+from quorumlog.chaos.simulation.oracles.exchanges import TXN_OFFSET_COMMIT, Exchange
 from quorumlog.chaos.simulation.oracles.group_members import GroupMembers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -62,7 +67,9 @@ class GroupOffsets:
         self._violated: Final = violated
         self.changes = 0
         self._history: Final[dict[Key, list[Change]]] = defaultdict(list)
+        self._newest: Final[dict[Key, int]] = {}  # the number of the record that counts
         self._plain: Final[dict[Key, list[Change]]] = defaultdict(list)  # outside transactions
+        self._transactional: Final[dict[Key, list[Change]]] = defaultdict(list)
         self._pending: Final[dict[tuple[int, int], list[_Pending]]] = defaultdict(list)
         self._sent: Final[dict[tuple[Key, Value], list[Exchange]]] = defaultdict(list)
 
@@ -76,35 +83,51 @@ class GroupOffsets:
         key = (record.group_id, record.topic_partition)
         if producer_id >= 0:
             self._pending[partition, producer_id].append(_Pending(key, value, self.changes))
+            self._transactional[key].append(Change(self.changes, value))
             return
-        if committed is not None:
+        if committed is None:
+            for pending in self._pending.values():
+                pending[:] = [one for one in pending if one.key != key]
+        else:
             self._plain[key].append(Change(self.changes, value))
-            self._check_source(key, value)
+            if self._committed(key) != value:
+                self._check_source(key, value)
+        self._apply(key, value, self.changes)
+
+    def _committed(self, key: Key) -> Value:
+        return self._history[key][-1].value if self._history[key] else NOTHING
+
+    def _apply(self, key: Key, value: Value, number: int) -> None:
+        self._newest[key] = number
         self._history[key].append(Change(self.changes, value))
 
     def _check_source(self, key: Key, value: Value) -> None:
         """Check that a client has sent this offset, and might commit it at this place."""
         sources = self._sent[key, value]
         name = f"{key[0]} commits {value.offset} of {key[1].topic}-{key[1].partition}"
-        faults = [self._members.fault_of(one.request, key[1]) for one in sources]
+        faults = [self._fault_of(one, key[1]) for one in sources]
         if not sources:
             self._violated(f"commit-sent: {name}, and no client has sent it")
         elif all(faults):
             self._violated(f"fenced-commit: {name} for {faults[-1]}")
 
+    def _fault_of(self, commit: Exchange, where: TopicPartition) -> str:
+        """Return why a commit must not be stored: a static member may have been replaced since."""
+        may_be_older = not commit.is_fenced and self._members.was_replaced(commit.request)
+        return "" if may_be_older else self._members.fault_of(commit.request, where)
+
     def ends(self, partition: int, marker: TransactionMarker) -> None:
         """Apply a marker: it commits or drops the pending offsets of its producer."""
         self.changes += 1
         for key, value, number in self._pending.pop((partition, marker.producer_id), ()):
-            later = self._plain[key][-1:]
-            is_superseded = bool(later) and later[0].number > number
-            if marker.commits and not is_superseded:
-                self._history[key].append(Change(self.changes, value))
+            if marker.commits and number > self._newest.get(key, 0):
+                self._apply(key, value, number)
 
     # --- clients ---
 
     def asked(self, exchange: Exchange) -> None:
         """Record a request that arrives: OffsetCommit."""
+        exchange.is_fenced = self.is_late(exchange.request)
         for where, sent in self._sent_in(exchange.request):
             value = Value(sent.committed_offset, sent.committed_metadata or "")
             self._sent[(exchange.request.group_id, where), value].append(exchange)
@@ -122,15 +145,17 @@ class GroupOffsets:
         return bool(places) and all(self._members.fault_of(commit, where) for where in places)
 
     def committed(self, exchange: Exchange) -> None:
-        """Check the response to an OffsetCommit."""
+        """Check the response to an OffsetCommit or a TxnOffsetCommit."""
+        is_plain = exchange.header.api_key != TXN_OFFSET_COMMIT
+        written, mark = (self._plain, exchange.mark) if is_plain else (self._transactional, 0)
         sent = dict(self._sent_in(exchange.request))
         for where, answer in self._sent_in(exchange.response):
             if answer.error_code != ErrorCode.NONE or where not in sent:
                 continue
             known = sent[where]
             value = Value(known.committed_offset, known.committed_metadata or "")
-            changes = self._plain[exchange.request.group_id, where]
-            if not any(one.value == value and one.number > exchange.mark for one in changes):
+            changes = written[exchange.request.group_id, where]
+            if not any(one.value == value and one.number > mark for one in changes):
                 self._violated(
                     f"acked-committed: node {exchange.node_id} acknowledges {value.offset} of "
                     f"{where.topic}-{where.partition} to {exchange.request.group_id}, and it is "

@@ -253,18 +253,6 @@ async def test_after_a_marker_of_unknown_outcome_the_log_tells(is_in_the_log: bo
         assert world.offset() == 5
 
 
-async def test_a_verification_that_comes_too_late_writes_nothing() -> None:
-    async with leading() as world:
-        world.verifier.says = None
-        waiting = world.service.ask(txn_commit(5))
-        assert await world.service.end_transaction(WHERE, ABORT, 0) is ErrorCode.NONE
-        assert code(await waiting) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        written = len(world.log.batches)
-        world.verifier.asked[0].reply()
-        await loop_turns()
-        assert (len(world.log.batches), unstable(world)) == (written, False)
-
-
 async def test_a_commit_that_waits_when_we_resign_is_told_to_look_elsewhere() -> None:
     async with leading() as world:
         world.verifier.says = None
@@ -276,40 +264,6 @@ async def test_a_commit_that_waits_when_we_resign_is_told_to_look_elsewhere() ->
         world.verifier.asked[0].reply()
         await loop_turns()
         assert world.log.batches == [], "the answer was for the coordinator before"
-
-
-async def test_the_next_leader_reads_an_open_transaction_and_its_marker() -> None:
-    world = World()
-    await world.lead()
-    await world.commit(1)
-    await write(world, txn_commit(5))
-    second = World(world.log)
-    await second.lead(1)
-    assert (second.offset(), unstable(second)) == (1, True)
-    assert await second.service.end_transaction(WHERE, COMMIT, 0) is ErrorCode.NONE
-    third = World(world.log)
-    await third.lead(2)
-    assert (third.offset(), unstable(third)) == (5, False)
-    for one in (world, second, third):
-        one.service.stop()
-
-
-async def test_a_leader_that_loads_in_the_middle_waits_for_the_marker_to_be_committed() -> None:
-    world = World()
-    await world.lead()
-    await write(world, txn_commit(5))
-    world.log.commits_at_once = False
-    ended = world.service.end_transaction(WHERE, COMMIT, 0)
-    successor = World(world.log)
-    successor.service.became_leader(WHERE, Epoch(1))
-    await loop_turns()
-    assert successor.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    world.log.commit_all()
-    await successor.loaded()
-    assert (successor.offset(), unstable(successor)) == (5, False)
-    assert await ended is ErrorCode.NONE
-    for one in (world, successor):
-        one.service.stop()
 
 
 async def test_nobody_waits_for_an_answer_whose_client_has_gone() -> None:

@@ -24,22 +24,6 @@ def result(group: Coordination, request_id: int) -> JoinResult:
     return answer
 
 
-def test_a_follower_comes_back_without_a_rebalance() -> None:
-    group = stable_group("a", "b", instances=True)
-    request_id = rejoin(group, "i-b", "b2")
-    assert request_id not in group.replies, "not before the new member id is committed"
-    group.commit_writes()
-    answer = result(group, request_id)
-    assert (answer.error_code, answer.generation_id, answer.leader) == (ErrorCode.NONE, 1, "a")
-    synced = group.answer(sync("b2", 1))
-    assert isinstance(synced, SyncResult)
-    assert (synced.error_code, synced.assignment) == (ErrorCode.NONE, b"b")
-    assert (synced.protocol_type, synced.protocol_name) == ("consumer", "range")
-    assert group.answer(beat("b", 1, "i-b")) is ErrorCode.FENCED_INSTANCE_ID
-    assert group.answer(beat("b", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert group.answer(beat("b2", 1, "i-b")) is ErrorCode.NONE
-
-
 def test_a_return_that_could_not_be_written_does_not_hold_up_a_newer_generation() -> None:
     """Its failure came while the newer generation's assignment was being written."""
     group = stable_group("a", instances=True)
@@ -105,13 +89,6 @@ def test_two_who_come_back_at_once_rebalance() -> None:
     assert result(group, first).error_code is ErrorCode.REBALANCE_IN_PROGRESS
     rejoin(group, "i-a", "a3")
     assert result(group, second).generation_id == 2
-
-
-def test_with_another_subscription_it_comes_back_with_a_rebalance() -> None:
-    group = stable_group("a", "b", instances=True)
-    rejoin(group, "i-b", "b2", protocols=(("range", b"other topics"),))
-    assert group.coordinator.groups["g"].state is GroupState.PREPARING_REBALANCE
-    assert group.answer(beat("a", 1, "i-a")) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_what_a_static_member_owned_is_no_reason_to_rebalance() -> None:

@@ -8,7 +8,7 @@ from quorumlog.broker.groups.core.effects import VerifyTransaction
 from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.pending_offsets import PendingOffsets
 from quorumlog.broker.groups.core.records import OffsetRecord, encode
-from quorumlog.broker.groups.core.requests import CommittedOffset, DeleteGroup
+from quorumlog.broker.groups.core.requests import CommittedOffset
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch, read_header, sealed
@@ -233,25 +233,6 @@ def test_only_the_partitions_of_a_transaction_are_unstable_from_append_to_marker
     assert (offset(group), offset(group, T1)) == (1, 5)
 
 
-def test_a_refused_batch_is_not_unstable() -> None:
-    group = Coordination()
-    group.ask(txn_commit(5))
-    verify(group)
-    group.fail_write()
-    assert group.coordinator.transactional.unstable("g") == set()
-
-
-def test_a_group_with_nothing_but_a_pending_offset_is_known_and_kept() -> None:
-    group = Coordination()
-    write(group, txn_commit(5))
-    assert group.coordinator.known_groups() == ["g"]
-    group.tick(200_000)
-    assert group.writes == []
-    group.ask(end(commits=True))
-    group.commit_writes()
-    assert offset(group) == 5
-
-
 def test_a_group_that_has_emptied_is_kept_for_its_pending_offsets() -> None:
     group = Coordination()
     generation = group.stable("a")
@@ -267,17 +248,6 @@ def test_a_group_that_has_emptied_is_kept_for_its_pending_offsets() -> None:
     group.tick(200_000)
     group.commit_writes()
     assert group.coordinator.known_groups() == []
-
-
-def test_a_group_is_deleted_with_what_it_has_pending() -> None:
-    group = Coordination()
-    write(group, txn_commit(5))
-    group.ask(txn_commit(6, where=T1))
-    assert group.answer(DeleteGroup(group_id="g")) is ErrorCode.NONE
-    group.ask(end(commits=True))
-    group.commit_writes()
-    assert (offset(group), offset(group, T1)) == (None, None)
-    assert group.answer(DeleteGroup(group_id="g")) is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 # What a load finds.

@@ -5,13 +5,11 @@ import pytest
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS, TopicIdPartition
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
-from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
+from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
 from quorumlog.broker.groups.core.requests import DeleteGroup
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
-from tests.support.coordination.groups_begun import consumers
 from tests.support.groups.consumer.coordination import (
-    SETTINGS,
     ConsumerCoordination,
     TopicsOfTest,
     heartbeat,
@@ -32,36 +30,6 @@ def shared() -> ConsumerCoordination:
     return groups
 
 
-def test_the_first_member_gets_all_at_once() -> None:
-    groups = ConsumerCoordination()
-    result = groups.beat(join("a"))
-    assert result.member_id == "a"
-    assert result.member_epoch == 1
-    assert result.heartbeat_interval_ms == SETTINGS.heartbeat_interval_ms
-    assert result.assignment == groups.topics.some("t", 0, 1, 2, 3)
-    assert groups.group.state is ConsumerGroupState.STABLE
-    groups.check_replayed()
-
-
-def test_a_partition_is_handed_over_once_it_was_given_up() -> None:
-    groups = ConsumerCoordination()
-    some = groups.topics.some
-    groups.beat(join("a"))
-    second = groups.beat(join("b"))
-    assert (second.member_epoch, second.assignment) == (2, NO_PARTITIONS)
-    assert groups.group.state.value == "Reconciling"
-    told = groups.beat(heartbeat("a", 1))
-    assert (told.member_epoch, told.assignment) == (1, some("t", 0, 1))
-    assert groups.beat(heartbeat("b", 2)).assignment is None  # nothing is free yet
-    still = groups.beat(heartbeat("a", 1, owned=some("t", 0, 1, 2)))
-    assert (still.member_epoch, still.assignment) == (1, None)
-    given_up = groups.beat(heartbeat("a", 1, owned=some("t", 0, 1)))
-    assert given_up.member_epoch == 2
-    assert groups.beat(heartbeat("b", 2)).assignment == some("t", 2, 3)
-    assert groups.group.state is ConsumerGroupState.STABLE
-    groups.check_replayed()
-
-
 def test_a_partial_heartbeat_changes_nothing_and_is_told_nothing_twice() -> None:
     groups = shared()
     request_id = groups.ask(heartbeat("a", 2))
@@ -69,14 +37,6 @@ def test_a_partial_heartbeat_changes_nothing_and_is_told_nothing_twice() -> None
     assert groups.replies[request_id].assignment is None
     full = groups.beat(join("a", member_epoch=2, owned=groups.topics.some("t", 0, 1)))
     assert full.assignment == groups.topics.some("t", 0, 1)
-
-
-def test_a_member_that_says_nothing_of_its_partitions_gives_up_none() -> None:
-    groups = consumers("a", "b")
-    for _ in range(3):
-        groups.beat(heartbeat("a", 1))
-    assert groups.group.members["a"].current.state is MemberState.UNREVOKED_PARTITIONS
-    assert groups.beat(heartbeat("b", 2)).assignment is None
 
 
 def test_a_member_that_leaves_frees_its_partitions() -> None:
@@ -254,19 +214,9 @@ def static_pair() -> ConsumerCoordination:
     return groups
 
 
-def test_a_static_member_that_comes_back_has_its_partitions_and_disturbs_nobody() -> None:
+def test_the_instance_id_of_a_member_that_leaves_for_good_is_free() -> None:
     groups = static_pair()
-    left = groups.beat(heartbeat("a", -2, instance_id="i"))
-    assert left.member_epoch == -2
-    assert groups.group.group_epoch == 2
-    groups.check_replayed()
-    back = groups.beat(join("a2", instance_id="i"))
-    assert (back.member_epoch, back.assignment) == (2, groups.topics.some("t", 0, 1))
-    assert groups.group.group_epoch == 2
-    assert [*groups.group.members] == ["b", "a2"]
-    assert groups.group.static == {"i": "a2", "j": "b"}
-    groups.check_replayed()
-    groups.beat(heartbeat("a2", -1, instance_id="i"))
+    groups.beat(heartbeat("a", -1, instance_id="i"))
     assert groups.group.static == {"j": "b"}
     groups.beat(join("c", instance_id="i"))
     groups.check_replayed()

@@ -139,14 +139,6 @@ def test_members_of_an_upgraded_group_own_since_its_generation() -> None:
     assert refusal is ErrorCode.ILLEGAL_GENERATION  # a classic member names its generation exactly
 
 
-def test_a_transaction_commits_with_the_epoch_in_any_version() -> None:
-    group = shared().group
-    allowed = commit_refusal(group, "a", 1, (), api_version=3, is_transactional=True)
-    assert allowed is ErrorCode.NONE
-    stale = commit_refusal(group, "a", 2, (), api_version=3, is_transactional=True)
-    assert stale is ErrorCode.STALE_MEMBER_EPOCH
-
-
 def test_a_classic_member_commits_with_its_generation() -> None:
     group = shared(classic=True).group
     assert commit_refusal(group, "a", 1, (), api_version=7) is ErrorCode.NONE

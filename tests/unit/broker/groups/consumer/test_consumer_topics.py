@@ -31,15 +31,6 @@ from tests.support.groups.consumer.coordination import (
 )
 
 
-def test_a_topic_that_comes_later_is_assigned_with_the_next_heartbeat() -> None:
-    groups = ConsumerCoordination()
-    assert groups.beat(join("a", "new")).assignment == frozenset()
-    groups.set_topic("new", 2)
-    told = groups.beat(heartbeat("a", 1))
-    assert (told.member_epoch, told.assignment) == (2, groups.topics.some("new", 0, 1))
-    groups.check_replayed()
-
-
 def test_a_topic_that_grows_is_assigned_whole_and_given_up_when_it_is_deleted() -> None:
     groups = consumers("a")
     groups.set_topic("t", 5)
@@ -67,13 +58,6 @@ def test_topics_of_others_begin_no_epoch() -> None:
     groups.set_topic("u", 3)
     groups.ask(heartbeat("a", 1))
     assert not groups.writes
-
-
-def test_a_coordinator_that_loads_looks_at_the_topics() -> None:
-    groups = consumers("a")
-    groups.topics.set("t", 5)  # while nobody coordinates
-    groups = groups.reloaded()
-    assert groups.beat(heartbeat("a", 1)).member_epoch == 2
 
 
 def test_an_expression_subscribes_to_the_topics_that_match_whole() -> None:

@@ -27,23 +27,14 @@ from quorumlog.client.core.assignors import Subscription
 from quorumlog.client.core.group_protocol import decode_assignment, encode_subscription
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-from tests.support.groups.consumer.classic import (
-    classic_beat,
-    classic_join,
-    classic_leave,
-    classic_sync,
-    some,
-)
+from tests.support.groups.consumer.classic import classic_beat, classic_join, classic_sync, some
 from tests.support.groups.consumer.coordination import (
     SETTINGS,
     ConsumerCoordination,
     heartbeat,
     join,
 )
-from tests.unit.broker.groups.consumer.test_mixed_groups import classic_group, rejoined
-
-MUST_JOIN = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION}
-"""The codes that let a member join again, at the generation of the group or at an earlier one."""
+from tests.unit.broker.groups.consumer.test_mixed_groups import MUST_JOIN, classic_group, rejoined
 
 
 class MixedGroup:
@@ -267,24 +258,6 @@ def test_a_member_that_subscribed_by_an_expression_makes_a_rebalance() -> None:
     groups.beat(join("c", instance_id="i", subscribed_topic_regex="t"))
     assert groups.answer(replacing_join()).leader == ""
     assert groups.coordinator.groups["g"].state is GroupState.PREPARING_REBALANCE
-
-
-@pytest.mark.parametrize("how", ["heartbeat", "leave"])
-def test_a_dynamic_last_member_makes_a_rebalance(how: str) -> None:
-    mixed = MixedGroup(instance_id=None)
-    if how == "heartbeat":
-        mixed.groups.beat(heartbeat("c", -1))
-    else:
-        mixed.groups.answer(classic_leave("c"))
-    assert mixed.classic_state is GroupState.PREPARING_REBALANCE
-    assert mixed.groups.answer(classic_beat("a", mixed.epoch)) in MUST_JOIN
-
-
-def test_a_member_that_is_not_the_last_is_replaced_in_the_consumer_group() -> None:
-    mixed = MixedGroup()
-    mixed.groups.beat(join("d"))
-    assert mixed.replace().error_code is ErrorCode.NONE
-    assert {*mixed.groups.group.members} == {"a", "c2", "d"}
 
 
 def test_a_policy_without_downgrades_keeps_the_consumer_group() -> None:
