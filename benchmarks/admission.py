@@ -30,7 +30,7 @@ _WORDS: Final = tuple(f"{number:x}".encode() for number in range(0, 1_000_000, 9
 def admission(table: Table) -> None:
     """Measure batches of small and of larger records, as they are and compressed."""
     settings = BrokerSettings(message_max_bytes=1 << 22)
-    limits = topic_limits(TopicConfig({}, texts_of(settings)))
+    limits = topic_limits(TopicConfig({}, texts_of(settings)), is_internal=False)
     by_header = topic_limits(TopicConfig({}, texts_of(settings)), is_internal=True)
     for batch_bytes in (1 << 14, 1 << 20):
         for record_bytes in (1024, 100):
@@ -54,7 +54,7 @@ def _batch(batch_bytes: int, record_bytes: int, compression: Compression) -> byt
         value = b" ".join(words)[:record_bytes]
         records.append(Record(index, _NOW_MS + index // _RECORDS_PER_MS, None, value))
     batch = encode_batch(records, compression=compression)
-    limits = topic_limits(TopicConfig({"max.message.bytes": str(1 << 22)}, {}))
+    limits = topic_limits(TopicConfig({"max.message.bytes": str(1 << 22)}, {}), is_internal=False)
     assert admit(batch, limits, _NOW_MS, _AT).error_code is ErrorCode.NONE
     return batch
 

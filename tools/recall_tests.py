@@ -10,18 +10,17 @@ import argparse
 import json
 import os
 import pickle
-import shutil
-import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import pytest
 from hypothesis import Phase, settings
 
+from tools.forked import BROKEN_PIPE, Executed, Forked, cpu_seconds
 from tools.recall_injection import Site, inject, sites_of, watch
 from tools.recall_runs import MUTANTS, TEST_CPU_S
 
@@ -57,17 +56,17 @@ class Sound:
     sites: set[str] = field(default_factory=set)
 
 
-class Runs:
+class Runs(Executed):
     """A plugin of pytest that executes the collected tests with each of the mutants."""
 
     def __init__(
         self, mutants: Sequence[str], cpu_s: float, known: Path | None, out: TextIO
     ) -> None:
+        super().__init__()
         self._mutants: Final = mutants
         self._cpu_s: Final = cpu_s
         self._known: Final = known
         self._out: Final = out
-        self._failure: str | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -84,11 +83,6 @@ class Runs:
         items[:] = [
             item for item in items if not any(word in item.nodeid for word in _ABOUT_MUTANTS)
         ]
-
-    def pytest_exception_interact(self, call: pytest.CallInfo[Any]) -> None:
-        """Note the error of a failing test."""
-        if call.excinfo is not None:
-            self._failure = self._failure or call.excinfo.typename
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -172,53 +166,27 @@ class Runs:
                 return
 
     def _one(self, item: pytest.Item, following: pytest.Item | None) -> tuple[str | None, float]:
-        self._failure = None
-        begun = _cpu_seconds()
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        return self._failure, _cpu_seconds() - begun
+        begun = cpu_seconds()
+        return self.execute(item, following), cpu_seconds() - begun
 
 
 def _named(site: Site) -> str:
     return f"{site[0].__module__}.{site[0].__qualname__}.{site[1]}"
 
 
-def _cpu_seconds() -> float:
-    return sum(os.times()[:4])
-
-
 def _forked(work: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Yield the results of work in a process of its own, with temporary files of its own."""
-    reading, writing = os.pipe()
-    scratch = tempfile.mkdtemp(prefix="quorumlog-recall-")
-    child = os.fork()
-    if child == 0:
-        _carry_out(work, reading, writing, scratch)
-    os.close(writing)
-    try:
-        with os.fdopen(reading, "rb") as results:
-            while True:
-                try:
-                    yield pickle.load(results)  # noqa: S301 - of our own process
-                except EOFError:
-                    return
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        shutil.rmtree(scratch, ignore_errors=True)
+    """Yield the results of work in a process of its own."""
 
-
-def _carry_out(work: Callable[[], Iterator[Any]], reading: int, writing: int, scratch: str) -> None:
-    os.setsid()
-    os.close(reading)
-    os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = scratch
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for handle in (0, 1, 2):
-        os.dup2(nowhere, handle)
-    with os.fdopen(writing, "wb") as results:
+    def carry_out(connection: "Connection[Any, Any]") -> None:
         for result in work():
-            pickle.dump(result, results)
-            results.flush()
-    os._exit(0)
+            connection.send(result)
+
+    with Forked(carry_out) as process:
+        while True:
+            try:
+                yield process.receive()
+            except BROKEN_PIPE:
+                return
 
 
 def main(arguments: Sequence[str]) -> int:

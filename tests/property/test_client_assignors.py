@@ -134,3 +134,14 @@ def test_bytes_of_a_newer_version_are_understood() -> None:
     newer = b"\0\x09" + encode_subscription(Subscription(topics=("t",)))[2:] + b"\xff\xffmore"
     assert decode_subscription(newer, None).topics == ("t",)
     assert decode_assignment(b"") == ()
+
+
+def test_a_member_that_joins_gets_half_and_nobody_has_more_meanwhile() -> None:
+    all_of_a = tuple(TopicPartition("a", index) for index in range(4))
+    members = {
+        "m1": Subscription(topics=("a",), owned=all_of_a, generation_id=3),
+        "m2": Subscription(topics=("a",)),
+    }
+    assignment = assign_sticky(members, {"a": 4})
+    assert (len(assignment["m1"]), assignment["m2"]) == (2, [])
+    assert loads(settle(members, {"a": 4})) == [2, 2]

@@ -20,7 +20,7 @@ from quorumlog.broker.partitions.core.data_path import FetchedPartition, Partiti
 from quorumlog.broker.replicas import Replicas
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset, TopicPartition
+from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, Epoch, Offset, TopicPartition
 from quorumlog.wire.codec.records import iterate_headers
 from tests.support.broker.cold_disk import ColdDisk, ColdQueue
 from tests.support.broker.one_broker import AT, BATCH, fetch_of, one_broker, publish_all
@@ -119,6 +119,8 @@ class Story:
         offset, epoch = self.questions[index]
         return PartitionFetch(
             topic_partition=TopicPartition(AT.topic, index),
+            topic_id=None,
+            log_start_offset=UNKNOWN_OFFSET,
             fetch_offset=Offset(offset),
             last_fetched_epoch=Epoch(epoch),
             max_bytes=1000,

@@ -59,6 +59,7 @@ RESPONSES = st.one_of(
 )  # fmt: skip
 RECORDS = st.none() | st.builds(
     events.FetchedRecords,
+    voter_sets=st.just(()),
     base_offset=OFFSETS,
     end_offset=OFFSETS,
     epoch_starts=st.lists(st.tuples(EPOCHS, OFFSETS), max_size=3).map(tuple),

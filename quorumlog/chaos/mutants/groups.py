@@ -66,6 +66,14 @@ class _ForgetsGenerations(ClassicGroups):
         self.groups.clear()
 
 
+@GROUPS.breaks("a new coordinator sets no deadline for the members that it loads")
+class _AwaitsLoadedMembersForEver(ClassicGroups):
+    def loaded(self, now_ms: int) -> None:
+        super().loaded(now_ms)
+        for group_id in self.groups:
+            self._deadlines.set(group_id, None)
+
+
 @GROUPS.breaks("members receive an assignment that is not committed (KAFKA-13614)")
 class _AssignsBeforeItIsStored(ClassicProtocol):
     def _store_assignment(self, group: Group, now_ms: int, assigned: dict[str, bytes]) -> None:
@@ -151,6 +159,7 @@ class _AcknowledgesMarkersEarly(TransactionalOffsets):
         self._outbox.reply(request_id, ErrorCode.NONE)
         self._outbox.write_marker(
             request.marker,
+            transaction_version=request.transaction_version,
             apply=lambda _next_offset: self._end(request.marker),
             done=lambda _now_ms, _error_code: None,
         )

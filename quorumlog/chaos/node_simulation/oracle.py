@@ -17,6 +17,7 @@ replicas that must hold the batches.
                        names that directory
     placed-registered  a new partition has replicas only on registered brokers
     metadata-agree     committed metadata is the same on every node, for ever
+    awaited            a group, member or id that waits has a write under way, or a tick to come
 
 `coordination_oracle` has the rules of groups and transactions, `voter_oracle` those of the voters;
 `copies` has the rules for faults that destroy copies.
@@ -36,6 +37,7 @@ from quorumlog.chaos.node_simulation.copies import Copied, Copies
 from quorumlog.chaos.node_simulation.machine import Machine
 from quorumlog.chaos.node_simulation.voter_oracle import VoterOracle
 from quorumlog.chaos.node_simulation.watched_rules import Violated, watched
+from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader as QuorumLeader
 from quorumlog.metadata_quorum.core.roles import Role
@@ -46,6 +48,7 @@ from quorumlog.wire.codec.records import BatchHeader, iterate_headers
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 IMAGES_MAX: Final = 50  # the newest images, which are compared
+AWAITED_TURNS: Final = 20  # turns between two checks of all groups and transactional ids
 
 
 @dataclass(slots=True)
@@ -120,6 +123,7 @@ class Oracle:
         self._appended_at_loss = 0  # its value when a fault last damaged copies
         self._has_older_decisions = False  # the image's last change may predate that fault
         self.looks = 0
+        self._turns = 0
 
     def watching(self, rules: PartitionRules) -> PartitionRules:
         """Return the rules, wrapped to notify this oracle of each step and each read."""
@@ -132,6 +136,18 @@ class Oracle:
             self._look_at_changes(is_new_image=is_new_image)
         self.coordination.is_over |= self._copies is not None and bool(self._copies.losses)
         self.coordination.look()
+        self._turns += 1
+        if self._turns % AWAITED_TURNS == 0:
+            self._look_at_waiting()
+
+    def _look_at_waiting(self) -> None:
+        for node_id, machine in sorted(self._machines.items()):
+            broker = None if machine.node is None else machine.node.broker
+            for service in () if broker is None else (broker.groups, broker.transactions):
+                try:
+                    service.check_progress()
+                except InvariantViolation as stalled:
+                    self._violated(f"awaited: node {node_id}: {stalled}")
 
     def _look_at_changes(self, *, is_new_image: bool) -> None:
         self.looks += 1

@@ -82,7 +82,7 @@ class ElectLeaders:
     """
 
     partitions: tuple[tuple[str, int], ...]
-    unclean: bool = False
+    unclean: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class AlterReassignments:
     """Start, change or cancel the reassignment of each partition on its own (KIP-455)."""
 
     wanted: tuple[Reassignment, ...]
-    may_change_replication_factor: bool = True
+    may_change_replication_factor: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

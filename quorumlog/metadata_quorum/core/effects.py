@@ -28,9 +28,9 @@ class PersistElection:
     leader_epoch: Epoch
     leader_id: BrokerId
     voted_id: BrokerId
-    is_new: bool = False
-    voted_directory_id: str | None = None
-    was_voter: bool = False
+    is_new: bool
+    voted_directory_id: str | None
+    was_voter: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ class FetchedRecords:
     base_offset: Offset
     end_offset: Offset
     epoch_starts: tuple[tuple[Epoch, Offset], ...]
-    voter_sets: tuple[tuple[Offset, VoterSet], ...] = ()
+    voter_sets: tuple[tuple[Offset, VoterSet], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

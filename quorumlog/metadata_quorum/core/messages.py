@@ -51,8 +51,8 @@ class VoteRequest:
     last_offset_epoch: Epoch
     last_offset: Offset
     pre_vote: bool
-    replica_directory_id: str | None = None
-    voter_directory_id: str | None = None
+    replica_directory_id: str | None
+    voter_directory_id: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class VoteResponse(LeaderResponse):
     """
 
     vote_granted: bool
-    write_ms: int = 0
+    write_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

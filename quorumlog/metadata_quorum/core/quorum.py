@@ -148,6 +148,9 @@ class Quorum:
      12. A snapshot contains the records below the log's start; its records are committed.
      13. A leader makes one change of the voters at a time, of one voter at most.
      14. A leader that is no voter has removed itself, and leads until the removal is committed.
+     15. A log that has to be durable, and is not, is being flushed.
+     16. A node with peers that does not lead has a deadline, or a fetch, a download or a flush
+         under way.
     """
 
     rules: ClassVar[Rules] = Rules()
@@ -438,3 +441,17 @@ class Quorum:
     def check_invariants(self, before: Before) -> None:
         """Raise InvariantViolation with the number of the broken rule."""
         check_quorum(self._state, self._leadership, before)
+        self._check_progress()
+
+    def _check_progress(self) -> None:
+        """Raise InvariantViolation if the node waits, and neither an event nor a tick will come."""
+        log, role = self._state.log, self._state.role
+        is_written = not self._state.members.flushes_log or log.is_durable or log.is_flushing
+        require(is_written, "15: records that are not durable are being flushed")
+        has_peers = bool(self._state.other_voters or self._state.bootstrap_ids)
+        if isinstance(role, Leader | Resigned) or not (has_peers and self._has_started):
+            return
+        is_fetching = isinstance(role, Unattached | Follower) and role.fetch_id is not None
+        is_downloading = isinstance(role, Follower) and role.download is not None
+        is_busy = is_fetching or is_downloading or log.is_flushing
+        require(is_busy or self.next_deadline_ms() is not None, f"16: {role} has a deadline")

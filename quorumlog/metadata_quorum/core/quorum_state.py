@@ -391,7 +391,7 @@ class QuorumState:
         follower = Follower(fetch_deadline_ms=self.new_fetch_deadline_ms())
         self.become(follower, leader_epoch=leader_epoch, leader_id=leader_id)
 
-    def may_lead(self, leader_id: BrokerId, address: str = "") -> bool:
+    def may_lead(self, leader_id: BrokerId, address: str) -> bool:
         """Whether to accept a peer's claim that `leader_id` leads.
 
         The log of this node may lack the record that makes the leader a voter. At kraft.version 0

@@ -45,7 +45,7 @@ class SnapshotEntry(NamedTuple):
     transaction_offset: int = -1
 
 
-def encode_snapshot(entries: Iterable[SnapshotEntry], newest_aborted: int = NONE_ABORTED) -> bytes:
+def encode_snapshot(entries: Iterable[SnapshotEntry], newest_aborted: int) -> bytes:
     """Return the content of the file."""
     packed = [_ENTRY.pack(*entry) for entry in entries]
     body = _COUNT.pack(len(packed)) + b"".join(packed)

@@ -148,11 +148,7 @@ class AppendFile:
     )
 
     def __init__(
-        self,
-        handles: AppendHandles,
-        open_file: Callable[[], DiskFile],
-        *,
-        new: DiskFile | None = None,
+        self, handles: AppendHandles, open_file: Callable[[], DiskFile], *, new: DiskFile | None
     ) -> None:
         """Open the file with its first use; `new` is the handle of a file just created."""
         self.is_closed = False  # written by the pool, under its lock

@@ -213,7 +213,7 @@ class Segment:
         self._index, self._written_size, self._synced_size = scan.index, None, 0
         return scan
 
-    def cut_tail(self, *, must_last: bool = True) -> None:
+    def cut_tail(self, *, must_last: bool) -> None:
         """Cut the bytes behind the last whole batch; then, or if `must_last`, sync. OSError."""
         file = self._file_to_change()
         if has_tail := file.size() > self._index.size:

@@ -59,6 +59,9 @@ class Script:
     def step(self, now_ms: int, name: str, values: dict[str, Any]) -> list[Effect]:
         if "error_code" in values:
             values["error_code"] = ErrorCode[values["error_code"]]
+        if name == "FollowerFetched":
+            unknown = {"broker_epoch": -1, "last_fetched_epoch": -1, "log_start_offset": -1}
+            values = {**unknown, **values}
         return self.replica.step(now_ms, EVENTS[name](**values))
 
     def receive(self, now_ms: int, count: int, epoch: int, high_watermark: int) -> list[Effect]:

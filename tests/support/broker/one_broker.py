@@ -26,7 +26,15 @@ from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, Partitio
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk, RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import (
+    NO_EPOCH,
+    UNKNOWN_OFFSET,
+    BrokerId,
+    Epoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 from quorumlog.wire.codec.messages.fetch import PartitionData
 from quorumlog.wire.codec.records import Record, encode_batch, restamp
 from tests.support.broker.held_queue import HeldQueue
@@ -143,16 +151,26 @@ def append(replicas: Replicas, acks: int = 1, records: bytes = BATCH) -> Produce
 def fetch_of(offset: int, replica_id: int = -1, leader_epoch: int = -1, **limits: Any) -> FetchSpec:
     partition = PartitionFetch(
         topic_partition=AT,
+        topic_id=None,
         fetch_offset=Offset(offset),
         max_bytes=limits.pop("partition_max_bytes", 1000),
         leader_epoch=Epoch(leader_epoch),
+        last_fetched_epoch=NO_EPOCH,
+        log_start_offset=UNKNOWN_OFFSET,
     )
     spec = FetchSpec(
         replica_id=BrokerId(replica_id),
+        replica_epoch=-1,
         max_wait_ms=1000,
         min_bytes=1,
         max_bytes=1000,
         partitions=[partition],
+        account=None,
+        session=None,
+        may_read_follower=False,
+        near_rack="",
+        is_read_committed=False,
+        awaits_commits=False,
     )
     return replace(spec, **limits)
 

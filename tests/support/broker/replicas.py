@@ -322,7 +322,8 @@ class Controller:
 
 def fetched_by(broker_id: BrokerId, offset: int, **changes: int) -> events.FollowerFetched:
     """Return the fetch of a follower; in leader epoch 0, if no other is given."""
-    numbers: dict[str, Any] = {"leader_epoch": 0, **changes}
+    defaults = {"broker_epoch": -1, "leader_epoch": 0, "last_fetched_epoch": -1}
+    numbers: dict[str, Any] = {**defaults, "log_start_offset": -1, **changes}
     return events.FollowerFetched(broker_id=broker_id, fetch_offset=Offset(offset), **numbers)
 
 

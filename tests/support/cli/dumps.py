@@ -9,6 +9,7 @@ from typing import Any
 from quorumlog.cli.dump.contents import Asked, Item, Problem
 from quorumlog.cli.dump.files import contents_of
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
+from quorumlog.storage.core.aborted_transactions import NONE_ABORTED
 from quorumlog.storage.core.producer_snapshot import SnapshotEntry, encode_snapshot
 from quorumlog.storage.io.checkpoints import (
     MetaProperties,
@@ -51,4 +52,6 @@ def add_small_files(directory: Path) -> None:
     write_meta_properties(disk, str(directory), meta)
     ElectionStore(disk, str(directory), [BrokerId(1)]).save(Election(voted_id=BrokerId(1)))
     (directory / ".kafka_cleanshutdown").write_text('{"version": 0, "brokerEpoch": 4}')
-    (directory / f"{9:020d}.snapshot").write_bytes(encode_snapshot([SnapshotEntry(*range(8))]))
+    (directory / f"{9:020d}.snapshot").write_bytes(
+        encode_snapshot([SnapshotEntry(*range(8))], NONE_ABORTED)
+    )

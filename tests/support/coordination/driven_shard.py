@@ -95,6 +95,7 @@ class DrivenShard(Generic[CoordinatorT]):
                     self.own.append(effect)
                 case effects.Report(text=text):
                     self.reports.append(text)
+        self.shard.check_progress()
 
     def ask(self, request: Any) -> int:
         self.last_request_id += 1

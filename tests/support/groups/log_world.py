@@ -184,6 +184,7 @@ class LogWorld:
                     raise ValueError("no consumer group is here")
                 case AnswerRequest(request_id=request_id, result=result):
                     self.hear(request_id, self.asked.pop(request_id), result)
+        self.coordinator.check_progress()
 
     def append(self, write_id: int, entries: list[Entry], *, is_old: bool = False) -> None:
         """Append, unless the ISR is too small or the producer has a newer epoch by now."""

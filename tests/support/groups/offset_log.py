@@ -130,4 +130,6 @@ class Producer:
             self.epoch += self.bumps
             commits = random.random() < 0.7
             self.ending = TransactionMarker(self.producer_id, self.epoch, 0, commits)
-        return None if self.ending is None else CompleteTransaction(marker=self.ending)
+        if self.ending is None:
+            return None
+        return CompleteTransaction(marker=self.ending, transaction_version=0)

@@ -33,7 +33,8 @@ def txn_commit(
 
 
 def end(producer_id: int = PRODUCER, *, commits: bool, epoch: int = 0) -> CompleteTransaction:
-    return CompleteTransaction(marker=TransactionMarker(producer_id, epoch, 0, commits))
+    marker = TransactionMarker(producer_id, epoch, 0, commits)
+    return CompleteTransaction(marker=marker, transaction_version=0)
 
 
 def verify(

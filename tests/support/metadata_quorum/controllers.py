@@ -273,7 +273,8 @@ class Bench:
             )
             for name, index, replicas in wanted
         )
-        return [*self.ask(AlterReassignments(wanted=moves, **more)).results]
+        options: dict[str, Any] = {"may_change_replication_factor": True, **more}
+        return [*self.ask(AlterReassignments(wanted=moves, **options)).results]
 
     def die(self, broker_id: int) -> None:
         self.now_ms += 1

@@ -159,6 +159,8 @@ def vote_request(
         last_offset_epoch=Epoch(log[0]),
         last_offset=Offset(log[1]),
         pre_vote=pre,
+        replica_directory_id=None,
+        voter_directory_id=None,
     )
 
 
@@ -171,6 +173,7 @@ def vote_response(
         leader_id=BrokerId(leader),
         leader_epoch=Epoch(epoch),
         vote_granted=granted,
+        leader_address="",
         write_ms=write_ms,
     )
 
@@ -228,7 +231,7 @@ def records(base: int, end: int, *starts: tuple[int, int], **more: Any) -> Fetch
         base_offset=Offset(base),
         end_offset=Offset(end),
         epoch_starts=tuple((Epoch(epoch), Offset(offset)) for epoch, offset in starts),
-        **more,
+        **{"voter_sets": (), **more},
     )
 
 

@@ -308,6 +308,7 @@ def _described(records: Log, base_offset: int) -> events.FetchedRecords | None:
         base_offset=Offset(base_offset),
         end_offset=Offset(base_offset + len(records)),
         epoch_starts=_epoch_starts(records, base_offset),
+        voter_sets=(),
     )
 
 

@@ -49,7 +49,7 @@ from tests.support.wire import handmade_bytes as handmade
 NOW_MS = 1_000_000
 AT = TopicPartition("orders", 0)
 SETTINGS = BrokerSettings(message_max_bytes=200)
-LIMITS = topic_limits(TopicConfig({}, texts_of(SETTINGS)))
+LIMITS = topic_limits(TopicConfig({}, texts_of(SETTINGS)), is_internal=False)
 ONE = [Record(0, NOW_MS, None, b"value")]
 HOUR_MS = 3_600_000
 
@@ -60,7 +60,7 @@ def judge(records: bytes, limits: TopicLimits = LIMITS) -> Admission:
 
 def limits_of(**configs: str) -> TopicLimits:
     own = {name.replace("_", "."): value for name, value in configs.items()}
-    return topic_limits(TopicConfig(own, {}))
+    return topic_limits(TopicConfig(own, {}), is_internal=False)
 
 
 def test_one_whole_batch_is_admitted() -> None:
@@ -115,7 +115,7 @@ def test_what_is_refused(records: bytes, error_code: ErrorCode) -> None:
 
 def test_a_topic_may_allow_more() -> None:
     defaults = texts_of(BrokerSettings(message_max_bytes=10))
-    limits = topic_limits(TopicConfig({"max.message.bytes": "500"}, defaults))
+    limits = topic_limits(TopicConfig({"max.message.bytes": "500"}, defaults), is_internal=False)
     assert judge(encode_batch(ONE), limits).error_code is ErrorCode.NONE
 
 
@@ -148,7 +148,7 @@ def test_a_topic_is_compacted_if_it_says_so_or_says_nothing_and_the_broker_does(
         ({}, "delete", False),
     ):
         defaults = texts_of(LogSettings(cleanup_policy=brokers))
-        limits = topic_limits(TopicConfig(own, defaults))
+        limits = topic_limits(TopicConfig(own, defaults), is_internal=False)
         refused = judge(without_key, limits).error_code is ErrorCode.INVALID_RECORD
         assert refused is is_compacted
 
@@ -176,7 +176,7 @@ def test_the_brokers_limits_of_time_hold_for_topics_that_have_none() -> None:
     settings = BrokerSettings(
         log_message_timestamp_before_max_ms=5, log_message_timestamp_after_max_ms=7
     )
-    limits = topic_limits(TopicConfig({}, texts_of(settings)))
+    limits = topic_limits(TopicConfig({}, texts_of(settings)), is_internal=False)
     for time, error_code in (
         (NOW_MS - 6, ErrorCode.INVALID_TIMESTAMP),
         (NOW_MS - 5, ErrorCode.NONE),

@@ -23,7 +23,7 @@ from quorumlog.clock import monotonic_ms
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset, TopicPartition
+from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, Epoch, Offset, TopicPartition
 from quorumlog.wire.codec.records import iterate_headers
 from tests.support.broker.cold_disk import ColdDisk, ColdQueue
 from tests.support.broker.one_broker import (
@@ -219,6 +219,8 @@ async def test_a_divergence_is_told_although_another_log_is_read_first(tmp_path:
         questions = [
             PartitionFetch(
                 topic_partition=TopicPartition(AT.topic, index),
+                topic_id=None,
+                log_start_offset=UNKNOWN_OFFSET,
                 fetch_offset=Offset(1 if index == 1 else 0),
                 last_fetched_epoch=Epoch(2 if index == 1 else NO_EPOCH),
                 max_bytes=1000,

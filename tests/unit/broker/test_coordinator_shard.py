@@ -7,6 +7,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from quorumlog.broker.coordination.core import events
 from quorumlog.broker.coordination.core.coordinator_shard import (
     BATCHES_AT_ONCE,
@@ -60,6 +62,9 @@ class Sum:
 
     def encode(self, record: int) -> tuple[bytes, bytes | None]:
         return str(record).encode(), None
+
+    def check_progress(self) -> None:
+        assert self.next_deadline_ms >= 0
 
     def loaded(self, now_ms: int, log_start_offset: int, log_end_offset: int) -> None:
         self.events.append((log_start_offset, log_end_offset))
@@ -260,6 +265,8 @@ class Bell:
 
     def loaded(self, *_offsets: int) -> None: ...
 
+    def check_progress(self) -> None: ...
+
     def step(self, now_ms: int, event: Any) -> list[CoordinatorEffect]:
         if isinstance(event, Broken):
             raise InvariantViolation("broken")
@@ -352,6 +359,19 @@ def test_one_timer_is_set_to_the_earliest_deadline() -> None:
     bell.next_deadline_ms = 90
     turns.ring(80)  # early: it is set again
     assert [*turns.timers] == [90]
+
+
+def test_a_shard_that_waits_for_a_tick_has_a_timer_in_time() -> None:
+    turns = Turns()
+    driven = turns.driver()
+    bell_of(driven).next_deadline_ms = 70
+    driven.feed("anything")
+    driven.check_progress()
+    bell_of(driven).next_deadline_ms = 60
+    with pytest.raises(InvariantViolation, match="a tick at or before 60"):
+        driven.check_progress()
+    bell_of(driven).next_deadline_ms = None
+    driven.check_progress()
 
 
 def test_a_violation_ends_the_shard_and_refuses_its_requests() -> None:

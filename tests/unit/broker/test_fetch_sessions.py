@@ -20,7 +20,13 @@ from quorumlog.broker.partitions.core.data_path import FetchedPartition, Partiti
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import (
+    NO_EPOCH,
+    UNKNOWN_OFFSET,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 
 TOPIC_ID = TopicId(b"t" * 16)
 
@@ -31,6 +37,9 @@ def fetch_of(index: int, offset: int = 0, topic_id: TopicId | None = TOPIC_ID) -
         topic_id=topic_id,
         fetch_offset=Offset(offset),
         max_bytes=1000,
+        leader_epoch=NO_EPOCH,
+        last_fetched_epoch=NO_EPOCH,
+        log_start_offset=UNKNOWN_OFFSET,
     )
 
 

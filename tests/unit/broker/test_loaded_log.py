@@ -25,6 +25,7 @@ from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.log_directories import started
 from tests.support.broker.one_broker import AT, append, one_broker, start
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Replica, fetched_by, image
+from tests.support.storage.batches import VALUES, fill, log_of
 
 ORDERS = TopicImage(name="orders", topic_id=TopicId(b"o" * 16), partitions=(), configs={})
 
@@ -186,6 +187,15 @@ def test_high_watermarks_are_written_when_one_has_changed(
     files.write_high_watermarks()
     assert disk.replaced == 2
     assert "t 3 7\n" in (tmp_path / FILE).read_text()
+
+
+def test_the_recovery_point_of_a_log_is_its_flushed_end(tmp_path: Path) -> None:
+    log = log_of(VALUES[:5])
+    log.flush()
+    fill(log, ["not flushed"])
+    files = OffsetCheckpoints(RealDisk(), str(tmp_path))
+    files.note_recovery_points({AT: log})
+    assert files.recovery_point(AT) == log.flushed_offset == 5
 
 
 def test_what_the_disk_has_refused_is_written_again(tmp_path: Path, disk: CountingDisk) -> None:

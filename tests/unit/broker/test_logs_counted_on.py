@@ -243,6 +243,23 @@ async def test_a_log_that_is_open_is_reported_when_it_may_decide(tmp_path: Path)
         assert (report.last_epoch, report.log_end_offset, report.is_whole) == (0, 3, True)
 
 
+async def test_a_report_waits_for_the_registration_and_leaves_with_it(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        publish(replicas, undecided())
+        assert await reports_of(replicas) == []
+        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+        assert len(await reports_of(replicas)) == 1
+
+
+async def test_a_log_that_is_not_here_yet_is_not_reported(tmp_path: Path) -> None:
+    async with member(tmp_path) as replicas:
+        publish(replicas, undecided())
+        reported, epoch = replicas._replicas.reported, ALL_ALIVE[BROKERS[0]].broker_epoch
+        assert reported.report_of(AT, replicas.image, epoch) is not None
+        replicas.drivers.pop(AT)
+        assert reported.report_of(AT, replicas.image, epoch) is None
+
+
 def test_what_a_loss_of_power_has_taken_is_no_damage(tmp_path: Path) -> None:
     flip(killed(tmp_path, committed=3) / SEGMENT)
     logs = started(tmp_path)

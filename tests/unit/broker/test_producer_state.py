@@ -59,6 +59,16 @@ def test_one_of_the_last_five_batches_is_a_duplicate_and_an_older_one_is_out_of_
     assert after.check(produced(0)).error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+def test_a_batch_that_only_ends_where_a_known_one_ends_is_no_duplicate() -> None:
+    after = states(produced(0, last_offset_delta=4))
+    assert after.check(produced(3, last_offset_delta=1)).error_code is (
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    )
+    assert after.check(produced(0, last_offset_delta=3)).error_code is (
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    )
+
+
 def test_the_sequence_wraps_to_zero() -> None:
     after = states(produced(SEQUENCE_MAX - 1, last_offset_delta=1))
     assert after.check(produced(0)) == APPEND

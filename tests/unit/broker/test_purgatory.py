@@ -261,6 +261,25 @@ class NoDeadlines:
         return None
 
 
+async def test_a_timer_rings_again_for_the_entries_that_still_wait() -> None:
+    waiting = [monotonic_ms(), monotonic_ms() + 5]
+    ended = asyncio.Event()
+
+    class Waiting:
+        def next_deadline_ms(self) -> int | None:
+            return waiting[0] if waiting else None
+
+    def expire(_now_ms: int) -> None:
+        del waiting[0]
+        if not waiting:
+            ended.set()
+
+    timer = DeadlineTimer(Waiting(), expire)
+    timer.arm(waiting[0])
+    await asyncio.wait_for(ended.wait(), 5)
+    timer.stop()
+
+
 @LOOPS
 def test_a_timer_that_is_due_is_armed_again_and_a_shard_is_loaded_and_serves(
     new_loop: Callable[[], asyncio.AbstractEventLoop],

@@ -182,6 +182,28 @@ async def test_a_fetch_says_who_asks_in_which_epoch_from_where() -> None:
     ]
 
 
+@pytest.mark.usefixtures("idle")
+async def test_a_fetch_in_a_session_names_it_and_the_partitions_that_it_drops() -> None:
+    fetches, settings = fetcher(), BrokerSettings()
+    followed = follow(2)
+    fetches.set_followed(followed)
+    first = fetches._request(fetches._session)
+    assert first is not None
+    assert (first.session_id, first.session_epoch) == (0, 0)
+    fetches._session.answered(0, 7)
+    fetches.set_followed(followed[:1])
+    second = fetches._request(fetches._session)
+    assert second is not None
+    assert (second.session_id, second.session_epoch) == (7, 1)
+    assert [(one.topic_id, one.partitions) for one in second.forgotten_topics_data] == [
+        (TOPIC_ID, [1])
+    ]
+    for request in (first, second):
+        assert request.max_wait_ms == settings.replica_fetch_wait_max_ms
+        assert request.min_bytes == settings.replica_fetch_min_bytes
+        assert request.max_bytes == settings.replica_fetch_response_max_bytes
+
+
 async def test_a_change_is_asked_for_at_once_however_many_fetches_are_parked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -197,6 +197,24 @@ async def test_a_member_reports_its_log_until_it_is_no_member(tmp_path: Path) ->
         assert replicas.may_lead.is_set()
 
 
+async def test_a_follower_that_is_out_of_range_starts_over_where_its_leader_begins(
+    tmp_path: Path,
+) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        take = follower(replicas, Clock(), isr=(2,))
+        take(batches(0, 3))
+        take(
+            PartitionData(
+                partition_index=0,
+                error_code=ErrorCode.OFFSET_OUT_OF_RANGE,
+                high_watermark=70,
+                log_start_offset=50,
+            )
+        )
+        log = replicas.drivers[AT].log
+        assert (log.log_start_offset, log.log_end_offset) == (50, 50)
+
+
 async def test_the_same_divergence_again_is_asked_about_ever_more_rarely(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -212,9 +212,19 @@ async def test_a_topic_with_the_name_of_the_one_that_was_meant_stays(tmp_path: P
         new_id = await create(other, "t")
         broker.metadata.image = image  # as if this broker had heard of none of it
         [outcome] = (await connection.send(by_id, version=6)).responses
-        assert outcome.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        assert (outcome.error_code, outcome.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, old_id)
         assert broker.controller.image.topic_names == {new_id: "t"}
         await other.close()
+
+
+async def test_a_topic_that_is_named_twice_by_its_id_is_not_deleted(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        topic_id = await create(connection, "t")
+        asked = [DeleteTopicState(name=None, topic_id=topic_id)] * 2
+        response = await connection.send(DeleteTopicsRequest(topics=asked), version=6)
+        codes = {outcome.error_code for outcome in response.responses}
+        assert codes == {ErrorCode.INVALID_REQUEST}
+        assert "t" in broker.context.image.topics
 
 
 async def test_a_topic_that_is_named_by_name_and_by_id_is_not_deleted(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.broker.responses.internal_topics import new_topic
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER
@@ -52,6 +54,23 @@ async def test_each_version_of_each_api_answers_an_empty_request(tmp_path: Path)
                 if hasattr(request, "acks"):
                     request.acks = -1  # with 0 there would be no answer to wait for
                 assert await connection.send(request, version=version) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "replication_factor"),
+    [("__consumer_offsets", 4, 2), ("__transaction_state", 5, 3)],
+)
+def test_an_internal_topic_has_the_settings_of_its_own(
+    name: str, partitions: int, replication_factor: int
+) -> None:
+    settings = BrokerSettings(
+        offsets_topic_num_partitions=4,
+        offsets_topic_replication_factor=2,
+        transaction_state_log_num_partitions=5,
+        transaction_state_log_replication_factor=3,
+    )
+    topic = new_topic(name, settings)
+    assert (topic.partitions, topic.replication_factor) == (partitions, replication_factor)
 
 
 async def test_clients_do_not_write_to_the_internal_topics(tmp_path: Path) -> None:
@@ -222,7 +241,8 @@ async def test_a_topic_is_described_with_the_setting_of_its_creation(tmp_path: P
     async with asking(tmp_path) as (_, connection):
         cluster = await connection.send(DescribeClusterRequest())
         assert [node.broker_id for node in cluster.brokers] == [BROKER]
-        assert cluster.cluster_id == "test"
+        metadata = await connection.send(MetadataRequest(topics=[]))
+        assert cluster.cluster_id == metadata.cluster_id == "test"
         request = topic_creation("t", configs={"retention.ms": "5"})
         [created] = (await connection.send(request)).topics
         settings = {made.name: (made.value, made.config_source) for made in created.configs or []}

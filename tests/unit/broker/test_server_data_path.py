@@ -157,4 +157,4 @@ async def test_offsets_are_found_by_name_time_and_epoch(tmp_path: Path) -> None:
         asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=0, leader_epoch=0)
         topic = OffsetForLeaderTopic(topic="t", partitions=[asked])
         end = await client.send(OffsetForLeaderEpochRequest(topics=[topic]))
-        assert end.topics[0].partitions[0].end_offset == 2
+        assert (end.topics[0].topic, end.topics[0].partitions[0].end_offset) == ("t", 2)

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.broker.handlers import log_dirs
+from quorumlog.broker.partitions.io.descriptions import LogDirectoryDescription, ReplicaSize
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -15,6 +18,7 @@ from quorumlog.wire.codec.messages.delete_records import (
 )
 from quorumlog.wire.codec.messages.describe_log_dirs import (
     DescribableLogDirTopic,
+    DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResult,
 )
@@ -77,6 +81,24 @@ async def test_the_log_directory_is_described_in_every_version(tmp_path: Path) -
                 total = os.statvfs(tmp_path).f_frsize * os.statvfs(tmp_path).f_blocks
                 assert result.total_bytes == total
                 assert 0 < result.usable_bytes <= total
+
+
+def test_the_copy_of_a_moving_log_is_told_from_the_log() -> None:
+    at = TopicPartition("t", 1)
+    found = log_dirs._result(
+        LogDirectoryDescription(
+            path="/a",
+            error_code=ErrorCode.NONE,
+            replicas=(ReplicaSize(at, 10, 3), ReplicaSize(at, 4, 6, is_future=True)),
+        )
+    )
+    [topic] = found.topics
+    assert topic.partitions == [
+        DescribeLogDirsPartition(partition_index=1, partition_size=10, offset_lag=3),
+        DescribeLogDirsPartition(
+            partition_index=1, partition_size=4, offset_lag=6, is_future_key=True
+        ),
+    ]
 
 
 async def test_a_refusing_disk_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,20 @@ async def test_a_marker_of_no_producer_or_for_no_partition_is_refused(tmp_path: 
         assert await latest(connection, READ_UNCOMMITTED) == 0
 
 
+async def test_a_marker_of_version_2_ends_a_transaction_only_with_a_newer_epoch(
+    tmp_path: Path,
+) -> None:
+    """A late marker must not end the next transaction (KIP-1228)."""
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t", 1)
+        assert await write(connection, transactional(0)) is ErrorCode.NONE
+        late = await mark(connection, "t", version=2, epoch=0)
+        assert late == [ErrorCode.INVALID_PRODUCER_EPOCH]
+        assert await latest(connection, READ_COMMITTED) == 0
+        assert await mark(connection, "t", version=2, epoch=1) == [ErrorCode.NONE]
+        assert await latest(connection, READ_COMMITTED) == 2
+
+
 async def test_a_marker_of_a_coordinator_that_is_not_yet_there_is_refused(tmp_path: Path) -> None:
     """Written, it would fence the true one."""
     async with asking(tmp_path) as (_, connection):

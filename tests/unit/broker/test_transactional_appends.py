@@ -241,6 +241,18 @@ async def test_a_marker_is_judged_by_its_epochs(
         assert marked is error_code
 
 
+async def test_a_marker_that_waits_for_a_swap_of_the_log_is_judged_by_its_version(
+    tmp_path: Path,
+) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        await append_in(replicas, transactional(0))
+        driver_of(replicas).begin_exchange()
+        late, newer = (begin_to_end(replicas, epoch=epoch, version=2) for epoch in (0, 1))
+        driver_of(replicas).end_exchange(None)
+        assert late.result().error_code is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert newer.result().error_code is ErrorCode.NONE
+
+
 async def test_a_marker_that_is_sent_again_does_no_harm(tmp_path: Path) -> None:
     async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
         await append_in(replicas, transactional(0))
@@ -287,6 +299,19 @@ async def test_a_restart_knows_the_open_and_the_aborted_transactions(tmp_path: P
         assert await read_committed(replicas) == before
         assert end(replicas) is ErrorCode.NONE
         assert (await read_committed(replicas, 3))[0] == [3, 4, 5]
+
+
+async def test_a_transaction_that_ended_before_a_crash_holds_nobody_back(tmp_path: Path) -> None:
+    """The high watermark is at the end already, so that no append or fetch will move it."""
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        await append_in(replicas, transactional(0))
+        end(replicas)
+    for snapshot in tmp_path.rglob("*.snapshot"):  # a crash leaves older ones, or none
+        snapshot.unlink()
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        assert driver_of(replicas).end(ReadEnd.HIGH_WATERMARK) == 2
+        assert stable_end(replicas) == 2
+        assert await read_committed(replicas) == ([0, 1], [])
 
 
 ABORTED = AbortedTransaction(PRODUCER, 0, 2, 3)

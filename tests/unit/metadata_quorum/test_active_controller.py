@@ -70,6 +70,15 @@ async def test_an_answer_leaves_when_what_it_stands_on_is_committed() -> None:
         await second
 
 
+async def test_who_has_gone_meanwhile_gets_no_answer_and_holds_up_nobody() -> None:
+    controller, gone, other = active(), future(), future()
+    for answer in (gone, other):
+        controller.answer_when_committed(Offset(5), Ask(IDS, answer, 0), Decision(response="it"))
+    gone.cancel()
+    controller.advance(Offset(5))
+    assert await other == "it"
+
+
 async def test_one_that_is_deposed_tells_a_change_that_may_be_made_from_what_was_not_done() -> None:
     controller, changed, repeated, refused = active(), future(), future(), future()
     broker_epoch = heartbeat(controller).broker_epoch

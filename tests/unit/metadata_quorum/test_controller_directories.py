@@ -417,6 +417,14 @@ def test_a_member_that_reports_a_damaged_log_leaves_its_partition_alone() -> Non
     assert (bench.partition("t").elr, bench.partition("u").leader_id) == ((), 1)
 
 
+def test_a_member_that_reports_a_whole_log_stays_a_member() -> None:
+    bench = Bench().start(1, 2)
+    bench.create(topic("t", 1, 2))
+    with bench.unwritten():
+        assert bench.report(1, 80) is ErrorCode.NONE
+    assert (bench.partition("t").leader_id, bench.partition("t").isr) == (1, (1, 2))
+
+
 def test_reports_of_an_earlier_process_do_not_count() -> None:
     bench = both_machines_restarted()
     bench.report(2, 500)

@@ -44,6 +44,15 @@ def test_a_leader_that_stays_leads_anew_when_a_replica_is_gone(bench: Bench) -> 
     assert done.leader_epoch == 1
 
 
+def test_replicas_that_are_only_added_are_a_reassignment(bench: Bench) -> None:
+    bench.reassign(("t", 0, (1, 2, 3, 4)))
+    assert bench.partition().adding_replicas == ids(4)
+    assert not bench.partition().removing_replicas
+    assert bench.partition().is_reassigned
+    bench.join_isr(4)
+    assert not bench.partition().is_reassigned
+
+
 def test_it_does_not_end_before_every_replica_that_stays_is_in_sync(bench: Bench) -> None:
     """KAFKA-15665."""
     bench.die(3)

@@ -110,7 +110,7 @@ def test_an_operation_that_does_not_exist_is_malformed() -> None:
         (DeleteTopics(topic_ids=(TopicId(b"i" * 16), TopicId(b"j" * 16))), [b"i" * 16, b"j" * 16]),
         (CreatePartitions(topics=(NewPartitions(name="t", count=2),)), ["t"]),
         (AlterConfigs(topics=(ConfigChanges(name="t", changes=()),)), ["t"]),
-        (ElectLeaders(partitions=(("t", 0), ("u", 1))), [("t", 0), ("u", 1)]),
+        (ElectLeaders(partitions=(("t", 0), ("u", 1)), unclean=False), [("t", 0), ("u", 1)]),
         (UnregisterBroker(broker_id=BrokerId(1)), [None]),
     ],
     ids=lambda given: type(given).__name__,

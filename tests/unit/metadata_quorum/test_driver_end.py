@@ -40,7 +40,14 @@ from tests.support.metadata_quorum.drivers import (
 from tests.support.metadata_quorum.quorums import fetch_request, fetch_response, vote_response
 from tests.support.storage.crashes import fail_on
 
-SAVE = effects.PersistElection(leader_epoch=Epoch(1), leader_id=BrokerId(-1), voted_id=BrokerId(1))
+SAVE = effects.PersistElection(
+    leader_epoch=Epoch(1),
+    leader_id=BrokerId(-1),
+    voted_id=BrokerId(1),
+    is_new=False,
+    voted_directory_id=None,
+    was_voter=False,
+)
 LEAD = effects.BecomeLeader(leader_epoch=Epoch(1), epoch_start_offset=Offset(0))
 FLUSH = effects.FlushLog(log_end_offset=Offset(1))
 IDS = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=0)

@@ -239,6 +239,18 @@ def test_a_log_may_be_truncated_after_a_clean_stop(tmp_path: Path) -> None:
     assert again.end_offset == 4
 
 
+def test_a_snapshot_that_replaces_the_log_is_noted_until_the_log_starts_at_its_end() -> None:
+    disk = SimDisk()
+    disk.mkdir("/data")
+    checkpoint = LogEndCheckpoint(disk, "/data")
+    checkpoint.advance(Offset(3))
+    checkpoint.begin_install(Offset(9))
+    begun = LogEnd(committed=Offset(3), installing=Offset(9))
+    assert LogEndCheckpoint(disk, "/data").last == begun
+    checkpoint.finish_install(Offset(9))
+    assert LogEndCheckpoint(disk, "/data").last == LogEnd(committed=Offset(9))
+
+
 def test_a_late_checkpoint_does_not_undo_the_clean_stop() -> None:
     disk = SimDisk()
     disk.mkdir("/data")

@@ -347,6 +347,7 @@ RECORD = LeaderEpochs((EpochEntry(Epoch(4), Offset(0)),))
         (10, Prospective, {"end_offset": 1}, EARLIER),
         (11, Unattached, {"voted_id": 9, "members": OBSERVING}, EARLIER),
         (11, Prospective, {"members": OBSERVING}, EARLIER),
+        (15, Unattached, {"end_offset": 1}, EARLIER),
     ],
 )  # fmt: skip
 def test_each_invariant_speaks(
@@ -376,6 +377,20 @@ def test_each_invariant_of_a_leader_speaks(number: int, state: dict[str, Any]) -
     node._state.role = replace(ROLES[Leader], **state)
     with pytest.raises(InvariantViolation, match=rf"^{number}: "):
         node.check_invariants((4, 0, 1, NOBODY))
+
+
+@pytest.mark.parametrize("role", [Unattached, Follower, Prospective, Candidate])
+def test_a_node_that_searches_a_leader_has_a_deadline(
+    role: type[Role], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = quorum()
+    node._has_started = True
+    node._state.role = replace(ROLES[role])
+    node._check_progress()
+    for rules in (node._elections, node._followership):
+        monkeypatch.setattr(rules, "deadlines", lambda _role: iter(()))
+    with pytest.raises(InvariantViolation, match=r"^16: "):
+        node._check_progress()
 
 
 def test_a_newer_epoch_forgets_leader_and_vote_and_the_same_one_keeps_them() -> None:

@@ -8,7 +8,8 @@ from typing import Final
 import pytest
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.metadata_quorum.core.messages import SnapshotId
+from quorumlog.metadata_quorum.core.effects import AnswerFetchSnapshot
+from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse, SnapshotId
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.image import records as record_kinds
 from quorumlog.metadata_quorum.image.access import AccessImage
@@ -33,13 +34,19 @@ from quorumlog.metadata_quorum.image.records import (
     Topic,
     encode_record,
 )
+from quorumlog.metadata_quorum.image.replay import ConfigReplay
 from quorumlog.metadata_quorum.image.scram import credential_of
 from quorumlog.metadata_quorum.image.snapshot_records import image_of, records_of
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.log.restored_image import restored_image
-from quorumlog.metadata_quorum.log.snapshot_files import CorruptSnapshot, SnapshotFiles
+from quorumlog.metadata_quorum.log.snapshot_files import (
+    CorruptSnapshot,
+    SnapshotFiles,
+    snapshot_answer,
+)
 from quorumlog.storage.errors import DamagedLog
 from quorumlog.storage.io.disk import read_file, write_file_durably
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, Offset, TopicId
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.metadata_quorum.brokers import broker_image, broker_record
@@ -351,3 +358,36 @@ def test_a_snapshot_of_a_newer_release_is_no_damaged_one(
     monkeypatch.setattr(record_kinds, "RECORD_TYPES", {})
     with pytest.raises(NewerRecord):
         list(log.replay(Offset(0), log.end_offset))
+
+
+@pytest.mark.parametrize(
+    ("found", "position", "error_code", "content"),
+    [
+        ((5, b"de"), 3, ErrorCode.NONE, b"de"),
+        ((5, b""), 5, ErrorCode.NONE, b""),
+        ((5, b""), 6, ErrorCode.POSITION_OUT_OF_RANGE, None),
+        (None, 0, ErrorCode.SNAPSHOT_NOT_FOUND, None),
+    ],
+)
+def test_the_answer_to_a_follower_that_reads_a_snapshot(
+    found: tuple[int, bytes] | None, position: int, error_code: ErrorCode, content: bytes | None
+) -> None:
+    response = FetchSnapshotResponse(
+        error_code=ErrorCode.NONE, leader_id=BrokerId(1), leader_epoch=Epoch(2)
+    )
+    snapshot_id = SnapshotId(end_offset=Offset(9), epoch=Epoch(2))
+    effect = AnswerFetchSnapshot(
+        request_id=1, response=response, snapshot_id=snapshot_id, position=position
+    )
+    answer, read = snapshot_answer(effect, found)
+    assert (answer.error_code, read) == (error_code, content)
+    is_read = error_code is ErrorCode.NONE
+    assert (answer.size, answer.position) == ((5, position) if is_read else (0, 0))
+
+
+def test_a_change_of_settings_is_shown_once() -> None:
+    replay = ConfigReplay({})
+    for name in ("a", "b"):
+        replay.apply(record_kinds.Config(resource_type=4, resource_name=name, name="x", value="1"))
+        assert replay.freeze()[0] == {name}
+    assert replay.freeze() == (frozenset(), {"a": {"x": "1"}, "b": {"x": "1"}})

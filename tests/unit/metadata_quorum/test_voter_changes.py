@@ -242,6 +242,7 @@ def added(**changes: str) -> AddVoterRequest:
         (add(5), ErrorCode.REQUEST_TIMED_OUT),  # it does not fetch
         (add(4, "another"), ErrorCode.REQUEST_TIMED_OUT),  # it fetches with its own directory
         (added(address=""), ErrorCode.INVALID_REQUEST),
+        (AddVoterRequest(voter=replace(FOUR, voter_id=BrokerId(-1))), ErrorCode.INVALID_REQUEST),
         (added(directory_id="x"), ErrorCode.INVALID_REQUEST),
         (added(directory_id="A" * 22), ErrorCode.INVALID_REQUEST),
         (added(address="host:99999"), ErrorCode.INVALID_REQUEST),
@@ -322,6 +323,15 @@ def test_the_fetches_of_another_directory_do_not_count() -> None:
     assert observer.directory_id == directory_id("wiped")
     fetch(quorum, 2)
     assert quorum.high_watermark == quorum.log_end_offset
+
+
+def test_a_node_with_another_disk_has_not_caught_up_because_its_old_disk_had() -> None:
+    quorum = leader(1)
+    fetch(quorum, 4)
+    fetch(quorum, 4, directory="empty", offset=1)
+    check_delayed(answer(change(quorum, add(4, "empty"))), "has not caught up")
+    fetch(quorum, 4, directory="empty")
+    assert code(change(quorum, add(4, "empty", ack_when_committed=False))) is ErrorCode.NONE
 
 
 def test_a_voter_is_replaced_by_removing_and_adding_it() -> None:

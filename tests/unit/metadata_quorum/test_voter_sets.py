@@ -15,7 +15,12 @@ from quorumlog.metadata_quorum.io import address_book
 from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
 from quorumlog.metadata_quorum.log.snapshot_files import CorruptSnapshot, SnapshotFiles
-from quorumlog.metadata_quorum.log.voter_records import control_key, decode_voters, encode_voters
+from quorumlog.metadata_quorum.log.voter_records import (
+    control_key,
+    control_type,
+    decode_voters,
+    encode_voters,
+)
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
@@ -91,6 +96,13 @@ def test_the_last_set_is_in_force_and_each_offset_has_its_own() -> None:
         assert (found and str(found)) == voters
     with pytest.raises(InvariantViolation, match="in the order of the log"):
         sets.append([(Offset(9), voter_set(1))])
+
+
+def test_a_set_is_committed_below_the_high_watermark() -> None:
+    sets = history()
+    counts = {2: 0, 3: 1, 5: 1, 6: 2, 9: 2, 10: 3}
+    assert {end: len(sets.committed(Offset(end))) for end in counts} == counts
+    assert sets.committed(Offset(6)) == [voter_set(1), voter_set(1, 2)]
 
 
 def test_a_truncation_brings_back_the_set_before() -> None:
@@ -196,6 +208,12 @@ def test_ids_that_cannot_be_are_refused(ids: tuple[int, int]) -> None:
 
 def test_other_control_records_say_nothing_of_voters() -> None:
     assert decode_voters([Record(offset=1, timestamp_ms=1, key=control_key(2), value=b"")]) == ()
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\0\0\0"])
+def test_a_control_record_without_its_whole_key_is_corrupt(key: bytes | None) -> None:
+    with pytest.raises(CorruptBatch, match="a control record with a key of"):
+        control_type(Record(offset=1, timestamp_ms=1, key=key, value=b""))
 
 
 def test_the_log_holds_what_was_appended() -> None:

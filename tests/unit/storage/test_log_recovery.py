@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.storage.core.log_index import CorruptIndex, OffsetIndex, TimeIndex
+from quorumlog.storage.core.recovery import RecentBatches
+from quorumlog.storage.core.segment_index import SegmentIndex
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import read_file, write_file_durably
 from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.records import BatchHeader
+from tests.support.broker.produced import produced
 from tests.support.storage.batches import (
     COMPACTED,
     DIRECTORY,
@@ -363,3 +368,33 @@ def test_settings_that_the_formats_cannot_hold_are_refused(name: str, value: int
     with pytest.raises(ValueError, match=name.replace("_", ".")):
         LogSettings(**wrong)
     assert TINY.may_have_gaps is False
+
+
+def noted(from_offset: int, *batches: BatchHeader) -> RecentBatches:
+    recent = RecentBatches(from_offset)
+    for header in batches:
+        recent.take(header)
+    return recent
+
+
+def test_a_transaction_in_any_segment_has_the_log_read_a_second_time() -> None:
+    plain, transactional = produced(0), produced(1, is_transactional=True)
+    for first, second in ((plain, transactional), (transactional, plain)):
+        recent = noted(0, first).with_later(noted(5, second))
+        assert recent.has_transactions
+        assert recent.since(0) is None
+    later = produced(1)._replace(base_offset=5)
+    recent = noted(0, plain).with_later(noted(5, later))
+    assert not recent.has_transactions
+    assert recent.since(0) == [plain, later]
+
+
+def test_an_index_that_points_to_the_end_of_its_segment_is_corrupt() -> None:
+    offsets = OffsetIndex(0)
+    offsets.append(3, 100)
+    times = TimeIndex(0)
+    times.maybe_append(1000, 3)
+    content = {"offsets": offsets.encode(), "times": times.encode()}
+    assert SegmentIndex.decode(0, LogSettings(), **content, size=101).size == 100
+    with pytest.raises(CorruptIndex, match="behind byte 100"):
+        SegmentIndex.decode(0, LogSettings(), **content, size=100)

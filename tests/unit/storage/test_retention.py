@@ -136,13 +136,13 @@ def of(*offsets: int) -> list[str]:
 
 
 def test_the_bytes_are_those_of_kafka_and_the_newest_aborted_transaction_behind_them() -> None:
-    content = encode_snapshot([ENTRY])
+    content = encode_snapshot([ENTRY], NONE_ABORTED)
     assert len(content) == 2 + 4 + 4 + 46
     assert content[:2] == b"\x00\x01"
     assert content[6:10] == b"\x00\x00\x00\x01"
     assert content[10:] == struct.pack(">qhiqiqiq", 5, 1, 7, 42, 2, 1000, -1, -1)
     assert decode_snapshot(content) == ([ENTRY], NONE_ABORTED)
-    assert decode_snapshot(encode_snapshot([])) == ([], NONE_ABORTED)
+    assert decode_snapshot(encode_snapshot([], NONE_ABORTED)) == ([], NONE_ABORTED)
     aborted = encode_snapshot([ENTRY], 41)
     assert aborted[10:] == content[10:] + struct.pack(">q", 41)
     assert decode_snapshot(aborted) == ([ENTRY], 41)

@@ -49,6 +49,12 @@ class Coordinator(Protocol):
         Raises InvariantViolation: our bug.
         """
 
+    def check_progress(self) -> None:
+        """Raise InvariantViolation if something waits, and neither an event nor a tick will come.
+
+        It may walk over all that the coordinator has: tests and simulations call it.
+        """
+
 
 @runtime_checkable
 class ReplaysTransactions(Protocol):

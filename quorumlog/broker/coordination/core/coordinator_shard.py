@@ -124,6 +124,14 @@ class CoordinatorShard(Generic[CoordinatorT]):
                 self._feed(now_ms, event)
         return self._effects
 
+    def check_progress(self) -> None:
+        """Raise InvariantViolation if something waits in a coordinator, and nothing will end that.
+
+        Tests and simulations call it, after a step.
+        """
+        if self.phase is Phase.ACTIVE:
+            self._coordinator.check_progress()
+
     # --- Serving ---
 
     def _handle_request(self, now_ms: int, event: events.RequestReceived[Any]) -> None:

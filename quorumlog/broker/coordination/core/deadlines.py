@@ -25,6 +25,10 @@ class Deadlines(Generic[KeyT]):
     def __contains__(self, key: KeyT) -> bool:
         return key in self._of
 
+    def of(self, key: KeyT) -> int | None:
+        """Return the deadline of a key; None: it has none."""
+        return self._of.get(key)
+
     def set(self, key: KeyT, deadline_ms: int | None) -> None:
         """Replace the deadline of a key; None: remove it."""
         known_ms = self._of.get(key)

@@ -29,7 +29,7 @@ class WriteMarker:
 
     write_id: int
     marker: TransactionMarker
-    transaction_version: int = 0  # decides how the marker's producer epoch is checked
+    transaction_version: int  # decides how the marker's producer epoch is checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class AppendMarker:
 
     append_id: int
     marker: TransactionMarker
-    transaction_version: int = 0
+    transaction_version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
 )
 from quorumlog.broker.partitions.log.appends import NO_TIMEOUT_MS
-from quorumlog.invariants import InvariantViolation
+from quorumlog.invariants import InvariantViolation, require
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
@@ -53,7 +53,7 @@ class CoordinatorLog(Protocol):
         /,
         *,
         done: ProduceDone,
-        transaction_version: int = 0,
+        transaction_version: int,
     ) -> None:
         """Append a marker as the leader; call `done` when it is committed or refused."""
 
@@ -128,6 +128,17 @@ class ShardDriver(Generic[CoordinatorT]):
         for effect in ordered:
             self._perform(effect)
         self._set_timer()
+
+    def check_progress(self) -> None:
+        """Raise InvariantViolation if something waits, and neither an event nor a tick will come.
+
+        Tests and simulations call it.
+        """
+        self.shard.check_progress()
+        deadline_ms = self.shard.next_deadline_ms
+        if deadline_ms is not None:
+            ticks = self._timer is not None and self._ticks_at_ms <= deadline_ms
+            require(ticks, f"{self._topic_partition}: a tick at or before {deadline_ms}")
 
     def _perform(self, effect: effects.Effect) -> None:
         soon = self._dependencies.soon

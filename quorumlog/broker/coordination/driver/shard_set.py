@@ -120,6 +120,11 @@ class ShardSet(Generic[CoordinatorT]):
         for _, driver in sorted(self._drivers.items()):
             yield driver.shard.coordinator
 
+    def check_progress(self) -> None:
+        """Raise InvariantViolation if a coordinator waits, and nothing will end that."""
+        for _, driver in sorted(self._drivers.items()):
+            driver.check_progress()
+
     def feed(self, topic_partition: TopicPartition, event: Any) -> None:
         """Feed an event to the coordinator of a partition, if it is on this broker."""
         driver = self._drivers.get(topic_partition)

@@ -21,18 +21,18 @@ class FetchSpec:
     ms, sizes in bytes.
     """
 
-    replica_id: BrokerId = NO_REPLICA
-    replica_epoch: int = -1  # the follower's broker epoch; -1: do not check
+    replica_id: BrokerId
+    replica_epoch: int  # the follower's broker epoch; -1: do not check
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
     partitions: list[PartitionFetch]
-    account: ResponseAccount | None = None  # of a consumer's connection: counts the bytes read
-    session: FetchSession | None = None  # if set, `partitions` are its partitions to check
-    may_read_follower: bool = False  # a consumer that supports KIP-392
-    near_rack: str = ""  # if set, a replica in this rack is preferred
-    is_read_committed: bool = False  # a consumer that sees no open or aborted transaction
-    awaits_commits: bool = False  # a follower that serves consumers: commits complete its fetch
+    account: ResponseAccount | None  # of a consumer's connection: counts the bytes read
+    session: FetchSession | None  # if set, `partitions` are its partitions to check
+    may_read_follower: bool  # a consumer that supports KIP-392
+    near_rack: str  # if set, a replica in this rack is preferred
+    is_read_committed: bool  # a consumer that sees no open or aborted transaction
+    awaits_commits: bool  # a follower that serves consumers: commits complete its fetch
 
     @property
     def is_from_follower(self) -> bool:

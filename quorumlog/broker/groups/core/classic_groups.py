@@ -117,6 +117,13 @@ class ClassicGroups:
             require(is_stored and members == [*group.members], "6: Stable means committed")
         self._deadlines.set(group_id, group.next_deadline_ms())
 
+    def check_progress(self, group: Group) -> None:
+        """Raise InvariantViolation if the group waits, and neither a write nor a tick will come."""
+        group.check_progress()
+        known_ms, due_ms = self._deadlines.of(group.group_id), group.next_deadline_ms()
+        is_early = due_ms is None or (known_ms is not None and known_ms <= due_ms)
+        require(is_early, f"7: {group.group_id}: a tick at {known_ms}, due at {due_ms}")
+
     def drop(self, group: Group, now_ms: int) -> None:
         """Drop an empty group, which has no records."""
         group.transition(GroupState.DEAD, now_ms)

@@ -138,6 +138,19 @@ class GroupCoordinator:
                 assert_never(event)
         return self._outbox.drain()
 
+    def check_progress(self) -> None:
+        """Raise InvariantViolation if a group waits, and no event or tick will come.
+
+        It walks over all groups: tests and simulations call it, after a step.
+        """
+        for group_id, group in self.groups.items():
+            if not self.consumer_groups.is_replacing(group_id):
+                self._classic.check_progress(group)
+        consumer = self.consumer_groups.coordinator
+        for group_id in consumer.groups:
+            if not self.consumer_groups.is_replacing(group_id):
+                consumer.check_progress(group_id)
+
     def _handle_request(
         self, now_ms: int, request_id: int, request: Request | ConsumerHeartbeat
     ) -> None:

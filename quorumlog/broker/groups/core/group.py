@@ -272,6 +272,15 @@ class Group:
             deadlines.append(self.rebalance_deadline_ms)
         return min(deadlines, default=None)
 
+    def check_progress(self) -> None:
+        """Raise InvariantViolation if members wait, and no deadline or write ends that."""
+        if self.state is GroupState.PREPARING_REBALANCE:
+            require(self.rebalance_deadline_ms is not None, "7: a rebalance ends")
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            ends = bool(self.pending_sync) and self.sync_deadline_ms is not None
+            is_stored = self.storing_generation is not None
+            require(ends or is_stored, "7: a generation without an assignment ends")
+
     def check_invariants(self) -> None:
         """Raise InvariantViolation with the number of a violated invariant."""
         state, members = self.state, self.members

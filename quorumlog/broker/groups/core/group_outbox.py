@@ -80,12 +80,7 @@ class GroupOutbox:
         self._effects.append(append)
 
     def write_marker(
-        self,
-        marker: TransactionMarker,
-        *,
-        transaction_version: int = 0,
-        apply: Apply,
-        done: WriteDone,
+        self, marker: TransactionMarker, *, transaction_version: int, apply: Apply, done: WriteDone
     ) -> None:
         """Write the marker of a transaction."""
         write = WriteMarker(

@@ -31,7 +31,7 @@ def decide_deletion(
     group: Group | None,
     offsets: Collection[TopicPartition],
     request: DeleteOffsets,
-    subscribed: frozenset[str] | None = None,
+    subscribed: frozenset[str] | None,
 ) -> tuple[CommitResult, tuple[LogRecord, ...]]:
     """Return the response to OffsetDelete (KIP-496), and the tombstones to commit before it.
 

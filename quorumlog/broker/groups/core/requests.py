@@ -229,7 +229,7 @@ class CompleteTransaction:
     """
 
     marker: TransactionMarker
-    transaction_version: int = 0
+    transaction_version: int
 
     def refuse(self, error_code: ErrorCode) -> ErrorCode:
         """Return an error of WriteTxnMarkers, which has no coordinator errors."""

@@ -107,6 +107,7 @@ class GroupService:
         self.partition_of: Final = self._shards.partition_of
         self.coordinator: Final = self._shards.coordinator
         self.coordinators: Final = self._shards.coordinators
+        self.check_progress: Final = self._shards.check_progress
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load the groups of the partition; keep loaded groups if only the epoch rose."""
@@ -144,10 +145,7 @@ class GroupService:
         return self._shards.ask(self.partition_of(request.group_id), request)
 
     def end_transaction(
-        self,
-        topic_partition: TopicPartition,
-        marker: TransactionMarker,
-        transaction_version: int = 0,
+        self, topic_partition: TopicPartition, marker: TransactionMarker, transaction_version: int
     ) -> asyncio.Future[ErrorCode]:
         """Write the marker of a transaction in a partition of `__consumer_offsets`.
 

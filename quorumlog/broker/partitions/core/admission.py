@@ -57,12 +57,12 @@ class TopicLimits:
     max_message_bytes: int
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
-    is_compacted: bool = False  # then every record needs a key
-    has_append_time: bool = False  # then records get the broker's time
-    is_internal: bool = False  # then only brokers write to it, and their records are trusted
+    is_compacted: bool  # then every record needs a key
+    has_append_time: bool  # then records get the broker's time
+    is_internal: bool  # then only brokers write to it, and their records are trusted
 
 
-def topic_limits(config: TopicConfig, *, is_internal: bool = False) -> TopicLimits:
+def topic_limits(config: TopicConfig, *, is_internal: bool) -> TopicLimits:
     """Return the limits of a topic; with LogAppendTime a producer's timestamps are unlimited."""
     has_append_time = config.message_timestamp_type == "LogAppendTime"
     before_max_ms, after_max_ms = LONG_MAX, LONG_MAX

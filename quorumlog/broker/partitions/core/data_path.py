@@ -68,12 +68,12 @@ class PartitionFetch:
     """One partition of a fetch request."""
 
     topic_partition: TopicPartition
-    topic_id: TopicId | None = None  # None: the request has a name only, any id matches
+    topic_id: TopicId | None  # None: the request has a name only, any id matches
     fetch_offset: Offset
     max_bytes: int
-    leader_epoch: Epoch = NO_EPOCH  # of the requester's metadata; NO_EPOCH: do not check
-    last_fetched_epoch: Epoch = NO_EPOCH  # of the record below fetch_offset; NO_EPOCH: do not check
-    log_start_offset: Offset = UNKNOWN_OFFSET  # the follower's
+    leader_epoch: Epoch  # of the requester's metadata; NO_EPOCH: do not check
+    last_fetched_epoch: Epoch  # of the record below fetch_offset; NO_EPOCH: do not check
+    log_start_offset: Offset  # the follower's
     error_code: ErrorCode = ErrorCode.NONE  # set by the handler: no topic has this id
 
 

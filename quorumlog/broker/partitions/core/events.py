@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from quorumlog.metadata_quorum.image import BrokerImage, PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, BrokerId, Epoch, Offset
+from quorumlog.wire.codec.identifiers import NO_EPOCH, BrokerId, Epoch, Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +64,11 @@ class FollowerFetched:
     """A follower fetched from `fetch_offset` on: it acknowledges all records below."""
 
     broker_id: BrokerId
-    broker_epoch: int = -1  # -1: an old version without the field
+    broker_epoch: int  # -1: an old version without the field
     leader_epoch: Epoch
     fetch_offset: Offset
-    last_fetched_epoch: Epoch = NO_EPOCH
-    log_start_offset: Offset = UNKNOWN_OFFSET  # of the follower's log
+    last_fetched_epoch: Epoch
+    log_start_offset: Offset  # of the follower's log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

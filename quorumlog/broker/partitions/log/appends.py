@@ -124,7 +124,7 @@ class Appends:
         marker: TransactionMarker,
         *,
         done: ProduceDone,
-        transaction_version: int = 0,
+        transaction_version: int,
     ) -> None:
         """Append the marker of a producer's transaction in a partition, as the leader.
 

@@ -49,7 +49,7 @@ class Promoted:
     """The new log. `refusal`: the error if the old log kept its name; its directory has failed."""
 
     log: Log
-    refusal: StorageError | None = None
+    refusal: StorageError | None
 
 
 class CopyRefused(StorageError):

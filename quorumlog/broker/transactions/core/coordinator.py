@@ -43,6 +43,8 @@ class TransactionCoordinator:
     The invariants of each `Transaction` are checked after every step, and one of progress:
       5. A change is pending only while its record is being written, or while it waits for a
          producer id. So a busy id always has an event to come, or a deadline.
+      6. An id without a change under way and without all its markers under way has a deadline.
+         `check_progress` checks all ids, in tests and simulations.
     Only tests check two more (`tests/property/test_transactions.py`): the committed state equals
     the replayed log, and every decided transaction has markers under way, or a deadline.
     """
@@ -289,6 +291,24 @@ class TransactionCoordinator:
         if transaction.state in PREPARED:
             self._prepared.add(transactional_id)
         self._deadlines.set(transactional_id, self._deadline_ms(transaction))
+
+    def check_progress(self) -> None:
+        """Raise InvariantViolation if an id is busy, and neither an event nor a tick will come.
+
+        It walks over all ids: tests and simulations call it, after a step. `_note` checks the ids
+        of a step; this finds the ids that a step has changed and not noted.
+        """
+        if self._is_superseded:
+            return
+        prepared = set()
+        for transactional_id, transaction in self.transactions.items():
+            self._check_progress(transactional_id, transaction)
+            known_ms, due_ms = self._deadlines.of(transactional_id), self._deadline_ms(transaction)
+            text = f"{transactional_id}: a tick at {known_ms}, due at {due_ms}"
+            require(known_ms == due_ms, f"6: {text}")
+            if transaction.state in PREPARED:
+                prepared.add(transactional_id)
+        require(prepared == self._prepared, "6: all decided transactions are known")
 
     def _check_progress(self, transactional_id: str, transaction: Transaction | None) -> None:
         """Raise InvariantViolation if a pending change is not under way, or the reverse."""

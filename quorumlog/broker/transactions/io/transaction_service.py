@@ -87,6 +87,7 @@ class TransactionService:
         )
         self.coordinator: Final = self._shards.coordinator
         self.coordinators: Final = self._shards.coordinators
+        self.check_progress: Final = self._shards.check_progress
         self.now_ms: Final = self._shards.now_ms
 
     def reach_itself_by(self, opener: Open) -> None:

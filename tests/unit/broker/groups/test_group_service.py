@@ -202,7 +202,7 @@ async def test_an_offset_is_visible_when_its_marker_is_acknowledged() -> None:
         [asked] = world.verifier.asked
         assert asked[:-1] == ("t7", PRODUCER, 0, (WHERE,), True)
         world.log.commits_at_once = False
-        ended = world.service.end_transaction(WHERE, COMMIT)
+        ended = world.service.end_transaction(WHERE, COMMIT, 0)
         await loop_turns()
         assert (ended.done(), world.offset()) == (False, None)
         world.log.commit_all()
@@ -213,13 +213,13 @@ async def test_an_offset_is_visible_when_its_marker_is_acknowledged() -> None:
 async def test_a_marker_elsewhere_or_before_the_load_is_to_be_sent_again() -> None:
     world = World()
     refused = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert await world.service.end_transaction(WHERE, COMMIT) is refused
+    assert await world.service.end_transaction(WHERE, COMMIT, 0) is refused
     world.service.became_leader(WHERE, Epoch(0))
-    assert await world.service.end_transaction(WHERE, COMMIT) is refused
+    assert await world.service.end_transaction(WHERE, COMMIT, 0) is refused
     await world.loaded()
-    assert await world.service.end_transaction(WHERE, COMMIT) is ErrorCode.NONE
+    assert await world.service.end_transaction(WHERE, COMMIT, 0) is ErrorCode.NONE
     elsewhere = TopicPartition(OFFSETS_TOPIC, 9)
-    assert await world.service.end_transaction(elsewhere, COMMIT) is refused
+    assert await world.service.end_transaction(elsewhere, COMMIT, 0) is refused
     world.service.stop()
 
 
@@ -230,7 +230,7 @@ async def test_what_the_log_has_against_a_marker_is_passed_on(refusal: ErrorCode
     async with leading() as world:
         await write(world, txn_commit(5))
         world.log.refusal = refusal
-        assert await world.service.end_transaction(WHERE, COMMIT) is refusal
+        assert await world.service.end_transaction(WHERE, COMMIT, 0) is refusal
         assert (world.offset(), unstable(world)) == (None, True)
 
 
@@ -239,7 +239,7 @@ async def test_after_a_marker_of_unknown_outcome_the_log_tells(is_in_the_log: bo
     async with leading() as world:
         await write(world, txn_commit(5))
         world.log.commits_at_once = False
-        ended = world.service.end_transaction(WHERE, COMMIT)
+        ended = world.service.end_transaction(WHERE, COMMIT, 0)
         if not is_in_the_log:
             del world.log.batches[-1]
             world.log.end -= 1
@@ -249,7 +249,7 @@ async def test_after_a_marker_of_unknown_outcome_the_log_tells(is_in_the_log: bo
         await world.loaded()
         assert (world.offset(), unstable(world)) == ((5, False) if is_in_the_log else (None, True))
         world.log.commits_at_once = True
-        assert await world.service.end_transaction(WHERE, COMMIT) is ErrorCode.NONE
+        assert await world.service.end_transaction(WHERE, COMMIT, 0) is ErrorCode.NONE
         assert world.offset() == 5
 
 
@@ -269,12 +269,13 @@ async def test_a_commit_that_waits_when_we_resign_is_told_to_look_elsewhere() ->
 async def test_nobody_waits_for_an_answer_whose_client_has_gone() -> None:
     async with leading() as world:
         world.log.commits_at_once = False
-        ended = asyncio.ensure_future(world.service.end_transaction(WHERE, ABORT))
+        ended = asyncio.ensure_future(world.service.end_transaction(WHERE, ABORT, 0))
         ended.cancel()
         world.log.commit_all()
         await loop_turns()
         assert (
-            await world.service.end_transaction(TopicPartition("t", 0), ABORT) is not ErrorCode.NONE
+            await world.service.end_transaction(TopicPartition("t", 0), ABORT, 0)
+            is not ErrorCode.NONE
         )
 
 
@@ -286,7 +287,7 @@ async def test_without_verification_only_producers_that_add_nothing_are_believed
     await world.lead()
     assert await write(world, txn_commit(5)) is ErrorCode.NONE
     assert world.verifier.asked == []
-    await world.service.end_transaction(WHERE, COMMIT)
+    await world.service.end_transaction(WHERE, COMMIT, 0)
     await write(world, txn_commit(6, adds=True))
     assert len(world.verifier.asked) == 1
     world.service.stop()

@@ -13,7 +13,6 @@ from typing import Final
 from sortedcontainers import SortedSet
 
 from quorumlog.broker.groups.core.consumer.partitions import (
-    NO_PARTITIONS,
     Partitions,
     TopicIdPartition,
     partitions_of,
@@ -26,8 +25,8 @@ class MemberSubscription:
     """A member's subscription; `target`: its part of the previous target."""
 
     topic_ids: frozenset[TopicId]
-    instance_id: str | None = None
-    target: Partitions = NO_PARTITIONS
+    instance_id: str | None
+    target: Partitions
 
 
 Members = Mapping[str, MemberSubscription]

@@ -167,6 +167,11 @@ class ConsumerGroupCoordinator:
             group = self.groups[group_id] = ConsumerGroup.from_values(group_id, values)
             self._deadlines.begin_all(group, now_ms)
 
+    def check_progress(self, group_id: str) -> None:
+        """Raise InvariantViolation if a member may stay, or hold partitions, without an end."""
+        if (group := self.groups.get(group_id)) is not None:
+            self._deadlines.check_progress(group)
+
     # --- Events ---
 
     @property

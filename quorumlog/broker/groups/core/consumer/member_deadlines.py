@@ -8,6 +8,7 @@ from quorumlog.broker.groups.core.consumer.group import Changes, ConsumerGroup
 from quorumlog.broker.groups.core.consumer.records import RecordKind
 from quorumlog.broker.groups.core.consumer.settings import GroupTimes
 from quorumlog.broker.groups.core.consumer.states import MemberState
+from quorumlog.invariants import require
 
 
 class DeadlineKind(IntEnum):
@@ -30,7 +31,7 @@ class DeadlineKey(NamedTuple):
 class MemberDeadlines:
     """The deadlines of all members.
 
-    Invariants:
+    Invariants (`check_progress`, in tests and simulations):
     1. Every member has the deadline of its session.
     2. A member that has partitions to revoke has the deadline of its rebalance; a classic member
        that must join or sync has a deadline for that.
@@ -112,6 +113,16 @@ class MemberDeadlines:
         """Drop all deadlines of a member."""
         for kind in DeadlineKind:
             self._deadlines.set(DeadlineKey(group_id, member_id, kind), None)
+
+    def check_progress(self, group: ConsumerGroup) -> None:
+        """Raise InvariantViolation if a member may stay, or hold partitions, without an end."""
+        for member_id, member in group.members.items():
+            session = _key(group, member_id, DeadlineKind.SESSION)
+            require(session in self._deadlines, f"1: {member_id} has a session")
+            must_revoke = member.current.state is MemberState.UNREVOKED_PARTITIONS
+            rebalance = _key(group, member_id, DeadlineKind.REBALANCE) in self._deadlines
+            text = f"{member_id}: {member.current.state.name}, rebalance deadline: {rebalance}"
+            require(rebalance == must_revoke, f"2: {text}")
 
     def _set(self, group: ConsumerGroup, member_id: str, kind: DeadlineKind, now_ms: int) -> None:
         timeout_ms = group.members[member_id].metadata.rebalance_timeout_ms
