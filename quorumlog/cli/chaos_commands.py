@@ -166,11 +166,9 @@ def run_command(
     conf = check_engine(engine, master, spark_conf)
     with _honest_status(out := out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")):
         given = None if schedule is None else _read_schedule(schedule)
-        chosen = _workload(workload, workload_option or [], rate, given)
         settings = RunSettings(
             out=out,
-            **chosen,
-            faults=_fault_names(fault, chosen["workload"]),
+            **_workload(workload, workload_option or [], rate, given, fault),
             overlap=overlap,
             duration_s=_duration_s(duration, given),
             acks_in_faults=acks_in_faults,
@@ -242,15 +240,24 @@ def _read_schedule(path: Path) -> Schedule:
 
 
 def _workload(
-    name: str | None, given: list[str], rate: float | None, schedule: Schedule | None
+    name: str | None,
+    given: list[str],
+    rate: float | None,
+    schedule: Schedule | None,
+    fault: str | None,
 ) -> dict[str, Any]:
-    """Return the settings `workload` and `options`; a named workload replaces the schedule's."""
+    """Return the settings `workload`, `options`, `faults`.
+
+    A named workload replaces the schedule's; it has faults of its own for a run that names none.
+    """
     values: dict[str, Option] = {**parse_settings(given)}
     if rate is not None:
         values["rate"] = rate
     if schedule is None or not schedule.workload or name not in (None, schedule.workload):
-        return {"workload": name or _WORKLOAD, "options": values}
-    return {"workload": schedule.workload, "options": {**schedule.options, **values}}
+        chosen = name or _WORKLOAD
+    else:
+        chosen, values = schedule.workload, {**schedule.options, **values}
+    return {"workload": chosen, "options": values, "faults": _fault_names(fault, chosen)}
 
 
 def _duration_s(text: str | None, schedule: Schedule | None) -> float:

@@ -190,8 +190,9 @@ def test_the_workload_is_the_schedules_unless_another_is_named(
     schedule: Schedule | None,
     expected: tuple[str, dict[str, object]],
 ) -> None:
-    found = _workload(name, given, rate, schedule)
+    found = _workload(name, given, rate, schedule, "pause")
     assert (found["workload"], found["options"]) == expected
+    assert found["faults"] == ("pause",)
 
 
 def test_the_faults_are_the_workloads_unless_others_are_named() -> None:
