@@ -63,6 +63,7 @@ class CoordinationOracle:
         """Use newer metadata."""
         self._image = image
         self._names.update((topic.topic_id, name) for name, topic in image.topics.items())
+        self._offsets.has_topics({name: topic.topic_id for name, topic in image.topics.items()})
 
     def committed(
         self, topic_id: TopicId, at: TopicPartition, log: Log, high_watermark: int

@@ -28,7 +28,7 @@ from quorumlog.chaos.simulation.oracles.exchanges import RUDE, Exchange
 from quorumlog.chaos.simulation.oracles.group_members import GroupMembers
 from quorumlog.chaos.simulation.oracles.group_offsets import GroupOffsets
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -174,9 +174,11 @@ class History:
         exchange.response = OffsetCommitResponse(topics=topics)
         self.offsets.committed(exchange)
 
-    def stored(self, offset: int | None, producer_id: int = -1) -> "History":
+    def stored(
+        self, offset: int | None, producer_id: int = -1, topic_id: bytes = ZERO_TOPIC_ID
+    ) -> "History":
         """Store a commit, or (None) a tombstone."""
-        committed = None if offset is None else CommittedOffset(offset=offset)
+        committed = None if offset is None else CommittedOffset(offset=offset, topic_id=topic_id)
         record = OffsetRecord(group_id=GROUP, topic_partition=WHERE, committed=committed)
         self.offsets.read(0, record, producer_id)
         return self
@@ -374,6 +376,19 @@ def test_a_commit_is_late_once_no_record_may_have_it(history: History) -> None:
     assert not history.offsets.is_late(request)
     history.generation(2, m=b"")
     assert history.offsets.is_late(request)
+
+
+def test_an_offset_of_an_earlier_topic_of_the_name_may_be_hidden(history: History) -> None:
+    earlier = bytes(range(16))
+    history.commits(5)
+    history.stored(5, topic_id=earlier)
+    history.offsets.has_topics({TOPIC: earlier})
+    history.returns(history.fetch(), -1)
+    assert history.broken == ["offset-lost"]
+    history.offsets.has_topics({TOPIC: TOPIC_ID})
+    history.returns(history.fetch(), -1)
+    history.returns(history.fetch(), 5)
+    assert history.broken == ["offset-lost"]
 
 
 def test_a_fetch_returns_the_committed_offset(history: History) -> None:

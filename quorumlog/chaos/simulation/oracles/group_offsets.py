@@ -9,7 +9,7 @@
                        arrival of its commit
     fetched-committed  a fetched offset was the committed one at some time, and never only pending
     offset-lost        the newest leader returns the offset at the arrival of the fetch, or a later
-                       one
+                       one; or none, if it was committed for an earlier topic of the name
     unstable-shown     a fetch of stable offsets gets none with a pending commit (KIP-447)
 
 The newest record of an offset counts, whichever transaction ends last. A tombstone deletes pending
@@ -19,14 +19,14 @@ Sources: KIP-98, KIP-447, KIP-848, KIP-1251, KAFKA-17507.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from quorumlog.broker.groups.core.records import OffsetRecord
 from quorumlog.chaos.simulation.oracles.exchanges import TXN_OFFSET_COMMIT, Exchange
 from quorumlog.chaos.simulation.oracles.group_members import GroupMembers
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 Violated = Callable[[str], None]
@@ -67,11 +67,18 @@ class GroupOffsets:
         self._violated: Final = violated
         self.changes = 0
         self._history: Final[dict[Key, list[Change]]] = defaultdict(list)
+        self._topic_ids: Final[dict[str, bytes]] = {}  # of the present topics
+        self._committed_for: Final[dict[Key, bytes]] = {}  # the id of the topic in the last record
         self._newest: Final[dict[Key, int]] = {}  # the number of the record that counts
         self._plain: Final[dict[Key, list[Change]]] = defaultdict(list)  # outside transactions
         self._transactional: Final[dict[Key, list[Change]]] = defaultdict(list)
         self._pending: Final[dict[tuple[int, int], list[_Pending]]] = defaultdict(list)
         self._sent: Final[dict[tuple[Key, Value], list[Exchange]]] = defaultdict(list)
+
+    def has_topics(self, topic_ids: Mapping[str, bytes]) -> None:
+        """Use the ids of the present topics, by name."""
+        self._topic_ids.clear()
+        self._topic_ids.update(topic_ids)
 
     # --- the committed log ---
 
@@ -81,6 +88,7 @@ class GroupOffsets:
         committed = record.committed
         value = NOTHING if committed is None else Value(committed.offset, committed.metadata)
         key = (record.group_id, record.topic_partition)
+        self._committed_for[key] = ZERO_TOPIC_ID if committed is None else committed.topic_id
         if producer_id >= 0:
             self._pending[partition, producer_id].append(_Pending(key, value, self.changes))
             self._transactional[key].append(Change(self.changes, value))
@@ -187,7 +195,8 @@ class GroupOffsets:
         if not is_current:
             return
         first = max(at for at, one in enumerate(history) if one.number <= exchange.mark)
-        if all(value != one.value for one in history[first:]):
+        may_be_hidden = value == NOTHING and self._is_of_earlier_topic(key)
+        if not may_be_hidden and all(value != one.value for one in history[first:]):
             self._violated(f"offset-lost: {name}, and {history[-1].value.offset} is committed")
         is_pending = any(
             one.key == key and one.number <= exchange.mark
@@ -196,3 +205,9 @@ class GroupOffsets:
         )
         if exchange.request.require_stable and is_pending:
             self._violated(f"unstable-shown: {name}, beside a pending commit")
+
+    def _is_of_earlier_topic(self, key: Key) -> bool:
+        """Return whether the topic was deleted and created again since the last commit."""
+        committed_for = self._committed_for.get(key, ZERO_TOPIC_ID)
+        present = self._topic_ids.get(key[1].topic, committed_for)
+        return committed_for not in {ZERO_TOPIC_ID, present}
