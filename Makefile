@@ -34,7 +34,7 @@ types: $(VENV)/installed-dev
 imports: $(VENV)/installed-dev
 	$(BIN)/lint-imports --no-cache
 quick: $(VENV)/installed-dev
-	$(BIN)/pytest -n 2 --dist loadgroup --hypothesis-profile quick -m "not integration and not spark and not planted" tests/unit \
+	$(BIN)/pytest -n 3 --dist loadgroup --hypothesis-profile quick -m "not integration and not spark and not planted" tests/unit \
 		tests/golden tests/property tests/paper tests/chaos tests/simulation tests/test_*.py
 
 unit: ## one level of tests, as are golden, paper, property, simulation, chaos and integration
