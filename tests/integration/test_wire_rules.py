@@ -88,7 +88,11 @@ def test_a_planted_bug_is_found_in_simulation(mutant: str, seed: int, anomaly: s
     assert anomaly in result.anomalies
 
 
-@pytest.mark.parametrize(("mutant", "anomaly"), [(one[0], one[2]) for one in PLANTED])
+ON_PROCESSES = [(one[0], one[2]) for one in PLANTED if one[0] != "answers_early_under_load"]
+"""Without the bug that needs a loss in the same moment: docs/recall.md has its rate."""
+
+
+@pytest.mark.parametrize(("mutant", "anomaly"), ON_PROCESSES)
 def test_a_planted_bug_is_found_on_real_processes(
     mutant: str, anomaly: str, tmp_path: Path
 ) -> None:

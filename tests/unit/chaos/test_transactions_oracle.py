@@ -321,3 +321,18 @@ def test_a_coordinator_confirms_only_added_partitions(version: int, history: His
     history.oracle.confirmed(exchange)
     assert len(history.told) == 1
     assert "chaos-1, which was not added" in history.told[0]
+
+
+def test_a_client_that_no_longer_bumps_the_epoch_ends_its_transactions_in_it(
+    history: History,
+) -> None:
+    """It has connected to a broker whose finalized features are not known yet (KIP-890)."""
+    history.end()
+    history.read(ONGOING, COMMITS).marker(FIRST).marker(OTHER).read(COMMITTED)
+    plain: dict[str, Any] = {"producer_epoch": 4, "client_transaction_version": 0}
+    history.read(replace(ONGOING, **plain))
+    history.batch(epoch=4)
+    history.end(epoch=4)
+    history.read(replace(COMMITS, **plain))
+    history.marker(FIRST).oracle.look()
+    assert history.broken == []

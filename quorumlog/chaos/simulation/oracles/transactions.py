@@ -126,6 +126,8 @@ class Transactions:
             self._decisions[key].add(commits)
             if new.client_transaction_version >= WITH_EPOCH_BUMP:
                 self._bumped.add(key)
+            else:  # the client no longer bumps: its transactions end in their own epoch
+                self._bumped.discard(key)
             self._check_request(name, before, new, commits=commits)
 
     def _check_transition(
