@@ -218,7 +218,7 @@ def transactions_checker(
 
 
 def order_in_real_time(transactions: Sequence[Transaction]) -> dict[int, list[int]]:
-    """Return for each transaction those that began after it had ended.
+    """Return for each transaction the transactions that began after its end.
 
     Transactions that follow from others are left out: only the last ones that had ended count. A
     failed one happened never, and one of unknown outcome never ended.
