@@ -11,12 +11,14 @@ from quorumlog.broker.partitions.io.directory_moves import DirectoryMoves
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.invariants import require
 from quorumlog.metadata_quorum.controller_client import (
     ControllerClient,
     ControllerUnavailable,
     ReplicaDirectory,
 )
 from quorumlog.tasks import Tasks
+from quorumlog.wakeup import Wakeup
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, PartitionIndex, TopicPartition
 
@@ -47,7 +49,7 @@ class ReplicaReports(Generic[ReportT]):
         self._send: Final = send
         self._broker_epoch: Final = broker_epoch
         self._to_look_at: dict[TopicPartition, None] = {}
-        self._wake: Final = asyncio.Event()
+        self._wake: Final = Wakeup()
 
     def note(self, changed: Iterable[TopicPartition]) -> None:
         """Check whether these replicas need a report."""
@@ -58,11 +60,15 @@ class ReplicaReports(Generic[ReportT]):
         """Check again whether there are reports to send."""
         self._wake.set()
 
+    def check_progress(self) -> None:
+        """Raise InvariantViolation if a replica is to be checked, and the task sleeps."""
+        is_due = bool(self._to_look_at) and self._broker_epoch() >= 0
+        require(not (is_due and self._wake.sleeps()), f"{self._name}: {[*self._to_look_at][:3]}")
+
     async def run(self) -> None:
         """Send the reports that the controller needs until cancelled."""
         while True:
             await self._wake.wait()
-            self._wake.clear()
             while self._to_look_at and self._broker_epoch() >= 0:  # `registered` wakes the task
                 if not await self._send_some():
                     await asyncio.sleep(RETRY_BACKOFF_S)
@@ -137,6 +143,12 @@ class ReplicaDirectories:
         """Send the due reports: the controller has registered this process."""
         self._assignments.wake()
         self._log_reports.wake()
+
+    def check_progress(self) -> None:
+        """Raise InvariantViolation if a report or a move waits, and its task sleeps."""
+        self._assignments.check_progress()
+        self._log_reports.check_progress()
+        self.moves.check_progress()
 
     def note_log(self, at: TopicPartition) -> None:
         """Report how far a log is whole, if the controller needs that."""

@@ -19,6 +19,7 @@ from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.partitions.core.data_path import NO_REPLICA, LeadershipListener, OffsetAnswer
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
+from quorumlog.broker.partitions.core.isr import PendingIsr
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.core.replication_throttle import (
     OF_FOLLOWERS,
@@ -26,6 +27,7 @@ from quorumlog.broker.partitions.core.replication_throttle import (
     ReplicationThrottle,
     Side,
 )
+from quorumlog.broker.partitions.core.roles import Follower, Leader
 from quorumlog.broker.partitions.io.appends import TimedAppends
 from quorumlog.broker.partitions.io.checkpoints import Checkpoints
 from quorumlog.broker.partitions.io.descriptions import Descriptions
@@ -47,12 +49,14 @@ from quorumlog.broker.partitions.log.replica_set import STRAYS, ReplicaSet, log_
 from quorumlog.broker.replica_directories import DirectoryMoves, ReplicaDirectories
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms, wall_clock_ms
+from quorumlog.invariants import require
 from quorumlog.metadata_quorum.controller_client import ControllerClient, DirectoryReport
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
     NO_EPOCH,
+    NO_LEADER,
     UNKNOWN_OFFSET,
     BrokerId,
     Epoch,
@@ -403,6 +407,32 @@ class Replicas:
             self._strays_are_gone = True
             self._replicas.set_aside_strays()
             self.moves.table.discard_strays()
+
+    def check_progress(self) -> None:
+        """Raise InvariantViolation if a replica waits, and nothing will end its wait.
+
+        A follower has a fetch, a deadline or disk work under way; an ISR proposal is in a request,
+        or a tick repeats it; a report or a move has a task. Tests and simulations call it.
+        """
+        if self._is_stopping:
+            return
+        is_due = self._follow_up_due is not None or self._replicas.is_opening
+        for driver in self.drivers.values():
+            if driver.is_truncating:
+                continue  # a thread has its log; events for it wait
+            match driver.partition.state.role:
+                case Follower(leader_id=leader_id, is_contradicted=False) as role:
+                    if leader_id != NO_LEADER:
+                        self._fetchers.check_progress(driver, role, is_due=is_due)
+                case Leader(pending=PendingIsr(awaits_metadata=False, is_in_flight=in_flight)):
+                    if in_flight:
+                        self._proposals.check_progress(driver)
+                    else:
+                        repeats = driver.partition.needs_ticks()
+                        require(repeats, f"{driver.topic_partition}: a tick repeats its proposal")
+                case _:
+                    pass
+        self._directories.check_progress()
 
     # --- The data path ---
 

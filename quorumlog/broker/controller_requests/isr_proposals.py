@@ -12,6 +12,7 @@ from typing import Final
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.clock import monotonic_ms
+from quorumlog.invariants import require
 from quorumlog.metadata_quorum.controller_client import (
     ControllerClient,
     ControllerUnavailable,
@@ -19,6 +20,7 @@ from quorumlog.metadata_quorum.controller_client import (
     IsrResult,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wakeup import Wakeup
 from quorumlog.wire.codec.identifiers import BrokerId, PartitionIndex, TopicId
 
 RETRY_BACKOFF_S: Final = 0.05  # after a refusal: its cause may take a moment to end
@@ -38,7 +40,8 @@ class IsrProposals:
         self._controller: Final = controller
         self._broker_epoch: Final = broker_epoch
         self._waiting: dict[tuple[TopicId, int], _Asked] = {}
-        self._wake: Final = asyncio.Event()
+        self._sent: dict[tuple[TopicId, int], _Asked] = {}  # in the request under way
+        self._wake: Final = Wakeup()
 
     def add(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
         """Send the proposal with the next request; a newer one for the partition replaces it."""
@@ -49,16 +52,27 @@ class IsrProposals:
         """Send the added proposals until cancelled."""
         while True:
             await self._wake.wait()
-            self._wake.clear()
             if self._broker_epoch() < 0:
                 continue  # `registered` wakes the task
-            waiting, self._waiting = self._waiting, {}
-            if waiting and not await self._send(waiting):
+            self._sent, self._waiting = self._waiting, {}
+            granted = not self._sent or await self._send(self._sent)
+            self._sent = {}
+            if not granted:
                 await asyncio.sleep(RETRY_BACKOFF_S)
 
     def wake(self) -> None:
         """Check again whether there are proposals to send."""
         self._wake.set()
+
+    def check_progress(self, driver: PartitionDriver) -> None:
+        """Raise InvariantViolation if a proposal of this partition is neither sent nor waiting.
+
+        A waiting proposal is sent by the next request. Tests and simulations call it.
+        """
+        key, at = (driver.topic_id, driver.topic_partition.partition), driver.topic_partition
+        require(key in self._waiting or key in self._sent, f"{at}: its ISR proposal is under way")
+        sleeps = self._broker_epoch() >= 0 and self._wake.sleeps()
+        require(not sleeps, f"{at}: a request with its ISR proposal")
 
     async def _send(self, asked: dict[tuple[TopicId, int], _Asked]) -> bool:
         """Send the proposals; feed every result back. Return whether all were granted."""

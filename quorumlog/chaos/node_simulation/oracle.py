@@ -143,7 +143,9 @@ class Oracle:
     def _look_at_waiting(self) -> None:
         for node_id, machine in sorted(self._machines.items()):
             broker = None if machine.node is None else machine.node.broker
-            for service in () if broker is None else (broker.groups, broker.transactions):
+            if broker is None:
+                continue
+            for service in (broker.replicas, broker.groups, broker.transactions):
                 try:
                     service.check_progress()
                 except InvariantViolation as stalled:

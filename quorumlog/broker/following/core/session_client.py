@@ -47,6 +47,11 @@ class SessionClient(Generic[KeyT, QuestionT]):
         """Mark a partition whose question may have changed."""
         self._touched[key] = None
 
+    def covers(self, key: KeyT, question: QuestionT) -> bool:
+        """Whether the leader has this question, or the next fetch checks the partition."""
+        is_checked = self.epoch == FULL_EPOCH or key in self._touched
+        return is_checked or self.asked.get(key) == question
+
     def changes(
         self, now_ms: int, keys: Iterable[KeyT], question: Callable[[KeyT], QuestionT | None]
     ) -> Changes[KeyT]:

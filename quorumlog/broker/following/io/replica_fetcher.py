@@ -24,9 +24,11 @@ from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chance import random_fraction
 from quorumlog.clock import monotonic_ms
+from quorumlog.invariants import InvariantViolation, require
 from quorumlog.tasks import Tasks
+from quorumlog.wakeup import Wakeup
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
 from quorumlog.wire.codec.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -108,7 +110,7 @@ class ReplicaFetcher:
         self._renewal: asyncio.TimerHandle | None = None  # changes wait for it
         self._flushing: Final[set[_Key]] = set()  # the next fetch waits for their flushes
         self._throttled: Final[dict[_Key, FollowedPartition]] = {}
-        self._changed: Final = asyncio.Event()
+        self._changed: Final = Wakeup()
 
     def set_followed(self, followed: Iterable[FollowedPartition]) -> None:
         """Replace the followed partitions; a parked fetch does not delay new partitions."""
@@ -166,6 +168,31 @@ class ReplicaFetcher:
         if driver.partition.may_fetch() and key not in self._session.asked:
             self._session.touch(key)
             self.wake()  # the fetch under way left it out
+
+    def check_progress(self, driver: PartitionDriver, leader_epoch: Epoch) -> None:
+        """Raise InvariantViolation if this partition waits, and no fetch of it will come.
+
+        It is truncated or flushed, or it backs off until a deadline, or the fetch under way or the
+        next one includes it. Tests and simulations call it.
+        """
+        key, at = _key(driver), driver.topic_partition
+        followed = self._followed.get(key)
+        if followed is None or followed.driver is not driver:
+            raise InvariantViolation(f"{at}: a fetcher follows it")
+        require(followed.leader_epoch == leader_epoch, f"{at}: it is followed in its epoch")
+        if self._broker_epoch() < 0:
+            return  # `registered` wakes the fetcher
+        require(len(self._loops) > 0, f"{at}: its fetcher runs")
+        if key in self._flushing:
+            is_busy = followed.is_flushing or driver.is_truncating
+            require(is_busy, f"{at}: a flush that a fetcher waits for is under way")
+        elif followed.is_ready:
+            covers = self._session.covers(key, followed.position())
+            require(covers, f"{at}: the leader has its position, or gets it by the next fetch")
+            # After a lost connection the fetcher itself backs off, for at most 1.2 of the setting.
+            deadline_ms = max(followed.due_ms, monotonic_ms()) + 2 * self._backoff.max_ms
+            sleeps = not self._flushing and self._changed.sleeps_past(deadline_ms)
+            require(not sleeps, f"{at}: a fetch at or before {deadline_ms}")
 
     async def stop(self) -> None:
         """Cancel all fetches and close the connections, for good."""
@@ -273,18 +300,12 @@ class ReplicaFetcher:
         backing_off = [followed.due_ms for followed in self._followed.values() if followed.is_ready]
         if not backing_off or self._flushing or self._broker_epoch() < 0:
             await self._changed.wait()  # the end of a truncation sets it, too
-            self._changed.clear()
             return
         duration_ms = min(backing_off) - monotonic_ms()
         await self._wait(min(duration_ms, THROTTLE_CHECK_MS) if self._throttled else duration_ms)
 
     async def _wait(self, duration_ms: int) -> None:
-        try:
-            async with asyncio.timeout(max(duration_ms, 1) / 1000):
-                await self._changed.wait()
-        except TimeoutError:
-            return
-        self._changed.clear()
+        await self._changed.wait(max(duration_ms, 1))
 
     def _request(self, session: _Session) -> FetchRequest | None:
         """Return the next fetch, without partitions that back off; None: the session is empty."""

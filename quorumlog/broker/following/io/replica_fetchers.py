@@ -14,8 +14,10 @@ from typing import Final
 
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
+from quorumlog.broker.partitions.core.roles import Follower
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.peer_addresses import PeerAddresses
+from quorumlog.invariants import InvariantViolation, require
 from quorumlog.lasting_condition import LastingCondition
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.tasks import Tasks, log_failure
@@ -43,6 +45,8 @@ class ReplicaFetchers:
         self._followed: dict[_Lane, dict[PartitionDriver, FollowedPartition]] = {}
         self._lanes: dict[PartitionDriver, _Lane] = {}
         self._changed: set[_Lane] = set()
+        self._image = ClusterImage()  # of the last `publish`
+        self._is_stopped = False
         self._fetchers: dict[_Lane, ReplicaFetcher] = {}
         self._not_appended: Final = LastingCondition(_logger)
         self._stopping: Final = Tasks(log_failure(_logger, "closing the connections to a leader"))
@@ -69,6 +73,15 @@ class ReplicaFetchers:
             del self._followed[lane][driver]
             self._changed.add(lane)
 
+    def resume(self) -> None:
+        """Apply the changes since the last `publish`, by its image; fetch at once.
+
+        A change of the leader that waits for disk work comes after the `publish` of its image.
+        """
+        if self._changed and not self._is_stopped:
+            self.publish(self._image)
+        self.wake()
+
     def wake(self) -> None:
         """Fetch at once: the reason why a fetcher waits may be gone."""
         for fetcher in self._fetchers.values():
@@ -90,8 +103,27 @@ class ReplicaFetchers:
         lane = self._lanes.get(driver)
         return None if lane is None else self._fetchers.get(lane)
 
+    def check_progress(self, driver: PartitionDriver, role: Follower, *, is_due: bool) -> None:
+        """Raise InvariantViolation if this follower waits, and no fetch of it will come.
+
+        `is_due`: `publish` will be called. Tests and simulations call it.
+        """
+        at, lane = driver.topic_partition, self._lanes.get(driver)
+        if lane is None or lane[0] != role.leader_id:
+            raise InvariantViolation(f"{at}: its leader {role.leader_id} is followed")
+        if lane in self._changed and is_due:
+            return
+        fetcher = self._fetchers.get(lane)
+        if fetcher is not None:
+            fetcher.check_progress(driver, driver.partition.state.leader_epoch)
+            return
+        broker = self._image.brokers.get(role.leader_id)
+        is_unknown = broker is None or self._peer_addresses.of(broker) is None
+        require(is_unknown, f"{at}: a fetcher of leader {role.leader_id}, which has an address")
+
     def publish(self, image: ClusterImage) -> None:
         """Start, redirect and stop fetchers by the followed partitions and the image."""
+        self._image = image
         for lane in sorted(self._followed):
             leader_id, _ = lane
             broker = image.brokers.get(leader_id)
@@ -114,7 +146,8 @@ class ReplicaFetchers:
         self._changed.clear()
 
     async def stop(self) -> None:
-        """Stop all fetchers."""
+        """Stop all fetchers, for good."""
+        self._is_stopped = True
         for fetcher in self._fetchers.values():
             self._stopping.start(fetcher.stop())
         self._fetchers.clear()

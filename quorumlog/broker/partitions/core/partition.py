@@ -107,6 +107,8 @@ class Partition:
         truncates = isinstance(event, _TRUNCATIONS)
         cuts = truncates and isinstance(event, events.LogTruncated)
         self._invariants.check(before, truncates=truncates, cuts=cuts)
+        if isinstance(event, events.Ticked):
+            self._invariants.check_ticked()
         return ordered
 
     def appended(self, now_ms: int, log_end_offset: Offset) -> Sequence[Effect]:

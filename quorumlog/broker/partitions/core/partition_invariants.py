@@ -34,6 +34,7 @@ class PartitionInvariants:
     7. flushed_offset <= log_end_offset; if acknowledgements wait for flushes, high_watermark does
        not rise above flushed_offset on a leader.
     8. A member of the ISR or the ELR never truncates below its high_watermark.
+    9. After a tick, a pending ISR proposal is in flight, or newer metadata is awaited.
     """
 
     _state: PartitionState
@@ -49,6 +50,13 @@ class PartitionInvariants:
             state.high_watermark,
             role.maximal_isr if isinstance(role, Leader) else _NOBODY,
         )
+
+    def check_ticked(self) -> None:
+        """Raise InvariantViolation if a tick has not repeated a proposal of unknown outcome."""
+        role = self._state.role
+        pending = role.pending if isinstance(role, Leader) else None
+        is_repeated = pending is None or pending.is_in_flight or pending.awaits_metadata
+        require(is_repeated, "9: a tick repeats an ISR proposal")
 
     def check(self, before: Marks, *, truncates: bool = False, cuts: bool = False) -> None:
         """Raise InvariantViolation with the number of the violated rule.

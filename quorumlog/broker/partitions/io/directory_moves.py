@@ -34,7 +34,7 @@ from quorumlog.broker.partitions.log.move_table import LANE, Move, MoveTable
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
-from quorumlog.invariants import some
+from quorumlog.invariants import require, some
 from quorumlog.storage.errors import DiskExhausted, NotInMemory, OffsetOutOfRange, StorageError
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -69,6 +69,7 @@ class DirectoryMoves:
         self._rules: Final = rules
         self._throttle: Final = throttle
         self._wake: Final = asyncio.Event()
+        self._is_idle = False  # `run` waits for the event
         self._refused: Final[set[TopicPartition]] = set()  # moves that wait for disk space
         self.table: Final = MoveTable(
             broker_id, replicas, disk, note_assignment=note_assignment, changed=self._wake.set
@@ -134,9 +135,17 @@ class DirectoryMoves:
             move = next((one for one in moves if not one.is_waiting), None)
             if move is None:
                 self._wake.clear()
+                self._is_idle = True
                 await self._wake.wait()
+                self._is_idle = False
             else:
                 await self._advance(move)
+
+    def check_progress(self) -> None:
+        """Raise InvariantViolation if a move may advance, and the task sleeps."""
+        due = [at for at, move in self.table.moves.items() if not move.is_waiting]
+        sleeps = self._is_idle and not self._wake.is_set()
+        require(not (due and sleeps), f"moves between directories: {due[:3]}")
 
     async def _end(self, move: Move) -> None:
         """End a move: the replica stays and the copy is discarded. Raises StorageError."""

@@ -33,8 +33,8 @@ class Fetchers(Protocol):
     def unfollow(self, driver: "PartitionDriver") -> None:
         """Stop replicating."""
 
-    def wake(self) -> None:
-        """Fetch at once: the fetch state of a partition has changed."""
+    def resume(self) -> None:
+        """Fetch at once, by the calls of `follow` and `unfollow` so far: no image may come."""
 
     def touch(self, driver: "PartitionDriver") -> None:
         """Check this partition's fetch parameters again before the next fetch."""

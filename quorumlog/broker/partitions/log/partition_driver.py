@@ -379,7 +379,7 @@ class PartitionDriver:
         while self._held and not self.is_truncating:
             self._held.popleft()()
         self._around.readers.note_change(self.topic_partition, FetchWakeup.CHANGED)
-        self._around.fetchers.wake()
+        self._around.fetchers.resume()
 
     # --- Flushes ---
 
