@@ -100,6 +100,38 @@ class LagKill(StepFault):
         )
 
 
+@named(
+    "late_start",
+    "SIGKILL every node at once; a partition leader starts seconds after the others",
+    targets=("partition-leader",),
+)
+class LateStart(StepFault):
+    """The machines come back one after the other, as after a loss of power.
+
+    The first nodes follow a leader that is gone, until its session ends and they elect another:
+    a replica that has truncated its log by then, and finds no leader to fetch from, may be elected.
+    late_us: from the return of the others to the start of the victim; longer than
+    broker.session.timeout.ms.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"kill", "start"})
+    breaks: ClassVar[str] = "kill"
+    hits_others: ClassVar[bool] = True
+    late_us: int = ranged(0, 60 * MILLION, default=4_500_000)
+
+    def inject(self, scene: Scene) -> tuple[Step, ...]:
+        """Kill every node."""
+        return (Step(operation="kill", node_ids=scene.running),)
+
+    def heal(self, scene: Scene) -> tuple[Step, ...]:
+        """Start the others, wait, and start the victims."""
+        others = tuple(node_id for node_id in scene.running if node_id not in scene.victims)
+        return (
+            Step(operation="start", node_ids=others, wait_us=self.late_us),
+            Step(operation="start", node_ids=scene.victims),
+        )
+
+
 @named("restart", "SIGTERM to a node, start it again after a while", targets=NODE_ROLES)
 class Restart(StepFault):
     """The node hands over what it leads before it ends."""

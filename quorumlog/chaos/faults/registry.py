@@ -24,6 +24,7 @@ _ON_NODES: Final[tuple[type[Fault], ...]] = (
     processes.CrashLoop,
     processes.PauseKill,
     processes.LagKill,
+    processes.LateStart,
     processes.Pause,
     processes.PauseAll,
     processes.Restart,

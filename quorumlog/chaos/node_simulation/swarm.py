@@ -25,7 +25,7 @@ _KINDS: Final = (
     "partition_one", "partition_halves", "partition_ring", "partition_one_way", "isolate_role",
     "disk_full", "disk_error", "slow_fsync", "clock_step",
     "delay", "slow_link", "reset", "refuse", "drop_request", "delay_request", "reply_lost",
-    "ack_kill", "lag_kill",
+    "ack_kill", "lag_kill", "late_start",
     "admin_churn", "reassign", "grow", "throttle", "delete_records", "alter_log_dirs",
     "change_voters", "replace_voter",
     "damage", "damage_closed", "old_directory", "fsync_loss", "power_loss_several",
@@ -36,7 +36,7 @@ KINDS: Final[Mapping[str, type[StepFault]]] = {name: STEP_FAULTS[name] for name 
 # Only log.flush.acks survives the first; the second needs several log directories. The others
 # destroy copies without limit, so that other rules judge a run with one of them.
 _BY_NAME_ONLY: Final = frozenset(
-    {"power_loss_all", "alter_log_dirs", "ack_kill", "lag_kill", *JUDGED}
+    {"power_loss_all", "alter_log_dirs", "ack_kill", "lag_kill", "late_start", *JUDGED}
 )
 _DRAWN_FOR: Final = {"idempotent_send": frozenset({"ack_kill"})}
 """By workload, faults that it alone can judge: they are drawn for it, and else only by name."""
@@ -207,6 +207,7 @@ _PARAMETERS: Final[Mapping[str, Callable[[Random], dict[str, Any]]]] = {
     },
     "ack_kill": lambda rng: {"unanswered_us": rng.randrange(50_000, 1_500_000)},
     "lag_kill": lambda rng: {"behind_us": rng.randrange(100_000, 6 * MILLION)},
+    "late_start": lambda rng: {"late_us": rng.randrange(100_000, 8 * MILLION)},
     "pause_kill": lambda rng: {"alone_us": rng.randrange(10_000, 1_500_000)},
     "rolling_restart": lambda rng: {"between_us": rng.randrange(0, MILLION)},
     "disk_full": lambda rng: {"left_bytes": max(0, rng.randrange(-20_000, 20_000))},

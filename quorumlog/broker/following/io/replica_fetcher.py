@@ -383,7 +383,7 @@ class ReplicaFetcher:
         unused: list[str] = []
         now_ms = monotonic_ms()
         for key, answer in answers:
-            session.touch(key)
+            self._session.touch(key)  # also after the answer of a superseded fetch
             asked, followed = session.asked.get(key), self._followed.get(key)
             if asked is None or followed is None:
                 continue
