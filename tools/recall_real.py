@@ -40,7 +40,9 @@ REAL_OPTIONS: Final[dict[str, str]] = {
     "files_are_not_cut": _ALONE_AGAIN,
     "stamps_copies_anew": _ALONE_AGAIN,
     "takes_gaps": _ON_THE_WIRE,
-    "answers_early_under_load": _ON_THE_WIRE,
+    "answers_early_under_load": (
+        "--workload wire_rules --fault pause:isr-follower --duration 15s"
+    ),
     "latest_is_the_log_end": _ON_THE_WIRE,
     "session_forgets_one_partition": _ON_THE_WIRE,
     "drops_headers": _ON_THE_WIRE,
@@ -54,7 +56,8 @@ REAL_OPTIONS: Final[dict[str, str]] = {
         " --config log.segment.bytes=20000 --config log.cleaner.backoff.ms=300"
         " --config log.cleaner.min.cleanable.ratio=0.01"
     ),
-    "truncates_to_its_high_watermark": "--fault kill_all,pause_kill --duration 20s --partitions 1",
+    "truncates_to_its_high_watermark": "--fault late_start --duration 20s --partitions 4",
+    "alters_some_copies": "--fault none --duration 5s",
 }
 
 Found = dict[str, dict[str, Any]]  # mutant -> its options, and the first anomaly of each run

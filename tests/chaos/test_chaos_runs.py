@@ -121,6 +121,15 @@ def test_a_leader_that_acknowledges_what_it_alone_holds_is_found(tmp_path: Path)
     assert names & {"lost-write", "vanished-write", "unseen", "inconsistent-offsets"}
 
 
+def test_a_follower_with_other_records_is_found_although_no_client_reads_it(tmp_path: Path) -> None:
+    mutant = mutant_module("alters_some_copies")
+    summary = carry_out(tmp_path, CALM, duration_s=2.0, node_module=mutant, partitions=1)
+    assert summary.reads_complete
+    verdict = verify_history(tmp_path, engine="local")
+    assert verdict.valid is False
+    assert [result.name for result in verdict.results] == ["replicas-differ"]
+
+
 def test_a_batch_that_is_appended_each_time_it_is_sent_is_found(tmp_path: Path) -> None:
     # No acks=all is answered until the paused follower leaves the ISR. That takes longer than a
     # client waits for an answer, so every producer sends what the leader holds once more.

@@ -22,7 +22,13 @@ from quorumlog.chaos.mutants.mutant import Mutant
 from quorumlog.chaos.mutants.parts import REAL_PARTS, ChangedResponses
 from quorumlog.chaos.mutants.processes import PROCESSES
 from quorumlog.chaos.mutants.quorum import FULL_DISKS, QUORUMS
-from quorumlog.chaos.mutants.replication import FLUSHES, FOLLOWER_READS, PRODUCERS, REPLICAS
+from quorumlog.chaos.mutants.replication import (
+    COPIES,
+    FLUSHES,
+    FOLLOWER_READS,
+    PRODUCERS,
+    REPLICAS,
+)
 from quorumlog.chaos.mutants.requests import REQUESTS
 from quorumlog.chaos.mutants.retention import RETENTION
 from quorumlog.chaos.mutants.storage import DAMAGED_LOGS, STORAGE
@@ -41,7 +47,7 @@ _SUBJECTS: Final = (
     REPLICAS, FLUSHES, CONTROLLERS, COORDINATORS, TRANSACTION_LOGS, QUORUMS, VOTERS,
     GROUPS, TRANSACTIONAL_OFFSETS, CONSUMER_GROUPS, MIXED_GROUPS, STORAGE, RETENTION, DAMAGED_LOGS,
     ELECTIONS, CHURN, MOVES, FOLLOWER_READS, DIRECTORIES, LOSSES, OUTCOMES, VOTER_RESPONSES,
-    FULL_DISKS, PRODUCERS, REQUESTS,
+    FULL_DISKS, PRODUCERS, REQUESTS, COPIES,
 )  # fmt: skip
 
 

@@ -19,7 +19,9 @@ from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.log_flusher import LogFlusher
 from quorumlog.chaos.mutants.mutant import Mutants
+from quorumlog.chaos.mutants.requests import encoded_again
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
+from quorumlog.storage.core.append_checks import AppendInfo
 from quorumlog.storage.core.producer_snapshot import SnapshotEntry
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
@@ -32,7 +34,8 @@ from quorumlog.wire.codec.identifiers import (
     TopicId,
     TopicPartition,
 )
-from quorumlog.wire.codec.records import BatchHeader
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import BatchHeader, decode_batches, iterate_headers
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 # ruff: noqa: ARG002 - a mutant has the signature of the replaced method
@@ -46,6 +49,9 @@ FOLLOWER_READS: Final = Mutants("replication")
 
 PRODUCERS: Final = Mutants("replication")
 """Whole nodes alone can run them: the worlds have no idempotent producers and no bursts."""
+COPIES: Final = Mutants("replication")
+"""Whole nodes alone can run them: the records of the worlds are not batches."""
+_ALTERED_EVERY: Final = 16  # offsets
 _WAITING_MAX: Final = 3  # batches above the high watermark, with the one just appended
 
 
@@ -302,3 +308,26 @@ class _AcksEarlyUnderLoad(HighWatermarkRule):
         if len(ends) <= _WAITING_MAX:
             return ordered
         return [*ordered, effects.CompleteBelow(high_watermark=end)]
+
+
+# --- copies ---
+
+
+@COPIES.breaks("a follower writes other values than its leader sent")
+class _AltersSomeCopies(Log):
+    """No client sees it before the follower leads, or serves consumers."""
+
+    def append_as_follower(self, records: Buffer, *, leader_epoch: int | None = None) -> AppendInfo:
+        return super().append_as_follower(_altered(bytes(records)), leader_epoch=leader_epoch)
+
+
+def _altered(records: bytes) -> bytes:
+    """Overwrite the values of some uncompressed batches: the size, and all else, stays."""
+    altered = bytearray(records)
+    batches = zip(iterate_headers(records), decode_batches(records), strict=True)
+    for (position, header), (_, batch) in batches:
+        if header.is_control or header.compression or header.base_offset % _ALTERED_EVERY:
+            continue
+        zeros = [one._replace(value=one.value and bytes(len(one.value))) for one in batch]
+        altered[position : position + header.size_in_bytes] = encoded_again(header, zeros)
+    return bytes(altered)

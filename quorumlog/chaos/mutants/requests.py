@@ -125,11 +125,12 @@ def _without_headers(partition: PartitionData) -> Iterator[bytes]:
         if header.is_control or not any(one.headers for one in batch):
             yield data[position:end]
         else:
-            yield _encoded(header, [one._replace(headers=()) for one in batch])
+            yield encoded_again(header, [one._replace(headers=()) for one in batch])
     yield data[end:]
 
 
-def _encoded(header: BatchHeader, batch: list[Record]) -> bytes:
+def encoded_again(header: BatchHeader, batch: list[Record]) -> bytes:
+    """Return a batch of other records, with the same header otherwise."""
     return encode_batch(
         batch,
         base_offset=header.base_offset,
