@@ -4,8 +4,6 @@ import asyncio
 import math
 from typing import Final
 
-from quorumlog.clock import monotonic_ms
-
 
 class Wakeup:
     """An event on which one task waits. A wait that the event ends clears it."""
@@ -28,7 +26,7 @@ class Wakeup:
 
     async def wait(self, duration_ms: float = math.inf) -> None:
         """Wait until it is set, at most so long."""
-        self._until_ms = monotonic_ms() + duration_ms
+        self._until_ms = asyncio.get_running_loop().time() * 1000 + duration_ms
         try:
             async with asyncio.timeout(None if duration_ms == math.inf else duration_ms / 1000):
                 await self._event.wait()

@@ -40,9 +40,7 @@ REAL_OPTIONS: Final[dict[str, str]] = {
     "files_are_not_cut": _ALONE_AGAIN,
     "stamps_copies_anew": _ALONE_AGAIN,
     "takes_gaps": _ON_THE_WIRE,
-    "answers_early_under_load": (
-        "--workload wire_rules --fault pause:isr-follower --duration 15s"
-    ),
+    "answers_early_under_load": ("--workload wire_rules --fault pause:isr-follower --duration 15s"),
     "latest_is_the_log_end": _ON_THE_WIRE,
     "session_forgets_one_partition": _ON_THE_WIRE,
     "drops_headers": _ON_THE_WIRE,

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import pytest
 
+from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
+from quorumlog.broker.following.core.session_client import SessionClient
 from quorumlog.chaos.faults.machines import PowerLoss
 from quorumlog.chaos.faults.processes import KillAll
 from quorumlog.chaos.node_simulation.forked import RunFailed, run_one
@@ -133,6 +135,41 @@ def test_a_planted_bug_is_found(mutant: str) -> None:
     result = simulate_nodes(seed, mutant=mutant, until_violated=True)
     assert result.valid is False
     assert result.violations[0].startswith(told_by)
+
+
+CHANGES: Final = SessionClient.changes
+SEND: Final = IsrProposals._send
+
+
+def forgets_what_backs_off(session: Any, now_ms: int, keys: Any, question: Any) -> Any:
+    changes = CHANGES(session, now_ms, keys, question)
+    for key in [one for one in session._touched if question(one) is None]:
+        del session._touched[key]
+    return changes
+
+
+async def loses_what_comes_meanwhile(proposals: Any, asked: Any) -> bool:
+    granted = await SEND(proposals, asked)
+    proposals._waiting.clear()
+    return granted
+
+
+@pytest.mark.parametrize(
+    ("planted", "seed", "found"),
+    [
+        ((SessionClient, "changes", forgets_what_backs_off), 1, "gets it by the next fetch"),
+        ((IsrProposals, "_send", loses_what_comes_meanwhile), 0, "its ISR proposal is under way"),
+    ],
+)
+def test_a_replica_that_waits_for_nothing_is_found(
+    monkeypatch: pytest.MonkeyPatch, planted: tuple[type[Any], str, Any], seed: int, found: str
+) -> None:
+    """A partition that is fetched no more is found long before its reader misses a record."""
+    monkeypatch.setattr(*planted)
+    result = simulate_nodes(seed, until_violated=True)
+    assert result.valid is False
+    assert found in result.violations[0]
+    assert result.violations[0].startswith("awaited: node")
 
 
 def test_a_run_ends_at_its_first_violated_rule_if_that_is_wanted() -> None:

@@ -19,8 +19,8 @@ from quorumlog.metadata_quorum.controller_client import (
     IsrProposal,
     IsrResult,
 )
-from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wakeup import Wakeup
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, PartitionIndex, TopicId
 
 RETRY_BACKOFF_S: Final = 0.05  # after a refusal: its cause may take a moment to end

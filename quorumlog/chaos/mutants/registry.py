@@ -22,13 +22,7 @@ from quorumlog.chaos.mutants.mutant import Mutant
 from quorumlog.chaos.mutants.parts import REAL_PARTS, ChangedResponses
 from quorumlog.chaos.mutants.processes import PROCESSES
 from quorumlog.chaos.mutants.quorum import FULL_DISKS, QUORUMS
-from quorumlog.chaos.mutants.replication import (
-    COPIES,
-    FLUSHES,
-    FOLLOWER_READS,
-    PRODUCERS,
-    REPLICAS,
-)
+from quorumlog.chaos.mutants.replication import COPIES, FLUSHES, FOLLOWER_READS, PRODUCERS, REPLICAS
 from quorumlog.chaos.mutants.requests import REQUESTS
 from quorumlog.chaos.mutants.retention import RETENTION
 from quorumlog.chaos.mutants.storage import DAMAGED_LOGS, STORAGE

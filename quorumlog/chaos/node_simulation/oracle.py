@@ -48,7 +48,7 @@ from quorumlog.wire.codec.records import BatchHeader, iterate_headers
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 IMAGES_MAX: Final = 50  # the newest images, which are compared
-AWAITED_TURNS: Final = 20  # turns between two checks of all groups and transactional ids
+AWAITED_TURNS: Final = 20  # turns between two checks of all replicas, groups and ids
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from quorumlog.broker.controller_requests import isr_proposals
 from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
 from quorumlog.broker.partitions.core.effects import ProposeIsr
 from quorumlog.broker.partitions.core.events import IsrAnswered
+from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     IsrProposal,
@@ -119,6 +120,23 @@ async def test_the_outcome_is_fed_back(answer: Any, fed: IsrAnswered) -> None:
     [[proposal]] = sent.requests
     assert (proposal.leader_epoch, proposal.partition_epoch) == (3, 7)
     assert proposal.new_isr == ((US, 10), (OTHER, 20))  # our epoch is that of our registration
+
+
+async def test_a_proposal_is_in_a_request_or_waits_for_the_next() -> None:
+    async with sending() as sent:
+        partition: Any = Partition(0)
+        sent.broker_epoch = -1
+        sent.add(partition)
+        await loop_turns(5)
+        sent.proposals.check_progress(partition)  # `registered` wakes the task
+        sent.broker_epoch = 10
+        with pytest.raises(InvariantViolation, match="t-0: a request with its ISR proposal"):
+            sent.proposals.check_progress(partition)
+        sent.proposals.wake()
+        sent.proposals.check_progress(partition)
+        await until(lambda: partition.fed)
+        with pytest.raises(InvariantViolation, match="t-0: its ISR proposal is under way"):
+            sent.proposals.check_progress(partition)
 
 
 async def test_proposals_share_a_request_once_the_broker_is_registered(
