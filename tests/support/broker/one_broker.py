@@ -113,6 +113,7 @@ async def one_broker(
     replicas = await start(directory, isr, disk, log_settings, disk_queue=queue, settings=settings)
     try:
         yield replicas
+        replicas.check_progress()
     finally:
         await replicas.stop()
 

@@ -388,13 +388,16 @@ class FakeFetcher:
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
         self.followed: list[PartitionDriver] = []
-        self.sets = 0
+        self.sets = self.wakes = 0
         self.touched: list[PartitionDriver] = []
         self.is_stopped = False
 
     def set_followed(self, followed: Any) -> None:
         self.sets += 1
         self.followed = [one.driver for one in cast("list[FollowedPartition]", list(followed))]
+
+    def wake(self) -> None:
+        self.wakes += 1
 
     def touch(self, driver: PartitionDriver) -> None:
         self.touched.append(driver)
@@ -468,3 +471,13 @@ async def test_a_partition_that_goes_makes_room_in_its_lane_or_ends_it(given: Fe
     await given.fetchers.stop()
     assert [fetcher.is_stopped for fetcher in given.made] == [True, True]
     assert len(given.fetchers._fetchers) == 0
+    follow_new(given.fetchers, 3, 1)
+    given.fetchers.resume()  # by the end of disk work, while the broker stops
+    assert len(given.fetchers._fetchers) == 0
+
+
+async def test_a_change_between_two_images_is_applied_by_the_last_one(given: Fetchers) -> None:
+    given.fetchers.publish(given.image)
+    [driver] = follow_new(given.fetchers, 3, 1)
+    given.fetchers.resume()
+    assert [(fetcher.followed, fetcher.wakes) for fetcher in given.made] == [([driver], 1)]
