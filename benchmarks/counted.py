@@ -1,0 +1,133 @@
+"""What the counted cases of `benchmarks.instructions` share: requests without a socket, and calm.
+
+A case is `run(directory, steps) -> bool`: it prepares all requests, warms up, calls `calm`, takes
+`steps` steps and returns whether all were answered. Counted twice, with few steps and with many,
+the difference is the cost of the additional steps; so both runs prepare and warm up alike.
+"""
+
+import asyncio
+import gc
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from quorumlog.broker.handlers import produce
+from quorumlog.broker.server import turns
+from quorumlog.broker.server.connection import Connection
+from quorumlog.wire.codec.schemas import decode_response, encode_request
+
+WARM_UP: Final = 20  # steps
+FEW, MANY = 10, 60  # steps
+STEPS_MAX: Final = WARM_UP + MANY
+PATIENCE_S: Final = 600.0  # valgrind is slow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row of the table.
+
+    per_step: the units of one step, such as requests or records.
+    around: runs in the process that counts, around the counted one, such as a server.
+    """
+
+    name: str
+    run: Callable[[Path, int], Awaitable[bool]]
+    unit: str
+    per_step: int = 1
+    around: Callable[[Path], AbstractContextManager[None]] = lambda _: nullcontext()
+
+
+class Nowhere(asyncio.Transport):
+    """A connection to a client that takes everything, and keeps the last bytes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = asyncio.Event()
+        self.sent_bytes = 0
+        self.last: bytes | bytearray | memoryview = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Keep the bytes."""
+        self.sent_bytes += len(data)
+        self.last = data
+        self.written.set()
+
+    def is_closing(self) -> bool:
+        """Return False."""
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        """Return 0: the client takes everything."""
+        return 0
+
+    def pause_reading(self) -> None:
+        """Ignore it: `feed` asks for a buffer each time."""
+
+    def resume_reading(self) -> None:
+        """Ignore it, too."""
+
+
+async def feed(connection: Connection, data: memoryview) -> None:
+    """Let a connection receive the bytes in as few reads as its buffer allows; take a turn."""
+    while data:
+        buffer = connection.get_buffer(len(data))
+        size = min(len(buffer), len(data))
+        buffer[:size] = data[:size]
+        connection.buffer_updated(size)
+        data = data[size:]
+    await asyncio.sleep(0)
+
+
+class Client:
+    """A connection of a broker, without a socket."""
+
+    def __init__(self, server: Any) -> None:
+        self.connection, self.transport = Connection(server), Nowhere()
+        self.connection.connection_made(self.transport)
+
+    async def ask(self, frame: memoryview) -> None:
+        """Send a request, and wait for its answer."""
+        self.transport.written.clear()
+        await feed(self.connection, frame)
+        await self.transport.written.wait()
+
+    async def call(self, request: Any, version: int) -> Any:
+        """Send a request; return its response."""
+        await self.ask(frame_of(request, version))
+        return decode_response(request.API_KEY, version, bytes(self.transport.last)[4:])[1]
+
+    async def loaded(self, request: Any, version: int, error_of: Callable[[Any], int]) -> Any:
+        """Repeat a request until its coordinator has loaded its log; return the response."""
+        async with asyncio.timeout(PATIENCE_S):
+            while error_of(response := await self.call(request, version)):  # noqa: ASYNC110 - it is asked
+                await asyncio.sleep(0.01)
+            return response
+
+
+def frame_of(request: Any, version: int) -> memoryview:
+    """Encode a request."""
+    chunks = encode_request(request, api_version=version, correlation_id=1, client_id="x")
+    return memoryview(b"".join(chunks))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition of the preparation. Raises TimeoutError."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - once, and rare
+            await asyncio.sleep(0.01)
+
+
+def take_all_the_time() -> None:
+    """Let no request wait for a turn of the loop: under valgrind each takes long."""
+    vars(turns)["TURN_S"] = vars(produce)["SLICE_S"] = 3600.0
+
+
+def calm() -> None:
+    """Collect no garbage from now on, and let no timer ring: the machine's load moves both."""
+    now_s = time.monotonic()
+    asyncio.get_running_loop().time = lambda: now_s  # type: ignore[method-assign]
+    gc.freeze()
+    gc.disable()
