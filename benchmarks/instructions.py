@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -50,26 +50,29 @@ async def _run(case: Case, directory: Path, steps: int) -> None:
     os._exit(0 if is_right else 1)
 
 
-def _instructions(case: Case, steps: int) -> int:
+def _instructions(case: Case, steps: int, tool: Sequence[str] = _TOOL) -> int:
     """Return all instructions of a process that runs the case."""
     in_memory = _MEMORY if _MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(dir=in_memory) as directory, case.around(Path(directory)):
         words = ["-m", "benchmarks.instructions", "--run", case.name, directory, str(steps)]
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         run = subprocess.run(
-            [*_TOOL, sys.executable, *words],
-            env={**os.environ, "PYTHONHASHSEED": "0"},
+            [*tool, sys.executable, *words],
+            env=environment,
             capture_output=True,
             text=True,
             check=False,
         )
     if run.returncode:
         raise RuntimeError(f"{case.name}: exit status {run.returncode}\n{run.stderr[-2000:]}")
-    line = next(line for line in run.stderr.splitlines() if "refs" in line)
-    return int(line.rpartition(":")[2].replace(",", ""))
+    lines = [line for line in run.stderr.splitlines() if "refs" in line]
+    return int(lines[0].rpartition(":")[2].replace(",", "")) if lines else 0
 
 
 def _count(case: Case) -> int:
     """Return the instructions of one unit."""
+    _instructions(case, FEW, tool=())  # compiles the modules that it loads
     additional = _instructions(case, MANY) - _instructions(case, FEW)
     return round(additional / ((MANY - FEW) * case.per_step))
 
