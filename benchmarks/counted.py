@@ -1,8 +1,8 @@
 """What the counted cases of `benchmarks.instructions` share: requests without a socket, and calm.
 
-A case is `run(directory, steps) -> bool`: it prepares all requests, warms up, calls `calm`, takes
-`steps` steps and returns whether all were answered. Counted twice, with few steps and with many,
-the difference is the cost of the additional steps; so both runs prepare and warm up alike.
+A case is `run(directory, steps) -> bool`: it prepares all requests, warms up and takes the steps
+(`repeat`), and returns whether all were answered. Counted twice, with few steps and with many, the
+difference is the cost of the additional steps; so both runs prepare and warm up alike.
 """
 
 import asyncio
@@ -131,3 +131,12 @@ def calm() -> None:
     asyncio.get_running_loop().time = lambda: now_s  # type: ignore[method-assign]
     gc.freeze()
     gc.disable()
+
+
+async def repeat(step: Callable[[int], Awaitable[object]], steps: int) -> None:
+    """Warm up, then take the steps that count; a step gets its number."""
+    for at in range(WARM_UP):
+        await step(at)
+    calm()
+    for at in range(WARM_UP, WARM_UP + steps):
+        await step(at)

@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable
 
+from benchmarks.beside_kafka import Cluster
 from quorumlog import LocalCluster, Producer
 
 _BEFORE_S = 1.0
@@ -65,13 +66,15 @@ def leader_other_than_controller(cluster: LocalCluster, topic: str) -> int:
     return next(leader for leader in leaders if leader != status["controller_id"])
 
 
-async def killed_s(cluster: LocalCluster, topic: str, partitions: int, node_id: int) -> float:
+async def killed_s(
+    cluster: Cluster, topic: str, partitions: int, node_id: int, after_s: float = _AFTER_S
+) -> float:
     """SIGKILL a node, measure, start it again."""
 
     async def kill() -> None:
         await asyncio.to_thread(cluster.kill, node_id)
 
-    gap_s = await longest_gap_s(cluster.bootstrap, topic, partitions, kill, _AFTER_S)
+    gap_s = await longest_gap_s(cluster.bootstrap, topic, partitions, kill, after_s)
     await asyncio.to_thread(cluster.start_node, node_id)
     return gap_s
 

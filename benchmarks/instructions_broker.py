@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.counted import STEPS_MAX, WARM_UP, Case, Client, calm, feed, frame_of, until
+from benchmarks.counted import STEPS_MAX, WARM_UP, Case, Client, feed, frame_of, repeat, until
 from quorumlog.cluster.ports import free_ports
 from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.node import config
@@ -99,13 +99,8 @@ async def _produce(shape: Shape, count: int, frames: int, directory: Path, steps
     client = Client((await _started(directory)).server)
     request = _produce_request([batch_of(count, shape)])
     data = memoryview(bytes(frame_of(request, _PRODUCE_VERSION)) * frames)
-    for _ in range(WARM_UP):
-        await feed(client.connection, data)
-    calm()
-    before_bytes = client.transport.sent_bytes
-    for _ in range(steps):
-        await feed(client.connection, data)
-    answer_bytes = (client.transport.sent_bytes - before_bytes) / (steps * frames)
+    await repeat(lambda _: feed(client.connection, data), steps)
+    answer_bytes = client.transport.sent_bytes / ((WARM_UP + steps) * frames)
     expected = await client.call(request, _PRODUCE_VERSION)
     error = expected.responses[0].partition_responses[0].error_code
     return error == 0 and answer_bytes == len(client.transport.last)
@@ -124,13 +119,8 @@ async def _fetch(directory: Path, steps: int) -> bool:
         ),
         _FETCH_VERSION,
     )
-    for _ in range(WARM_UP):
-        await client.ask(request)
-    calm()
-    before_bytes = client.transport.sent_bytes
-    for _ in range(steps):
-        await client.ask(request)
-    return client.transport.sent_bytes - before_bytes > steps * (_FETCH_BYTES - len(produced))
+    await repeat(lambda _: client.ask(request), steps)
+    return client.transport.sent_bytes > (WARM_UP + steps) * (_FETCH_BYTES - len(produced))
 
 
 async def _commit_offset(directory: Path, steps: int) -> bool:
@@ -141,11 +131,7 @@ async def _commit_offset(directory: Path, steps: int) -> bool:
     request = OffsetCommitRequest(group_id="bench", topics=[topic])
     await client.loaded(request, _COMMIT_VERSION, _error_of_commit)
     frame = frame_of(request, _COMMIT_VERSION)
-    for _ in range(WARM_UP):
-        await client.ask(frame)
-    calm()
-    for _ in range(steps):
-        await client.ask(frame)
+    await repeat(lambda _: client.ask(frame), steps)
     return _error_of_commit(await client.call(request, _COMMIT_VERSION)) == 0
 
 
@@ -170,13 +156,12 @@ async def _transact(partitions: int, directory: Path, steps: int) -> bool:
             committed=True,
         )
         frames.append((frame_of(data, _PRODUCE_IN_TRANSACTION), frame_of(end, _END_VERSION)))
-    for produce, end_of in frames[:WARM_UP]:
-        await client.ask(produce)
-        await client.ask(end_of)
-    calm()
-    for produce, end_of in frames[WARM_UP : WARM_UP + steps]:
-        await client.ask(produce)
-        await client.ask(end_of)
+
+    async def transact(at: int) -> None:
+        for frame in frames[at]:
+            await client.ask(frame)
+
+    await repeat(transact, steps)
     after = await client.call(begin, _INIT_VERSION)
     return int(after.producer_epoch) == first + WARM_UP + steps + 1
 
@@ -206,13 +191,9 @@ async def _commit_metadata(directory: Path, steps: int) -> bool:
         change = AlterableConfig(name=_RETENTION, config_operation=0, value=value)
         resource = AlterConfigsResource(resource_type=2, resource_name=TOPIC, configs=[change])
         requests.append(frame_of(IncrementalAlterConfigsRequest(resources=[resource]), 1))
-    for at in range(WARM_UP):
-        await client.ask(requests[at % 2])
-    calm()
     before = node.quorum.image.end_offset
-    for at in range(steps):
-        await client.ask(requests[at % 2])
-    return node.quorum.image.end_offset == before + steps
+    await repeat(lambda at: client.ask(requests[at % 2]), steps)
+    return node.quorum.image.end_offset == before + WARM_UP + steps
 
 
 def _produce_case(name: str, count: int, shape: Shape, frames: int) -> Case:

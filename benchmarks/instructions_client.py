@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import load
-from benchmarks.counted import STEPS_MAX, WARM_UP, Case, calm
+from benchmarks.counted import STEPS_MAX, WARM_UP, Case, repeat
 from benchmarks.instructions_broker import batch_of, small
 from quorumlog import Admin, Consumer, LocalCluster, Producer
 from quorumlog.client import NewTopic, TopicPartition
+from quorumlog.invariants import require
 
 RECORDS: Final = 320  # of a step: two batches of 16 KiB
 SENT, POLLED = "sent", "polled"
@@ -40,17 +41,13 @@ async def _produce(directory: Path, steps: int) -> bool:
     producer = Producer(LocalCluster.open(directory).bootstrap, linger_ms=60_000)
     await producer.start()
 
-    async def send(steps: int) -> int:
-        end = 0
-        for _ in range(steps):
-            sent = [await producer.send(SENT, _VALUE) for _ in range(RECORDS)]
-            await producer.flush()
-            end = (await sent[-1]).offset + 1
-        return end
+    async def send(at: int) -> None:
+        sent = [await producer.send(SENT, _VALUE) for _ in range(RECORDS)]
+        await producer.flush()
+        require((await sent[-1]).offset == (at + 1) * RECORDS - 1, "every record has its offset")
 
-    await send(WARM_UP)
-    calm()
-    return await send(steps) == (WARM_UP + steps) * RECORDS
+    await repeat(send, steps)
+    return True
 
 
 async def _poll(directory: Path, steps: int) -> bool:
@@ -61,16 +58,13 @@ async def _poll(directory: Path, steps: int) -> bool:
     consumer.assign([at])
     consumer.seek_to_beginning(at)
 
-    async def poll(steps: int) -> int:
-        left = steps * RECORDS
+    async def poll(_: int) -> None:
+        left = RECORDS
         while left:
-            polled = await consumer.poll(60_000, max_records=min(left, 500))
-            left -= sum(map(len, polled.values()))
-        return await consumer.position(at)
+            left -= sum(map(len, (await consumer.poll(60_000, max_records=left)).values()))
 
-    await poll(WARM_UP)
-    calm()
-    return await poll(steps) == (WARM_UP + steps) * RECORDS
+    await repeat(poll, steps)
+    return await consumer.position(at) == (WARM_UP + steps) * RECORDS
 
 
 CASES: Final = (

