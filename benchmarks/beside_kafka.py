@@ -103,15 +103,15 @@ def nodes_cpu_s(cluster: Cluster) -> float:
     return sum(cpu_seconds(pid) for pid in pids if pid is not None)
 
 
-def flat_after(run: Callable[[], float], max_s: float) -> list[float]:
-    """Repeat a run until the last three are within a tenth, or time is up; return all."""
+def flat_after(run: Callable[[], float], max_s: float) -> tuple[list[float], bool]:
+    """Repeat a run until the last three are within a tenth; return all, and whether they are."""
     rates: list[float] = []
     ends_s = time.monotonic() + max_s
     while time.monotonic() < ends_s:
         rates.append(run())
         if len(rates) >= 3 and max(rates[-3:]) <= _NEAR * min(rates[-3:]):
-            break
-    return rates
+            return rates, True
+    return rates, False
 
 
 @contextmanager
@@ -182,9 +182,10 @@ def _measured_cold(measure: Measure, nodes: int, pace: Pace) -> list[Figure]:
 
 def _warm_up(cluster: KafkaCluster, measure: Measure, pace: Pace) -> str:
     run = replace(pace, seconds=pace.warm_up_s)
-    rates = flat_after(lambda: measure(cluster, run)[0].value, pace.warm_up_max_s)
+    rates, is_flat = flat_after(lambda: measure(cluster, run)[0].value, pace.warm_up_max_s)
     last = ", ".join(f"{rate:,.0f}" for rate in rates[-3:])
-    return f"Apache Kafka, {len(rates)} runs of {run.seconds:g} s to warm up; the last: {last}"
+    outcome = "flat" if is_flat else "NOT FLAT YET: it is not warm"
+    return f"Apache Kafka, load to warm up, {len(rates)} x {run.seconds:g} s: {last}, {outcome}"
 
 
 def _in_turn(
