@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 PORT: Final = 9290
-START_S: Final = 90.0
+START_S: Final = 300.0
 VARIABLE: Final = "QUORUMLOG_BENCH_KAFKA"
 _CLUSTER_ID: Final = "4L6g3nShT-eMCtK--X86sw"
 _HEAP: Final = ("-Xms1G", "-Xmx1G")  # as kafka-server-start.sh
@@ -95,7 +95,7 @@ class KafkaCluster:
         return ",".join(f"127.0.0.1:{port_of(one, PORT)}" for one in self.ids)
 
     def start(self) -> None:
-        """Start the nodes that do not run; return when all ports are open."""
+        """Start the nodes that do not run; return when all ports are open. Raises OSError."""
         self._directory.mkdir(exist_ok=True)
         for node_id in self.ids:
             if self.pid(node_id) is None:
@@ -103,7 +103,11 @@ class KafkaCluster:
                 with (self._directory / f"n{node_id}.output").open("ab") as output:
                     self._processes[node_id] = subprocess.Popen(words, stdout=output, stderr=output)
         addresses = [("127.0.0.1", port_of(one, PORT)) for one in self.ids]
-        _wait_for(addresses, time.monotonic() + START_S)
+        try:
+            _wait_for(addresses, time.monotonic() + START_S)
+        except OSError:
+            self.stop()
+            raise
 
     def start_node(self, _node_id: int) -> None:
         """Start the nodes that do not run: there is one."""
@@ -118,7 +122,6 @@ class KafkaCluster:
         """SIGKILL: the processes are gone when this returns."""
         for node_id in node_ids:
             self._processes[node_id].kill()
-        for node_id in node_ids:
             self._processes[node_id].wait()
 
     def pause(self, node_id: int) -> None:

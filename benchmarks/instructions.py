@@ -3,8 +3,8 @@
     python -m benchmarks.instructions [WORD ...]    only the cases whose name has one of the words
 
 Unlike times, they are the same from run to run, however busy the machine is; the kernel is not
-counted. Each case runs twice in a process of its own, once with few steps and once with many, and
-the difference is the cost of the additional steps (benchmarks/counted.py). The counts are kept in
+counted. Each case runs twice in a forked process, once with few steps and once with many, and the
+difference is the cost of the additional steps (benchmarks/counted.py). The counts are kept in
 `instructions.json`, and their table in docs/benchmarks.md.
 """
 
@@ -12,11 +12,14 @@ import asyncio
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +32,8 @@ CASES: Final[dict[str, Case]] = {
 FILE: Final = Path(__file__).with_suffix(".json")
 PAGE: Final = Path(__file__).parent.parent / "docs/benchmarks.md"
 HEAD: Final = "| counted | for each | user instructions |\n|---|---|---:|\n"
+_RUN: Final = "--run"
+_COUNT: Final = re.compile(r"==(\d+)== I\s+refs:\s+([\d,]+)")
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a disk in memory
 _TOOL: Final = (
     "valgrind",
@@ -50,31 +55,54 @@ async def _run(case: Case, directory: Path, steps: int) -> None:
     os._exit(0 if is_right else 1)
 
 
-def _instructions(case: Case, steps: int, tool: Sequence[str] = _TOOL) -> int:
-    """Return all instructions of a process that runs the case."""
+def _run_each(words: Sequence[str]) -> None:
+    """Fork a process for each run, so that the modules are loaded once; print its id and status."""
+    counted.take_all_the_time()
+    for name, directory, steps in zip(words[::3], words[1::3], words[2::3], strict=True):
+        pid = os.fork()
+        if not pid:
+            asyncio.run(_run(CASES[name], Path(directory), int(steps)))
+        _, status = os.waitpid(pid, 0)
+        print(f"ended {pid} {os.waitstatus_to_exitcode(status)}", flush=True)
+
+
+def instructions(cases: Sequence[Case], tool: Sequence[str] = _TOOL) -> Iterator[tuple[Case, int]]:
+    """Yield the instructions of a unit of each case; without a tool, 0. Raises RuntimeError."""
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    words = [*tool, sys.executable, "-m", __spec__.name, _RUN]
     in_memory = _MEMORY if _MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(dir=in_memory) as directory, case.around(Path(directory)):
-        words = ["-m", "benchmarks.instructions", "--run", case.name, directory, str(steps)]
-        environment = {**os.environ, "PYTHONHASHSEED": "0"}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        run = subprocess.run(
-            [*tool, sys.executable, *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
+    with ExitStack() as stack:
+        for case in cases:
+            for steps in (FEW, MANY):
+                directory = stack.enter_context(tempfile.TemporaryDirectory(dir=in_memory))
+                stack.enter_context(case.around(Path(directory)))
+                words += [case.name, directory, str(steps)]
+        process = stack.enter_context(
+            subprocess.Popen(
+                words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
         )
-    if run.returncode:
-        raise RuntimeError(f"{case.name}: exit status {run.returncode}\n{run.stderr[-2000:]}")
-    lines = [line for line in run.stderr.splitlines() if "refs" in line]
-    return int(lines[0].rpartition(":")[2].replace(",", "")) if lines else 0
+        output = _output_of(process)
+        for case in cases:
+            few, many = next(output), next(output)
+            yield case, round((many - few) / ((MANY - FEW) * case.per_step))
 
 
-def _count(case: Case) -> int:
-    """Return the instructions of one unit."""
-    _instructions(case, FEW, tool=())  # compiles the modules that it loads
-    additional = _instructions(case, MANY) - _instructions(case, FEW)
-    return round(additional / ((MANY - FEW) * case.per_step))
+def _output_of(process: "subprocess.Popen[str]") -> Iterator[int]:
+    """Yield the instructions of each run, once it has ended. Raises RuntimeError if it failed."""
+    counts: dict[str, int] = {}
+    last: deque[str] = deque(maxlen=30)
+    for line in process.stdout or ():
+        last.append(line)
+        if found := _COUNT.fullmatch(line.strip()):
+            counts[found[1]] = int(found[2].replace(",", ""))
+        elif line.startswith("ended"):
+            _, pid, status = line.split()
+            if status != "0":
+                break
+            yield counts.get(pid, 0)
+    raise RuntimeError(f"a run failed:\n{''.join(last)}")
 
 
 def _keep(counts: Mapping[str, int]) -> None:
@@ -92,21 +120,23 @@ def _keep(counts: Mapping[str, int]) -> None:
 def main() -> None:
     """Count the named cases, or all; print the change of each and keep the counts."""
     words = sys.argv[1:]
-    if words[:1] == ["--run"]:
-        counted.take_all_the_time()
-        asyncio.run(_run(CASES[words[1]], Path(words[2]), int(words[3])))
+    if words[:1] == [_RUN]:
+        _run_each(words[1:])
+        return
     if shutil.which("valgrind") is None:
         print("skipped: valgrind is not installed (Debian: apt install valgrind)")
         return
     last = json.loads(FILE.read_text())["counts"] if FILE.exists() else {}
     counts = {name: last[name] for name in CASES if name in last}
-    for name, case in CASES.items():
-        if not words or any(word in name for word in words):
-            count = _count(case)
-            change = f"{count / last[name] - 1:+.1%}" if name in last else "new"
-            print(f"{name:72} {count:12,} per {case.unit:12} {change}", flush=True)
-            counts[name] = count
-            _keep({name: counts[name] for name in CASES if name in counts})
+    cases = [
+        case for case in CASES.values() if not words or any(map(case.name.__contains__, words))
+    ]
+    list(instructions(cases, tool=()))  # compiles the modules that the cases load
+    for case, count in instructions(cases):
+        change = f"{count / last[case.name] - 1:+.1%}" if case.name in last else "new"
+        print(f"{case.name:72} {count:12,} per {case.unit:12} {change}", flush=True)
+        counts[case.name] = count
+        _keep({name: counts[name] for name in CASES if name in counts})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The counts of instructions that are kept, their table in docs/benchmarks.md, and the command."""
 
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -38,8 +40,14 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(instructions, "CASES", {"first": first, "second": second})
     monkeypatch.setattr(instructions, "FILE", tmp_path / "kept.json")
     monkeypatch.setattr(instructions, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(instructions, "_instructions", lambda _, steps, **__: 7 + steps * 200)
-    monkeypatch.setattr(instructions.shutil, "which", lambda _: "/usr/bin/valgrind")
+    lines = "".join(
+        f"==7{at}== I refs:        {count:,}\nended 7{at} 0\n"
+        for at, count in enumerate((7_000 + FEW * 200, 7_000 + MANY * 200) * 2)
+    )
+    words = [sys.executable, "-c", f"print({lines!r})"]
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(words, **options))
+    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/valgrind")
     return tmp_path
 
 
@@ -73,7 +81,7 @@ def test_other_counts_stay_if_cases_are_named(
 def test_without_valgrind_the_command_says_so(
     kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(instructions.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["instructions"])
     instructions.main()
     assert "valgrind is not installed" in capsys.readouterr().out
