@@ -1,16 +1,18 @@
 """Our figures and Apache Kafka's: whose turn it is, when it is warm, and the columns of a table."""
 
+import asyncio
 import itertools
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import beside_kafka, load
+from benchmarks import beside_kafka, failover, load
 from benchmarks.beside_kafka import Pace, compare, flat_after, rows
 from benchmarks.measure import Cost, Figure, Table
 from quorumlog.wire.codec.messages.fetch import FetchRequest
@@ -143,3 +145,27 @@ def test_a_fetch_waits_for_nothing() -> None:
     assert (header.api_version, request.max_wait_ms, request.min_bytes) == (4, 0, 0)
     [place] = request.topics[0].partitions
     assert (place.partition, place.fetch_offset, place.partition_max_bytes) == (2, 30, 1 << 20)
+
+
+@pytest.mark.jumping_time
+async def test_a_gap_begins_with_an_acknowledgement_before_the_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = asyncio.get_running_loop()
+    monkeypatch.setattr(failover, "time", SimpleNamespace(monotonic=clock.time))
+    dies_s: list[float] = []
+
+    async def acknowledge(_: str, __: str, partition: int, times: list[float]) -> None:
+        await asyncio.sleep(5 * partition)  # a cold server acknowledges late
+        while True:
+            if partition and dies_s and clock.time() < dies_s[0] + 9:
+                await asyncio.sleep(dies_s[0] + 9 - clock.time())
+            times.append(clock.time())
+            await asyncio.sleep(0.25)
+
+    async def die() -> None:
+        dies_s.append(clock.time())
+
+    monkeypatch.setattr(failover, "_acknowledge", acknowledge)
+    gap_s = await failover.longest_gap_s("", "t", 2, die, after_s=20)
+    assert 9 <= gap_s <= 9.25
