@@ -22,7 +22,7 @@ from quorumlog.wire.codec.schemas import decode_response, encode_request
 WARM_UP: Final = 20  # steps
 FEW, MANY = 10, 60  # steps
 STEPS_MAX: Final = WARM_UP + MANY
-PATIENCE_S: Final = 600.0  # valgrind is slow
+TURNS_MAX: Final = 10_000  # of the event loop, in a preparation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +101,12 @@ class Client:
 
     async def loaded(self, request: Any, version: int, error_of: Callable[[Any], int]) -> Any:
         """Repeat a request until its coordinator has loaded its log; return the response."""
-        async with asyncio.timeout(PATIENCE_S):
-            while error_of(response := await self.call(request, version)):  # noqa: ASYNC110 - it is asked
-                await asyncio.sleep(0.01)
-            return response
+        for _ in range(TURNS_MAX):
+            response = await self.call(request, version)
+            if not error_of(response):
+                return response
+            await asyncio.sleep(0)
+        raise TimeoutError(f"no coordinator after {TURNS_MAX} turns")
 
 
 def frame_of(request: Any, version: int) -> memoryview:
@@ -113,30 +115,23 @@ def frame_of(request: Any, version: int) -> memoryview:
     return memoryview(b"".join(chunks))
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition of the preparation. Raises TimeoutError."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - once, and rare
-            await asyncio.sleep(0.01)
-
-
 def take_all_the_time() -> None:
     """Let no request wait for a turn of the loop: under valgrind each takes long."""
     vars(turns)["TURN_S"] = vars(produce)["SLICE_S"] = 3600.0
 
 
-def calm() -> None:
-    """Collect no garbage from now on, and let no timer ring: the machine's load moves both."""
+def stop_time() -> None:
+    """Let no timer of the event loop ring from now on: more ring where a machine is busy."""
     now_s = time.monotonic()
     asyncio.get_running_loop().time = lambda: now_s  # type: ignore[method-assign]
-    gc.freeze()
-    gc.disable()
 
 
 async def repeat(step: Callable[[int], Awaitable[object]], steps: int) -> None:
     """Warm up, then take the steps that count; a step gets its number."""
     for at in range(WARM_UP):
         await step(at)
-    calm()
+    stop_time()
+    gc.freeze()
+    gc.disable()
     for at in range(WARM_UP, WARM_UP + steps):
         await step(at)
