@@ -104,7 +104,7 @@ class KafkaCluster:
                     self._processes[node_id] = subprocess.Popen(words, stdout=output, stderr=output)
         addresses = [("127.0.0.1", port_of(one, PORT)) for one in self.ids]
         try:
-            _wait_for(addresses, time.monotonic() + START_S)
+            wait_for(addresses, time.monotonic() + START_S)
         except OSError:
             self.stop()
             raise
@@ -137,7 +137,8 @@ class KafkaCluster:
         self.kill(*self._processes)
 
 
-def _wait_for(addresses: list[tuple[str, int]], deadline_s: float) -> None:
+def wait_for(addresses: list[tuple[str, int]], deadline_s: float) -> None:
+    """Return when all accept connections. Raises OSError after the deadline."""
     for address in addresses:
         while True:
             try:

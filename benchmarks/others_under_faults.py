@@ -18,7 +18,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import apache_kafka
+from benchmarks.apache_kafka import wait_for
 from benchmarks.kept_and_lost import Outcome, row_of, spread, table_head
 from quorumlog.chaos.history import read_history
 
@@ -163,8 +163,8 @@ def _break(server: Server, run: Path, options: Sequence[str]) -> dict[str, Any]:
         try:
             for node_id in server.ids:
                 subprocess.run(["sh", str(directory / f"start-{node_id}.sh")], check=True)
-            for node_id in server.ids:
-                _wait_for(server.port(node_id))
+            ports = map(server.port, server.ids)
+            wait_for([("127.0.0.1", port) for port in ports], time.monotonic() + _START_S)
             bootstrap = ",".join(f"127.0.0.1:{server.port(each)}" for each in server.ids)
             replicas = ["--replication", str(len(server.ids))]
             control = ["--bootstrap", bootstrap, "--control", f"commands:{nodes}"]
@@ -196,18 +196,6 @@ def _run(run: Path, options: Sequence[str]) -> dict[str, Any]:
         return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1]}
     document: dict[str, Any] = json.loads(done.stdout)
     return document
-
-
-def _wait_for(port: int) -> None:
-    deadline_s = time.monotonic() + _START_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.1)
 
 
 def _end(pid: int) -> None:
