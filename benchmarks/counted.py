@@ -7,16 +7,18 @@ difference is the cost of the additional steps; so both runs prepare and warm up
 
 import asyncio
 import gc
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import uvloop
+
 from quorumlog.broker.handlers import produce
 from quorumlog.broker.server import turns
 from quorumlog.broker.server.connection import Connection
+from quorumlog.invariants import require
 from quorumlog.wire.codec.schemas import decode_response, encode_request
 
 WARM_UP: Final = 20  # steps
@@ -120,17 +122,41 @@ def take_all_the_time() -> None:
     vars(turns)["TURN_S"] = vars(produce)["SLICE_S"] = 3600.0
 
 
-def stop_time() -> None:
-    """Let no timer of the event loop ring from now on: more ring where a machine is busy."""
-    now_s = time.monotonic()
-    asyncio.get_running_loop().time = lambda: now_s  # type: ignore[method-assign]
+class QuietLoop(uvloop.Loop):
+    """The event loop of a node. Its timers can be stopped: more ring where a machine is busy."""
+
+    rings = True
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Any = None
+    ) -> Any:
+        """Call back after the delay; if timers are stopped, only at once."""
+        if self.rings or delay <= 0:
+            return super().call_later(delay, callback, *args, context=context)
+        return asyncio.TimerHandle(self.time() + delay, callback, args, self, context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> Any:
+        """Call back at the time, unless timers are stopped."""
+        return self.call_later(when - self.time(), callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Forget nothing: a stopped timer is in no queue."""
+
+
+def stop_timers() -> None:
+    """Let no timer ring that is set from now on."""
+    loop = asyncio.get_running_loop()
+    require(isinstance(loop, QuietLoop), "counted cases run in a QuietLoop")
+    vars(loop)["rings"] = False
 
 
 async def repeat(step: Callable[[int], Awaitable[object]], steps: int) -> None:
     """Warm up, then take the steps that count; a step gets its number."""
     for at in range(WARM_UP):
         await step(at)
-    stop_time()
+    stop_timers()
     gc.freeze()
     gc.disable()
     for at in range(WARM_UP, WARM_UP + steps):

@@ -61,7 +61,8 @@ def _run_each(words: Sequence[str]) -> None:
     for name, directory, steps in zip(words[::3], words[1::3], words[2::3], strict=True):
         pid = os.fork()
         if not pid:
-            asyncio.run(_run(CASES[name], Path(directory), int(steps)))
+            with asyncio.Runner(loop_factory=counted.QuietLoop) as runner:
+                runner.run(_run(CASES[name], Path(directory), int(steps)))
         _, status = os.waitpid(pid, 0)
         print(f"ended {pid} {os.waitstatus_to_exitcode(status)}", flush=True)
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.counted import STEPS_MAX, WARM_UP, Case, Client, feed, frame_of, repeat, stop_time
+from benchmarks.counted import STEPS_MAX, WARM_UP, Case, Client, feed, frame_of, repeat, stop_timers
 from quorumlog.cluster.ports import free_ports
 from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.node import config
@@ -86,7 +86,7 @@ async def _started(directory: Path, partitions: int = 1, *internal: str) -> Sing
 
     It needs no timer, so none rings while it starts, either: both runs start alike.
     """
-    stop_time()
+    stop_timers()
     broker = SingleBroker(directory, has_real_verifier=True)
     await broker.start()
     counts = {TOPIC: partitions, **dict.fromkeys(internal, 3)}
