@@ -27,11 +27,35 @@ STEPS_MAX: Final = WARM_UP + MANY
 TURNS_MAX: Final = 10_000  # of the event loop, in a preparation
 
 
+class QuietLoop(uvloop.Loop):
+    """The event loop of a node. Its timers can be stopped: more ring where a machine is busy."""
+
+    rings = True
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Any = None
+    ) -> Any:
+        """Call back after the delay; if timers are stopped, only at once."""
+        if self.rings or delay <= 0:
+            return super().call_later(delay, callback, *args, context=context)
+        return asyncio.TimerHandle(self.time() + delay, callback, args, self, context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> Any:
+        """Call back at the time, unless timers are stopped."""
+        return self.call_later(when - self.time(), callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Forget nothing: a stopped timer is in no queue."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One row of the table.
 
     per_step: the units of one step, such as requests or records.
+    loop: makes its event loop.
     around: runs in the process that counts, around the counted one, such as a server.
     """
 
@@ -39,6 +63,7 @@ class Case:
     run: Callable[[Path, int], Awaitable[bool]]
     unit: str
     per_step: int = 1
+    loop: Callable[[], asyncio.AbstractEventLoop] = QuietLoop
     around: Callable[[Path], AbstractContextManager[None]] = lambda _: nullcontext()
 
 
@@ -72,14 +97,19 @@ class Nowhere(asyncio.Transport):
         """Ignore it, too."""
 
 
-async def feed(connection: Connection, data: memoryview) -> None:
-    """Let a connection receive the bytes in as few reads as its buffer allows; take a turn."""
+def receive(connection: Any, data: memoryview) -> None:
+    """Let a connection receive the bytes, in as few reads as its buffer allows."""
     while data:
         buffer = connection.get_buffer(len(data))
         size = min(len(buffer), len(data))
         buffer[:size] = data[:size]
         connection.buffer_updated(size)
         data = data[size:]
+
+
+async def feed(connection: Any, data: memoryview) -> None:
+    """Let a connection receive the bytes, and take a turn of the event loop."""
+    receive(connection, data)
     await asyncio.sleep(0)
 
 
@@ -120,29 +150,6 @@ def frame_of(request: Any, version: int) -> memoryview:
 def take_all_the_time() -> None:
     """Let no request wait for a turn of the loop: under valgrind each takes long."""
     vars(turns)["TURN_S"] = vars(produce)["SLICE_S"] = 3600.0
-
-
-class QuietLoop(uvloop.Loop):
-    """The event loop of a node. Its timers can be stopped: more ring where a machine is busy."""
-
-    rings = True
-
-    def call_later(  # type: ignore[override]
-        self, delay: float, callback: Any, *args: Any, context: Any = None
-    ) -> Any:
-        """Call back after the delay; if timers are stopped, only at once."""
-        if self.rings or delay <= 0:
-            return super().call_later(delay, callback, *args, context=context)
-        return asyncio.TimerHandle(self.time() + delay, callback, args, self, context)
-
-    def call_at(  # type: ignore[override]
-        self, when: float, callback: Any, *args: Any, context: Any = None
-    ) -> Any:
-        """Call back at the time, unless timers are stopped."""
-        return self.call_later(when - self.time(), callback, *args, context=context)
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Forget nothing: a stopped timer is in no queue."""
 
 
 def stop_timers() -> None:

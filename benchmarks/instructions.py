@@ -61,8 +61,9 @@ def _run_each(words: Sequence[str]) -> None:
     for name, directory, steps in zip(words[::3], words[1::3], words[2::3], strict=True):
         pid = os.fork()
         if not pid:
-            with asyncio.Runner(loop_factory=counted.QuietLoop) as runner:
-                runner.run(_run(CASES[name], Path(directory), int(steps)))
+            case = CASES[name]
+            with asyncio.Runner(loop_factory=case.loop) as runner:
+                runner.run(_run(case, Path(directory), int(steps)))
         _, status = os.waitpid(pid, 0)
         print(f"ended {pid} {os.waitstatus_to_exitcode(status)}", flush=True)
 
