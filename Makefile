@@ -42,7 +42,7 @@ $(LEVELS): $(VENV)/installed-dev
 	$(BIN)/pytest -n 4 --dist loadgroup $(PYTEST_OPTIONS) tests/$@
 
 bench: $(VENV)/installed-dev ## a table of figures and ratios, measured in one run
-	$(RUN) benchmarks.run
+	$(RUN) benchmarks.run $(BENCH_OPTIONS)
 
 wheel: $(VENV)/installed-dev ## build dist/*.whl
 	$(RUN) pip wheel --quiet --no-deps --wheel-dir dist .

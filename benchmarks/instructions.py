@@ -1,162 +1,144 @@
-"""User instructions that a broker spends on one produce of about 16 KiB, counted by valgrind.
+"""User instructions of the usual requests, counted by valgrind, beside the last counts.
+
+    python -m benchmarks.instructions [WORD ...]    only the cases whose name has one of the words
 
 Unlike times, they are the same from run to run, however busy the machine is; the kernel is not
-counted. A whole broker on a disk in memory gets the bytes of requests without a socket, once few
-and once many, and the difference is what the additional ones took, with their copy into the read
-buffer. `python -m benchmarks.instructions` measures only this.
+counted. Each case runs twice in a forked process, once with few steps and once with many, and the
+difference is the cost of the additional steps (benchmarks/counted.py). The counts are kept in
+`instructions.json`, and their table in docs/benchmarks.md.
 """
 
 import asyncio
-import gc
+import json
 import os
-import random
+import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from quorumlog.broker.handlers import produce
-from quorumlog.broker.server import turns
-from quorumlog.broker.server.connection import Connection
-from quorumlog.metadata_quorum.controller_client import NewTopic
-from quorumlog.wire.codec.identifiers import TopicPartition
-from quorumlog.wire.codec.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
-from quorumlog.wire.codec.records import Record, encode_batch
-from quorumlog.wire.codec.schemas import encode_request
-from tests.support.groups.single_broker import SingleBroker
+from benchmarks import counted, instructions_broker, instructions_client
+from benchmarks.counted import FEW, MANY, Case
 
-_NOW_MS: Final = 1_700_000_000_000
-_VERSION: Final = 9  # of Produce
-_FRAMES_PER_READ: Final = 3
-_WARM_UP_READS: Final = 20
-_FEW, _MANY = 10, 60
-
-
-def _alike(draw: random.Random, index: int) -> Record:
-    return Record(index, _NOW_MS, None, draw.randbytes(1024))
-
-
-def _small(draw: random.Random, index: int) -> Record:
-    key = b"key-%06d" % draw.randrange(10**6)
-    return Record(index, _NOW_MS + index // 3, key, draw.randbytes(80))
-
-
-def _varied(draw: random.Random, index: int) -> Record:
-    headers = (("trace-id", draw.randbytes(16)), ("content-type", b"application/json"))
-    key = b"user-%d" % draw.randrange(10**5)
-    return Record(
-        index, _NOW_MS + index // 2, key, draw.randbytes(draw.randint(500, 1500)), headers
-    )
-
-
-_SHAPES: Final[dict[str, tuple[int, Callable[[random.Random, int], Record]]]] = {
-    "16 records of 1 KiB": (16, _alike),
-    "160 records of 100 B with keys": (160, _small),
-    "16 records of many sizes, with keys and two headers": (16, _varied),
+CASES: Final[dict[str, Case]] = {
+    case.name: case for case in (*instructions_broker.CASES, *instructions_client.CASES)
 }
+FILE: Final = Path(__file__).with_suffix(".json")
+PAGE: Final = Path(__file__).parent.parent / "docs/benchmarks.md"
+HEAD: Final = "| counted | for each | user instructions |\n|---|---|---:|\n"
+_RUN: Final = "--run"
+_COUNT: Final = re.compile(r"==(\d+)== I\s+refs:\s+([\d,]+)")
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a disk in memory
+_TOOL: Final = (
+    "valgrind",
+    "--tool=cachegrind",
+    "--cache-sim=no",
+    "--cachegrind-out-file=/dev/null",
+)
 
 
-class _Nowhere(asyncio.Transport):
-    """A connection to a client that takes everything."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent_bytes = 0
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.sent_bytes += len(data)
-
-    def is_closing(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        pass
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
+def table(counts: Mapping[str, int]) -> str:
+    """Return the counts as Markdown."""
+    rows = [f"| {name} | {CASES[name].unit} | {count:,} |\n" for name, count in counts.items()]
+    return HEAD + "".join(rows)
 
 
-def _frames(shape: str) -> bytes:
-    draw = random.Random(1)
-    count, make = _SHAPES[shape]
-    records = encode_batch([make(draw, index) for index in range(count)])
-    partition = PartitionProduceData(index=0, records=records)
-    topic = TopicProduceData(name="bench", partition_data=[partition])
-    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic])
-    chunks = encode_request(request, api_version=_VERSION, correlation_id=1, client_id="x")
-    return b"".join(chunks) * _FRAMES_PER_READ
+async def _run(case: Case, directory: Path, steps: int) -> None:
+    """Run a case, and end the process: its end is not to be counted."""
+    is_right = await case.run(directory, steps)
+    os._exit(0 if is_right else 1)
 
 
-async def _produce(shape: str, reads: int) -> None:
-    """Feed requests into one connection, and end the process: its end is not to be counted."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        broker = SingleBroker(Path(directory))
-        await broker.start()
-        await broker.controller.create_topics(
-            [NewTopic(name="bench", partitions=1, replication_factor=1)]
-        )
-        while broker.replicas.drivers.get(TopicPartition("bench", 0)) is None:  # noqa: ASYNC110 - once, and rare
-            await asyncio.sleep(0.01)
-        connection, transport = Connection(broker.server), _Nowhere()
-        connection.connection_made(transport)
-        data = memoryview(_frames(shape))
-        await _feed(connection, data, _WARM_UP_READS)
-        gc.freeze()
-        gc.disable()
-        before = transport.sent_bytes
-        await _feed(connection, data, reads)
-        answered = transport.sent_bytes > before
-        shutil.rmtree(directory)
-        os._exit(0 if answered else 1)
+def _run_each(words: Sequence[str]) -> None:
+    """Fork a process for each run, so that the modules are loaded once; print its id and status."""
+    counted.take_all_the_time()
+    for name, directory, steps in zip(words[::3], words[1::3], words[2::3], strict=True):
+        pid = os.fork()
+        if not pid:
+            case = CASES[name]
+            with asyncio.Runner(loop_factory=case.loop) as runner:
+                runner.run(_run(case, Path(directory), int(steps)))
+        _, status = os.waitpid(pid, 0)
+        print(f"ended {pid} {os.waitstatus_to_exitcode(status)}", flush=True)
 
 
-def _take_all_the_time() -> None:
-    """Let no request wait for a turn of the loop: under valgrind each takes long."""
-    vars(turns)["TURN_S"] = vars(produce)["SLICE_S"] = 3600.0
-
-
-async def _feed(connection: Connection, data: memoryview, reads: int) -> None:
-    for _ in range(reads):
-        left = data
-        while left:
-            buffer = connection.get_buffer(len(left))
-            size = min(len(buffer), len(left))
-            buffer[:size] = left[:size]
-            connection.buffer_updated(size)
-            left = left[size:]
-        await asyncio.sleep(0)
-
-
-def _count(shape: str, reads: int) -> int:
-    tool = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
-    command = [*tool, sys.executable, "-m", "benchmarks.instructions", shape, str(reads)]
+def instructions(cases: Sequence[Case], tool: Sequence[str] = _TOOL) -> Iterator[tuple[Case, int]]:
+    """Yield the instructions of a unit of each case; without a tool, 0. Raises RuntimeError."""
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    line = next(line for line in run.stderr.splitlines() if "refs" in line)
-    return int(line.rpartition(":")[2].replace(",", ""))
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    words = [*tool, sys.executable, "-m", __spec__.name, _RUN]
+    in_memory = _MEMORY if _MEMORY.is_dir() else None
+    with ExitStack() as stack:
+        for case in cases:
+            for steps in (FEW, MANY):
+                directory = stack.enter_context(tempfile.TemporaryDirectory(dir=in_memory))
+                stack.enter_context(case.around(Path(directory)))
+                words += [case.name, directory, str(steps)]
+        process = stack.enter_context(
+            subprocess.Popen(
+                words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        )
+        output = _output_of(process)
+        for case in cases:
+            few, many = next(output), next(output)
+            yield case, round((many - few) / ((MANY - FEW) * case.per_step))
+
+
+def _output_of(process: "subprocess.Popen[str]") -> Iterator[int]:
+    """Yield the instructions of each run, once it has ended. Raises RuntimeError if it failed."""
+    counts: dict[str, int] = {}
+    last: deque[str] = deque(maxlen=30)
+    for line in process.stdout or ():
+        last.append(line)
+        if found := _COUNT.fullmatch(line.strip()):
+            counts[found[1]] = int(found[2].replace(",", ""))
+        elif line.startswith("ended"):
+            _, pid, status = line.split()
+            if status != "0":
+                break
+            yield counts.get(pid, 0)
+    raise RuntimeError(f"a run failed:\n{''.join(last)}")
+
+
+def _keep(counts: Mapping[str, int]) -> None:
+    """Write the file, and the table of the page."""
+    FILE.write_text(
+        json.dumps({"python": platform.python_version(), "counts": counts}, indent=2) + "\n"
+    )
+    before, head, rest = PAGE.read_text().partition(HEAD)
+    _, blank, after = rest.partition("\n\n")
+    if not head or not blank:
+        raise ValueError(f"{PAGE} has no table of instructions")
+    PAGE.write_text(before + table(counts) + "\n" + after)
 
 
 def main() -> None:
-    """Count for every shape of batch, or say why not."""
-    if len(sys.argv) > 1:
-        _take_all_the_time()
-        asyncio.run(_produce(sys.argv[1], int(sys.argv[2])))
-    if shutil.which("valgrind") is None:
-        print("skipped: valgrind is not installed")
+    """Count the named cases, or all; print the change of each and keep the counts."""
+    words = sys.argv[1:]
+    if words[:1] == [_RUN]:
+        _run_each(words[1:])
         return
-    for shape in _SHAPES:
-        counted = _count(shape, _MANY) - _count(shape, _FEW)
-        print(f"{shape}: {counted / ((_MANY - _FEW) * _FRAMES_PER_READ):,.0f} per produce")
+    if shutil.which("valgrind") is None:
+        print("skipped: valgrind is not installed (Debian: apt install valgrind)")
+        return
+    last = json.loads(FILE.read_text())["counts"] if FILE.exists() else {}
+    counts = {name: last[name] for name in CASES if name in last}
+    cases = [
+        case for case in CASES.values() if not words or any(map(case.name.__contains__, words))
+    ]
+    list(instructions(cases, tool=()))  # compiles the modules that the cases load
+    for case, count in instructions(cases):
+        change = f"{count / last[case.name] - 1:+.1%}" if case.name in last else "new"
+        print(f"{case.name:72} {count:12,} per {case.unit:12} {change}", flush=True)
+        counts[case.name] = count
+        _keep({name: counts[name] for name in CASES if name in counts})
 
 
 if __name__ == "__main__":

