@@ -38,9 +38,10 @@ SEEDS = 4
 Written = tuple[int, str]  # leader epoch, value
 
 # Each word is a step and a number: append, cut back, advance the start, flush, keep the start,
-# remove dead segments, elect, elect and note the epoch.
+# remove dead segments, continue without records behind the end, elect, elect and note the epoch.
 CUTS = "a5 f a1 e a5 b4 e a2 f b7 e a10 f a3"
 STARTS = "a9 f s5 k r a8 s7 f k a3 r s6 r f s2 k"
+RESTARTS = "a9 f s5 z4 a3 k f a7 z1 e a2 f z2"
 ANY = ("a1", "a1", "a2", "a3", "e", "E", "b1", "b3", "f")
 ANY_START = ("s1", "s3", "k", "r")
 
@@ -91,6 +92,8 @@ class Life:
                 self.disk.keeps_order_of_names = False
                 self.log.remove_dead_segments()
                 self.disk.keeps_order_of_names = True
+            case "z":
+                self._restart(self.log, len(self.written) + number)
             case _:
                 self.epoch += 1
                 if word == "E":
@@ -110,6 +113,15 @@ class Life:
         self.written = self.written[:offset]
         self._checkpoint(RECOVERY_POINT_FILE, Offset(min(offset, log.flushed_offset)))
         self.possible = [self.written]  # nothing of what was cut may come back
+
+    def _restart(self, log: Log, offset: int) -> None:
+        nothing = [(-1, "")] * (offset - len(self.written))  # below the log start from now on
+        self.possible.append([*self.written, *nothing])
+        self.start, self.flushed = offset, 0
+        log.truncate_fully_and_start_at(offset)
+        self.written, self.flushed = self.possible[-1], offset
+        self._checkpoint(RECOVERY_POINT_FILE, log.flushed_offset)
+        self.possible = [self.written]
 
     def _checkpoint(self, name: str, offset: Offset) -> None:
         self.is_checkpointing = True
@@ -200,7 +212,7 @@ def check_power_loss_at_every_operation(script: str, seeds: int = SEEDS) -> None
             check_after(cut_off(script, number, seed))
 
 
-@pytest.mark.parametrize("script", [CUTS, STARTS], ids=["cuts", "starts"])
+@pytest.mark.parametrize("script", [CUTS, STARTS, RESTARTS], ids=["cuts", "starts", "restarts"])
 def test_kafka_10527_power_loss_anywhere_leaves_a_prefix_with_all_that_was_flushed(
     script: str,
 ) -> None:
