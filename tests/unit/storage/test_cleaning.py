@@ -303,19 +303,42 @@ def test_a_pass_swaps_in_one_segment_for_several_that_an_earlier_pass_has_shrunk
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("new_log", [partial(log_of_writes, count=16), log_of_small_segments])
 def test_after_a_crash_at_any_step_the_log_has_every_newest_value(
-    new_log: Callable[[SimDisk], Log], seed: int
+    new_log: Callable[[SimDisk], Log], seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in count(seed, 3 if seed else 1):  # seed 0: at each step
         disk = SimDisk()
         log = new_log(disk)
         log.flush()
         before, end = newest_values(log), log.log_end_offset
-        if not lose_power_at(disk, step, partial(clean, log, rules())):
-            break
+        is_over = not lose_power_at(disk, step, partial(clean, log, rules()))
         disk.crash(Random(1000 * seed + step))
+        caplog.clear()
         again = open_log(disk, TINY, recovery_point=end)
         assert (newest_values(again), again.log_end_offset) == (before, end)
         names = disk.listdir(again.directory)
         assert not [name for name in names if name.endswith((".swap", ".cleaned", ".deleted"))]
         again.close()
+        if is_over:
+            break
     assert step > 20
+    assert not caplog.messages  # the indexes of a complete pass are durable, too
+
+
+@pytest.mark.parametrize("unlinked", range(3))
+@pytest.mark.parametrize("new_log", [log_of_writes, log_of_small_segments])
+def test_replaced_files_are_removed_once_the_new_names_are_durable(
+    new_log: Callable[[SimDisk], Log], unlinked: int
+) -> None:
+    """Also on a file system that keeps no order of names."""
+    disk = SimDisk()
+    log = new_log(disk)
+    before = newest_values(log)
+    cleaned = next(one for one in begin(log, rules()).run() if one is not None)
+    replaced = log.compaction.swap_in(cleaned, log.settings)
+    assert replaced
+    remove = partial(log.compaction.remove_replaced, replaced)
+    assert lose_power_at(disk, unlinked, remove, {"unlink"})
+    disk.keeps_order_of_names = False
+    disk.crash(Random(unlinked))
+    again = open_log(disk, TINY, recovery_point=log.flushed_offset)
+    assert newest_values(again) == before
