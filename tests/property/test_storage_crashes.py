@@ -30,7 +30,7 @@ from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.records import HEADER_BYTES, decode_batches
 from tests.support.sizes import tries
 from tests.support.storage.batches import DIRECTORY, batch, open_log, read_all
-from tests.support.storage.power import PowerLoss, at, operations_of
+from tests.support.storage.power import PowerLoss, at, kept, operations_of
 
 SETTINGS = LogSettings(segment_bytes=300, index_interval_bytes=0)
 PARTITION = TopicPartition("topic", 0)
@@ -202,7 +202,7 @@ def cut_off(script: str, number: int, seed: int) -> Life:
     life = Life(SimDisk(on_operation=at(number)))
     with pytest.raises(PowerLoss):
         life.live(script)
-    life.disk.crash(Random(number * SEEDS + seed))
+    life.disk.crash(kept(number, seed))
     return life
 
 

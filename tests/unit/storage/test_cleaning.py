@@ -29,6 +29,7 @@ from tests.support.storage.cleaning import (
     rules,
 )
 from tests.support.storage.crashes import lose_power_at
+from tests.support.storage.power import kept
 
 
 def test_the_newest_record_of_each_key_stays_at_its_offset() -> None:
@@ -311,7 +312,7 @@ def test_after_a_crash_at_any_step_the_log_has_every_newest_value(
         log.flush()
         before, end = newest_values(log), log.log_end_offset
         is_over = not lose_power_at(disk, step, partial(clean, log, rules()))
-        disk.crash(Random(1000 * seed + step))
+        disk.crash(kept(step, seed))
         caplog.clear()
         again = open_log(disk, TINY, recovery_point=end)
         assert (newest_values(again), again.log_end_offset) == (before, end)
