@@ -38,9 +38,11 @@ SEEDS = 4
 Written = tuple[int, str]  # leader epoch, value
 
 # Each word is a step and a number: append, cut back, advance the start, flush, keep the start,
-# remove dead segments, continue without records behind the end, elect, elect and note the epoch.
+# remove dead segments, continue without records behind the end, elect, elect and note the epoch;
+# kill the process and open its log: so that what it recovers is durable, or not before a flush.
 CUTS = "a5 f a1 e a5 b4 e a2 f b7 e a10 f a3"
 STARTS = "a9 f s5 k r a8 s7 f k a3 r s6 r f s2 k"
+KILLS = "a5 f b1 a1 X f a2 f b1 a1 x a3 x e b4 f a2 X a1 f"
 RESTARTS = "a9 f s5 z4 a3 k f a7 z1 e a2 f z2"
 ANY = ("a1", "a1", "a2", "a3", "e", "E", "b1", "b3", "f")
 ANY_START = ("s1", "s3", "k", "r")
@@ -68,7 +70,7 @@ class Life:
         self.disk.mkdir("/data")
         self.log = open_from_checkpoints(self.disk)
 
-    def do(self, word: str) -> None:
+    def do(self, word: str) -> None:  # noqa: C901 - one branch per word
         assert self.log is not None
         number = int(word[1:] or 1)
         match word[0]:
@@ -92,6 +94,8 @@ class Life:
                 self.disk.keeps_order_of_names = False
                 self.log.remove_dead_segments()
                 self.disk.keeps_order_of_names = True
+            case "x" | "X":
+                self._kill(must_last=word == "x")
             case "z":
                 self._restart(self.log, len(self.written) + number)
             case _:
@@ -113,6 +117,13 @@ class Life:
         self.written = self.written[:offset]
         self._checkpoint(RECOVERY_POINT_FILE, Offset(min(offset, log.flushed_offset)))
         self.possible = [self.written]  # nothing of what was cut may come back
+
+    def _kill(self, *, must_last: bool) -> None:
+        self.disk.kill()
+        self.log = open_from_checkpoints(self.disk, must_last=must_last)
+        assert held_by(self.log) == self.written[self.log.log_start_offset :]
+        assert not must_last or self.log.flushed_offset == len(self.written)
+        self.flushed = max(self.flushed, self.log.flushed_offset)
 
     def _restart(self, log: Log, offset: int) -> None:
         nothing = [(-1, "")] * (offset - len(self.written))  # below the log start from now on
@@ -150,7 +161,7 @@ class Life:
         return True
 
 
-def open_from_checkpoints(disk: SimDisk) -> Log:
+def open_from_checkpoints(disk: SimDisk, *, must_last: bool = True) -> Log:
     points = read_offset_checkpoint(disk, "/data", RECOVERY_POINT_FILE)
     starts = read_offset_checkpoint(disk, "/data", LOG_START_FILE)
     return Log.open(
@@ -160,6 +171,7 @@ def open_from_checkpoints(disk: SimDisk) -> Log:
         clean=False,
         recovery_point=points.get(PARTITION, 0),
         log_start_offset=starts.get(PARTITION),
+        must_last=must_last,
     )
 
 
@@ -212,7 +224,7 @@ def check_power_loss_at_every_operation(script: str, seeds: int = SEEDS) -> None
             check_after(cut_off(script, number, seed))
 
 
-@pytest.mark.parametrize("script", [CUTS, STARTS, RESTARTS], ids=["cuts", "starts", "restarts"])
+@pytest.mark.parametrize("script", [CUTS, STARTS, KILLS, RESTARTS])
 def test_kafka_10527_power_loss_anywhere_leaves_a_prefix_with_all_that_was_flushed(
     script: str,
 ) -> None:

@@ -17,7 +17,7 @@ class PowerLoss(BaseException):
 class Nothing(Random):
     """Lets a crash keep nothing but what an fsync has made durable."""
 
-    def randint(self, a: int, b: int) -> int:  # noqa: ARG002
+    def randint(self, a: int, b: int) -> int:
         return a
 
     def random(self) -> float:

@@ -10,6 +10,7 @@ import pytest
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.cleaning import NewestOffsets
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.cleaning import CleanedSegment
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.filtered_batches import DELETE_HORIZON_BIT
@@ -28,7 +29,7 @@ from tests.support.storage.cleaning import (
     records_of,
     rules,
 )
-from tests.support.storage.crashes import lose_power_at
+from tests.support.storage.crashes import fail_on, lose_power_at
 from tests.support.storage.power import kept
 
 
@@ -323,6 +324,23 @@ def test_after_a_crash_at_any_step_the_log_has_every_newest_value(
             break
     assert step > 20
     assert not caplog.messages  # the indexes of a complete pass are durable, too
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_start_removes_replaced_files_once_the_new_names_are_durable(seed: int) -> None:
+    disk = SimDisk()
+    log = log_of_small_segments(disk)
+    before, end = newest_values(log), log.log_end_offset
+    disk.on_operation = fail_on("rename", ".swap")
+    with pytest.raises(StorageError):
+        clean(log, rules())
+    disk.kill()
+    disk.on_operation = fail_on("unlink", ".deleted")
+    with pytest.raises(StorageError):
+        open_log(disk, TINY, recovery_point=end)
+    disk.on_operation, disk.keeps_order_of_names = None, False
+    disk.crash(Random(seed))
+    assert newest_values(open_log(disk, TINY, recovery_point=end)) == before
 
 
 @pytest.mark.parametrize("unlinked", range(3))
