@@ -241,7 +241,7 @@ class _Draft:
         """Add the next batch: its cleaned form, or None if it goes."""
         if kept is None:
             gap = self._gap
-            if gap and gap[2] == header.leader_epoch and header.last_offset - gap[0] <= INT32_MAX:
+            if gap and gap[2] == header.leader_epoch:  # a segment spans at most INT32_MAX offsets
                 self._gap = (gap[0], header.last_offset, gap[2])
             else:
                 self._fill_gap()

@@ -198,6 +198,17 @@ def test_a_log_that_was_cut_meanwhile_takes_nothing_over() -> None:
     assert found(log) == before
 
 
+def test_no_segment_and_no_empty_batch_spans_more_offsets_than_the_format_can_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quorumlog.storage.io.cleaning.INT32_MAX", 8)
+    log = log_of_small_segments(SimDisk())
+    clean(log, rules())
+    spans = [end - start for start, end in pairwise(log.segment_base_offsets)]
+    deltas = [header.last_offset_delta for _, header in iterate_headers(read_all(log))]
+    assert (max(spans), max(deltas)) == (8, 7)
+
+
 def drafts(disk: SimDisk, log: Log) -> list[str]:
     return [name for name in disk.listdir(log.directory) if name.endswith(".cleaned")]
 
