@@ -248,10 +248,11 @@ async def test_a_consumer_follows_the_leader() -> None:
 
 async def test_a_fetch_has_the_limits_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     limits: ConsumerOptions = {
-        "fetch_max_wait_ms": 7, "fetch_min_bytes": 2, "fetch_max_bytes": 3000,
-        "max_partition_fetch_bytes": 400, "isolation_level": "read_committed", "client_rack": "r",
+        "auto_offset_reset": "earliest", "fetch_max_wait_ms": 7, "fetch_min_bytes": 2,
+        "fetch_max_bytes": 3000, "max_partition_fetch_bytes": 400,
+        "isolation_level": "read_committed", "client_rack": "r",
     }  # fmt: skip
-    async with consuming(auto_offset_reset="earliest", **limits) as (cluster, consumer):
+    async with consuming(**limits) as (cluster, consumer):
         requests, fetch = list[Any](), cluster.fetch
 
         def noted(request: Any, fault: object) -> Any:

@@ -340,7 +340,7 @@ async def test_a_missing_coordinator_is_said(said: Said, monkeypatch: pytest.Mon
 async def test_a_lasting_refusal_of_a_coordinator_is_raised_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with in_group(**GROUP) as (cluster, consumer):
+    async with in_group() as (cluster, consumer):
         answer = cluster.find(None)
         answer.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
         monkeypatch.setattr(cluster, "find", lambda _: answer)
