@@ -124,7 +124,7 @@ def _items_reader(read_item: Reader) -> Reader:
 
 
 def _tuple_reader(arguments: tuple[Any, ...]) -> Reader:
-    if len(arguments) == 2 and arguments[1] is Ellipsis:
+    if arguments[-1] is Ellipsis:
         return _items_reader(_reader(arguments[0]))
     readers = [_reader(argument) for argument in arguments]
 

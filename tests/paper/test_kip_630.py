@@ -61,8 +61,8 @@ def follower(**log: Any) -> tuple[Quorum, list[Effect]]:
     return quorum, quorum.step(10, asked(begin))
 
 
-def downloading() -> tuple[Quorum, list[Effect]]:
-    quorum, ordered = follower()
+def downloading(**log: Any) -> tuple[Quorum, list[Effect]]:
+    quorum, ordered = follower(**log)
     [fetch] = sent(ordered, FetchRequest)
     named = fetch_response(6, high_watermark=44, snapshot_id=LATER)
     return quorum, quorum.step(20, answered(fetch, named))
@@ -161,8 +161,12 @@ def test_voters_that_fetch_a_snapshot_keep_the_leader_in_office() -> None:
     assert not quorum.is_leader
 
 
-def test_a_follower_fetches_in_chunks_checks_and_installs() -> None:
-    quorum, ordered = downloading()
+LONGER: dict[str, Any] = {"leader_epoch": 3, "log_end_offset": 50, "epoch_starts": ((3, 0),)}
+
+
+@pytest.mark.parametrize("log", [{}, LONGER], ids=["of no records", "longer than the snapshot"])
+def test_a_follower_fetches_in_chunks_checks_and_installs(log: dict[str, Any]) -> None:
+    quorum, ordered = downloading(**log)
     [request] = sent(ordered, FetchSnapshotRequest)
     assert (request.destination, request.request) == (
         2,

@@ -4,6 +4,7 @@ import errno
 import itertools
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,7 @@ from quorumlog.storage.errors import CorruptCheckpoint, StorageError
 from quorumlog.storage.io.disk import read_file
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
 from tests.support.sizes import tries
-from tests.support.storage.power import PowerLoss, at
+from tests.support.storage.power import Nothing, PowerLoss, at, operations_of
 
 DIRECTORY = "/data"
 PATH = f"{DIRECTORY}/quorum-state"
@@ -147,6 +148,23 @@ def test_a_save_that_fails_is_not_there_after_a_start(operation: str) -> None:
     again.load()
     again.save(vote(4))
     assert loaded(disk) == vote(4)
+
+
+def test_a_vote_that_was_loaded_after_a_kill_at_any_operation_survives_power_loss() -> None:
+    """The system still has what the process wrote; a start may act on that vote."""
+    loads = set()
+    for number in range(1, operations_of(partial(saved, 2)) + 1):
+        disk = SimDisk(on_operation=at(number))
+        with pytest.raises(PowerLoss):
+            saved(2, disk)
+        disk.on_operation = None
+        disk.kill()
+        disk.mkdir(DIRECTORY)
+        found = loaded(disk)
+        disk.crash(Nothing())
+        assert loaded(disk) == found
+        loads.add(found.leader_epoch)
+    assert len(loads) == 3
 
 
 @pytest.mark.parametrize("seed", range(tries(40)))

@@ -22,7 +22,7 @@ from quorumlog.wire.codec.records import Record, encode_batch, read_header
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 from tests.support.sizes import tries
 from tests.support.storage.batches import DIRECTORY
-from tests.support.storage.power import power_losses
+from tests.support.storage.power import Nothing, power_losses
 
 SETTINGS = LogSettings(segment_bytes=400, index_interval_bytes=0)
 SEEDS = 2
@@ -281,8 +281,11 @@ def test_an_index_that_is_missing_is_learnt_anew_whichever_it_is() -> None:
     for path in index_files(closed(SCRIPT)):
         disk = closed(SCRIPT)
         disk.unlink(path)
-        require_known_after(disk)
+        disk.fsync_dir(DIRECTORY)
+        require_known(Replica(disk, clean=True))
+        disk.crash(Nothing())
         assert disk.exists(path)
+        require_known_after(disk)
     for script in ("5t 5-", "5t 5- 6t 6+"):  # there is no other one
         disk = closed(script)
         [path] = index_files(disk)

@@ -138,7 +138,7 @@ class MetadataCache:
             view = _newer(before, partition)
             topic.partitions[partition.partition_index] = view
             changed = changed or before is None or _leader(view) != _leader(before)
-        if old is not None and not is_same:
+        if old is not None:
             self.names.pop(old.topic_id, None)
         self.topics[name] = topic
         if topic.topic_id != ZERO_TOPIC_ID:

@@ -157,7 +157,7 @@ class BrokerConnections:
         broker = self._brokers.get(node.broker_id)
         if broker is None or broker.address != node.address or broker.connection is not None:
             return None
-        if broker.failures > 0 and broker.cause:
+        if broker.cause:
             return Failure(broker.cause)
         since_ms = broker.opening_since_ms
         if broker.opening is None or self._loop.time() * 1000 - since_ms < OVERDUE_AFTER_MS:

@@ -9,10 +9,12 @@ drops the controller with all uncommitted changes. A new controller starts from 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, assert_never
 
+from quorumlog.invariants import some
 from quorumlog.metadata_quorum.cluster_changes import ClusterChange
 from quorumlog.metadata_quorum.controller.assignments import Assignments
 from quorumlog.metadata_quorum.controller.brokers import (
     BrokerState,
+    Session,
     Sessions,
     active_brokers,
     broker_epoch_error,
@@ -313,8 +315,8 @@ class Controller:
         if failed:
             reply = HeartbeatReply(error_code=ErrorCode.NONE, is_fenced=broker.fenced)
             return self._reports.raised_level(reply) or decide_failed(self._slices, broker, failed)
-        session = self.sessions.of(request.broker_id)
-        if request.has_failed and session is not None and not session.has_failed:
+        session = some(self.sessions.of(request.broker_id), "a heartbeat begins a session")
+        if request.has_failed and not session.has_failed:
             reply = HeartbeatReply(error_code=ErrorCode.NONE, is_fenced=broker.fenced)
             return self._reports.raised_level(reply) or decide_all_failed(
                 self._slices, broker, session
@@ -325,11 +327,11 @@ class Controller:
             request,
             has_leaderships=request.want_shut_down
             and self._slices.has_to_hand_over(request.broker_id),
-            others_have_replayed_shutdown=self._is_shutdown_replayed(request.broker_id),
+            others_have_replayed_shutdown=self._is_shutdown_replayed(session),
             may_open_logs=self._resumptions.may_open_logs(request, now_ms),
         )
         records, goes_on = self._change_state(broker, before, after)
-        if after is BrokerState.CONTROLLED_SHUTDOWN and records and session is not None:
+        if after is BrokerState.CONTROLLED_SHUTDOWN and records:
             session.shutdown_offset = base_offset + len(records) - 1
         reply = HeartbeatReply(
             error_code=ErrorCode.NONE,
@@ -379,8 +381,7 @@ class Controller:
         records = (*departure.changes, *((change,) if is_new else ()))
         return records, not departure.is_whole
 
-    def _is_shutdown_replayed(self, broker_id: BrokerId) -> bool:
+    def _is_shutdown_replayed(self, session: Session) -> bool:
         """Return whether every other active broker has replayed the broker's last hand-over."""
-        session = self.sessions.of(broker_id)
-        offset = -1 if session is None else session.shutdown_offset
-        return self.sessions.least_offset(active_brokers(self.cluster)) >= offset
+        least_offset = self.sessions.least_offset(active_brokers(self.cluster))
+        return least_offset >= session.shutdown_offset

@@ -193,7 +193,7 @@ def remark_on(broker: BrokerImage, loss: LogLoss, held_alone: Sequence[str]) -> 
     if loss is LogLoss.EVERYTHING and broker.log_dirs:
         reason = "one of its log directories is another one than before, or cannot be used"
     elif broker.log_dirs and loss in {LogLoss.UNKNOWN, LogLoss.NEWER}:
-        reason = reason.replace("its log directory", "one of its log directories", 1)
+        reason = reason.replace("the log directory", "one of its log directories", 1)
     remark = f"broker {broker.broker_id} may lack acknowledged records: {reason}. "
     remark += "It is out of every ISR and ELR until it has caught up"
     if not held_alone:

@@ -101,9 +101,9 @@ class TopicRefused(Exception):
         )
 
 
-def check_named(count: int, what: str = "topics") -> None:
+def check_named(count: int, items: str) -> None:
     """Raise TopicRefused if a request names more than NAMED_PER_REQUEST_MAX items."""
-    _check_most(count, NAMED_PER_REQUEST_MAX, "name", what)
+    _check_most(count, NAMED_PER_REQUEST_MAX, "name", items)
 
 
 def check_partitions(count: int) -> None:

@@ -53,7 +53,7 @@ class TopicDecisions:
 
     def decide_create(self, request: CreateTopics) -> Decision[TopicResults]:
         """Create the valid topics; a result per topic, in the order of the request."""
-        check_named(len(request.topics))
+        check_named(len(request.topics), "topics")
         check_partitions(sum(map(self._wanted_partitions, request.topics)))
         taken = {name.replace(".", "_"): name for name in self._cluster.topic_names()}
 
@@ -73,7 +73,7 @@ class TopicDecisions:
 
     def decide_find(self, request: FindTopics) -> Decision[TopicResults]:
         """Return the id of each name: a result per name, in the order of the request."""
-        check_named(len(request.names))
+        check_named(len(request.names), "topics")
         return Decision(response=TopicResults(results=tuple(map(self._find, request.names))))
 
     def _find(self, name: str) -> TopicResult:
@@ -87,7 +87,7 @@ class TopicDecisions:
 
         By id alone: a newer topic with the same name stays (KIP-516).
         """
-        check_named(len(request.topic_ids))
+        check_named(len(request.topic_ids), "topics")
         counts = Counter(request.topic_ids)
         records: list[MetadataRecord] = []
         results = []
@@ -179,7 +179,7 @@ class TopicDecisions:
 
     def decide_create_partitions(self, request: CreatePartitions) -> Decision[TopicResults]:
         """Add partitions to the valid topics; a result per topic, in the order of the request."""
-        check_named(len(request.topics))
+        check_named(len(request.topics), "topics")
         check_partitions(sum(map(self._added, request.topics)))
         records, results = decide_each(
             request.topics,

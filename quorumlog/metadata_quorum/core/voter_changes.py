@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from quorumlog.invariants import require
+from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.core import effects
 from quorumlog.metadata_quorum.core.messages import (
     AddVoterRequest,
@@ -144,9 +144,9 @@ class VoterChanges:
 
     def _has_caught_up(self, progress: Progress) -> bool:
         """Whether it has held our whole log at some time, and has fetched within the last hour."""
-        last_ms = progress.last_fetch_ms
-        if progress.caught_up_ms is None or last_ms is None:
+        if progress.caught_up_ms is None:
             return False
+        last_ms = some(progress.last_fetch_ms, "a node that has caught up has fetched")
         return last_ms > self._state.now_ms - CAUGHT_UP_WITHIN_MS
 
     def _may_vote(self, progress: Progress) -> bool:

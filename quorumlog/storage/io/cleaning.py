@@ -47,7 +47,7 @@ GROUP_MAX: Final = 16  # segments joined into one: their swap is work for the ev
 
 
 class CleanedSegment(NamedTuple):
-    """A new segment, durable under names that end with `.cleaned`, and the segments it replaces."""
+    """A new segment, its content durable in `.cleaned` files, and the segments it replaces."""
 
     new_index: SegmentIndex
     replaces: tuple[int, ...]  # base offsets; the first is also the new segment's
@@ -241,7 +241,7 @@ class _Draft:
         """Add the next batch: its cleaned form, or None if it goes."""
         if kept is None:
             gap = self._gap
-            if gap and gap[2] == header.leader_epoch and header.last_offset - gap[0] <= INT32_MAX:
+            if gap and gap[2] == header.leader_epoch:  # a segment spans at most INT32_MAX offsets
                 self._gap = (gap[0], header.last_offset, gap[2])
             else:
                 self._fill_gap()
@@ -267,7 +267,7 @@ class _Draft:
             self._chunks = []
 
     def finish(self, transactions: bytes | None) -> None:
-        """Make all files durable, under names that the next start removes.
+        """Make the content of all files durable, under names that the next start removes.
 
         transactions: the content of the `.txnindex`; None: no such file.
         """
@@ -284,7 +284,6 @@ class _Draft:
             with closing(_new_file(self._disk, path)) as file:
                 file.append([content] if content else [])
                 file.fsync()
-        self._disk.fsync_dir(self._directory)
 
     def close(self) -> None:
         self._file.close()

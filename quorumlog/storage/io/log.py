@@ -26,7 +26,7 @@ from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.kept_producers import KeptProducers
 from quorumlog.storage.io.log_health import LogHealth
-from quorumlog.storage.io.log_loader import UNKNOWN, KnownOfLog, LoadedLog, load_log
+from quorumlog.storage.io.log_loader import ALL, UNKNOWN, KnownOfLog, LoadedLog, load_log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_list import SegmentList, SegmentSurvey
@@ -109,7 +109,10 @@ class Log:
         known = clean, recovery_point, start, known_end_offset, cls.scan, must_last, must_be_whole
         of_log = KnownOfLog(*known, may_be_torn, newest_epoch)
         loaded = load_log(disk, directory, settings, of_log, note_read)
-        segments = SegmentList(disk, directory, loaded.segments, loaded.transactions)
+        segments = SegmentList(
+            *(disk, directory, loaded.segments, loaded.transactions),
+            are_named=loaded.durable_end == ALL,
+        )
         log = cls(disk, directory, settings, segments=segments, loaded=loaded)
         with log._health.opening():
             if start > log.log_end_offset:  # the lost records were deleted anyway
@@ -430,5 +433,5 @@ def plan_log(
     segment = Segment(disk, directory, 0, settings, make_directory=make_directory)
     epochs = LeaderEpochCache(disk, directory, LeaderEpochs(), is_first=True)
     loaded = LoadedLog([segment], epochs, ProducerSnapshots(disk, directory, ()))
-    segments = SegmentList(disk, directory, loaded.segments)
+    segments = SegmentList(disk, directory, loaded.segments, are_named=True)
     return new_log(disk, directory, settings, segments=segments, loaded=loaded)

@@ -49,11 +49,15 @@ class SegmentList:
         directory: str,
         segments: list[Segment],
         transactions: TransactionIndex | None = None,
+        *,
+        are_named: bool,
     ) -> None:
+        """`are_named`: the names of the segments are durable; False: the next `sync` syncs them."""
         self.transactions: Final = transactions or TransactionIndex(disk, directory)
         self._disk = disk
         self._directory = directory
         self._segments = segments
+        self._are_named = are_named
         self.active = segments[-1]
         self.max_timestamps: Final[dict[int, int]] = {}  # of full segments, by base offset
         self._recently_used: list[Segment] = []  # full and flushed, the newest use last
@@ -143,13 +147,14 @@ class SegmentList:
             self._write_full_indexes(unwritten)
 
     def _write_full_indexes(self, unwritten: tuple[Segment, ...]) -> None:
-        are_named = not unwritten
+        are_named = self._are_named and not unwritten
         for segment in unwritten:
             self.transactions.write(segment.base_offset, segment.index.next_offset)
             are_named = segment.write_indexes()  # syncs all names of the directory
             self.max_timestamps[segment.base_offset] = segment.index.max_timestamp
         if not are_named:  # the log was cut at the start of a segment, which was created again
             self._disk.fsync_dir(self._directory)
+        self._are_named = True
         self._flushed += unwritten
         del self._unwritten[: len(unwritten)]
 

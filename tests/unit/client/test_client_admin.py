@@ -96,7 +96,7 @@ async def test_a_cluster_that_died_is_waited_for_as_long_as_was_asked() -> None:
 
 # --- topics and elections ---
 
-CREATED = {"topics": [{"name": "new"}]}
+CREATED = {"topics": [{"name": "new"}, {"name": "placed"}]}
 
 
 async def test_a_new_topic_takes_numbers_as_settings() -> None:
@@ -104,8 +104,11 @@ async def test_a_new_topic_takes_numbers_as_settings() -> None:
         cluster.offer("CreateTopics", CREATED)
         configs: dict[str, str | int | float | bool]
         configs = {"retention.ms": 1000, "preallocate": False, "cleanup.policy": "delete"}
-        await admin.create_topics([NewTopic("new", 3, 2, configs=configs)])
-        (topic,) = cluster.requests()[0].topics
+        placed = NewTopic("placed", assignments={0: (1, 2), 1: (2, 1)})
+        await admin.create_topics([NewTopic("new", 3, 2, configs=configs), placed])
+        topic, other = cluster.requests()[0].topics
+        given = {one.partition_index: tuple(one.broker_ids) for one in other.assignments}
+        assert (given, topic.assignments) == (placed.assignments, [])
         assert (topic.name, topic.num_partitions, topic.replication_factor) == ("new", 3, 2)
         sent = {one.name: one.value for one in topic.configs}
         assert sent == {**configs, "retention.ms": "1000", "preallocate": "false"}

@@ -10,7 +10,7 @@ from quorumlog import clock
 from quorumlog.client import Consumer, KafkaError, Producer, RecordMetadata, TopicPartition
 from quorumlog.client.core.batch import BatchState
 from quorumlog.client.io import stalled_requests
-from quorumlog.client.settings import ProducerOptions
+from quorumlog.client.settings import ConsumerOptions, ProducerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.produce import (
     PartitionProduceResponse,
@@ -28,7 +28,7 @@ from tests.support.client.fake_cluster import (
     fake_cluster,
     until_noticed,
 )
-from tests.support.client.opened import producing
+from tests.support.client.opened import consuming, producing
 from tests.support.client.refusals import refused
 from tests.support.waiting import loop_turns
 
@@ -244,6 +244,28 @@ async def test_a_consumer_follows_the_leader() -> None:
                 cluster.elect(2)
         assert seen == [b"0", b"1", b"2"]
         assert consumer.highwater(TopicPartition("t", 0)) == 0  # the fake does not tell
+
+
+async def test_a_fetch_has_the_limits_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: ConsumerOptions = {
+        "auto_offset_reset": "earliest", "fetch_max_wait_ms": 7, "fetch_min_bytes": 2,
+        "fetch_max_bytes": 3000, "max_partition_fetch_bytes": 400,
+        "isolation_level": "read_committed", "client_rack": "r",
+    }  # fmt: skip
+    async with consuming(**limits) as (cluster, consumer):
+        requests, fetch = list[Any](), cluster.fetch
+
+        def noted(request: Any, fault: object) -> Any:
+            requests.append(request)
+            return fetch(request, fault)
+
+        monkeypatch.setattr(cluster, "fetch", noted)
+        consumer.assign([TopicPartition("t", 0)])
+        await until(lambda: requests != [])
+    sent = requests[0]
+    partition = sent.topics[0].partitions[0]
+    assert (sent.max_wait_ms, sent.min_bytes, sent.max_bytes) == (7, 2, 3000)
+    assert (partition.partition_max_bytes, sent.isolation_level, sent.rack_id) == (400, 1, "r")
 
 
 async def test_metadata_is_asked_elsewhere_if_one_broker_keeps_silent() -> None:

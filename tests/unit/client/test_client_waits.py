@@ -337,6 +337,17 @@ async def test_a_missing_coordinator_is_said(said: Said, monkeypatch: pytest.Mon
         assert FIND in {api for _, api in cluster.asked}
 
 
+async def test_a_lasting_refusal_of_a_coordinator_is_raised_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with in_group() as (cluster, consumer):
+        answer = cluster.find(None)
+        answer.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        monkeypatch.setattr(cluster, "find", lambda _: answer)
+        with refused(code=ErrorCode.GROUP_AUTHORIZATION_FAILED):
+            await consumer.committed([TopicPartition("t", 0)])
+
+
 async def test_asking_for_a_topic_that_does_not_exist_creates_none_and_ends_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -307,6 +307,11 @@ def test_leaders_are_elected_in_slices_after_a_take_over_and_after_an_unfencing(
     bench.controller = bench.take_over()
     assert bench.carry_out(bench.controller.decide_activation()) is None
     bench.elect_rest()  # looks at all of them in vain
+    bench.register(4)
+    beat, offset = bench.heartbeat_request(4), Offset(len(bench.log))
+    bench.carry_out(bench.controller.decide(beat, now_ms=bench.now_ms, base_offset=offset))
+    assert not bench.broker(4).fenced
+    assert not bench.controller.has_elections  # it replicates none of them
     bench.revive(1)
     assert all(one.leader_id != NO_LEADER for one in partitions_of(bench))
     assert not bench.controller.has_elections

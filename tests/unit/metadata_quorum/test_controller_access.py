@@ -140,6 +140,7 @@ EVERY = (ACL, PREFIX, EACH, GROUP, replace(ACL, principal="User:bob"))
         ({"pattern_type": 2, "resource_name": "orders", "resource_type": 2}, EVERY[:3] + EVERY[4:]),
         ({"pattern_type": 2, "resource_name": "orde", "resource_type": 2}, (PREFIX, EACH)),
         ({"pattern_type": 2}, EVERY),
+        ({**asdict(ACL), "pattern_type": 2}, (ACL, PREFIX, EACH)),  # it names every field
         ({"principal": "User:bob"}, EVERY[4:]),
         ({"host": "h"}, (GROUP,)),
         ({"operation": 2}, (GROUP,)),

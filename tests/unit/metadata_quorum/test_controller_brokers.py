@@ -59,7 +59,10 @@ def test_a_broker_that_still_leads_something_may_not_stop() -> None:
     for leads in (False, True):
         _, after = after_heartbeat(leads=leads)
         assert (after is BrokerState.SHUTDOWN_NOW) is not leads
-    assert Bench().start(1).heartbeat(1, want_shut_down=True).should_shut_down  # it leads nothing
+    bench = Bench().start(1)
+    assert bench.heartbeat(1, want_shut_down=True).should_shut_down  # it leads nothing
+    with bench.unwritten():  # it is fenced already
+        assert bench.heartbeat(1, want_shut_down=True).should_shut_down
 
 
 def test_the_broker_epoch_is_the_offset_of_the_registration() -> None:

@@ -380,6 +380,13 @@ def test_the_remark_on_very_many_partitions_is_short() -> None:
     assert "t-8, t-9 and 15 more: THEY" in (remark or "")
 
 
+def test_a_remark_counts_the_directories_of_a_broker_that_names_them() -> None:
+    naming = replace(BEFORE, log_dirs=("d", "e"))
+    for loss in (LogLoss.UNKNOWN, LogLoss.NEWER, LogLoss.EVERYTHING):
+        assert "records: the log directory " in (remark_on(BEFORE, loss, ()) or "")
+        assert "records: one of its log directories " in (remark_on(naming, loss, ()) or "")
+
+
 def test_a_directory_of_another_broker_is_refused() -> None:
     bench = Bench().start(1)
     written = len(bench.log)

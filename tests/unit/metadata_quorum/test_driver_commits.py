@@ -80,6 +80,16 @@ async def test_an_answer_waits_for_the_commit_of_all_that_it_says_and_of_all_tha
 
 
 @pytest.mark.jumping_time
+async def test_a_leader_warns_of_records_that_a_broker_may_lack(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with lone_voter("a") as (network, *_):
+        await network.ask(registration(1, incarnation_id="b"))  # by no clean stop
+    assert "broker 1 may lack acknowledged records: the machine restarted" in caplog.text
+    assert "No other broker held all of a-0" in caplog.text
+
+
+@pytest.mark.jumping_time
 async def test_a_leader_without_followers_refuses_nothing_by_what_it_knew() -> None:
     async with Network(3) as network:
         await register(network)

@@ -204,10 +204,12 @@ async def check_no_resignation(driver: Driver) -> None:
 async def test_every_request_that_waits_when_it_ends_is_refused() -> None:
     driver = started(IdleQuorum(LEAD, SAVE))
     waiting = [asyncio.create_task(ask(driver, IDS)), asyncio.create_task(call(driver, FETCH))]
+    resigned: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    driver.resign(resigned)
     await asyncio.sleep(0)
     driver.stop()
-    results = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(result) for result in results] == [NotController, Stopped]
+    results = await asyncio.gather(*waiting, resigned, return_exceptions=True)
+    assert [type(result) for result in results] == [NotController, Stopped, Stopped]
     with pytest.raises(NotController):
         await ask(driver, IDS)
     await check_no_resignation(driver)

@@ -362,7 +362,15 @@ def test_epochs_are_written_as_kafka_writes_them_with_a_checksum() -> None:
     epochs = LeaderEpochs().assigned(0, 0).assigned(3, 17)
     content = encode_epochs(epochs)
     assert content == b"0\n3\n0 0\n3 17\n#crc32c 1020967254\n"
-    bad = (b"", b"1\n0\n", b"0\n2\n0 0\n", b"0\n1\n0 0", b"0\n2\n3 0\n2 5\n", b"0\n1\nx y\n")
+    bad = (
+        b"",
+        b"1\n0\n",
+        b"0\n2\n0 0\n",
+        b"0\n1\n0 0",
+        b"0\n2\n3 0\n2 5\n",
+        b"0\n2\n3 5\n4 5\n",
+        b"0\n1\nx y\n",
+    )
     reason = r"announced|after|values|literal|checksum|ascii|argum"
     for damaged in (*flipped_bits(content), *bad):
         with pytest.raises(ValueError, match=reason):

@@ -10,6 +10,7 @@ import pytest
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.cleaning import NewestOffsets
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.cleaning import CleanedSegment
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.filtered_batches import DELETE_HORIZON_BIT
@@ -28,7 +29,8 @@ from tests.support.storage.cleaning import (
     records_of,
     rules,
 )
-from tests.support.storage.crashes import lose_power_at
+from tests.support.storage.crashes import fail_on, lose_power_at
+from tests.support.storage.power import kept
 
 
 def test_the_newest_record_of_each_key_stays_at_its_offset() -> None:
@@ -196,6 +198,17 @@ def test_a_log_that_was_cut_meanwhile_takes_nothing_over() -> None:
     assert found(log) == before
 
 
+def test_no_segment_and_no_empty_batch_spans_more_offsets_than_the_format_can_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quorumlog.storage.io.cleaning.INT32_MAX", 8)
+    log = log_of_small_segments(SimDisk())
+    clean(log, rules())
+    spans = [end - start for start, end in pairwise(log.segment_base_offsets)]
+    deltas = [header.last_offset_delta for _, header in iterate_headers(read_all(log))]
+    assert (max(spans), max(deltas)) == (8, 7)
+
+
 def drafts(disk: SimDisk, log: Log) -> list[str]:
     return [name for name in disk.listdir(log.directory) if name.endswith(".cleaned")]
 
@@ -303,19 +316,59 @@ def test_a_pass_swaps_in_one_segment_for_several_that_an_earlier_pass_has_shrunk
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("new_log", [partial(log_of_writes, count=16), log_of_small_segments])
 def test_after_a_crash_at_any_step_the_log_has_every_newest_value(
-    new_log: Callable[[SimDisk], Log], seed: int
+    new_log: Callable[[SimDisk], Log], seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in count(seed, 3 if seed else 1):  # seed 0: at each step
         disk = SimDisk()
         log = new_log(disk)
         log.flush()
         before, end = newest_values(log), log.log_end_offset
-        if not lose_power_at(disk, step, partial(clean, log, rules())):
-            break
-        disk.crash(Random(1000 * seed + step))
+        is_over = not lose_power_at(disk, step, partial(clean, log, rules()))
+        disk.crash(kept(step, seed))
+        caplog.clear()
         again = open_log(disk, TINY, recovery_point=end)
         assert (newest_values(again), again.log_end_offset) == (before, end)
         names = disk.listdir(again.directory)
         assert not [name for name in names if name.endswith((".swap", ".cleaned", ".deleted"))]
         again.close()
+        if is_over:
+            break
     assert step > 20
+    assert not caplog.messages  # the indexes of a complete pass are durable, too
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_start_removes_replaced_files_once_the_new_names_are_durable(seed: int) -> None:
+    disk = SimDisk()
+    log = log_of_small_segments(disk)
+    before, end = newest_values(log), log.log_end_offset
+    disk.on_operation = fail_on("rename", ".swap")
+    with pytest.raises(StorageError):
+        clean(log, rules())
+    disk.kill()
+    disk.on_operation = fail_on("unlink", ".deleted")
+    with pytest.raises(StorageError):
+        open_log(disk, TINY, recovery_point=end)
+    disk.on_operation, disk.keeps_order_of_names = None, False
+    disk.crash(Random(seed))
+    assert newest_values(open_log(disk, TINY, recovery_point=end)) == before
+
+
+@pytest.mark.parametrize("unlinked", range(3))
+@pytest.mark.parametrize("new_log", [log_of_writes, log_of_small_segments])
+def test_replaced_files_are_removed_once_the_new_names_are_durable(
+    new_log: Callable[[SimDisk], Log], unlinked: int
+) -> None:
+    """Also on a file system that keeps no order of names."""
+    disk = SimDisk()
+    log = new_log(disk)
+    before = newest_values(log)
+    cleaned = next(one for one in begin(log, rules()).run() if one is not None)
+    replaced = log.compaction.swap_in(cleaned, log.settings)
+    assert replaced
+    remove = partial(log.compaction.remove_replaced, replaced)
+    assert lose_power_at(disk, unlinked, remove, {"unlink"})
+    disk.keeps_order_of_names = False
+    disk.crash(Random(unlinked))
+    again = open_log(disk, TINY, recovery_point=log.flushed_offset)
+    assert newest_values(again) == before

@@ -85,6 +85,18 @@ def test_names_are_made_moved_and_removed(place: tuple[Disk, str]) -> None:
             missing(f"{top}/none")
 
 
+def test_a_file_and_a_directory_are_synced_by_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fdatasync", lambda at: synced.append(os.fstat(at).st_ino))
+    monkeypatch.setattr(os, "fsync", lambda at: synced.append(os.fstat(at).st_ino))
+    disk, path = RealDisk(), f"{tmp_path}/file"
+    disk.open(path, create=True).fsync()
+    disk.fsync_dir(str(tmp_path))
+    assert synced == [disk.inode(path), disk.inode(str(tmp_path))]
+
+
 def test_a_file_keeps_its_number_under_another_name_and_a_copy_has_another(
     place: tuple[Disk, str],
 ) -> None:
