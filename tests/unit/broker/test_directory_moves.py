@@ -1,5 +1,9 @@
 """A replica moves from one log directory of a broker to another, beside all else that it does."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
 import pytest
 
 from quorumlog.broker.replicas import Replicas
@@ -8,6 +12,7 @@ from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.moving import (
     AT,
     Metadata,
@@ -78,6 +83,58 @@ async def test_what_comes_during_the_swap_waits_for_it() -> None:
         assert driver.log.log_end_offset == 1
         driver.end_exchange(None)
         assert held.result().base_offset == 1
+
+
+@asynccontextmanager
+async def held_swap(replicas: Replicas, metadata: Metadata) -> AsyncIterator[HeldQueue]:
+    """Move from a to b until the disk is to replace the log; the queue holds that work."""
+    queue, publish = cast(HeldQueue, replicas._disk), metadata.publish
+
+    def publish_and_hold() -> None:
+        queue.is_held, metadata.publish = True, publish
+        publish()
+
+    await begin_held_move(replicas, metadata)
+    await until(lambda: replicas.moves.table.sizes()[AT].offset_lag == 0)
+    metadata.is_held, metadata.publish = False, publish_and_hold
+    try:
+        await until(lambda: queue.held)
+        yield queue
+    finally:
+        queue.release()
+
+
+async def test_requests_wait_while_the_disk_replaces_the_log_and_the_next_move_begins() -> None:
+    disk, metadata = SimDisk(), Metadata()
+    async with broker(disk, metadata) as replicas:
+        append(replicas, 0)
+        async with held_swap(replicas, metadata) as queue:
+            held = append(replicas, 1)
+            assert not held.done()
+            assert replicas.moves.table.sizes()[AT].directory.path == "/b"
+            assert queue.release() == [AT]
+        assert held.result().base_offset == 1
+        await until_in(replicas, "b")
+        assert not replicas.moves.table.sizes()
+        await replicas.moves.alter(AT, "/c")
+        await until_in(replicas, "c")
+        assert values_of(driver_of(replicas).log) == [0, 1]
+        assert metadata.told == ["a", "b", "c"]
+
+
+async def test_a_topic_that_is_deleted_while_the_disk_replaces_its_log_leaves_no_file() -> None:
+    disk, metadata = SimDisk(), Metadata()
+    async with broker(disk, metadata) as replicas:
+        append(replicas, 0)
+        async with held_swap(replicas, metadata):
+            metadata.exists = False
+            metadata.publish()
+        await until(lambda: names_in(disk, "a") + names_in(disk, "b") == [])
+        assert not replicas.moves.table.sizes()
+        metadata.exists, metadata.directory = True, None
+        metadata.publish()
+        await until(lambda: AT in replicas.drivers)
+        assert append(replicas, 7).result().base_offset == 0
 
 
 async def test_an_answer_for_each_directory_that_cannot_be_moved_to() -> None:
