@@ -196,7 +196,6 @@ class DirectoryMoves:
             await self._swap(move, chunk)
         elif ending is AfterStep.WAIT:
             move.is_waiting = True
-            self.table.note_assignment(move.at)
         elif chunk is not None:
             await self._copy(move, chunk)
         elif not isinstance(step, core.CaughtUp | core.CopyFrom):
