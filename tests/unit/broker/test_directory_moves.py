@@ -24,6 +24,7 @@ from tests.support.broker.moving import (
     until_in,
     values_of,
 )
+from tests.support.broker.replicas import BROKERS, fetched_by
 from tests.support.waiting import loop_turns, until
 
 SMALL = LogSettings(segment_bytes=400)
@@ -135,6 +136,19 @@ async def test_a_topic_that_is_deleted_while_the_disk_replaces_its_log_leaves_no
         metadata.publish()
         await until(lambda: AT in replicas.drivers)
         assert append(replicas, 7).result().base_offset == 0
+        home = replicas._logs.home_of(AT)
+        assert home is not None
+        assert replicas._logs.reported(AT) == home.directory_id
+
+
+async def test_a_stop_while_the_disk_replaces_the_log_leaves_the_new_log() -> None:
+    disk, metadata = SimDisk(), Metadata()
+    async with broker(disk, metadata) as replicas:
+        append(replicas, 0)
+        async with held_swap(replicas, metadata):
+            await replicas._tasks.stop()
+        assert driver_of(replicas).log.directory == f"/b/{AT}"
+        assert append(replicas, 1).result().base_offset == 1
 
 
 async def test_an_answer_for_each_directory_that_cannot_be_moved_to() -> None:
@@ -255,12 +269,28 @@ async def test_the_producers_and_epochs_without_records_move_with_the_log() -> N
         assert driver.log.epochs.entries[-1] == (2, 28)  # no record has it
         await replicas.moves.alter(AT, "/b")
         await until_in(replicas, "b")
+        assert f"{28:020}.snapshot" in disk.listdir(f"/b/{AT}")  # a start reads no record for it
         assert driver.log.epochs.entries[-1] == (2, 28)
         assert append(replicas, 7, producer=(7, 0, 7)).result().base_offset == 7  # a duplicate
     async with broker(disk, metadata) as replicas:
         assert append(replicas, 7, producer=(7, 0, 7)).result().base_offset == 7
         wrong = append(replicas, 9, producer=(7, 0, 9)).result().error_code
         assert wrong is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+async def test_records_that_no_follower_has_are_not_committed_by_a_move() -> None:
+    disk, metadata = SimDisk(), Metadata()
+    metadata.replicas = (1, 2)
+    async with broker(disk, metadata) as replicas:
+        append(replicas, 0)
+        driver = driver_of(replicas)
+        driver.judge_follower_fetch(0, fetched_by(BROKERS[1], 1, leader_epoch=1))
+        append(replicas, 1)
+        await replicas.moves.alter(AT, "/b")
+        await until_in(replicas, "b")
+        assert (driver.partition.state.high_watermark, driver.log.log_end_offset) == (1, 2)
+    async with broker(disk, metadata) as replicas:
+        assert driver_of(replicas).partition.state.high_watermark == 1
 
 
 async def test_a_topic_that_is_deleted_meanwhile_leaves_no_copy() -> None:
