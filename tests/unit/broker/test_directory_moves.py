@@ -10,6 +10,7 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from tests.support.broker.held_queue import HeldQueue
@@ -149,6 +150,20 @@ async def test_a_stop_while_the_disk_replaces_the_log_leaves_the_new_log() -> No
             await replicas._tasks.stop()
         assert driver_of(replicas).log.directory == f"/b/{AT}"
         assert append(replicas, 1).result().base_offset == 1
+
+
+async def test_a_log_that_replaces_another_as_its_directory_fails_is_closed() -> None:
+    disk, metadata = SimDisk(), Metadata()
+    async with broker(disk, metadata) as replicas:
+        append(replicas, 0)
+        driver, old = driver_of(replicas), replicas._logs.home_of(AT)
+        assert old is not None
+        async with held_swap(replicas, metadata):
+            replicas._replicas.fail_directory(old, StorageError("input/output error"))
+            assert AT not in replicas.drivers
+        assert driver.log.directory == f"/b/{AT}"
+        assert driver.log._is_closed
+        assert not replicas.moves.table.sizes()
 
 
 async def test_an_answer_for_each_directory_that_cannot_be_moved_to() -> None:

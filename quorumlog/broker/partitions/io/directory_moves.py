@@ -285,7 +285,6 @@ class DirectoryMoves:
                 driver.end_exchange(log)
                 if not self.table.is_here(move):  # a deletion of the log, if any, comes after
                     self._disk.submit(at, lambda: log.close(clean=False), lambda _: None)
-                self.table.note_assignment(at)
                 self._replicas.remove_files()
                 if refusal is not None:
                     self._replicas.fail_directory(source, refusal)
