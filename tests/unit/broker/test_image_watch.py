@@ -82,7 +82,9 @@ async def test_a_request_without_its_change_ends_after_its_timeout() -> None:
 async def test_only_a_change_waits_for_the_leaders_of_its_partitions(
     error_code: ErrorCode, wait_s: float
 ) -> None:
-    topic = TopicImage(name=AT.topic, topic_id=TopicId(b"t" * 16), partitions=(image(1, 0, 0, (1,)),))
+    topic = TopicImage(
+        name=AT.topic, topic_id=TopicId(b"t" * 16), partitions=(image(1, 0, 0, (1,)),)
+    )
     watch = ImageWatch({AT}.__contains__)
     watch.publish(ClusterDelta(), ClusterImage(topics={AT.topic: topic}))
     result = TopicResult(name=AT.topic, error_code=error_code)

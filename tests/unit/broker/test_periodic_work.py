@@ -1,10 +1,12 @@
-"""The tasks that a broker starts: checkpoints, compaction, retention and log starts reach a disk."""
+"""The tasks that a broker starts: their effects, after their time."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from quorumlog.metadata_quorum.controller_client import IsrProposal, IsrResult
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.checkpoints import (
     CLEANED_FILE,
@@ -14,9 +16,10 @@ from quorumlog.storage.io.checkpoints import (
     read_offset_checkpoint,
 )
 from quorumlog.storage.io.disk import RealDisk
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import Record, encode_batch
-from tests.support.broker.one_broker import AT, append, one_broker, publish
-from tests.support.broker.replicas import image
+from tests.support.broker.one_broker import AT, Reports, append, one_broker, publish
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
 
 ONE_BATCH = LogSettings(segment_bytes=1)  # in each segment
 KEYED = encode_batch([Record(0, 1, b"k", b"v")])  # of 1970: retention deletes it
@@ -65,3 +68,25 @@ async def test_a_broker_compacts_and_deletes_in_turn(tmp_path: Path) -> None:
         assert offset_in(tmp_path, LOG_START_FILE) == log.log_start_offset == 4
         assert log.segment_base_offsets == (4,)
         assert len([*tmp_path.rglob("*.log")]) == 1
+
+
+@pytest.mark.jumping_time
+async def test_a_leader_proposes_to_remove_a_silent_follower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proposed: list[IsrProposal] = []
+
+    async def alter_partitions(
+        _: Reports, broker_epoch: int, proposals: Sequence[IsrProposal]
+    ) -> tuple[ErrorCode, list[IsrResult]]:
+        proposed.extend(proposals)
+        return ErrorCode.NONE, []
+
+    monkeypatch.setattr(Reports, "alter_partitions", alter_partitions, raising=False)
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+        append(replicas)
+        await asyncio.sleep(29)  # replica.lag.time.max.ms: 30 s
+        assert not proposed
+        await asyncio.sleep(2)
+        assert [member for member, _ in proposed[0].new_isr] == [BROKERS[0]]

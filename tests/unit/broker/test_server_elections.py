@@ -250,9 +250,7 @@ async def test_a_replica_of_the_quorum_has_the_directory_that_it_or_its_registra
         described = await broker.controller.describe_quorum()
         replicas = [
             QuorumReplica(replica_id=BROKER, log_end_offset=Offset(7)),
-            QuorumReplica(
-                replica_id=BROKER, log_end_offset=Offset(7), directory_id=fetches_from
-            ),
+            QuorumReplica(replica_id=BROKER, log_end_offset=Offset(7), directory_id=fetches_from),
             QuorumReplica(replica_id=BrokerId(3), log_end_offset=Offset(7)),
             QuorumReplica(replica_id=BrokerId(4), log_end_offset=Offset(7)),
         ]
