@@ -40,7 +40,7 @@ async def test_all_requests_continue_with_the_image_of_their_change() -> None:
     await loop_turns(5)
     assert not first.done()
     watch.publish(ClusterDelta(), AWAITED)
-    assert await asyncio.gather(first, second) == [True, True]
+    assert all(await asyncio.gather(first, second))
     assert loop.time() == 0
     assert not watch._waiting
 
