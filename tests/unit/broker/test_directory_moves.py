@@ -304,6 +304,9 @@ async def test_records_that_no_follower_has_are_not_committed_by_a_move() -> Non
         await replicas.moves.alter(AT, "/b")
         await until_in(replicas, "b")
         assert (driver.partition.state.high_watermark, driver.log.log_end_offset) == (1, 2)
+        home = replicas._logs.home_of(AT)
+        assert home is not None
+        assert home.checkpoints.high_watermark(AT) == 1  # for a start after a crash
     async with broker(disk, metadata) as replicas:
         assert driver_of(replicas).partition.state.high_watermark == 1
 
