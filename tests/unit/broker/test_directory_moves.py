@@ -121,6 +121,7 @@ async def test_requests_wait_while_the_disk_replaces_the_log_and_the_next_move_b
         await replicas.moves.alter(AT, "/c")
         await until_in(replicas, "c")
         assert values_of(driver_of(replicas).log) == [0, 1]
+        assert [one.path for one in replicas._logs.online] == ["/a", "/b", "/c"]
         assert metadata.told == ["a", "b", "c"]
 
 

@@ -371,8 +371,10 @@ async def test_the_segment_of_deleted_records_goes_when_it_is_no_longer_active(
         driver = driver_of(replicas)
         driver.advance_log_start(0, Offset(1))
         await loop_turns()
-        assert base_offsets(replicas) == [0]
+        assert len(segments(tmp_path)) == 1
         append(replicas)
+        await loop_turns()
+        assert len(segments(tmp_path)) == 2
         driver.advance_log_start(0, Offset(1))  # a client or a leader repeats it
         await loop_turns()
-        assert base_offsets(replicas) == [1]
+        assert len(segments(tmp_path)) == 1
