@@ -80,10 +80,9 @@ def _owned(topics: list[RequestTopicPartitions] | None) -> Partitions | None:
 
 
 def _response(result: HeartbeatResult) -> ConsumerGroupHeartbeatResponse:
-    message = result.error_message
     return ConsumerGroupHeartbeatResponse(
         error_code=result.error_code,
-        error_message=None if message is None else shortened(message),
+        error_message=shortened(result.error_message),
         member_id=result.member_id or None,
         member_epoch=result.member_epoch,
         heartbeat_interval_ms=result.heartbeat_interval_ms,

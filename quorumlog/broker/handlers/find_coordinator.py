@@ -61,7 +61,7 @@ def _answer(
 
 
 def _find(context: BrokerContext, key_type: int, key: str, refusal: str | None) -> Coordinator:
-    missing = Coordinator(key=key, node_id=-1, host="", port=-1)
+    missing = Coordinator(key=key, node_id=-1, port=-1)
     if key_type not in TOPICS:
         missing.error_code = ErrorCode.INVALID_REQUEST
         return missing

@@ -43,6 +43,7 @@ class Metadata:
         self.epoch = ALL_ALIVE[ONE].broker_epoch
         self.leader_epoch = 0
         self.exists = True
+        self.replicas: tuple[int, ...] = (1,)  # all in sync; the others never fetch
         self.topic_configs: dict[str, str] = {}
         self.broker_configs: dict[str, str] = {}
         self.told: list[str] = []
@@ -66,7 +67,8 @@ class Metadata:
     def image(self) -> ClusterImage:
         ours = replace(ALL_ALIVE[ONE], log_dirs=tuple(PATHS), broker_epoch=self.epoch, fenced=False)
         known = () if self.directory is None else ((ONE, self.directory),)
-        partition = replace(image(1, self.leader_epoch, 0, (1,), replicas=(1,)), directories=known)
+        alone = image(1, self.leader_epoch, 0, self.replicas, replicas=self.replicas)
+        partition = replace(alone, directories=known)
         topic = TopicImage(
             name=AT.topic, topic_id=TOPIC_ID, partitions=(partition,), configs=self.topic_configs
         )

@@ -22,7 +22,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.broker.held_queue import HeldQueue
-from tests.support.broker.one_broker import append, publish, start
+from tests.support.broker.one_broker import append, one_broker, publish, start
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
 from tests.support.waiting import until
 
@@ -375,3 +375,31 @@ async def test_no_log_is_set_aside_while_an_image_is_told(
         replicas.publish(delta, image_of_many(1, 0))
         await settled()
         assert asked == [False]
+
+
+@pytest.mark.jumping_time
+@pytest.mark.parametrize("is_registered", [True, False])
+async def test_an_open_log_is_followed_up_before_all_are_open(
+    tmp_path: Path, is_registered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once while the broker leads; its first logs wait for each other."""
+    queue = HeldQueue()
+    async with one_broker(tmp_path, disk_queue=queue) as replicas:
+        if is_registered:
+            replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+            publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
+        assert replicas.may_lead.is_set() == is_registered
+        queue.is_held = True
+        publish_many(replicas)
+        noted: list[TopicPartition] = []
+        monkeypatch.setattr(replicas._directories, "note", noted.extend)
+        try:
+            opened, open_first = queue.held.popleft()
+            open_first()
+            await asyncio.sleep(0.1)
+            assert noted == ([opened] if is_registered else [])
+            await asyncio.sleep(11)
+            assert noted == [opened]
+        finally:
+            queue.release()
+        assert {*noted} == {*MANY}

@@ -17,6 +17,12 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.checkpoints import (
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    read_offset_checkpoint,
+)
+from quorumlog.storage.io.disk import RealDisk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
@@ -125,6 +131,24 @@ async def test_a_replica_that_is_removed_meanwhile_is_deleted_after_the_cut(tmp_
         again = replicas.drivers[AT]
         assert again is not driver
         assert again.log.log_end_offset == 0
+
+
+async def test_no_checkpoint_counts_records_that_are_cut(tmp_path: Path) -> None:
+    """After an unclean election: a start would take their successors for committed."""
+    async with follower(tmp_path) as (replicas, queue):
+        driver, _ = follower_with_two_records(replicas)
+        driver.feed(0, events.LogFlushed(flushed_offset=driver.log.flush()))
+        files = replicas._logs.checkpoints
+        files.note_high_watermarks({AT: Offset(2)})
+        files.note_recovery_points({AT: driver.log})
+        files.write_high_watermarks()
+        files.write_recovery_points()
+        queue.is_held = True
+        diverge(driver)
+        assert AT not in replicas._checkpoints.high_watermarks()  # the cut notes its own
+        queue.release()
+        for name in (REPLICATION_FILE, RECOVERY_POINT_FILE):
+            assert read_offset_checkpoint(RealDisk(), str(tmp_path), name) == {AT: 1}
 
 
 async def test_a_cut_that_fails_takes_the_replica_offline(tmp_path: Path) -> None:

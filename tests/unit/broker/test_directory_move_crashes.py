@@ -13,7 +13,16 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.support.broker.moving import AT, Metadata, append, broker, driver_of, names_in, values_of
+from tests.support.broker.moving import (
+    AT,
+    Metadata,
+    append,
+    broker,
+    driver_of,
+    names_in,
+    until_in,
+    values_of,
+)
 from tests.support.sizes import tries
 from tests.support.waiting import loop_turns, until
 
@@ -196,6 +205,25 @@ async def test_a_disk_that_fails_at_any_step_loses_nothing(failing: str) -> None
         if not await fails_at(step, failing):
             assert step > 10
             return
+
+
+async def test_a_directory_that_keeps_the_old_log_is_not_used_any_more() -> None:
+    """Else its next start would find two logs, of which the old has the partition's name."""
+    disk, metadata = SimDisk(), Metadata()
+
+    def keep_name(operation: str, path: str) -> None:
+        if operation == "rename" and path == f"/a/{AT}":
+            raise OSError(errno.EIO, "the rename is refused", path)
+
+    async with broker(disk, metadata, log_settings=SMALL) as replicas:
+        append(replicas, 0)
+        await until(lambda: metadata.told == ["a"])
+        disk.on_operation = keep_name
+        await replicas.moves.alter(AT, "/b")
+        await until_in(replicas, "b")
+        assert [one.path for one in replicas._logs.online] == ["/b", "/c"]
+        assert append(replicas, 1).result().base_offset == 1
+        disk.on_operation = None
 
 
 @pytest.mark.jumping_time

@@ -1,13 +1,19 @@
 """A replica moves from one log directory of a broker to another, beside all else that it does."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
 import pytest
 
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.moving import (
     AT,
     Metadata,
@@ -19,6 +25,7 @@ from tests.support.broker.moving import (
     until_in,
     values_of,
 )
+from tests.support.broker.replicas import BROKERS, fetched_by
 from tests.support.waiting import loop_turns, until
 
 SMALL = LogSettings(segment_bytes=400)
@@ -78,6 +85,85 @@ async def test_what_comes_during_the_swap_waits_for_it() -> None:
         assert driver.log.log_end_offset == 1
         driver.end_exchange(None)
         assert held.result().base_offset == 1
+
+
+@asynccontextmanager
+async def held_swap(replicas: Replicas, metadata: Metadata) -> AsyncIterator[HeldQueue]:
+    """Move from a to b until the disk is to replace the log; the queue holds that work."""
+    queue, publish = cast(HeldQueue, replicas._disk), metadata.publish
+
+    def publish_and_hold() -> None:
+        queue.is_held, metadata.publish = True, publish
+        publish()
+
+    await begin_held_move(replicas, metadata)
+    await until(lambda: replicas.moves.table.sizes()[AT].offset_lag == 0)
+    metadata.is_held, metadata.publish = False, publish_and_hold
+    try:
+        await until(lambda: queue.held)
+        yield queue
+    finally:
+        queue.release()
+
+
+async def test_requests_wait_while_the_disk_replaces_the_log_and_the_next_move_begins() -> None:
+    disk, metadata = SimDisk(), Metadata()
+    async with broker(disk, metadata) as replicas:
+        append(replicas, 0)
+        async with held_swap(replicas, metadata) as queue:
+            held = append(replicas, 1)
+            assert not held.done()
+            assert replicas.moves.table.sizes()[AT].directory.path == "/b"
+            assert queue.release() == [AT]
+        assert held.result().base_offset == 1
+        await until_in(replicas, "b")
+        assert not replicas.moves.table.sizes()
+        await replicas.moves.alter(AT, "/c")
+        await until_in(replicas, "c")
+        assert values_of(driver_of(replicas).log) == [0, 1]
+        assert [one.path for one in replicas._logs.online] == ["/a", "/b", "/c"]
+        assert metadata.told == ["a", "b", "c"]
+
+
+async def test_a_topic_that_is_deleted_while_the_disk_replaces_its_log_leaves_no_file() -> None:
+    disk, metadata = SimDisk(), Metadata()
+    async with broker(disk, metadata) as replicas:
+        append(replicas, 0)
+        async with held_swap(replicas, metadata):
+            metadata.exists = False
+            metadata.publish()
+        await until(lambda: names_in(disk, "a") + names_in(disk, "b") == [])
+        assert not replicas.moves.table.sizes()
+        await replicas.moves.alter(AT, "/a")  # for the next topic of the name
+        metadata.exists, metadata.directory = True, None
+        metadata.publish()
+        await until_in(replicas, "a")
+        assert append(replicas, 7).result().base_offset == 0
+        assert replicas._logs.reported(AT) == "a"
+
+
+async def test_a_stop_while_the_disk_replaces_the_log_leaves_the_new_log() -> None:
+    disk, metadata = SimDisk(), Metadata()
+    async with broker(disk, metadata) as replicas:
+        append(replicas, 0)
+        async with held_swap(replicas, metadata):
+            await replicas._tasks.stop()
+        assert driver_of(replicas).log.directory == f"/b/{AT}"
+        assert append(replicas, 1).result().base_offset == 1
+
+
+async def test_a_log_that_replaces_another_as_its_directory_fails_is_closed() -> None:
+    disk, metadata = SimDisk(), Metadata()
+    async with broker(disk, metadata) as replicas:
+        append(replicas, 0)
+        driver, old = driver_of(replicas), replicas._logs.home_of(AT)
+        assert old is not None
+        async with held_swap(replicas, metadata):
+            replicas._replicas.fail_directory(old, StorageError("input/output error"))
+            assert AT not in replicas.drivers
+        assert driver.log.directory == f"/b/{AT}"
+        assert driver.log._is_closed
+        assert not replicas.moves.table.sizes()
 
 
 async def test_an_answer_for_each_directory_that_cannot_be_moved_to() -> None:
@@ -198,12 +284,31 @@ async def test_the_producers_and_epochs_without_records_move_with_the_log() -> N
         assert driver.log.epochs.entries[-1] == (2, 28)  # no record has it
         await replicas.moves.alter(AT, "/b")
         await until_in(replicas, "b")
+        assert f"{28:020}.snapshot" in disk.listdir(f"/b/{AT}")  # a start reads no record for it
         assert driver.log.epochs.entries[-1] == (2, 28)
         assert append(replicas, 7, producer=(7, 0, 7)).result().base_offset == 7  # a duplicate
     async with broker(disk, metadata) as replicas:
         assert append(replicas, 7, producer=(7, 0, 7)).result().base_offset == 7
         wrong = append(replicas, 9, producer=(7, 0, 9)).result().error_code
         assert wrong is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+async def test_records_that_no_follower_has_are_not_committed_by_a_move() -> None:
+    disk, metadata = SimDisk(), Metadata()
+    metadata.replicas = (1, 2)
+    async with broker(disk, metadata) as replicas:
+        append(replicas, 0)
+        driver = driver_of(replicas)
+        driver.judge_follower_fetch(0, fetched_by(BROKERS[1], 1, leader_epoch=1))
+        append(replicas, 1)
+        await replicas.moves.alter(AT, "/b")
+        await until_in(replicas, "b")
+        assert (driver.partition.state.high_watermark, driver.log.log_end_offset) == (1, 2)
+        home = replicas._logs.home_of(AT)
+        assert home is not None
+        assert home.checkpoints.high_watermark(AT) == 1  # for a start after a crash
+    async with broker(disk, metadata) as replicas:
+        assert driver_of(replicas).partition.state.high_watermark == 1
 
 
 async def test_a_topic_that_is_deleted_meanwhile_leaves_no_copy() -> None:

@@ -134,6 +134,23 @@ async def test_a_follower_fetches_on_when_what_it_has_is_on_the_disk(tmp_path: P
         assert followed.may_ask(0)
 
 
+@pytest.mark.parametrize("error", [{}, {"fsync": errno.EIO}])
+async def test_the_fetcher_of_a_log_continues_after_a_flush_or_its_failure(
+    tmp_path: Path, error: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, disk, isr = HeldQueue(), FaultyDisk(), (1, 2)
+    async with one_broker(tmp_path, isr, disk, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
+        take, driver = follow(replicas), replicas.drivers[AT]
+        queue.is_held = True
+        take(from_leader(0))
+        ended: list[PartitionDriver] = []
+        monkeypatch.setattr(replicas._fetchers, "note_flush_ended", ended.append)
+        disk.errors = error
+        queue.release()
+        disk.errors = {}
+        assert ended == [driver]
+
+
 def lose_first_record(driver: PartitionDriver) -> None:
     """Let the leader answer that the first record is not in its log."""
     driver.feed(0, diverged(1, 0, epoch=-1, last_fetched_epoch=1))

@@ -9,6 +9,7 @@ import pytest
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.handlers import fetch, produce
 from quorumlog.broker.partitions.core.data_path import FetchedPartition, ProduceResult
+from quorumlog.broker.responses.cluster_view import controller_for_clients
 from quorumlog.metadata_quorum.image.model import ClusterImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
@@ -82,3 +83,23 @@ def test_an_older_client_and_a_partition_without_metadata_get_no_leader() -> Non
         assert not leader
         assert not endpoints
     assert not fetched(15, NOT_LEADER)[1]
+
+
+@pytest.mark.parametrize(
+    ("controller", "fenced", "named"),
+    [
+        (3, (), 3),
+        (3, (3,), 2),  # the broker that answers
+        (9, (), 2),  # the controller serves no clients
+        (9, (2,), 1),
+        (9, (1, 2), 3),
+        (9, (1, 2, 3), -1),
+    ],
+)
+def test_a_client_is_sent_to_the_controller_or_to_a_broker_that_serves(
+    controller: int, fenced: tuple[int, ...], named: int
+) -> None:
+    ids = [BrokerId(one) for one in (3, 2, 1)]
+    brokers = {one: broker(one, fenced=one in fenced) for one in ids}
+    cluster = ClusterImage(brokers=brokers, controller_id=BrokerId(controller))
+    assert controller_for_clients(cluster, BrokerId(2)) == named

@@ -258,6 +258,18 @@ def test_a_partition_of_unknown_topic_is_not_taken_as_new(tmp_path: Path, damage
     assert stray.stat().st_size == len(BATCH)
 
 
+def test_a_log_of_unknown_topic_without_a_record_is_taken_as_new(tmp_path: Path) -> None:
+    """Its other files, an index or an epoch, are no records."""
+    kill_with_a_record(tmp_path)
+    segment = segment_in(tmp_path)
+    segment.write_bytes(bytes(segment.stat().st_size))  # power was lost before the first flush
+    (segment.parent / "partition.metadata").unlink()
+    (segment.parent / "leader-epoch-checkpoint").write_bytes(b"0\n1\n0 0\n")
+    log, _ = started(tmp_path).open(AT, OLD, {}, standing=Standing.UNDECIDED)
+    assert log.log_end_offset == 0
+    log.close(clean=False)
+
+
 def test_records_of_unknown_topic_are_set_aside_if_others_have_them(tmp_path: Path) -> None:
     """Power was lost before the first flush: the segment was written back, the file was not."""
     kill_with_a_record(tmp_path)

@@ -35,7 +35,7 @@ from tests.support.broker.one_broker import (
 )
 from tests.support.broker.replica_calls import fetch_from
 from tests.support.broker.replicas import BROKERS, fetched_by, image, out_of_range
-from tests.support.waiting import until
+from tests.support.waiting import loop_turns, until
 
 CHECKPOINT = "log-start-offset-checkpoint"
 SMALL = LogSettings(segment_bytes=200)
@@ -360,3 +360,21 @@ async def test_what_a_full_disk_refuses_is_done_by_the_next_check(tmp_path: Path
         disk.errors = {}
         await replicas.ticks.retention.check_all()
         assert ends(replicas) == (1, 1)
+
+
+async def test_the_segment_of_deleted_records_goes_when_it_is_no_longer_active(
+    tmp_path: Path,
+) -> None:
+    settings = LogSettings(segment_bytes=1)  # a batch in each
+    async with one_broker(tmp_path, log_settings=settings) as replicas:
+        append(replicas)
+        driver = driver_of(replicas)
+        driver.advance_log_start(0, Offset(1))
+        await loop_turns()
+        assert len(segments(tmp_path)) == 1
+        append(replicas)
+        await loop_turns()
+        assert len(segments(tmp_path)) == 2
+        driver.advance_log_start(0, Offset(1))  # a client or a leader repeats it
+        await loop_turns()
+        assert len(segments(tmp_path)) == 1

@@ -84,6 +84,19 @@ def test_one_that_has_caught_up_counts_before_it_is_asked_for() -> None:
     assert replica.partition.state.high_watermark == 2  # it fell silent
 
 
+def test_a_follower_joins_at_the_high_watermark_below_the_log_end() -> None:
+    """A leader that appends without a pause would else never have it in its ISR (KAFKA-7128)."""
+    replica = leader((1, 2))
+    fetch(replica, 0, TWO, 0)
+    replica.append(0, [0, 1])
+    fetch(replica, 0, TWO, 1)
+    assert replica.partition.state.high_watermark == 1
+    fetch(replica, 0, THREE, 0)
+    assert role_of(replica).pending is None
+    fetch(replica, 0, THREE, 1)
+    assert role_of(replica).maximal_isr == {ONE, TWO, THREE}
+
+
 @pytest.mark.parametrize("is_fenced", [True, False])
 def test_one_that_may_not_join_holds_up_nobody(is_fenced: bool) -> None:
     replica = leader((1,))

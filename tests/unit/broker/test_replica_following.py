@@ -1,16 +1,19 @@
 """A follower's log, with a leader's answers by hand: taken, cut, started over, contradicted."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from quorumlog.backoff import Backoff
+from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.following.log.followed_partition import FollowedPartition, take_answer
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.replicas import Replicas
+from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch
 from quorumlog.wire.codec.messages.fetch import EpochEndOffset, PartitionData
@@ -246,3 +249,31 @@ async def test_a_refused_batch_names_the_leader_and_the_offset(
         damaged[-1] ^= 1
         take(PartitionData(partition_index=0, records=bytes(damaged)))
         assert "as broker 2, which leads, sent it from offset 3 on: " in caplog.text
+
+
+class Fetcher:
+    """Records the partitions that it is to follow."""
+
+    def __init__(self, address: object) -> None:
+        self.address = address
+        self.followed: list[object] = []
+
+    def set_followed(self, followed: Iterable[FollowedPartition]) -> None:
+        self.followed = [one.driver for one in followed]
+
+
+async def test_a_fetcher_follows_the_partitions_of_its_leader_that_are_left() -> None:
+    made: list[Fetcher] = []
+
+    def make(address: object) -> Any:
+        made.append(Fetcher(address))
+        return made[-1]
+
+    fetchers, cluster = ReplicaFetchers(make, {}), ClusterImage(brokers=ALL_ALIVE)
+    first, second = (cast(PartitionDriver, object()) for _ in range(2))
+    for driver in (first, second):
+        fetchers.follow(driver, BROKERS[1], Epoch(1))
+    fetchers.publish(cluster)
+    fetchers.unfollow(first)
+    fetchers.publish(cluster)
+    assert [one.followed for one in made] == [[second]]

@@ -10,10 +10,16 @@ import pytest
 
 from quorumlog.broker.controller_requests import image_watch
 from quorumlog.broker.handlers.elect_leaders import LOOKED_AT_AT_ONCE, _led_by_another
-from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, ElectionResult
+from quorumlog.metadata_quorum.controller_client import (
+    ControllerUnavailable,
+    ElectionResult,
+    QuorumDescription,
+    QuorumReplica,
+)
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
+from quorumlog.storage.io.checkpoints import uuid_to_text
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.message import Request
 from quorumlog.wire.codec.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -230,6 +236,33 @@ async def test_the_quorum_is_described_by_its_leader(tmp_path: Path) -> None:
             response = await connection.send(quorum_of(*asked), version=2)
             codes = [part.error_code for topic in response.topics for part in topic.partitions]
             assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * len(asked)
+
+
+async def test_a_replica_of_the_quorum_has_the_directory_that_it_or_its_registration_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [bytes([number]) * 16 for number in (1, 2)]
+    registered_in, fetches_from = map(uuid_to_text, ids)
+    async with asking(tmp_path) as (broker, connection):
+        ours = replace(broker.controller.image.brokers[BROKER], directory_id=registered_in)
+        unreadable = replace(registered(BrokerId(3), 2), directory_id="no id")
+        broker.controller.publish(ClusterDelta(), brokers={BROKER: ours, BrokerId(3): unreadable})
+        described = await broker.controller.describe_quorum()
+        replicas = [
+            QuorumReplica(replica_id=BROKER, log_end_offset=Offset(7)),
+            QuorumReplica(replica_id=BROKER, log_end_offset=Offset(7), directory_id=fetches_from),
+            QuorumReplica(replica_id=BrokerId(3), log_end_offset=Offset(7)),
+            QuorumReplica(replica_id=BrokerId(4), log_end_offset=Offset(7)),
+        ]
+
+        async def describe() -> QuorumDescription:
+            return replace(described, voters=tuple(replicas))
+
+        monkeypatch.setattr(broker.controller, "describe_quorum", describe)
+        asked = quorum_of(("__cluster_metadata", [0]))
+        response = await connection.send(asked, version=2)
+        voters = response.topics[0].partitions[0].current_voters
+        assert [one.replica_directory_id for one in voters] == [*ids, bytes(16), bytes(16)]
 
 
 async def test_without_a_controller_the_outcome_is_said_to_be_unknown(

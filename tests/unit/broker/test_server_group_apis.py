@@ -3,12 +3,13 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-from quorumlog.wire.codec.message import ZERO_UUID
+from quorumlog.wire.codec.message import ZERO_UUID, Request, Struct
 from quorumlog.wire.codec.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     DescribedGroup,
@@ -21,6 +22,7 @@ from quorumlog.wire.codec.messages.consumer_group_heartbeat import (
 from quorumlog.wire.codec.messages.delete_groups import DeleteGroupsRequest
 from quorumlog.wire.codec.messages.describe_groups import DescribeGroupsRequest
 from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest
+from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest
 from quorumlog.wire.codec.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from quorumlog.wire.codec.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from quorumlog.wire.codec.messages.list_groups import ListGroupsRequest
@@ -233,6 +235,48 @@ async def test_offsets_without_a_group_and_a_coordinator_elsewhere(tmp_path: Pat
         assert (listed.group_id, listed.protocol_type) == ("g", "")
 
 
+FEATURES = {"group.version": 1}
+
+
+def errors_in(answer: object) -> set[int]:
+    """All error codes of an answer, except NONE."""
+    if isinstance(answer, list):
+        return set().union(*map(errors_in, answer))
+    if not isinstance(answer, Struct):
+        return set()
+    values = {field.name: getattr(answer, field.name) for field in answer.FIELDS}
+    return ({values.get("error_code", 0)} - {0}).union(*map(errors_in, values.values()))
+
+
+ELSEWHERE: list[Request[Any]] = [
+    joining("g"),
+    SyncGroupRequest(
+        group_id="g",
+        member_id="m",
+        generation_id=1,
+        protocol_type="consumer",
+        protocol_name="range",
+    ),
+    HeartbeatRequest(group_id="g", member_id="m", generation_id=1),
+    LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id="m")]),
+    DescribeGroupsRequest(groups=["g"]),
+    DeleteGroupsRequest(groups_names=["g"]),
+    deletion("g", ("t", 0)),
+    ConsumerGroupDescribeRequest(group_ids=["g"]),
+]
+
+
+@pytest.mark.parametrize("asked", ELSEWHERE, ids=lambda one: type(one).__name__)
+async def test_a_client_learns_that_the_coordinator_is_elsewhere(
+    tmp_path: Path, asked: Request[Any]
+) -> None:
+    """Else it would never look for the coordinator again."""
+    async with asking(tmp_path, features=FEATURES) as (_, connection):
+        await create(connection, "t", 1)
+        answer = await connection.send(asked)
+        assert errors_in(answer) == {ErrorCode.NOT_COORDINATOR}
+
+
 async def test_an_offset_of_a_former_topic_of_the_name_is_not_returned(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
         topic_id = await create(connection, "t")
@@ -252,7 +296,6 @@ async def test_an_offset_of_a_former_topic_of_the_name_is_not_returned(tmp_path:
             assert all_there_are.topics == []
 
 
-FEATURES = {"group.version": 1}
 OTHER_ID = b"other topic's id"
 
 

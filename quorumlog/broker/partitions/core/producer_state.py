@@ -311,9 +311,6 @@ class ProducerStates:
         producer = self._find(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = _Producer(entry.producer_epoch)
-        elif producer.epoch != entry.producer_epoch:
-            producer.epoch = entry.producer_epoch
-            producer.batches.clear()
         producer.seen_ms = entry.timestamp
         producer.coordinator_epoch = entry.coordinator_epoch
         if entry.last_sequence != NO_SEQUENCE:

@@ -205,7 +205,6 @@ class DirectoryMoves:
             await self._swap(move, chunk)
         elif ending is AfterStep.WAIT:
             move.is_waiting = True
-            self.table.note_assignment(move.at)
         elif chunk is not None:
             await self._copy(move, chunk)
         elif not isinstance(step, core.CaughtUp | core.CopyFrom):
@@ -295,7 +294,6 @@ class DirectoryMoves:
                 driver.end_exchange(log)
                 if not self.table.is_here(move):  # a deletion of the log, if any, comes after
                     self._disk.submit(at, lambda: log.close(clean=False), lambda _: None)
-                self.table.note_assignment(at)
                 self._replicas.remove_files()
                 if refusal is not None:
                     self._replicas.fail_directory(source, refusal)

@@ -131,11 +131,10 @@ class MoveTable:
             self.note_assignment(move.at)
 
     def retract(self, move: Move) -> None:
-        """Report to the controller that the replica stays, if a move was announced."""
-        if move.is_announced:
-            move.is_announced = False
-            self._replicas.logs.announce(move.at, None)
-            self.note_assignment(move.at)
+        """Report to the controller that the replica stays, if it needs that."""
+        move.is_announced = False
+        self._replicas.logs.announce(move.at, None)
+        self.note_assignment(move.at)
 
     def remove(self, move: Move) -> bool:
         """End a move; return whether the caller must now discard its copy."""

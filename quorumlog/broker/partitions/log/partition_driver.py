@@ -345,8 +345,7 @@ class PartitionDriver:
         def done(outcome: ProducerStates | StorageError | None) -> None:
             self.is_truncating = False
             if isinstance(outcome, StorageError):
-                self._held.clear()  # the replica is removed
-                around.failed(self, outcome)
+                around.failed(self, outcome)  # the held calls are void
                 return
             if outcome is not None:
                 self.producers = outcome

@@ -291,3 +291,16 @@ async def test_without_verification_only_producers_that_add_nothing_are_believed
     await write(world, txn_commit(6, adds=True))
     assert len(world.verifier.asked) == 1
     world.service.stop()
+
+
+async def test_an_image_with_the_same_topics_is_no_change_for_groups() -> None:
+    async with leading() as world:
+        topic = TopicImage(
+            name="t", topic_id=TopicId(b"t" * 16), partitions=(image(1, 0, 0, (1,)),)
+        )
+        delta = ClusterDelta(partitions=frozenset({TopicPartition("t", 0)}))
+        for end_offset, partitions, version in ((5, 1, 5), (6, 1, 5), (7, 2, 7)):
+            topics = {"t": replace(topic, partitions=topic.partitions * partitions)}
+            cluster = ClusterImage(topics=topics, end_offset=Offset(end_offset))
+            world.service.publish(delta, cluster)
+            assert world.service._topics.version == version

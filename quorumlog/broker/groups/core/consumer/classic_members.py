@@ -142,7 +142,6 @@ class ClassicMembers:
         current = member.current
         must_join = (
             group.group_epoch > current.member_epoch
-            or current.state is MemberState.UNREVOKED_PARTITIONS
             or self._heartbeats.next_assignment(group, member.member_id, current.assigned)
             != current
         )

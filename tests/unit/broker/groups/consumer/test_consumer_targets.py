@@ -9,11 +9,14 @@ from quorumlog.broker.groups.core.consumer.records import (
     ConsumerGroupRecord,
     CurrentAssignmentValue,
     TargetMemberValue,
+    decode,
     from_stored,
 )
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
 from quorumlog.broker.groups.core.requests import DeleteGroup
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.records import decode_batches
+from tests.support.coordination.groups_begun import consumers
 from tests.support.groups.consumer.classic import classic_join
 from tests.support.groups.consumer.coordination import (
     ConsumerCoordination,
@@ -280,3 +283,21 @@ def test_both_ways_give_the_same_target(monkeypatch: pytest.MonkeyPatch, at_once
         groups.answer(join(member_id))
     assert sorted(map(len, groups.group.targets.values())) == [2, 2, 3]
     groups.check_replayed()
+
+
+def test_only_the_parts_of_a_target_that_differ_are_written() -> None:
+    groups = consumers("a", "b")
+    before, parts = len(groups.batches), dict(groups.group.targets)
+    groups.set_topic("t", 5)
+    groups.beat(heartbeat("a", groups.group.members["a"].current.member_epoch))
+    written = {
+        record.subject.name
+        for batch in groups.batches[before:]
+        for _, records in decode_batches(batch)
+        for one in records
+        if (record := decode(one.key or b"", one.value)) is not None
+        and isinstance(record.value, TargetMemberValue)
+    }
+    changed = {name for name, part in groups.group.targets.items() if part != parts[name]}
+    assert len(changed) == 1
+    assert written == changed

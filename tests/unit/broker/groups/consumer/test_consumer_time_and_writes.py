@@ -1,5 +1,6 @@
 """Sessions and rebalances of consumer groups, their times, and their writes that fail."""
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -8,8 +9,13 @@ from quorumlog.broker.coordination.core import events as shard_events
 from quorumlog.broker.groups.core.consumer import coordinator, events, targets
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings, GroupTimes
+from quorumlog.broker.groups.core.consumer.settings import (
+    ConsumerGroupSettings,
+    GroupTimes,
+    consumer_group_settings,
+)
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.coordination.groups_begun import consumers
@@ -200,6 +206,24 @@ def test_no_group_leaves_the_bounds_of_its_coordinator(
     times = GroupTimes(ConsumerGroupSettings(), {"g": own})
     assert (times.session_timeout_ms("g"), times.heartbeat_interval_ms("g")) == in_force
     assert (times.session_timeout_ms("h"), times.heartbeat_interval_ms("h")) == (45_000, 5000)
+
+
+def test_each_setting_of_a_coordinator_is_a_setting_of_its_broker() -> None:
+    settings = BrokerSettings(
+        group_consumer_session_timeout_ms=51_000,
+        group_consumer_heartbeat_interval_ms=6000,
+        group_consumer_max_session_timeout_ms=52_000,
+        group_consumer_max_size=8,
+        group_max_size=9,
+        group_consumer_assignors="range",
+        group_consumer_migration_policy="disabled",
+    )
+    found, default = consumer_group_settings(settings), ConsumerGroupSettings()
+    for field in fields(ConsumerGroupSettings):
+        assert getattr(found, field.name) != getattr(default, field.name), field.name
+    times = GroupTimes(found, {"g": {SESSION: "60000"}})
+    assert times.session_timeout_ms("g") == 52_000
+    assert (found.max_size, found.classic_max_size) == (8, 9)
 
 
 def test_a_topic_of_no_group_costs_no_look_at_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,3 +258,16 @@ def test_only_so_many_expressions_are_tried_at_a_time() -> None:
     asked = groups.ask(late)
     assert asked not in groups.replies
     assert len(groups.own) == EXPRESSIONS_MAX
+
+
+def test_a_group_with_an_expression_waits_for_the_names_of_another_one() -> None:
+    groups = many_topics()
+    groups.ask(join("a", subscribed_topic_regex="t1.*"))
+    groups.try_names()
+    groups.commit_writes()
+    asked = groups.ask(heartbeat("a", 1, subscribed_topic_regex="t2.*"))
+    assert groups.writes == []
+    groups.try_names()
+    groups.commit_writes()
+    assert groups.replies[asked].member_epoch == 1  # the topics of the first are to be revoked
+    assert groups.group.expressions == {"t2.*": groups.topics.matching("t2.*")}
