@@ -34,7 +34,6 @@ PAGE: Final = Path(__file__).parent.parent / "docs/benchmarks.md"
 HEAD: Final = "| counted | for each | user instructions |\n|---|---|---:|\n"
 _RUN: Final = "--run"
 _COUNT: Final = re.compile(r"==(\d+)== I\s+refs:\s+([\d,]+)")
-_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a disk in memory
 _TOOL: Final = (
     "valgrind",
     "--tool=cachegrind",
@@ -73,11 +72,10 @@ def instructions(cases: Sequence[Case], tool: Sequence[str] = _TOOL) -> Iterator
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     words = [*tool, sys.executable, "-m", __spec__.name, _RUN]
-    in_memory = _MEMORY if _MEMORY.is_dir() else None
     with ExitStack() as stack:
         for case in cases:
             for steps in (FEW, MANY):
-                directory = stack.enter_context(tempfile.TemporaryDirectory(dir=in_memory))
+                directory = stack.enter_context(tempfile.TemporaryDirectory())
                 stack.enter_context(case.around(Path(directory)))
                 words += [case.name, directory, str(steps)]
         process = stack.enter_context(
