@@ -25,6 +25,7 @@ from typing import Final
 
 from benchmarks import counted, instructions_broker, instructions_client
 from benchmarks.counted import FEW, MANY, Case
+from quorumlog.invariants import require
 
 CASES: Final[dict[str, Case]] = {
     case.name: case for case in (*instructions_broker.CASES, *instructions_client.CASES)
@@ -110,11 +111,11 @@ def _keep(counts: Mapping[str, int]) -> None:
     FILE.write_text(
         json.dumps({"python": platform.python_version(), "counts": counts}, indent=2) + "\n"
     )
-    before, head, rest = PAGE.read_text().partition(HEAD)
-    _, blank, after = rest.partition("\n\n")
-    if not head or not blank:
-        raise ValueError(f"{PAGE} has no table of instructions")
-    PAGE.write_text(before + table(counts) + "\n" + after)
+    page, tables = re.subn(
+        re.escape(HEAD) + r"(\|.*\n)*", lambda _: table(counts), PAGE.read_text()
+    )
+    require(tables == 1, f"{PAGE} has one table of instructions")
+    PAGE.write_text(page)
 
 
 def main() -> None:
