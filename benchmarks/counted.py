@@ -7,7 +7,7 @@ difference is the cost of the additional steps; so both runs prepare and warm up
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +81,11 @@ class Nowhere(asyncio.Transport):
         self.sent_bytes += len(data)
         self.last = data
         self.written.set()
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Keep the last: to join them would be counted."""
+        for data in list_of_data:
+            self.write(data)
 
     def is_closing(self) -> bool:
         """Return False."""

@@ -25,6 +25,7 @@ from typing import Final
 
 from benchmarks import counted, instructions_broker, instructions_client
 from benchmarks.counted import FEW, MANY, Case
+from quorumlog.invariants import require
 
 CASES: Final[dict[str, Case]] = {
     case.name: case for case in (*instructions_broker.CASES, *instructions_client.CASES)
@@ -34,7 +35,6 @@ PAGE: Final = Path(__file__).parent.parent / "docs/benchmarks.md"
 HEAD: Final = "| counted | for each | user instructions |\n|---|---|---:|\n"
 _RUN: Final = "--run"
 _COUNT: Final = re.compile(r"==(\d+)== I\s+refs:\s+([\d,]+)")
-_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a disk in memory
 _TOOL: Final = (
     "valgrind",
     "--tool=cachegrind",
@@ -73,11 +73,10 @@ def instructions(cases: Sequence[Case], tool: Sequence[str] = _TOOL) -> Iterator
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     words = [*tool, sys.executable, "-m", __spec__.name, _RUN]
-    in_memory = _MEMORY if _MEMORY.is_dir() else None
     with ExitStack() as stack:
         for case in cases:
             for steps in (FEW, MANY):
-                directory = stack.enter_context(tempfile.TemporaryDirectory(dir=in_memory))
+                directory = stack.enter_context(tempfile.TemporaryDirectory())
                 stack.enter_context(case.around(Path(directory)))
                 words += [case.name, directory, str(steps)]
         process = stack.enter_context(
@@ -112,11 +111,11 @@ def _keep(counts: Mapping[str, int]) -> None:
     FILE.write_text(
         json.dumps({"python": platform.python_version(), "counts": counts}, indent=2) + "\n"
     )
-    before, head, rest = PAGE.read_text().partition(HEAD)
-    _, blank, after = rest.partition("\n\n")
-    if not head or not blank:
-        raise ValueError(f"{PAGE} has no table of instructions")
-    PAGE.write_text(before + table(counts) + "\n" + after)
+    page, tables = re.subn(
+        re.escape(HEAD) + r"(\|.*\n)*", lambda _: table(counts), PAGE.read_text()
+    )
+    require(tables == 1, f"{PAGE} has one table of instructions")
+    PAGE.write_text(page)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Counted cases of one whole broker on a disk in memory: requests of clients, without a socket."""
+"""Counted cases of one whole broker: requests of clients, without a socket."""
 
 import asyncio
 import random

@@ -104,8 +104,9 @@ class Table:
 
     def note(self, text: str) -> None:
         """Keep a remark, such as a peer that is not there."""
-        self.notes.append(text)
-        print(f"  ({text})", flush=True)
+        if text not in self.notes:
+            self.notes.append(text)
+            print(f"  ({text})", flush=True)
 
     def markdown(self) -> str:
         """Return the table for a document. Columns of Apache Kafka are there if it was."""

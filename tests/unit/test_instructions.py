@@ -68,6 +68,17 @@ def test_the_change_of_each_is_printed_and_kept(
     assert (kept / "page.md").read_text() == f"before\n\n{table}\nafter\n"
 
 
+def test_an_empty_table_is_filled(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (kept / "page.md").write_text(f"{instructions.HEAD}\n## The next\n\nafter\n")
+    monkeypatch.setattr(sys, "argv", ["instructions", "first"])
+    instructions.main()
+    page = f"{instructions.HEAD}| first | batch | 100 |\n\n## The next\n\nafter\n"
+    assert (kept / "page.md").read_text() == page
+    assert "first" in capsys.readouterr().out
+
+
 def test_other_counts_stay_if_cases_are_named(
     kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
