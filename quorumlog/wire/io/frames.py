@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from quorumlog.invariants import require
 from quorumlog.wire.codec.errors import MalformedFrame
-from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.message import Buffer, Received
 
 FRAME_MAX_BYTES: Final = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes
 BUFFER_BYTES: Final = 64 * 1024
@@ -41,8 +41,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def __init__(self, *, frame_max_bytes: int = FRAME_MAX_BYTES) -> None:
         self._frame_max_bytes: Final = frame_max_bytes
         self._transport: asyncio.Transport | None = None
-        self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        self._frames = self._buffer.toreadonly()
+        self._use_buffer(BUFFER_BYTES)
         self._start = self._end = 0  # received bytes, not yet delivered
         self._is_paused = False
         self._is_closing = False
@@ -60,6 +59,13 @@ class FrameProtocol(asyncio.BufferedProtocol):
         An exception ends the connection: the event loop logs it and closes the socket.
         """
         raise NotImplementedError
+
+    def run_received(self) -> bool:
+        """Handle several frames together, from `_start` on, the first of which is whole.
+
+        True: `_start` is behind the frames that are handled. False: handle the first alone.
+        """
+        return False
 
     def connection_closed(self, error: Exception | None) -> None:
         """Handle the end of the connection. `error`: its cause; None after an orderly close.
@@ -197,8 +203,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
             stop = start + size
             if stop > self._end:
                 break
-            self._start = stop
-            self.frame_received(self._frames[start:stop])
+            if not self.run_received():
+                self._start = stop
+                self.frame_received(self._received[1][start:stop])
         if not (self._is_paused or self._is_closing):
             self._make_room(_LENGTH.size + size)
 
@@ -217,11 +224,15 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._start, self._end = 0, received
 
     def _replace_buffer(self, capacity: int) -> None:
-        received = self._end - self._start
-        buffer = memoryview(bytearray(capacity))
-        buffer[:received] = self._buffer[self._start : self._end]
-        self._buffer, self._frames = buffer, buffer.toreadonly()
-        self._start, self._end = 0, received
+        received = self._buffer[self._start : self._end]
+        self._use_buffer(capacity)
+        self._buffer[: len(received)] = received
+        self._start, self._end = 0, len(received)
+
+    def _use_buffer(self, capacity: int) -> None:
+        buffer = bytearray(capacity)
+        self._buffer = memoryview(buffer)
+        self._received: Received = buffer, self._buffer.toreadonly()
 
 
 def _other_protocol(size: int) -> str:
