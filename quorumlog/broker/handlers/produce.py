@@ -29,7 +29,7 @@ from quorumlog.wire.codec.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from quorumlog.wire.codec.produce_template import ProduceTemplate, TemplateMatch
+from quorumlog.wire.codec.produce_template import ACKS, ProduceTemplate, TemplateMatch
 from quorumlog.wire.codec.schemas import RequestHeader, encode_response
 from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
@@ -106,7 +106,7 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
         for data in topic.partition_data
     ):
         return WITHOUT_TRANSACTIONAL_ID
-    if request.acks not in (-1, 0, 1):
+    if request.acks not in ACKS:
         return ProduceResult(ErrorCode.INVALID_REQUIRED_ACKS)
     return None
 

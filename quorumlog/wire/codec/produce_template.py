@@ -21,6 +21,7 @@ from quorumlog.wire.codec.schemas import RequestHeader, encode_request, encode_r
 from quorumlog.wire.codec.varint import read_uvarint
 
 TEMPLATES_SINCE: Final = 7  # the version of Produce: zstd is allowed, responses have a log start
+ACKS: Final = (-1, 0, 1)
 _START: Final = Packer(">i4si")  # the frame's length, API and version, correlation id
 _INT32: Final = Packer(">i")
 _TAGS: Final = b"\0\0\0"  # behind the records, if flexible: of partition, topic and request
@@ -129,9 +130,11 @@ def template_of(
 ) -> ProduceTemplate | None:
     """Return the template of a decoded frame.
 
-    None: it has not one partition with records, or its encoding is not the shortest.
+    None: it has invalid acks, not one partition with records, or not the shortest encoding.
     """
-    if header.api_version < TEMPLATES_SINCE or len(request.topic_data) != 1:
+    if header.api_version < TEMPLATES_SINCE or request.acks not in ACKS:
+        return None
+    if len(request.topic_data) != 1:
         return None
     (topic,) = request.topic_data
     if len(topic.partition_data) != 1 or not isinstance(topic.partition_data[0].records, Buffer):
