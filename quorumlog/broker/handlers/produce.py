@@ -147,7 +147,7 @@ class _Run:
         self._context: Final = context
         self._template: Final = template
         self._at: Final = at
-        self._correlation_ids: Final = [request.correlation_id for request in requests]
+        self._correlation_ids: Final = [correlation_id for correlation_id, _, _ in requests]
         self._deliver: Final = deliver
         self._next = 0
         self.appended = AppendedRun((), -1, -1, None)
@@ -204,7 +204,7 @@ def handle_run(
     run = _Run(context, template, at, requests, deliver)
     appended = context.replicas.appends.append_run(
         at,
-        [request.records for request in requests],
+        [records for _, records, _ in requests],
         acks=template.acks,
         timeout_ms=template.timeout_ms,
         transaction=transaction,

@@ -188,16 +188,16 @@ class Connection(FrameProtocol):
                 self._context, template, run, may_continue=may_continue, deliver=deliver
             )
         except InvariantViolation as violation:
-            self._start = run[-1].stop
+            self._start = run[-1][-1]
             self._server.on_fatal(violation)
             return True
         except Exception as error:  # noqa: BLE001 - the outermost frame of a handler
-            self._start = run[-1].stop
+            self._start = run[-1][-1]
             self._handler_failed(template.header, error)
             return True
         if reply is None:
             return False
-        self._start = run[reply.handled - 1].stop
+        self._start = run[reply.handled - 1][-1]
         self._count(template.header.api_key, reply.handled)
         self._take_run(reply, waiting)
         return True

@@ -75,13 +75,13 @@ def with_followers(
     frame_max_bytes: int,
 ) -> list[TemplateMatch]:
     """Return `first` and the frames behind it that match, too: at most `count_max`."""
-    run, start = [first], first.stop
+    run, start = [first], first[-1]
     while len(run) < count_max:
         found = template.match(received, start, end)
-        if found is None or found.stop - start > LENGTH_BYTES + frame_max_bytes:
+        if found is None or found[-1] - start > LENGTH_BYTES + frame_max_bytes:
             break
         run.append(found)
-        start = found.stop
+        start = found[-1]
     return run
 
 

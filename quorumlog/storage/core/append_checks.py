@@ -21,10 +21,10 @@ from quorumlog.wire.codec.records import (
     BatchHeader,
     iterate_headers,
     read_header,
-    restamp,
     validate_batch,
 )
 
+_STAMP: Final = Struct(">qii")  # the first fields of a batch: offset, length, leader epoch
 _BASE_OFFSET: Final = Struct(">q")  # the first field of a batch
 
 
@@ -60,7 +60,7 @@ class Append(NamedTuple):
 def stamped_by_leader(
     batches: Sequence[LeaderBatch], *, next_offset: int, leader_epoch: int, latest_epoch: int
 ) -> Append:
-    """Stamp batches with the next offsets and this leader epoch. Only their headers are copied.
+    """Stamp batches with the next offsets and this leader epoch, without a copy of them.
 
     Raises CorruptBatch unless each buffer is exactly one whole batch.
     """
@@ -74,10 +74,8 @@ def stamped_by_leader(
         if size != len(batch):
             raise CorruptBatch(f"{len(batch)} bytes are not one batch of {size} bytes")
         span = _span(next_offset, header.last_offset_delta, size, header.max_timestamp)
-        view = memoryview(batch)
-        stamp = bytearray(view[:HEADER_BYTES])
-        restamp(stamp, 0, base_offset=next_offset, leader_epoch=leader_epoch)
-        chunks += (stamp, view[HEADER_BYTES:])
+        stamp = _STAMP.pack(next_offset, header.batch_length, leader_epoch)
+        chunks += (stamp, memoryview(batch)[_STAMP.size :])
         spans.append(span)
         next_offset = span.last_offset + 1
         total += size

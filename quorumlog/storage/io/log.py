@@ -185,15 +185,18 @@ class Log:
         StorageError: then the log is unchanged.
         """
         self._health.require_usable()
-        if len(batches) > 1 and self._may_roll_within(batches, wall_ms):
-            batches = batches[:1]
-        append = stamped_by_leader(
+        append = self._stamped(batches, leader_epoch)
+        if len(batches) > 1 and self._may_roll_within(append, wall_ms):
+            append = self._stamped(batches[:1], leader_epoch)
+        return self._append(append, wall_ms)
+
+    def _stamped(self, batches: Sequence[LeaderBatch], leader_epoch: int) -> Append:
+        return stamped_by_leader(
             batches,
             next_offset=self._log_end_offset,
             leader_epoch=leader_epoch,
             latest_epoch=self.epochs.latest_epoch,
         )
-        return self._append(append, wall_ms)
 
     def append_as_follower(self, records: Buffer, *, leader_epoch: int | None = None) -> AppendInfo:
         """Append batches that a leader has stamped; a partial batch at the end is left out.
@@ -214,21 +217,16 @@ class Log:
             return self._append(append, NO_TIMESTAMP)
         return AppendInfo(self.log_end_offset, Offset(self._log_end_offset - 1), NO_TIMESTAMP, 0)
 
-    def _may_roll_within(self, batches: Sequence[LeaderBatch], wall_ms: int) -> bool:
-        """Whether the segment might roll for a batch, appended one by one."""
+    def _may_roll_within(self, append: Append, wall_ms: int) -> bool:
+        """Whether the segment might roll for one of the batches, appended one by one."""
         index = self._segments.active.index
-        size, last_offset, newest = 0, self._log_end_offset - 1, NO_TIMESTAMP
-        for batch, header in batches:
-            size += len(batch)
-            last_offset += header.last_offset_delta + 1
-            timestamp = header.max_timestamp
-            newest = max(newest, timestamp if timestamp > NO_TIMESTAMP else wall_ms)
+        is_untimed = min([span.max_timestamp for span in append.spans]) <= NO_TIMESTAMP
         return not index.size or index.must_roll_for(
-            size=size,
-            last_offset=last_offset,
-            max_timestamp=newest,
+            size=append.size,
+            last_offset=append.last_offset,
+            max_timestamp=max(append.max_timestamp, wall_ms if is_untimed else NO_TIMESTAMP),
             settings=self.settings,
-            entries=len(batches),
+            entries=len(append.spans),
         )
 
     def _append(self, append: Append, wall_ms: int) -> AppendInfo:

@@ -5,9 +5,8 @@ of decoding them, and its responses are the bytes of one response with other num
 """
 
 from struct import Struct as Packer
-from typing import Final, NamedTuple
+from typing import Final
 
-from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.message import Buffer, Received
 from quorumlog.wire.codec.messages.produce import (
     PartitionProduceData,
@@ -18,9 +17,10 @@ from quorumlog.wire.codec.messages.produce import (
     TopicProduceResponse,
 )
 from quorumlog.wire.codec.schemas import RequestHeader, encode_request, encode_response
-from quorumlog.wire.codec.varint import read_uvarint
+from quorumlog.wire.codec.varint import encode_uvarint
 
 TEMPLATES_SINCE: Final = 7  # the version of Produce: zstd is allowed, responses have a log start
+UVARINT_BYTES_MAX: Final = 5
 ACKS: Final = (-1, 0, 1)
 _START: Final = Packer(">i4si")  # the frame's length, API and version, correlation id
 _INT32: Final = Packer(">i")
@@ -28,12 +28,8 @@ _TAGS: Final = b"\0\0\0"  # behind the records, if flexible: of partition, topic
 _NUMBERS: Final = 24  # bytes: base offset, append time and log start of a response
 
 
-class TemplateMatch(NamedTuple):
-    """A frame that has matched: its variable parts, and the position behind it."""
-
-    correlation_id: int
-    records: memoryview
-    stop: int
+TemplateMatch = tuple[int, memoryview, int]
+"""A frame that has matched: its correlation id, its records, and the position behind it."""
 
 
 class ProduceTemplate:
@@ -44,8 +40,9 @@ class ProduceTemplate:
     """
 
     __slots__ = (
-        "_api", "_behind", "_middle", "_pack", "_response_size", "acks", "head", "header",
-        "is_flexible", "partition", "timeout_ms", "topic_id", "topic_name", "transactional_id",
+        "_api", "_behind", "_behind_records", "_middle", "_pack", "_prefix", "_response_size",
+        "_size", "acks", "head", "header", "partition", "timeout_ms", "topic_id", "topic_name",
+        "transactional_id",
     )  # fmt: skip
 
     def __init__(self, header: RequestHeader, request: ProduceRequest) -> None:
@@ -58,10 +55,13 @@ class ProduceTemplate:
         self.topic_name: Final = topic.name
         self.topic_id: Final = topic.topic_id
         self.partition: Final = data.index
-        self.is_flexible: Final = header.api_version >= ProduceRequest.FLEXIBLE_SINCE
+        is_flexible = header.api_version >= ProduceRequest.FLEXIBLE_SINCE
+        self._behind_records: Final = _TAGS if is_flexible else b""
         start = _encoded_start(header, request, topic, data)
         self._api: Final = start[_INT32.size : 2 * _INT32.size]
         self.head: Final = start[_START.size :]
+        self._size = -1  # of the last frame, and the bytes of frames of that size
+        self._prefix: bytes | None = None
         without, filled = (_response(header, topic, data, number) for number in (0, -1))
         numbers_at = _first_difference(without, filled)
         self._response_size: Final = without[: _INT32.size]
@@ -82,19 +82,37 @@ class ProduceTemplate:
             return None
         size, api, correlation_id = _START.unpack_from(buffer, start)
         stop = start + _INT32.size + size
-        if stop > end or api != self._api or not buffer.startswith(self.head, position):
+        if size < 0 or stop > end or api != self._api:
             return None
-        position += len(self.head)
-        records_end = stop
-        if self.is_flexible:
-            records_end -= len(_TAGS)
-            length, position = _compact_length(buffer, position)
-        else:
-            length, position = _length(buffer, position)
-        is_exact = length >= 0 and position + length == records_end
-        if not is_exact or (self.is_flexible and not buffer.startswith(_TAGS, records_end)):
+        if size != self._size:  # requests of one size come one after the other
+            self._size, self._prefix = size, self._prefix_of(size)
+        prefix, records_end = self._prefix, stop - len(self._behind_records)
+        if (
+            prefix is None
+            or not buffer.startswith(prefix, position)
+            or not buffer.startswith(self._behind_records, records_end)
+        ):
             return None
-        return TemplateMatch(correlation_id, view[position:records_end], stop)
+        position += len(prefix)
+        if position > records_end:
+            return None
+        return correlation_id, view[position:records_end], stop
+
+    def _prefix_of(self, size: int) -> bytes | None:
+        """Return the bytes between correlation id and records in a frame of `size` bytes.
+
+        None: no number of records bytes gives this size with the shortest encoding.
+        """
+        left = size + _INT32.size - _START.size - len(self.head) - len(self._behind_records)
+        if left < 1:  # for the length of the records
+            return None
+        if not self._behind_records:
+            return self.head + _INT32.pack(left - _INT32.size)
+        for length_bytes in range(1, min(left, UVARINT_BYTES_MAX) + 1):
+            encoded = encode_uvarint(left - length_bytes + 1)
+            if len(encoded) == length_bytes:
+                return self.head + encoded
+        return None
 
     def response(
         self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int
@@ -109,20 +127,6 @@ class ProduceTemplate:
             log_start_offset,
             self._behind,
         )
-
-
-def _compact_length(buffer: bytearray, position: int) -> tuple[int, int]:
-    """Return the length of the records and where they begin; -1 if there is none."""
-    try:
-        value, position = read_uvarint(buffer, position)
-    except (IndexError, MalformedFrame):
-        return -1, position
-    return value - 1, position
-
-
-def _length(buffer: bytearray, position: int) -> tuple[int, int]:
-    start = position + _INT32.size
-    return int.from_bytes(buffer[position:start], "big", signed=True), start
 
 
 def template_of(
