@@ -36,6 +36,7 @@ from quorumlog.wire.codec.schemas import (
 )
 from quorumlog.wire.io.frames import FrameProtocol
 
+PRODUCE_KEY: Final = 0
 FETCH_KEY: Final = 1
 SOFTWARE_MAX: Final = 100  # characters of a client's name that are kept
 FLUSH_BYTES: Final = 256 * 1024  # responses are collected up to this size, then written
@@ -310,6 +311,8 @@ class Connection(FrameProtocol):
         elif asyncio.isfuture(reply):
             self._wait_turn(header, reply)
         elif iscoroutine(reply):
+            if header.api_key == PRODUCE_KEY:  # other requests hold no views into their frame
+                self.keep_frame()
             self._task = self._loop.create_task(reply)
             self._task.add_done_callback(self._task_done)
             self._wait_turn(header, self._task)

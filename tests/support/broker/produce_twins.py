@@ -12,7 +12,7 @@ from quorumlog.broker.server.connection import Connection
 from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
 from quorumlog.wire.codec.messages.produce import ProduceRequest
 from tests.support.broker.replicas import broker as broker_image
 from tests.support.broker.replicas import fetched_by
@@ -39,16 +39,16 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.sent = bytearray()
-        self.is_reading, self.is_closed = True, False
+        self.reads, self.is_closed = True, False
 
     def write(self, data: Any) -> None:
         self.sent += data
 
     def pause_reading(self) -> None:
-        self.is_reading = False
+        self.reads = False
 
     def resume_reading(self) -> None:
-        self.is_reading = True
+        self.reads = True
 
     def close(self) -> None:
         self.is_closed = True
@@ -94,7 +94,7 @@ class Twin:
         await controller.create_topics(made)
         topic = controller.image.topics[COPIED.topic]
         both = (BROKER, FOLLOWER)
-        copied = replace(topic.partitions[0], replicas=both, isr=both, partition_epoch=1)
+        copied = replace(topic.partitions[0], replicas=both, isr=both, partition_epoch=Epoch(1))
         brokers = {**controller.image.brokers, FOLLOWER: broker_image(FOLLOWER)}
         partitions = (copied, *topic.partitions[1:])
         topics = {**controller.image.topics, COPIED.topic: replace(topic, partitions=partitions)}
@@ -136,13 +136,13 @@ class Twin:
         for leader in (FOLLOWER, BROKER):
             topic = controller.image.topics[COPIED.topic]
             first, *others = topic.partitions
-            epochs = {
-                "leader_epoch": first.leader_epoch + 1,
-                "partition_epoch": first.partition_epoch + 1,
-            }
-            changed = replace(
-                topic, partitions=(replace(first, leader_id=leader, **epochs), *others)
+            led = replace(
+                first,
+                leader_id=leader,
+                leader_epoch=Epoch(first.leader_epoch + 1),
+                partition_epoch=Epoch(first.partition_epoch + 1),
             )
+            changed = replace(topic, partitions=(led, *others))
             topics = {**controller.image.topics, COPIED.topic: changed}
             delta = ClusterDelta(partitions=frozenset({COPIED}))
             controller.publish(delta, topics=topics)
@@ -161,7 +161,7 @@ class Twin:
             await asyncio.sleep(0)
 
     def _read(self) -> None:
-        while self._unread and self.wire.is_reading and not self.wire.is_closed:
+        while self._unread and self.wire.reads and not self.wire.is_closed:
             buffer = self.connection.get_buffer(-1)
             size = self._arrives.pop(0) if self._arrives else len(self._unread)
             size = min(size, len(buffer), len(self._unread))

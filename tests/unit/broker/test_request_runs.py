@@ -1,11 +1,14 @@
 """Produce requests of one read: which of them become one append, and their responses."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from quorumlog.broker.handlers import produce
+from quorumlog.broker.server.connection import Connection
 from quorumlog.broker.server.request_runs import TEMPLATES_MAX, UNUSED_MAX, RequestRuns
+from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Received
@@ -17,7 +20,9 @@ from quorumlog.wire.codec.messages.produce import (
 )
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.codec.schemas import decode_request, decode_response, encode_request
-from tests.support.broker.produce_twins import COPIED, NOW_MS, REQUESTS_MAX, Twins
+from tests.support.broker.produce_twins import COPIED, NOW_MS, REQUESTS_MAX, Twins, Wire
+from tests.support.groups.single_broker import single_broker
+from tests.support.waiting import until
 
 PLAIN = TopicPartition("plain", 0)
 
@@ -114,10 +119,10 @@ async def test_a_run_leaves_no_more_requests_under_way_than_allowed(tmp_path: Pa
         await twins.receive(framed(COPIED, 0, acks=-1))
         await twins.receive(b"".join(framed(COPIED, each, acks=-1) for each in range(1, 9)))
         assert twins.fast.runs == [REQUESTS_MAX - 1]
-        assert not twins.fast.wire.is_reading
+        assert not twins.fast.wire.reads
         for _ in range(3):
             await twins.both("follow", 1.0)
-        assert twins.fast.wire.is_reading
+        assert twins.fast.wire.reads
         assert [one[2] for one in answers(twins.fast.wire.sent)] == [*range(9)]
 
 
@@ -168,3 +173,29 @@ def test_a_connection_whose_requests_never_match_makes_few_templates() -> None:
         learned(runs, framed(TopicPartition("orders", at), 0))
     assert runs._last is not None
     assert runs._last.partition == UNUSED_MAX - 1
+
+
+async def test_a_request_that_continues_in_slices_keeps_its_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce, "SLICE_S", -1.0)  # a slice for each partition
+    batches = [encode_batch([Record(0, NOW_MS, b"k", bytes([at]) * 500)]) for at in range(2)]
+    data = [PartitionProduceData(index=at, records=batch) for at, batch in enumerate(batches)]
+    topic = TopicProduceData(name=PLAIN.topic, partition_data=data)
+    request = ProduceRequest(acks=1, timeout_ms=30_000, topic_data=[topic])
+    frame = b"".join(encode_request(request, api_version=9, correlation_id=1, client_id=None))
+    async with single_broker(tmp_path) as broker:
+        made = NewTopic(name=PLAIN.topic, partitions=2, replication_factor=1)
+        await broker.controller.create_topics([made])
+        connections = [Connection(broker.server) for _ in range(2)]
+        for connection in connections:
+            connection.connection_made(Wire())
+        for connection, received in zip(connections, (frame, b"\0" * len(frame)), strict=True):
+            connection.get_buffer(-1)[: len(received)] = received
+            connection.buffer_updated(len(received))
+        await until(lambda: cast(Wire, connections[0].transport).sent)
+        for at, batch in enumerate(batches):
+            log = broker.replicas.drivers[TopicPartition(PLAIN.topic, at)].log
+            assert bytes(log.read(0, max_bytes=9999, end_offset=1)[0])[16:] == batch[16:]
+        for connection in connections:
+            connection.connection_lost(None)
