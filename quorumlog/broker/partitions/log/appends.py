@@ -41,7 +41,7 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_m
 
 # DEVIATION: Kafka lets any number of batches wait, for their clients' timeouts: up to 24 days.
 # docs/decisions/0039-limits.md
-WAITING_MAX: Final = 100_000  # of this broker, for replicas or for the disk
+WAITING_MAX: Final = 100_000  # of this broker, for replicas or for the disk; a run counts as one
 NO_TIMEOUT_MS: Final = 2_147_483_647  # for markers, which must be written
 TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait already"
 
