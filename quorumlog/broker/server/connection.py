@@ -318,8 +318,8 @@ class Connection(FrameProtocol):
             self._wait_turn(header, self._task)
 
     def _take_run(self, reply: RunReply, waiting: WaitingRun) -> None:
-        if reply.responses is not None and not self._turns:
-            self._gather(reply.responses)
+        if reply.responses is not None and not (self._turns and reply.responses):
+            self._gather(reply.responses)  # with acks=0 there is none, and none has to wait
             return
         waiting.waiting = reply.handled
         self._turns.append(waiting)

@@ -126,6 +126,18 @@ async def test_a_run_leaves_no_more_requests_under_way_than_allowed(tmp_path: Pa
         assert [one[2] for one in answers(twins.fast.wire.sent)] == [*range(9)]
 
 
+async def test_requests_without_answer_are_not_under_way(tmp_path: Path) -> None:
+    async with Twins(tmp_path) as twins:
+        await twins.receive(framed(PLAIN, 0, acks=0) + framed(COPIED, 0, acks=-1))
+        for first in range(1, 3 * REQUESTS_MAX, 3):
+            frames = [framed(PLAIN, first + each, acks=0) for each in range(3)]
+            await twins.receive(b"".join(frames))
+        assert twins.fast.runs == [3] * REQUESTS_MAX
+        assert twins.fast.wire.reads
+        await twins.both("follow", 1.0)
+        assert answers(twins.fast.wire.sent) == [(1000, 0, 0)]
+
+
 async def test_a_failed_write_of_a_run_is_tried_again_batch_by_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
