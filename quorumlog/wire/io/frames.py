@@ -36,7 +36,7 @@ def _new_buffer(size: int) -> Received:
 class _Shared(threading.local):
     """The buffer that the connections of a thread read into, one after the other.
 
-    An event loop asks for it, fills it and has it consumed in one go, without a call of another
+    An event loop gets it, fills it and has it consumed in one go, without a call of another
     connection in between: uvloop, asyncio (its proactor reads elsewhere, and copies), TLS on both.
     """
 
