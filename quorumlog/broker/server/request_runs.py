@@ -58,7 +58,7 @@ class RequestRuns:
 
     def _other(self, buffer: bytearray, start: int) -> ProduceTemplate | None:
         start += _HEAD_AT
-        for size in {len(head) for head in self._templates}:
+        for size in sorted({len(head) for head in self._templates}):
             template = self._templates.get(bytes(buffer[start : start + size]))
             if template is not None:
                 return template
