@@ -27,12 +27,14 @@ from tests.support.waiting import until
 PLAIN = TopicPartition("plain", 0)
 
 
-def framed(at: TopicPartition, sequence: int, *, acks: int = 1, epoch: int = 1) -> bytes:
+def framed(
+    at: TopicPartition, sequence: int, *, acks: int = 1, at_ms: int = NOW_MS, value: bytes = b"v"
+) -> bytes:
     """A request with one record of producer 5, or without producer if the sequence is -1."""
     records = encode_batch(
-        [Record(0, NOW_MS, b"k", b"v")],
+        [Record(0, at_ms, b"k", value)],
         producer_id=-1 if sequence < 0 else 5,
-        producer_epoch=-1 if sequence < 0 else epoch,
+        producer_epoch=-1 if sequence < 0 else 1,
         base_sequence=sequence,
     )
     data = PartitionProduceData(index=at.partition, records=records)
@@ -74,6 +76,20 @@ async def test_a_run_ends_before_a_batch_that_needs_more_than_an_append(
         await twins.receive(b"".join(framed(PLAIN, each) for each in sequences))
         assert twins.fast.runs == runs
         assert len(answers(twins.fast.wire.sent)) == len(sequences)
+
+
+@pytest.mark.parametrize("timestamps", [[NOW_MS] * 6, [1, 2, 9000, 9001, 9002, 9003], [-1] * 6])
+async def test_segments_roll_within_a_run_where_they_roll_without(
+    tmp_path: Path, timestamps: list[int]
+) -> None:
+    rolling = TopicPartition("rolling", 0)
+    async with Twins(tmp_path) as twins:
+        for size in (0, 20, 90):
+            frames = [framed(rolling, -1, at_ms=each, value=b"v" * size) for each in timestamps]
+            await twins.receive(b"".join(frames))
+            await twins.receive(b"".join(frames))
+        assert max(twins.fast.runs) > 1
+        assert len(twins.fast.broker.replicas.drivers[rolling].log.segment_base_offsets) > 3
 
 
 async def test_a_run_is_one_write_and_one_step(
