@@ -1,7 +1,7 @@
 """Produce (API key 0): appends each partition's batch; answers when all have an outcome."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -10,12 +10,12 @@ from quorumlog.broker.partitions.core.admission import (
     is_transactional,
     is_zstd_too_early,
 )
-from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.broker.partitions.core.data_path import AppendedRun, ProduceResult
 from quorumlog.broker.partitions.io.appends import verification_by
 from quorumlog.broker.partitions.log.appends import WITHOUT_TRANSACTIONAL_ID
 from quorumlog.broker.partitions.log.verified_appends import ClientTransaction
 from quorumlog.broker.responses.cluster_view import leader_hints
-from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply, answers
+from quorumlog.broker.server.api import BrokerContext, Deliver, Disconnect, Reply, RunReply, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.message import Buffer
@@ -29,7 +29,8 @@ from quorumlog.wire.codec.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.produce_template import ACKS, ProduceTemplate, TemplateMatch
+from quorumlog.wire.codec.schemas import RequestHeader, encode_response
 from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 TOPIC_IDS_SINCE: Final = 13
@@ -105,7 +106,7 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
         for data in topic.partition_data
     ):
         return WITHOUT_TRANSACTIONAL_ID
-    if request.acks not in (-1, 0, 1):
+    if request.acks not in ACKS:
         return ProduceResult(ErrorCode.INVALID_REQUIRED_ACKS)
     return None
 
@@ -122,8 +123,103 @@ def _transaction(context: BrokerContext, version: int, transactional_id: str) ->
     )
 
 
+class _Run:
+    """The responses to the requests of one run, as they get their outcomes, in order."""
+
+    __slots__ = (
+        "_at",
+        "_context",
+        "_correlation_ids",
+        "_deliver",
+        "_next",
+        "_template",
+        "appended",
+    )
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        template: ProduceTemplate,
+        at: TopicPartition,
+        requests: Sequence[TemplateMatch],
+        deliver: Deliver,
+    ) -> None:
+        self._context: Final = context
+        self._template: Final = template
+        self._at: Final = at
+        self._correlation_ids: Final = [correlation_id for correlation_id, _, _ in requests]
+        self._deliver: Final = deliver
+        self._next = 0
+        self.appended = AppendedRun((), -1, -1, None)
+
+    def complete(self, error_code: ErrorCode, count: int) -> None:
+        """Deliver the responses to the next `count` requests."""
+        self._deliver(self.responses(error_code, count), count)
+
+    def responses(self, error_code: ErrorCode, count: int) -> list[Buffer]:
+        """Return the responses to the next `count` requests; none with acks=0."""
+        first, self._next = self._next, self._next + count
+        correlation_ids = self._correlation_ids[first : self._next]
+        template = self._template
+        if error_code is not ErrorCode.NONE:
+            return [part for each in correlation_ids for part in self._refusal(error_code, each)]
+        if template.acks == 0:
+            return []
+        base_offsets, append_time_ms, log_start_offset, _ = self.appended
+        return [
+            template.response(each, base_offset, append_time_ms, log_start_offset)
+            for each, base_offset in zip(correlation_ids, base_offsets[first:], strict=False)
+        ]
+
+    def _refusal(self, error_code: ErrorCode, correlation_id: int) -> list[Buffer]:
+        template = self._template
+        answer = _Answer(self._context, template.header.api_version)
+        slot = PartitionProduceResponse(index=template.partition)
+        topic = TopicProduceResponse(
+            name=template.topic_name, topic_id=template.topic_id, partition_responses=[slot]
+        )
+        answer.response.responses.append(topic)
+        answer.take(self._at, slot, ProduceResult(error_code))
+        header = template.header._replace(correlation_id=correlation_id)
+        return encode_response(header, answer.finish())
+
+
+def handle_run(
+    context: BrokerContext,
+    template: ProduceTemplate,
+    requests: Sequence[TemplateMatch],
+    *,
+    may_continue: Callable[[], bool],
+    deliver: Deliver,
+) -> RunReply | None:
+    """Append the batches of requests for one partition together: see HandleRun."""
+    name = template.topic_name or context.image.topic_names.get(TopicId(template.topic_id))
+    if name is None or name in INTERNAL_TOPICS:
+        return None
+    transaction = None
+    if template.transactional_id is not None:
+        version = template.header.api_version
+        transaction = _transaction(context, version, template.transactional_id)
+    at = TopicPartition(name, template.partition)
+    run = _Run(context, template, at, requests, deliver)
+    appended = context.replicas.appends.append_run(
+        at,
+        [records for _, records, _ in requests],
+        acks=template.acks,
+        timeout_ms=template.timeout_ms,
+        transaction=transaction,
+        may_continue=may_continue,
+        done=run.complete,
+    )
+    if appended is None:
+        return None
+    run.appended = appended
+    count, outcome = len(appended.base_offsets), appended.outcome
+    return RunReply(count, None if outcome is None else run.responses(outcome, count))
+
+
 # librdkafka and others choose features by the version 0 (KAFKA-18659).
-@answers(ProduceRequest, 3, 13, advertised_min_version=0)
+@answers(ProduceRequest, 3, 13, advertised_min_version=0, handle_run=handle_run)
 def handle(context: BrokerContext, header: RequestHeader, request: ProduceRequest) -> Reply:
     """Append every batch; answer now, or when the last acks=all is committed or timed out.
 

@@ -1,9 +1,9 @@
 """The handler of one API, and its context: the parts of the broker."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
@@ -18,8 +18,9 @@ from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.settings.servers import BrokerConfig, StaticConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
-from quorumlog.wire.codec.message import Request, Response
+from quorumlog.wire.codec.message import Buffer, Request, Response
 from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
+from quorumlog.wire.codec.produce_template import ProduceTemplate, TemplateMatch
 from quorumlog.wire.codec.schemas import RequestHeader
 
 R = TypeVar("R")
@@ -33,6 +34,38 @@ Reply: TypeAlias = Response | asyncio.Future[Any] | Coroutine[Any, Any, Response
 """A response now, later (Future), as a task (coroutine), or never (None, also a task's: acks=0)."""
 
 Handle: TypeAlias = Callable[["BrokerContext", RequestHeader, Any], Reply]
+
+Deliver: TypeAlias = Callable[[Sequence[Buffer], int], None]
+"""Receives the frames of the responses to the next so many requests of a run; none for acks=0."""
+
+
+class RunReply(NamedTuple):
+    """The reply to the `handled` leading requests of a run.
+
+    `responses`: their frames; None: `Deliver` receives them.
+    """
+
+    handled: int
+    responses: Sequence[Buffer] | None
+
+
+class HandleRun(Protocol):
+    """Handles requests that differ only in correlation id and records, in one step."""
+
+    def __call__(
+        self,
+        context: "BrokerContext",
+        template: ProduceTemplate,
+        requests: Sequence[TemplateMatch],
+        *,
+        may_continue: Callable[[], bool],
+        deliver: Deliver,
+    ) -> RunReply | None:
+        """Handle the leading requests that are plain; None: the first is not.
+
+        `may_continue`: whether there is time for another request. `deliver` is called after this
+        call. The other requests go to the handler of single requests.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +81,7 @@ class ApiHandler:
     max_version: int
     handle: Handle
     advertised_min_version: int  # in ApiVersions
+    handle_run: HandleRun | None = None
 
 
 def answers(
@@ -56,6 +90,7 @@ def answers(
     max_version: int,
     *,
     advertised_min_version: int | None = None,
+    handle_run: HandleRun | None = None,
 ) -> Callable[[Handle], ApiHandler]:
     """Make a function the handler of these versions of a request."""
     shown = min_version if advertised_min_version is None else advertised_min_version
@@ -65,6 +100,7 @@ def answers(
         max_version=max_version,
         handle=handle,
         advertised_min_version=shown,
+        handle_run=handle_run,
     )
 
 

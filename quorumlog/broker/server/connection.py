@@ -9,16 +9,23 @@ that leaves its responses unread or sends too many requests, until it catches up
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutine
 from typing import Any, Final, NamedTuple, Protocol
 
-from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply, unsupported_version
+from quorumlog.broker.server.api import (
+    BrokerContext,
+    Disconnect,
+    Reply,
+    RunReply,
+    unsupported_version,
+)
+from quorumlog.broker.server.request_runs import RequestRuns, WaitingRun, with_followers
 from quorumlog.broker.server.turns import Turns
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.errors import MalformedFrame
-from quorumlog.wire.codec.message import Buffer, Request, Response
+from quorumlog.wire.codec.message import Buffer, Response
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
 from quorumlog.wire.codec.schemas import (
     API_VERSIONS_KEY,
@@ -29,11 +36,12 @@ from quorumlog.wire.codec.schemas import (
 )
 from quorumlog.wire.io.frames import FrameProtocol
 
+PRODUCE_KEY: Final = 0
 FETCH_KEY: Final = 1
 SOFTWARE_MAX: Final = 100  # characters of a client's name that are kept
 FLUSH_BYTES: Final = 256 * 1024  # responses are collected up to this size, then written
 
-Turn = tuple[RequestHeader, "asyncio.Future[Any]"]
+Turn = tuple[RequestHeader, "asyncio.Future[Any]"] | WaitingRun
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,6 +102,7 @@ class Connection(FrameProtocol):
     1. Responses leave in the order of their requests.
     2. While a coroutine handler runs, no frame is delivered: it may use views into its request.
     3. At most `queued_max_requests` requests are under way, and at most one of them is a Fetch.
+       `_under_way` is their number: a run in `_turns` counts for all its requests.
     4. No frame is delivered while the connection waits for its turn.
     """
 
@@ -106,6 +115,8 @@ class Connection(FrameProtocol):
         self._context = replace(server.context, account=self._account)
         self._handlers: Final = server.context.handlers
         self._turns: Final[deque[Turn]] = deque()
+        self._under_way = 0
+        self._runs: Final = RequestRuns()
         # DEVIATION: Kafka counts the requests of all connections together.
         # docs/decisions/0039-limits.md
         self._turns_max: Final = server.context.settings.queued_max_requests
@@ -135,8 +146,9 @@ class Connection(FrameProtocol):
             self._server.note_refused(self._client, f"closed: {error}")
         if self._task is not None:
             self._task.cancel()
-        for _, answer in self._turns:
-            answer.cancel()
+        for turn in self._turns:
+            if not isinstance(turn, WaitingRun):
+                turn[1].cancel()
         self._turns.clear()
         self._gathered.clear()
         self._account.close()
@@ -154,14 +166,55 @@ class Connection(FrameProtocol):
         self._asked_s = None
         self._flush()
 
-    def frame_received(self, frame: memoryview) -> None:
-        """Handle one request."""
+    def run_received(self) -> bool:
+        """Handle the requests that look like an earlier one, and like each other, in one step."""
+        received, end = self._received, self._end
+        found = self._runs.find(received, self._start, end)
+        if found is None:
+            return False
+        self._begin_request()
+        template, first = found
+        handle_run = self._handlers[template.header.api_key].handle_run
+        if handle_run is None:
+            return False
+        count_max = 1 if self._waits_for_turn else self._turns_max - self._under_way
+        size_max = self._frame_max_bytes
+        run = with_followers(
+            template, first, received, end, count_max=count_max, frame_max_bytes=size_max
+        )
+        waiting = WaitingRun(self._answered)
+        may_continue, deliver = self._server.turns.may_continue, waiting.deliver
+        try:
+            reply = handle_run(
+                self._context, template, run, may_continue=may_continue, deliver=deliver
+            )
+        except InvariantViolation as violation:
+            self._start = run[-1][-1]
+            self._server.on_fatal(violation)
+            return True
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a handler
+            self._start = run[-1][-1]
+            self._handler_failed(template.header, error)
+            return True
+        if reply is None:
+            return False
+        self._start = run[reply.handled - 1][-1]
+        self._count(template.header.api_key, reply.handled)
+        self._take_run(reply, waiting)
+        return True
+
+    def _begin_request(self) -> None:
+        """Note the time; when this turn is over, the frames behind this one wait for the next."""
         now_s, self._asked_s = self._asked_s, None
         if now_s is None:  # not the first frame of the received bytes
             now_s = self._loop.time()
             if self._server.turns.is_over(now_s):
-                self._wait_for_turn()  # with the frames behind this one
+                self._wait_for_turn()
         self.last_active_s = now_s
+
+    def frame_received(self, frame: memoryview) -> None:
+        """Handle one request."""
+        self._begin_request()
         try:
             header, request = decode_request(frame)
         except UnsupportedVersion as unsupported:
@@ -174,7 +227,11 @@ class Connection(FrameProtocol):
         if handler is None or not handler.min_version <= header.api_version <= handler.max_version:
             self._refuse(header)
             return
-        self._count(header.api_key, request)
+        self._count(header.api_key, 1)
+        if isinstance(request, ApiVersionsRequest):
+            self._note_software(request.client_software_name, request.client_software_version)
+        if handler.handle_run is not None:
+            self._runs.learn(frame, header, request)
         try:
             reply = handler.handle(self._context, header, request)
         except InvariantViolation as violation:
@@ -238,10 +295,8 @@ class Connection(FrameProtocol):
             self._is_delivering = False
             self._flush()
 
-    def _count(self, api_key: int, request: Request[Any]) -> None:
-        self._stats.requests[api_key] = self._stats.requests.get(api_key, 0) + 1
-        if isinstance(request, ApiVersionsRequest):
-            self._note_software(request.client_software_name, request.client_software_version)
+    def _count(self, api_key: int, count: int) -> None:
+        self._stats.requests[api_key] = self._stats.requests.get(api_key, 0) + count
 
     # Responses.
 
@@ -256,9 +311,22 @@ class Connection(FrameProtocol):
         elif asyncio.isfuture(reply):
             self._wait_turn(header, reply)
         elif iscoroutine(reply):
+            if header.api_key == PRODUCE_KEY:  # other requests hold no views into their frame
+                self.keep_frame()
             self._task = self._loop.create_task(reply)
             self._task.add_done_callback(self._task_done)
             self._wait_turn(header, self._task)
+
+    def _take_run(self, reply: RunReply, waiting: WaitingRun) -> None:
+        if reply.responses is not None and not (self._turns and reply.responses):
+            self._gather(reply.responses)  # with acks=0 there is none, and none has to wait
+            return
+        waiting.waiting = reply.handled
+        self._turns.append(waiting)
+        self._under_way += reply.handled
+        if reply.responses is not None:
+            waiting.deliver(reply.responses, reply.handled)
+        self._regulate()
 
     def _done(self, response: Response) -> "asyncio.Future[Response]":
         answer: asyncio.Future[Response] = self._loop.create_future()
@@ -267,6 +335,7 @@ class Connection(FrameProtocol):
 
     def _wait_turn(self, header: RequestHeader, answer: "asyncio.Future[Any]") -> None:
         self._turns.append((header, answer))
+        self._under_way += 1
         if not answer.done():
             answer.add_done_callback(self._answered)
         elif len(self._turns) == 1:
@@ -277,10 +346,21 @@ class Connection(FrameProtocol):
         self._task = None
         self._regulate()
 
-    def _answered(self, _answer: "asyncio.Future[Any]") -> None:
+    def _answered(self, _answer: "asyncio.Future[Any] | None" = None) -> None:
         """Send the responses whose turn it is."""
-        while self._turns and self._turns[0][1].done() and not self.is_closing:
-            header, answer = self._turns.popleft()
+        while self._turns and not self.is_closing:
+            turn = self._turns[0]
+            if isinstance(turn, WaitingRun):
+                self._send_ready(turn)
+                if turn.waiting:
+                    break
+                self._turns.popleft()
+                continue
+            header, answer = turn
+            if not answer.done():
+                break
+            self._turns.popleft()
+            self._under_way -= 1
             error = None if answer.cancelled() else answer.exception()
             if isinstance(error, InvariantViolation):
                 self._server.on_fatal(error)
@@ -300,6 +380,15 @@ class Connection(FrameProtocol):
             return
         if header.api_key == FETCH_KEY:
             self._account.hand_over()
+        self._gather(buffers)
+
+    def _send_ready(self, run: WaitingRun) -> None:
+        responses, count = run.take()
+        self._under_way -= count
+        if responses:
+            self._gather(responses)
+
+    def _gather(self, buffers: Sequence[Buffer]) -> None:
         self._gathered += buffers
         self._gathered_bytes += sum(map(len, buffers))
         if self._gathered_bytes >= FLUSH_BYTES:
@@ -320,8 +409,9 @@ class Connection(FrameProtocol):
 
     def _regulate(self) -> None:
         """Read frames only while there is room for their requests and responses."""
-        has_room = len(self._turns) < self._turns_max and self._task is None
-        if self._turns and self._turns[-1][0].api_key == FETCH_KEY:
+        has_room = self._under_way < self._turns_max and self._task is None
+        last = self._turns[-1] if self._turns else None
+        if last is not None and not isinstance(last, WaitingRun) and last[0].api_key == FETCH_KEY:
             has_room = False
         if has_room and self.is_writable and not self._waits_for_turn:
             self.resume_frames()

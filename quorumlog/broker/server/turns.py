@@ -31,6 +31,10 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._next)
         return now_s >= self._ends_s
 
+    def may_continue(self) -> bool:
+        """Whether this turn has time for another request."""
+        return not self.is_over(asyncio.get_running_loop().time())
+
     def wait(self, resume: Callable[[], None]) -> None:
         """Call `resume` in one of the next turns; if that is over, too, it waits again."""
         self._waiting.append(resume)

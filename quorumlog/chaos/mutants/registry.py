@@ -76,7 +76,9 @@ class NodeMutant(Mutant):
 def _changing(changes: ChangedResponses) -> Mapping[int, ApiHandler]:
     real = HANDLERS[changes.api_key]
     handle = _changed(real.handle, changes)
-    return MappingProxyType({**HANDLERS, changes.api_key: replace(real, handle=handle)})
+    return MappingProxyType(
+        {**HANDLERS, changes.api_key: replace(real, handle=handle, handle_run=None)}
+    )
 
 
 def _changed(real: Handle, changes: ChangedResponses) -> Handle:

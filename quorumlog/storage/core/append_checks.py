@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from quorumlog.invariants import require
-from quorumlog.storage.core.segment_index import BatchSpan
+from quorumlog.storage.core.segment_index import NO_TIMESTAMP, BatchSpan
 from quorumlog.storage.core.settings import INT32_MAX
 from quorumlog.storage.errors import OlderEpoch, RecordsTooLarge, UnexpectedOffset
 from quorumlog.wire.codec.errors import CorruptBatch
@@ -17,13 +17,14 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
     HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
     BatchHeader,
     iterate_headers,
     read_header,
-    restamp,
     validate_batch,
 )
 
+_STAMP: Final = Struct(">qii")  # the first fields of a batch: offset, length, leader epoch
 _BASE_OFFSET: Final = Struct(">q")  # the first field of a batch
 
 
@@ -34,6 +35,10 @@ class AppendInfo(NamedTuple):
     last_offset: Offset
     max_timestamp: int
     size: int
+
+
+LeaderBatch = tuple[Buffer, BatchHeader]
+"""One batch, whose checksum its caller has checked, and its header."""
 
 
 class Append(NamedTuple):
@@ -53,31 +58,31 @@ class Append(NamedTuple):
 
 
 def stamped_by_leader(
-    batch: memoryview,
-    header: BatchHeader | None,
-    *,
-    next_offset: int,
-    leader_epoch: int,
-    latest_epoch: int,
+    batches: Sequence[LeaderBatch], *, next_offset: int, leader_epoch: int, latest_epoch: int
 ) -> Append:
-    """Stamp one batch with the next offsets and this leader epoch. Only its header is copied.
+    """Stamp batches with the next offsets and this leader epoch, without a copy of them.
 
-    `header`: the header of the batch, if the caller has read it. Raises CorruptBatch unless `batch`
-    is exactly one whole batch.
+    Raises CorruptBatch unless each buffer is exactly one whole batch.
     """
     if leader_epoch < latest_epoch:
         require(False, "a leader's epoch is not older than its log")
-    if header is None:
-        header = read_header(batch)
-    size = header.size_in_bytes
-    if size != len(batch):
-        raise CorruptBatch(f"{len(batch)} bytes are not one batch of {size} bytes")
-    span = _span(next_offset, header.last_offset_delta, size, header.max_timestamp)
-    stamp = bytearray(batch[:HEADER_BYTES])
-    restamp(stamp, 0, base_offset=next_offset, leader_epoch=leader_epoch)
-    chunks = (stamp, batch[HEADER_BYTES:])
-    epoch_starts = ((leader_epoch, next_offset),) if leader_epoch > latest_epoch else ()
-    return Append(chunks, (span,), next_offset, size, header.max_timestamp, epoch_starts)
+    base_offset, total, max_timestamp = next_offset, 0, NO_TIMESTAMP
+    chunks: list[Buffer] = []
+    spans: list[BatchSpan] = []
+    for batch, header in batches:
+        size = header.batch_length + LOG_OVERHEAD_BYTES
+        if size != len(batch):
+            raise CorruptBatch(f"{len(batch)} bytes are not one batch of {size} bytes")
+        span = _span(next_offset, header.last_offset_delta, size, header.max_timestamp)
+        stamp = _STAMP.pack(next_offset, header.batch_length, leader_epoch)
+        chunks += (stamp, memoryview(batch)[_STAMP.size :])
+        spans.append(span)
+        next_offset = span.last_offset + 1
+        total += size
+        if span.max_timestamp > max_timestamp:  # noqa: PLR1730 - `max` costs a call each
+            max_timestamp = span.max_timestamp
+    epoch_starts = ((leader_epoch, base_offset),) if leader_epoch > latest_epoch else ()
+    return Append(chunks, spans, base_offset, total, max_timestamp, epoch_starts)
 
 
 def stamped_by_another(

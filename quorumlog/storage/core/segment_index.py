@@ -130,9 +130,15 @@ class SegmentIndex:
         return self.offsets.ending_by(offset)
 
     def must_roll_for(
-        self, *, size: int, last_offset: int, max_timestamp: int, settings: LogSettings
+        self,
+        *,
+        size: int,
+        last_offset: int,
+        max_timestamp: int,
+        settings: LogSettings,
+        entries: int = 1,
     ) -> bool:
-        """Whether batches of this total size must go to a new segment.
+        """Whether batches of this total size, which add so many entries, go to a new segment.
 
         Batches larger than segment.bytes get a segment of their own: a follower must store the
         batches that its leader accepted under other settings.
@@ -141,8 +147,8 @@ class SegmentIndex:
             return False
         return (
             self.size + size > settings.segment_bytes
-            or len(self.offsets) >= self._entries_max[0]
-            or len(self.times) >= self._entries_max[1]
+            or len(self.offsets) + entries > self._entries_max[0]
+            or len(self.times) + entries > self._entries_max[1]
             or last_offset - self.base_offset > INT32_MAX
             or (
                 self.first_timestamp > NO_TIMESTAMP

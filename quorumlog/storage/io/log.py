@@ -5,12 +5,13 @@ timestamp. Sources: Kafka's `UnifiedLog`, `LocalLog`; KAFKA-7866, KAFKA-10706.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Final, TypeVar
 
 from quorumlog.storage.core.append_checks import (
     Append,
     AppendInfo,
+    LeaderBatch,
     stamped_by_another,
     stamped_by_leader,
 )
@@ -33,7 +34,7 @@ from quorumlog.storage.io.segment_list import SegmentList, SegmentSurvey
 from quorumlog.storage.io.timestamps import TimeLookup
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer
-from quorumlog.wire.codec.records import BatchHeader
+from quorumlog.wire.codec.records import BatchHeader, read_header
 
 
 class Log:
@@ -171,21 +172,34 @@ class Log:
     def append_as_leader(
         self, batch: Buffer, header: BatchHeader | None = None, *, leader_epoch: int, wall_ms: int
     ) -> AppendInfo:
-        """Append one batch, stamped with the next offsets and this leader epoch.
+        """Append one batch as `append_run` does; pass its header if you have read it."""
+        if header is None:
+            header = read_header(batch)
+        return self.append_run(((batch, header),), leader_epoch=leader_epoch, wall_ms=wall_ms)
 
-        The caller has checked the CRC, and passes the header if it has read it. The buffer is
-        neither changed nor copied. wall_ms is for the age of a segment without timestamps. Raises
-        CorruptBatch (not one whole batch), StorageError: then the log is unchanged.
+    def append_run(
+        self, batches: Sequence[LeaderBatch], *, leader_epoch: int, wall_ms: int
+    ) -> AppendInfo:
+        """Append batches, stamped with the next offsets and this leader epoch, by one write.
+
+        The buffers are neither changed nor copied. Before a segment rolls for a later batch, the
+        append ends with the first: then the result describes only that one. wall_ms is for the age
+        of a segment without timestamps. Raises CorruptBatch (a buffer is not one whole batch),
+        StorageError: then the log is unchanged.
         """
         self._health.require_usable()
-        append = stamped_by_leader(
-            memoryview(batch),
-            header,
+        append = self._stamped(batches, leader_epoch)
+        if len(batches) > 1 and self._may_roll_within(append, wall_ms):
+            append = self._stamped(batches[:1], leader_epoch)
+        return self._append(append, wall_ms)
+
+    def _stamped(self, batches: Sequence[LeaderBatch], leader_epoch: int) -> Append:
+        return stamped_by_leader(
+            batches,
             next_offset=self._log_end_offset,
             leader_epoch=leader_epoch,
             latest_epoch=self.epochs.latest_epoch,
         )
-        return self._append(append, wall_ms)
 
     def append_as_follower(self, records: Buffer, *, leader_epoch: int | None = None) -> AppendInfo:
         """Append batches that a leader has stamped; a partial batch at the end is left out.
@@ -205,6 +219,18 @@ class Log:
         if append is not None:
             return self._append(append, NO_TIMESTAMP)
         return AppendInfo(self.log_end_offset, Offset(self._log_end_offset - 1), NO_TIMESTAMP, 0)
+
+    def _may_roll_within(self, append: Append, wall_ms: int) -> bool:
+        """Whether the segment might roll for one of the batches, appended one by one."""
+        index = self._segments.active.index
+        is_untimed = min([span.max_timestamp for span in append.spans]) <= NO_TIMESTAMP
+        return not index.size or index.must_roll_for(
+            size=append.size,
+            last_offset=append.last_offset,
+            max_timestamp=max(append.max_timestamp, wall_ms if is_untimed else NO_TIMESTAMP),
+            settings=self.settings,
+            entries=len(append.spans),
+        )
 
     def _append(self, append: Append, wall_ms: int) -> AppendInfo:
         last_offset, max_timestamp = append.last_offset, append.max_timestamp

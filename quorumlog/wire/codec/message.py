@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 Buffer = bytes | bytearray | memoryview
+Received = tuple[bytearray, memoryview]
+"""A buffer with received bytes, and a read-only view of all of it."""
 Records = Buffer | Sequence[Buffer] | None
 """Record batches: decoded, a view into the frame; to encode, one or several consecutive buffers."""
 

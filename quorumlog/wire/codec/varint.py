@@ -3,6 +3,7 @@
 from typing import Final
 
 from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.message import Buffer
 
 _LAST_SHIFT: Final = 28  # an int32 length takes at most five bytes
 
@@ -24,7 +25,7 @@ a call.
 """
 
 
-def finish_uvarint(buffer: memoryview, position: int, first: int) -> tuple[int, int]:
+def finish_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
     """Read on after `first`, a byte over 127: return (value, next position).
 
     Raises IndexError at the end of the buffer, MalformedFrame after more than five bytes.
@@ -41,7 +42,7 @@ def finish_uvarint(buffer: memoryview, position: int, first: int) -> tuple[int, 
         shift += 7
 
 
-def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
+def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
     """Return one number: (value, next position). Errors as `finish_uvarint`."""
     first = buffer[position]
     if first < 0x80:

@@ -1,23 +1,25 @@
 """Frames on a socket, for brokers and clients: four bytes of length, then as many bytes.
 
-A connection reads into a buffer of its own, and a frame is a view into it, without a copy. A length
-that is negative or over the limit closes the connection.
+All connections of a thread read into one buffer, and a frame is a view into it, without a copy. A
+connection has bytes of its own only for the frames that it has not delivered yet: the beginning of
+one, or all while it is paused. A length that is negative or over the limit closes the connection.
 """
 
 import asyncio
 import sys
+import threading
 from collections.abc import Sequence
 from struct import Struct as Packer
 from typing import Final, cast
 
 from quorumlog.invariants import require
 from quorumlog.wire.codec.errors import MalformedFrame
-from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.message import Buffer, Received
 
 FRAME_MAX_BYTES: Final = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes
-BUFFER_BYTES: Final = 64 * 1024
-KEEP_BYTES: Final = 4 * 1024 * 1024
-"""A buffer that has grown beyond this is released when it is empty."""
+SHARED_BYTES: Final = 1024 * 1024
+PREPENDED_MAX: Final = 64 * 1024
+"""So many bytes of a frame are copied before the rest of it; more grow in a buffer of their own."""
 WRITELINES_NEVER_PAUSES: Final = (3, 12) <= sys.version_info < (3, 12, 9) or (
     3,
     13,
@@ -26,24 +28,45 @@ WRITELINES_NEVER_PAUSES: Final = (3, 12) <= sys.version_info < (3, 12, 9) or (
 _LENGTH: Final = Packer(">i")
 
 
+def _new_buffer(size: int) -> Received:
+    buffer = bytearray(size)
+    return buffer, memoryview(buffer).toreadonly()
+
+
+class _Shared(threading.local):
+    """The buffer that the connections of a thread read into, one after the other.
+
+    An event loop gets it, fills it and has it consumed in one go, without a call of another
+    connection in between: uvloop, asyncio (its proactor reads elsewhere, and copies), TLS on both.
+    """
+
+    def __init__(self) -> None:
+        self.received = _new_buffer(SHARED_BYTES)
+
+
+_shared: Final = _Shared()
+_NOTHING: Final = _new_buffer(0)
+
+
 class FrameProtocol(asyncio.BufferedProtocol):
     """One connection. Subclass it and override the hooks.
 
     Invariants:
       1. However the bytes arrive, the same frames are delivered in the same order.
       2. The view passed to `frame_received` keeps its bytes until that call returns or, if it
-         calls `pause_frames`, until `resume_frames` is called.
-      3. The buffer is at most twice as large as the received part of the current frame (and at
-         least BUFFER_BYTES), whatever the frame's length field contains.
+         calls `pause_frames` and `keep_frame`, until `resume_frames` is called.
+      3. Between calls, a connection holds no bytes of delivered frames. Its own buffer, if any, is
+         at most twice as large as its undelivered bytes, whatever a frame's length field contains.
       4. No frame is delivered after `connection_closed`, or after `close` or `abort`.
     """
 
     def __init__(self, *, frame_max_bytes: int = FRAME_MAX_BYTES) -> None:
         self._frame_max_bytes: Final = frame_max_bytes
         self._transport: asyncio.Transport | None = None
-        self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        self._frames = self._buffer.toreadonly()
+        self._received = _NOTHING  # the shared buffer or its own
         self._start = self._end = 0  # received bytes, not yet delivered
+        self._frame_bytes = 0  # the size of the frame that is not yet whole, with its length
+        self._reads_shared = self._is_delivering_read = self._is_frame_kept = False
         self._is_paused = False
         self._is_closing = False
         self._failure: Exception | None = None
@@ -60,6 +83,13 @@ class FrameProtocol(asyncio.BufferedProtocol):
         An exception ends the connection: the event loop logs it and closes the socket.
         """
         raise NotImplementedError
+
+    def run_received(self) -> bool:
+        """Handle several frames together, from `_start` on, the first of which is whole.
+
+        True: `_start` is behind the frames that are handled. False: handle the first alone.
+        """
+        return False
 
     def connection_closed(self, error: Exception | None) -> None:
         """Handle the end of the connection. `error`: its cause; None after an orderly close.
@@ -118,12 +148,18 @@ class FrameProtocol(asyncio.BufferedProtocol):
             if not self._is_closing:
                 self.transport.pause_reading()
 
+    def keep_frame(self) -> None:
+        """Keep the bytes of the current frame until `resume_frames`; call `pause_frames`, too."""
+        self._is_frame_kept = True
+
     def resume_frames(self) -> None:
         """Resume, first with received bytes: frames may be delivered during this call."""
         if not self._is_paused:
             return
-        self._is_paused = False
+        self._is_paused = self._is_frame_kept = False
         self._deliver()
+        if not self._is_delivering_read:
+            self._keep_undelivered()
         if not (self._is_paused or self._is_closing):
             self.transport.resume_reading()
 
@@ -147,14 +183,29 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.connection_opened()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the free part of the buffer: never empty (`_make_room` ensures this)."""
+        """Return free space, never empty, for the bytes behind the undelivered ones."""
         del sizehint  # a larger buffer costs nothing, and a smaller one a system call
-        return self._buffer[self._end :]
+        received = self._end - self._start
+        self._reads_shared = received <= PREPENDED_MAX
+        if self._reads_shared:  # a copy: perhaps nothing can be read, and the next one reads
+            buffer, _ = _shared.received
+            buffer[:received] = self._received[1][self._start : self._end]
+            return memoryview(buffer)[received:]
+        if self._end == len(self._received[0]):
+            self._replace_buffer(self._size_to_grow())
+        return memoryview(self._received[0])[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Deliver the frames that are complete now."""
+        if self._reads_shared:
+            self._received, self._start, self._end = _shared.received, 0, self._end - self._start
         self._end += nbytes
-        self._deliver()
+        self._is_delivering_read = True
+        try:
+            self._deliver()
+        finally:
+            self._is_delivering_read = False
+            self._keep_undelivered()
 
     def eof_received(self) -> None:
         """Close: this protocol has no use for a half-open connection."""
@@ -164,7 +215,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Report the end to the owner, and release the buffer."""
         self._is_closing = True
         self.resume_writing()
-        self._start = self._end = 0
+        self._received, self._start, self._end = _NOTHING, 0, 0
         self.connection_closed(self._failure or exc)
 
     def pause_writing(self) -> None:
@@ -182,13 +233,12 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 self.writing_resumed()
 
     def _deliver(self) -> None:
-        size = 0
         while not (self._is_paused or self._is_closing):
+            buffer, view = self._received
             start = self._start + _LENGTH.size
             if start > self._end:
-                size = 0
                 break
-            (size,) = _LENGTH.unpack_from(self._buffer, self._start)
+            (size,) = _LENGTH.unpack_from(buffer, self._start)
             if not 0 <= size <= self._frame_max_bytes:
                 limit = self._frame_max_bytes
                 message = f"a frame of {size} bytes (the limit is {limit}){_other_protocol(size)}"
@@ -196,32 +246,35 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 return
             stop = start + size
             if stop > self._end:
+                self._frame_bytes = stop - self._start
                 break
-            self._start = stop
-            self.frame_received(self._frames[start:stop])
-        if not (self._is_paused or self._is_closing):
-            self._make_room(_LENGTH.size + size)
+            if not self.run_received():
+                self._start = stop
+                self.frame_received(view[start:stop])
 
-    def _make_room(self, frame_bytes: int) -> None:
-        """Make room in the buffer for the rest of a frame of `frame_bytes`, length included.
-
-        Only this call overwrites the bytes of delivered frames.
-        """
-        received, capacity = self._end - self._start, len(self._buffer)
-        if received == 0 and capacity > KEEP_BYTES:
-            self._replace_buffer(BUFFER_BYTES)
-        elif self._end == capacity and received == capacity:
-            self._replace_buffer(min(2 * capacity, max(frame_bytes, capacity + BUFFER_BYTES)))
-        elif self._start and (received == 0 or self._start + frame_bytes > capacity):
-            self._buffer[:received] = self._buffer[self._start : self._end]
-            self._start, self._end = 0, received
-
-    def _replace_buffer(self, capacity: int) -> None:
+    def _keep_undelivered(self) -> None:
+        """Leave the shared buffer to the other connections."""
         received = self._end - self._start
-        buffer = memoryview(bytearray(capacity))
-        buffer[:received] = self._buffer[self._start : self._end]
-        self._buffer, self._frames = buffer, buffer.toreadonly()
-        self._start, self._end = 0, received
+        is_shared = self._received is _shared.received
+        if self._is_frame_kept and not self._is_closing:
+            if is_shared:
+                _shared.received = _new_buffer(SHARED_BYTES)
+        elif not received or self._is_closing:
+            self._received, self._start, self._end = _NOTHING, 0, 0
+        elif is_shared or 2 * received < len(self._received[0]):
+            grows = received > PREPENDED_MAX and not self._is_paused
+            self._replace_buffer(self._size_to_grow() if grows else received)
+
+    def _size_to_grow(self) -> int:
+        received = self._end - self._start
+        return max(received + 1, min(2 * received, self._frame_bytes))
+
+    def _replace_buffer(self, size: int) -> None:
+        """Copy the undelivered bytes to the start of a new buffer."""
+        received = self._received[1][self._start : self._end]
+        self._received = _new_buffer(size)
+        self._received[0][: len(received)] = received
+        self._start, self._end = 0, len(received)
 
 
 def _other_protocol(size: int) -> str:

@@ -69,7 +69,7 @@ async def serving(
     async with single_broker(directory, settings=settings) as broker:
         handlers = dict(HANDLERS)
         if handle is not None:
-            handlers[api_key] = replace(handlers[api_key], handle=handle)
+            handlers[api_key] = replace(handlers[api_key], handle=handle, handle_run=None)
         context = replace(broker.context, handlers=handlers, settings=settings)
         server = Server(context, on_fatal=broker.violations.append)
         port = await server.start("127.0.0.1", 0)

@@ -11,7 +11,6 @@ import pytest
 
 from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.partitions.core import events
-from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.broker.partitions.core.deletions import (
     DeletionQueue,
     DeletionResult,
@@ -46,25 +45,26 @@ from tests.support.groups.memory_log import World
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 
-RESULT = ProduceResult(ErrorCode.NONE)
-
-
-def done(_result: ProduceResult) -> None:
+def done(_error_code: ErrorCode, _count: int) -> None:
     """Nothing: the caller of the queue tells it."""
 
 
-def offsets(waits: list[PendingProduce]) -> list[int]:
-    return [wait.required_offset for wait in waits]
+def ends(waits: list[PendingProduce]) -> list[list[int]]:
+    return [[*wait.ends] for wait in waits]
+
+
+def committed(queue: ProduceQueue, high_watermark: int) -> list[tuple[list[int], int]]:
+    return [([*wait.ends], count) for wait, count in queue.complete_below(high_watermark)]
 
 
 def test_a_produce_is_completed_once() -> None:
     deadlines = Deadlines[PendingProduce]()
     queue = ProduceQueue(deadlines)
-    assert queue.add(50, 10, RESULT, done)
-    assert queue.add(40, 20, RESULT, done)  # its deadline is the earliest now
+    assert queue.add(50, [10], done)
+    assert queue.add(40, [20], done)  # its deadline is the earliest now
     assert queue.complete_below(9) == []
-    assert offsets(queue.complete_below(10)) == [10]
-    assert offsets(deadlines.expire(60)) == [20]
+    assert committed(queue, 10) == [([10], 1)]
+    assert ends(deadlines.expire(60)) == [[20]]
     assert queue.complete_below(30) == []
     assert queue.fail() == []
     assert len(deadlines) == 0
@@ -72,17 +72,36 @@ def test_a_produce_is_completed_once() -> None:
 
 def test_a_repeated_batch_does_not_wait_for_newer_ones() -> None:
     queue = ProduceQueue(Deadlines[PendingProduce]())
-    queue.add(50, 20, RESULT, done)
-    queue.add(50, 10, RESULT, done)
-    assert offsets(queue.complete_below(15)) == [10]
-    assert offsets(queue.fail()) == [20]
+    queue.add(50, [20], done)
+    queue.add(50, [10], done)
+    assert committed(queue, 15) == [([10], 1)]
+    assert ends(queue.fail()) == [[20]]
+
+
+def test_the_batches_of_a_run_are_committed_one_after_the_other_and_end_together() -> None:
+    deadlines = Deadlines[PendingProduce]()
+    queue = ProduceQueue(deadlines)
+    queue.add(50, [10, 20, 30], done)
+    queue.add(50, [20], done)  # a repeated batch
+    queue.add(60, [40, 50], done)
+    assert committed(queue, 9) == []
+    assert committed(queue, 10) == [([10, 20, 30], 1)]
+    assert committed(queue, 25) == [([10, 20, 30], 1), ([20], 1)]
+    assert len(deadlines) == 2
+    (expired,) = deadlines.expire(50)
+    assert expired.left == 1
+    assert committed(queue, 40) == [([40, 50], 1)]
+    (failed,) = queue.fail()
+    assert failed.left == 1
+    assert len(deadlines) == 0
+    assert committed(queue, 90) == []
 
 
 def test_those_who_timed_out_do_not_pile_up() -> None:
     deadlines = Deadlines[PendingProduce]()
     queue = ProduceQueue(deadlines)
     for offset in range(100):
-        queue.add(offset, offset + 1, RESULT, done)
+        queue.add(offset, [offset + 1], done)
         deadlines.expire(offset)
     assert len(queue._queue) <= 1
 

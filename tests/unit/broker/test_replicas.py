@@ -210,7 +210,7 @@ async def test_an_append_that_failed_leaves_no_trace(tmp_path: Path) -> None:
 
         append(replicas, records=sequenced(0))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(driver.log), "append_as_leader", full)
+            patch.setattr(type(driver.log), "append_run", full)
             refused = append(replicas, records=sequenced(1))
         assert refused.error_code is ErrorCode.KAFKA_STORAGE_ERROR
         assert append(replicas, records=sequenced(1)).base_offset == 1  # KAFKA-6683

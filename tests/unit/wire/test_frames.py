@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.io import frames
-from quorumlog.wire.io.frames import BUFFER_BYTES, KEEP_BYTES, FrameProtocol
+from quorumlog.wire.io.frames import PREPENDED_MAX, SHARED_BYTES, FrameProtocol
 
 
 class Transport:
@@ -49,13 +49,14 @@ class Recorder(FrameProtocol):
         assert frame.readonly
         self.frames.append(bytes(frame))
         if self.pause_at is not None and bytes(frame) == self.pause_at:
+            self.keep_frame()
             self.pause_frames()
 
     def connection_closed(self, error: Exception | None) -> None:
         self.ended.append(error)
 
-    def feed(self, data: bytes) -> None:
-        """As a transport does: as much as the buffer takes, at least one byte."""
+    def feed(self, data: bytes) -> int:
+        """As a transport does: as much as the buffer takes. Return the number of bytes read."""
         position = 0
         while position < len(data) and self.fake.reading and not self.fake.closed:
             room = self.get_buffer(-1)
@@ -64,6 +65,7 @@ class Recorder(FrameProtocol):
             room[:size] = data[position : position + size]
             self.buffer_updated(size)
             position += size
+        return position
 
 
 def framed(*frames: bytes) -> bytes:
@@ -81,19 +83,62 @@ def test_any_split_gives_the_same_frames() -> None:
             assert protocol.frames == frames
 
 
-def test_the_buffer_grows_with_what_comes_and_shrinks_again() -> None:
-    size = 3 * KEEP_BYTES
+def held_bytes(protocol: FrameProtocol) -> int:
+    """The size of the connection's own buffer."""
+    return len(protocol._received[0])
+
+
+def test_the_buffer_grows_with_what_comes_and_is_released_with_the_frame() -> None:
+    size = 12 * SHARED_BYTES
     protocol = Recorder()
+    assert held_bytes(protocol) == 0
     protocol.feed(struct.pack(">i", size))
-    assert len(protocol._buffer) == BUFFER_BYTES  # a claim alone costs us nothing
+    assert held_bytes(protocol) == 4  # a claim alone costs us nothing
     protocol.feed(bytes(200_000))
-    assert len(protocol._buffer) <= 400_000
+    assert held_bytes(protocol) <= 400_008
     protocol.feed(bytes(size - 200_001))
     assert protocol.frames == []
-    assert len(protocol._buffer) <= 2 * size
+    assert held_bytes(protocol) <= size + 4
     protocol.feed(b"x")
     assert [len(frame) for frame in protocol.frames] == [size]
-    assert len(protocol._buffer) == BUFFER_BYTES
+    assert held_bytes(protocol) == 0
+
+
+def test_a_large_frame_shrinks_to_the_beginning_of_the_next() -> None:
+    protocol = Recorder()
+    large, small = framed(bytes(3 * SHARED_BYTES)), framed(b"small")
+    protocol.feed(large[:-10])
+    protocol.feed(large[-10:] + small[:7])
+    assert held_bytes(protocol) == 7
+    protocol.feed(small[7:])
+    assert protocol.frames[1:] == [b"small"]
+
+
+def test_connections_that_read_in_turn_do_not_mix_their_bytes() -> None:
+    sizes = (3, PREPENDED_MAX - 10, PREPENDED_MAX + 10, SHARED_BYTES, 2 * SHARED_BYTES)
+    protocols = [Recorder() for _ in sizes]
+    frames = [bytes([at]) * size for at, size in enumerate(sizes, 1)]
+    streams = [framed(b"first", frame, b"last") for frame in frames]
+    step = 50_000
+    for start in range(0, max(map(len, streams)), step):
+        for protocol, stream in zip(protocols, streams, strict=True):
+            protocol.get_buffer(-1)  # nothing could be read
+            protocol.feed(stream[start : start + step])
+    for protocol, frame in zip(protocols, frames, strict=True):
+        assert protocol.frames == [b"first", frame, b"last"]
+        assert held_bytes(protocol) == 0
+
+
+def test_a_paused_connection_keeps_its_frames_and_no_more() -> None:
+    paused, other = Recorder(pause_at=b"stop"), Recorder()
+    paused.keep_frame = lambda: None  # type: ignore[method-assign]  # it needs only later frames
+    frames = [b"stop", b"a" * PREPENDED_MAX, b"b" * 10]
+    paused.feed(framed(*frames))
+    assert held_bytes(paused) == len(framed(*frames[1:]))
+    other.feed(framed(b"x" * SHARED_BYTES))
+    paused.resume_frames()
+    assert paused.frames == frames
+    assert held_bytes(paused) == 0
 
 
 @pytest.mark.parametrize(
@@ -136,18 +181,22 @@ def test_paused_frames_wait_and_come_in_order() -> None:
     assert protocol.fake.reading
 
 
-def test_the_view_of_the_frame_that_paused_keeps_its_bytes() -> None:
+@pytest.mark.parametrize("size", [40, 40_000, 2 * SHARED_BYTES])
+def test_the_view_of_a_kept_frame_keeps_its_bytes(size: int) -> None:
     class Keeper(Recorder):
         def frame_received(self, frame: memoryview) -> None:
             super().frame_received(frame)
             self.kept = frame
 
-    first, second = b"a" * 40_000, b"b" * 60_000
-    protocol = Keeper(pause_at=first)
-    protocol.feed(framed(first, second)[:BUFFER_BYTES])
+    first, second = b"a" * size, b"b" * 60_000
+    data = framed(first, second)
+    protocol, other = Keeper(pause_at=first), Recorder()
+    position = protocol.feed(data[: size + 1000])
+    other.feed(framed(b"x" * (SHARED_BYTES - 4)))
     assert protocol.kept == first
     protocol.resume_frames()
-    protocol.feed(framed(first, second)[BUFFER_BYTES:])
+    assert held_bytes(protocol) == position - len(framed(first))
+    protocol.feed(data[position:])
     assert protocol.frames == [first, second]
 
 

@@ -55,6 +55,21 @@ class ProduceResult(NamedTuple):
 ProduceDone = Callable[[ProduceResult], None]
 """Called once with the outcome: within the call that appends, or later."""
 
+RunDone = Callable[[ErrorCode, int], None]
+"""Called with the outcome of the next so many batches of a run, after the call that appends."""
+
+
+class AppendedRun(NamedTuple):
+    """The leading batches of a run, appended in one step. Times in ms, -1 as in ProduceResult.
+
+    `outcome`: of all of them; None: they wait, and `RunDone` receives their outcomes.
+    """
+
+    base_offsets: Sequence[int]
+    log_append_time_ms: int
+    log_start_offset: int
+    outcome: ErrorCode | None
+
 
 class DivergingEpoch(NamedTuple):
     """The leader's largest epoch not above the follower's, and its end offset (KIP-595)."""

@@ -57,7 +57,7 @@ class Check(NamedTuple):
     duplicate_of: StoredBatch | None = None
 
 
-_APPEND: Final = Check(ErrorCode.NONE)
+ACCEPTED: Final = Check(ErrorCode.NONE)
 
 
 def sequence_after(sequence: int, count: int) -> int:
@@ -120,13 +120,13 @@ class ProducerStates:
         """Check a client's batch by epoch and sequence; its `base_offset` is not set yet."""
         producer = self._find(batch.producer_id)
         if producer is None:
-            return _APPEND  # the producer is new, or has expired: any sequence may start
+            return ACCEPTED  # the producer is new, or has expired: any sequence may start
         if batch.producer_epoch < producer.epoch:
             return Check(ErrorCode.INVALID_PRODUCER_EPOCH)
         base_sequence = batch.base_sequence
         if batch.producer_epoch > producer.epoch:
             starts_anew = base_sequence == 0
-            return _APPEND if starts_anew else Check(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+            return ACCEPTED if starts_anew else Check(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         return self._check_sequence(producer.batches, base_sequence, batch.last_offset_delta)
 
     def _check_sequence(
@@ -134,12 +134,26 @@ class ProducerStates:
     ) -> Check:
         expected = sequence_after(batches[-1].last_sequence, 1) if batches else 0
         if base_sequence == expected:
-            return _APPEND
+            return ACCEPTED
         last_sequence = sequence_after(base_sequence, last_offset_delta)
         for stored in batches:
             if stored.base_sequence == base_sequence and stored.last_sequence == last_sequence:
                 return Check(ErrorCode.NONE, stored)
         return Check(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+
+    def continues(self, previous: BatchHeader, batch: BatchHeader) -> bool:
+        """Whether `check` and `check_transaction` accept a batch once `previous` is recorded.
+
+        They have accepted `previous`, a batch of the same client. False decides nothing.
+        """
+        return batch.producer_id == previous.producer_id and (
+            batch.producer_id < 0
+            or (
+                batch.producer_epoch == previous.producer_epoch
+                and batch.base_sequence == sequence_after(previous.last_sequence, 1)
+                and batch.is_transactional == previous.is_transactional
+            )
+        )
 
     def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether the producer has an open transaction here, in this epoch."""
@@ -151,7 +165,7 @@ class ProducerStates:
         return (
             batch.is_transactional
             and not self.is_in_transaction(batch.producer_id, batch.producer_epoch)
-            and self.check(batch) == _APPEND
+            and self.check(batch) == ACCEPTED
         )
 
     def check_epoch(self, batch: BatchHeader) -> ErrorCode:

@@ -4,6 +4,7 @@ A produce waits for the high watermark of one partition, a fetch for bytes in an
 partitions. This module keeps the entries; its caller has the clock and sends the responses.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from sortedcontainers import SortedDict
 
-from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResult
+from quorumlog.broker.partitions.core.data_path import RunDone
 from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeups
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -78,14 +79,24 @@ class Deadlines(Generic[WaitT]):
 
 @dataclass(slots=True, eq=False)
 class PendingProduce(Wait):
-    """A produce until its partition's high watermark reaches `required_offset`.
+    """Batches appended together, until the high watermark has reached each of their `ends`.
 
-    Its records are appended; `done` receives `result` if they are committed in time.
+    `done(error_code, count)` receives the outcome of the next `count` batches.
     """
 
-    required_offset: int
-    result: ProduceResult
-    done: ProduceDone
+    ends: Sequence[int]
+    done: RunDone
+    completed: int = field(default=0, init=False)  # the number of leading batches
+
+    @property
+    def required_offset(self) -> int:
+        """The high watermark that commits the next batch."""
+        return self.ends[self.completed]
+
+    @property
+    def left(self) -> int:
+        """The number of batches that wait."""
+        return len(self.ends) - self.completed
 
 
 class ProduceQueue:
@@ -100,27 +111,42 @@ class ProduceQueue:
         self._deadlines = deadlines
         self._queue: deque[PendingProduce] = deque()
 
-    def add(
-        self, deadline_ms: int, required_offset: int, result: ProduceResult, done: ProduceDone
-    ) -> bool:
+    def add(self, deadline_ms: int, ends: Sequence[int], done: RunDone) -> bool:
         """Add an entry; True if its deadline is now the earliest of all."""
-        wait, queue = PendingProduce(deadline_ms, required_offset, result, done), self._queue
+        wait, queue = PendingProduce(deadline_ms, ends, done), self._queue
         while queue and queue[0].is_over:
             queue.popleft()  # timed out: the high watermark may never reach it
         slot = len(queue)
-        while slot and queue[slot - 1].required_offset > required_offset:
+        while slot and queue[slot - 1].required_offset > ends[0]:
             slot -= 1  # a duplicate batch waits for the offset of its first append
         queue.insert(slot, wait)
         return self._deadlines.add(wait)
 
-    def complete_below(self, high_watermark: int) -> list[PendingProduce]:
-        """End and return the produces whose records are committed, in order."""
+    def complete_below(self, high_watermark: int) -> list[tuple[PendingProduce, int]]:
+        """Return the produces with newly committed batches, in order, and the number of these.
+
+        A produce ends with its last batch.
+        """
         queue, completed = self._queue, []
         while queue and queue[0].required_offset <= high_watermark:
             wait = queue.popleft()
-            if self._deadlines.end(wait):
-                completed.append(wait)
+            if wait.is_over:
+                continue
+            count = bisect_right(wait.ends, high_watermark) - wait.completed
+            wait.completed += count
+            if wait.left:
+                self._keep(wait)
+            else:
+                self._deadlines.end(wait)
+            completed.append((wait, count))
         return completed
+
+    def _keep(self, wait: PendingProduce) -> None:
+        """Queue a produce again for its other batches, nearly always as the first."""
+        queue, slot = self._queue, 0
+        while slot < len(queue) and queue[slot].required_offset < wait.required_offset:
+            slot += 1
+        queue.insert(slot, wait)
 
     def fail(self) -> list[PendingProduce]:
         """End and return all produces."""

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.broker.partitions.core.deletions import (
     DeletionQueue,
     DeletionResult,
@@ -33,7 +32,7 @@ class WaitingRequests:
     def fail(self, error_code: ErrorCode) -> None:
         """Answer every request with an error: whether its records get committed is undecided."""
         for wait in (*self.commits.fail(), *self.flushes.fail()):
-            wait.done(ProduceResult(error_code))
+            wait.done(error_code, wait.left)
         for deletion in self.deletions.fail():
             deletion.done(DeletionResult(error_code))
 
@@ -49,11 +48,10 @@ class WaitingRequests:
         completed = self.commits.complete_below(high_watermark)
         if completed:
             error_code = self._serving.commit_outcome()
-            for wait in completed:
-                is_fine = error_code is ErrorCode.NONE
-                wait.done(wait.result if is_fine else ProduceResult(error_code))
+            for wait, count in completed:
+                wait.done(error_code, count)
 
     def complete_flushed(self, flushed_offset: Offset) -> None:
         """Answer the produces whose records are on disk."""
-        for wait in self.flushes.complete_below(flushed_offset):
-            wait.done(wait.result)
+        for wait, count in self.flushes.complete_below(flushed_offset):
+            wait.done(ErrorCode.NONE, count)

@@ -8,7 +8,7 @@ buffer is free after it. While a log is swapped for its copy in another log dire
 coordinator verifies a transaction, a batch waits as a copy.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -16,9 +16,12 @@ from quorumlog.broker.partitions.core.admission import NO_TIMESTAMP, Admission, 
 from quorumlog.broker.partitions.core.data_path import (
     ACKS_ALL,
     ACKS_LEADER,
+    AppendedRun,
     ProduceDone,
     ProduceResult,
+    RunDone,
 )
+from quorumlog.broker.partitions.core.producer_state import ACCEPTED
 from quorumlog.broker.partitions.core.purgatory import ProduceQueue, deadline_of
 from quorumlog.broker.partitions.core.verification import Guard
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
@@ -28,6 +31,7 @@ from quorumlog.broker.partitions.log.verified_appends import (
     ClientTransaction,
     VerifiedAppends,
 )
+from quorumlog.storage.core.append_checks import LeaderBatch
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
@@ -37,7 +41,7 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_m
 
 # DEVIATION: Kafka lets any number of batches wait, for their clients' timeouts: up to 24 days.
 # docs/decisions/0039-limits.md
-WAITING_MAX: Final = 100_000  # of this broker, for replicas or for the disk
+WAITING_MAX: Final = 100_000  # of this broker, for replicas or for the disk; a run counts as one
 NO_TIMEOUT_MS: Final = 2_147_483_647  # for markers, which must be written
 TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait already"
 
@@ -118,6 +122,75 @@ class Appends:
         elif not self._verified.maybe_hold(batch):
             self._append_checked(driver, batch, None)
 
+    def append_run(
+        self,
+        at: TopicPartition,
+        batches: Sequence[Buffer],
+        *,
+        acks: int,
+        timeout_ms: int,
+        transaction: ClientTransaction | None,
+        may_continue: Callable[[], bool],
+        done: RunDone,
+    ) -> AppendedRun | None:
+        """Append the leading batches that need nothing but an append, by one write and one step.
+
+        Their outcomes are those of `append`, one after the other. The next batch is left to
+        `append`: it is refused, repeated or held, or begins a segment, or the time is over. None:
+        no batch is appended, and `append` gives the reason for the first, a failed disk included.
+        """
+        driver = self._drivers.get(at)
+        if driver is None or driver.is_swapping_log or self._refusal(driver, acks) is not None:
+            return None
+        limits, wall_ms = self._replicas.limits_of(at.topic), self._wall_ms()
+        if limits.is_internal:
+            return None
+        run: list[LeaderBatch] = []
+        header: BatchHeader | None = None
+        for records in batches:
+            if run and not may_continue():
+                break
+            previous, admission = header, admit(records, limits, wall_ms, at)
+            header = admission.header
+            if header is None or not self._is_plain(driver, previous, header, transaction):
+                break
+            run.append((admission.records, header))
+        if not run:
+            return None
+        try:
+            base_offsets = driver.append_as_leader(run, now_ms=self._now_ms(), wall_ms=wall_ms)
+        except StorageError:
+            return None  # some may fit on a full disk: `append` tries each, and reports
+        ends = [
+            base_offset + header.last_offset_delta + 1
+            for base_offset, (_, header) in zip(base_offsets, run, strict=False)
+        ]
+        outcome = self._outcome(driver, ends, acks, timeout_ms, done)
+        append_time_ms = wall_ms if limits.has_append_time else NO_TIMESTAMP
+        start = driver.partition.state.log_start_offset
+        return AppendedRun(base_offsets, append_time_ms, start, outcome)
+
+    def _is_plain(
+        self,
+        driver: PartitionDriver,
+        previous: BatchHeader | None,
+        header: BatchHeader,
+        transaction: ClientTransaction | None,
+    ) -> bool:
+        """Whether `append` appends the batch at once, when `previous` of its run is appended."""
+        producers = driver.producers
+        if previous is not None:
+            return producers.continues(previous, header)
+        if header.producer_id < 0:
+            return True
+        if header.is_transactional and transaction is None:
+            return False
+        if self._verified.must_hold(driver.topic_partition, header, transaction):
+            return False
+        if producers.check(header) != ACCEPTED:
+            return False
+        return self._transaction_flaw(driver, header, transaction, None) is ErrorCode.NONE
+
     def append_marker(
         self,
         topic_partition: TopicPartition,
@@ -188,9 +261,18 @@ class Appends:
             self._wait(driver, batch, stored.base_offset, stored.last_offset + 1, NO_TIMESTAMP)
             return
         if error_code is ErrorCode.NONE:
-            is_asked = transaction is not None and transaction.verify is not None
-            error_code = driver.producers.check_transaction(header, guard, is_asked=is_asked)
+            error_code = self._transaction_flaw(driver, header, transaction, guard)
         self._append(driver, batch, ProduceResult(error_code))
+
+    def _transaction_flaw(
+        self,
+        driver: PartitionDriver,
+        header: BatchHeader,
+        transaction: ClientTransaction | None,
+        guard: Guard | None,
+    ) -> ErrorCode:
+        is_asked = transaction is not None and transaction.verify is not None
+        return driver.producers.check_transaction(header, guard, is_asked=is_asked)
 
     def _append(
         self,
@@ -204,16 +286,20 @@ class Appends:
             return
         header = batch.header
         try:
-            info = driver.append_as_leader(
-                batch.records, header, now_ms=self._now_ms(), wall_ms=self._wall_ms(), marker=marker
+            (base_offset,) = driver.append_as_leader(
+                ((batch.records, header),),
+                now_ms=self._now_ms(),
+                wall_ms=self._wall_ms(),
+                marker=marker,
             )
         except StorageError as error:
             driver.maybe_fail(error)  # with a full disk it stays: space may be freed
             failed = ProduceResult(ErrorCode.KAFKA_STORAGE_ERROR, error_message=str(error))
             batch.done(failed)
             return
-        append_time_ms = info.max_timestamp if header.has_log_append_time else NO_TIMESTAMP
-        self._wait(driver, batch, info.first_offset, info.last_offset + 1, append_time_ms)
+        append_time_ms = header.max_timestamp if header.has_log_append_time else NO_TIMESTAMP
+        next_offset = base_offset + header.last_offset_delta + 1
+        self._wait(driver, batch, base_offset, next_offset, append_time_ms)
 
     def _wait(
         self,
@@ -226,19 +312,29 @@ class Appends:
         """Answer a batch in the log at [base_offset, next_offset), now or once committed."""
         start = driver.partition.state.log_start_offset
         result = ProduceResult(ErrorCode.NONE, base_offset, append_time_ms, start)
-        queue = self._queue(driver, Offset(next_offset), batch.acks)
+        done = partial(_conclude, batch.done, result)
+        outcome = self._outcome(driver, (next_offset,), batch.acks, batch.timeout_ms, done)
+        if outcome is not None:
+            done(outcome, 1)
+
+    def _outcome(
+        self,
+        driver: PartitionDriver,
+        ends: Sequence[int],
+        acks: int,
+        timeout_ms: int,
+        done: RunDone,
+    ) -> ErrorCode | None:
+        """Return the outcome of batches in the log, or None: they wait, and `done` receives it."""
+        queue = self._queue(driver, Offset(ends[-1]), acks)
         if queue is None:
-            outcome = _outcome(driver, batch.acks)
-            batch.done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
-            return
-        deadline_ms = deadline_of(
-            self._now_ms(),
-            batch.timeout_ms,
-            lacks_disk_alone=batch.acks == ACKS_LEADER
-            or driver.partition.serving.is_sole_replica(),
-        )
-        if queue.add(deadline_ms, next_offset, result, batch.done):
+            is_all = acks == ACKS_ALL
+            return driver.partition.serving.commit_outcome() if is_all else ErrorCode.NONE
+        lacks_disk_alone = acks == ACKS_LEADER or driver.partition.serving.is_sole_replica()
+        deadline_ms = deadline_of(self._now_ms(), timeout_ms, lacks_disk_alone=lacks_disk_alone)
+        if queue.add(deadline_ms, ends, done):
             self._arm(deadline_ms)
+        return None
 
     def _queue(
         self, driver: PartitionDriver, next_offset: Offset, acks: int
@@ -253,11 +349,12 @@ class Appends:
     def expire(self, now_ms: int) -> None:
         """Answer REQUEST_TIMED_OUT to the produces whose deadline has come."""
         for wait in self._deadlines.expire(now_ms):
-            wait.done(ProduceResult(ErrorCode.REQUEST_TIMED_OUT))
+            wait.done(ErrorCode.REQUEST_TIMED_OUT, wait.left)
 
 
-def _outcome(driver: PartitionDriver, acks: int) -> ErrorCode:
-    return driver.partition.serving.commit_outcome() if acks == ACKS_ALL else ErrorCode.NONE
+def _conclude(done: ProduceDone, result: ProduceResult, error_code: ErrorCode, _count: int) -> None:
+    """Report the outcome of one batch."""
+    done(result if error_code is ErrorCode.NONE else ProduceResult(error_code))
 
 
 def _refused(admission: Admission, driver: PartitionDriver) -> ProduceResult:

@@ -23,7 +23,7 @@ from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
 from quorumlog.broker.partitions.log import loaded_log
 from quorumlog.broker.partitions.log.dependencies import PartitionDependencies
 from quorumlog.invariants import InvariantViolation, require
-from quorumlog.storage.core.append_checks import AppendInfo
+from quorumlog.storage.core.append_checks import LeaderBatch
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
@@ -111,36 +111,46 @@ class PartitionDriver:
 
     def append_as_leader(
         self,
-        records: Buffer,
-        header: BatchHeader,
+        batches: Sequence[LeaderBatch],
         *,
         now_ms: int,
         wall_ms: int,
         marker: TransactionMarker | None = None,
-    ) -> AppendInfo:
-        """Append one checked batch and count it. `marker`: the content of a control batch.
+    ) -> list[int]:
+        """Append checked batches by one write and one step; return the base offset of each.
 
-        Raises StorageError; the log is then unchanged.
+        `marker`: the content of a single control batch. The last batches are left out if a segment
+        must roll for them. Raises StorageError; the log is then unchanged.
         """
-        epoch = self.partition.state.leader_epoch
-        info = self.log.append_as_leader(records, header, leader_epoch=epoch, wall_ms=wall_ms)
-        if info.first_offset == self.log.active_base_offset:
+        state = self.partition.state
+        base_offsets: list[int] = []
+        info = self.log.append_run(batches, leader_epoch=state.leader_epoch, wall_ms=wall_ms)
+        next_offset: int = info.first_offset
+        last_offset = info.last_offset
+        if next_offset == self.log.active_base_offset:
             self._keep_producers(info.first_offset)
-        if header.producer_id >= 0:
-            self._record(header, info.first_offset, wall_ms, marker)
-        if self.partition.state.has_followers:
-            self._note_recent(records, info)
+        has_followers = state.has_followers
+        if has_followers:
+            self._tail.forget_below(state.high_watermark)
+        for records, header in batches:
+            if next_offset > last_offset:
+                break
+            base_offsets.append(next_offset)
+            if header.producer_id >= 0:
+                self._record(header, next_offset, wall_ms, marker)
+            if has_followers:
+                self._note_recent(records, header, next_offset)
+            next_offset += header.last_offset_delta + 1
         self._around.readers.note_change(self.topic_partition, FetchWakeup.APPENDED)
-        self._perform(now_ms, self.partition.appended(now_ms, Offset(info.last_offset + 1)))
+        self._perform(now_ms, self.partition.appended(now_ms, Offset(last_offset + 1)))
         self._maybe_flush()
-        return info
+        return base_offsets
 
-    def _note_recent(self, records: Buffer, info: AppendInfo) -> None:
+    def _note_recent(self, records: Buffer, header: BatchHeader, base_offset: int) -> None:
         stamped = bytearray(records)
         epoch = self.partition.state.leader_epoch
-        restamp(stamped, 0, base_offset=info.first_offset, leader_epoch=epoch)
-        self._tail.forget_below(self.partition.state.high_watermark)
-        self._tail.append(info.first_offset, info.last_offset + 1, stamped)
+        restamp(stamped, 0, base_offset=base_offset, leader_epoch=epoch)
+        self._tail.append(base_offset, base_offset + header.last_offset_delta + 1, stamped)
 
     def append_as_follower(
         self,

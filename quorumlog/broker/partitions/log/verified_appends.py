@@ -93,12 +93,19 @@ class VerifiedAppends:
         self._queues: Final[dict[_Key, deque[AdmittedBatch]]] = {}
         self._bytes = 0
 
+    def must_hold(
+        self, at: TopicPartition, header: BatchHeader, transaction: ClientTransaction | None
+    ) -> bool:
+        """Whether a batch waits for a verification, its own or an earlier one."""
+        is_queued = (at, header.producer_id) in self._queues
+        return is_queued or self._must_verify(at, header, transaction)
+
     def maybe_hold(self, batch: AdmittedBatch) -> bool:
         """Queue a batch behind a verification if it needs one; False: append it now."""
+        if not self.must_hold(batch.at, batch.header, batch.transaction):
+            return False
         key = batch.at, batch.header.producer_id
         queue = self._queues.get(key)
-        if queue is None and not self._must_verify(batch):
-            return False
         size = len(batch.records)
         if self._bytes + size > UNVERIFIED_BYTES_MAX:
             late = ProduceResult(ErrorCode.REQUEST_TIMED_OUT, error_message=TOO_MUCH_WAITS)
@@ -113,10 +120,15 @@ class VerifiedAppends:
             self._verify(key, kept)
         return True
 
-    def _must_verify(self, batch: AdmittedBatch) -> bool:
-        driver, transaction = self._drivers.get(batch.at), batch.transaction
+    def _must_verify(
+        self, at: TopicPartition, header: BatchHeader, transaction: ClientTransaction | None
+    ) -> bool:
+        driver = self._drivers.get(at)
         is_asked = transaction is not None and transaction.verify is not None
-        return is_asked and driver is not None and driver.producers.must_verify(batch.header)
+        return is_asked and driver is not None and driver.producers.must_verify(header)
+
+    def _must_verify_waiting(self, batch: AdmittedBatch) -> bool:
+        return self._must_verify(batch.at, batch.header, batch.transaction)
 
     def _verify(self, key: _Key, batch: AdmittedBatch) -> None:
         driver, header = self._drivers[batch.at], batch.header
@@ -161,12 +173,12 @@ class VerifiedAppends:
         if driver is None or transaction is None or not transaction.adds:
             return False
         is_old = not driver.producers.guards.counts(batch.header.producer_id, guard)
-        return is_old and self._must_verify(batch)
+        return is_old and self._must_verify_waiting(batch)
 
     def _resume(self, key: _Key) -> None:
         queue = self._queues[key]
         while queue:
-            if self._must_verify(queue[0]):
+            if self._must_verify_waiting(queue[0]):
                 self._verify(key, queue[0])
                 return
             self._append(self._pop(key), None)

@@ -1,0 +1,113 @@
+"""Runs of requests: requests of one connection that look like earlier ones, handled in one step.
+
+A connection keeps templates of its produce requests. Requests that were received together and match
+one template are a run: their batches become one append. All other requests are decoded.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from quorumlog.wire.codec.message import Buffer, Received, Request
+from quorumlog.wire.codec.messages.produce import ProduceRequest
+from quorumlog.wire.codec.produce_template import ProduceTemplate, TemplateMatch, template_of
+from quorumlog.wire.codec.schemas import RequestHeader
+
+TEMPLATES_MAX: Final = 16  # per connection: one for each partition that it writes to
+UNUSED_MAX: Final = 64  # templates that matched nothing: their making is not worth the time
+LENGTH_BYTES: Final = 4
+_HEAD_AT: Final = 12  # in a frame with its length: behind the correlation id
+
+
+class RequestRuns:
+    """The templates of one connection, the last one used first."""
+
+    __slots__ = ("_last", "_templates", "_unused")
+
+    def __init__(self) -> None:
+        self._templates: Final[dict[bytes, ProduceTemplate]] = {}  # by head
+        self._last: ProduceTemplate | None = None
+        self._unused = 0  # templates made, less the runs found
+
+    def learn(self, frame: memoryview, header: RequestHeader, request: Request[Any]) -> None:
+        """Keep the template of a request without template, if it can have one."""
+        if not isinstance(request, ProduceRequest) or self._unused >= UNUSED_MAX:
+            return
+        template = template_of(frame, header, request)
+        self._unused += 1
+        if template is not None:
+            if len(self._templates) >= TEMPLATES_MAX:
+                self._templates.clear()
+            self._templates[template.head] = self._last = template
+
+    def find(
+        self, received: Received, start: int, end: int
+    ) -> tuple[ProduceTemplate, TemplateMatch] | None:
+        """Return the template of the frame at received[start:end), and its match."""
+        template = self._last
+        if template is None:
+            return None
+        found = template.match(received, start, end)
+        if found is None:
+            template = self._other(received[0], start)
+            found = None if template is None else template.match(received, start, end)
+        if template is None or found is None:
+            return None
+        self._last = template
+        self._unused -= self._unused > 0
+        return template, found
+
+    def _other(self, buffer: bytearray, start: int) -> ProduceTemplate | None:
+        start += _HEAD_AT
+        for size in sorted({len(head) for head in self._templates}):
+            template = self._templates.get(bytes(buffer[start : start + size]))
+            if template is not None:
+                return template
+        return None
+
+
+def with_followers(
+    template: ProduceTemplate,
+    first: TemplateMatch,
+    received: Received,
+    end: int,
+    *,
+    count_max: int,
+    frame_max_bytes: int,
+) -> list[TemplateMatch]:
+    """Return `first` and the frames behind it that match, too: at most `count_max`."""
+    run, start = [first], first[-1]
+    while len(run) < count_max:
+        found = template.match(received, start, end)
+        if found is None or found[-1] - start > LENGTH_BYTES + frame_max_bytes:
+            break
+        run.append(found)
+        start = found[-1]
+    return run
+
+
+class WaitingRun:
+    """The responses to a run, in their turn.
+
+    `ready`: the responses to `ready_count` requests, not yet sent; `waiting`: the number of
+    requests without response.
+    """
+
+    __slots__ = ("_changed", "ready", "ready_count", "waiting")
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed: Final = changed
+        self.ready: list[Buffer] = []
+        self.ready_count = self.waiting = 0
+
+    def deliver(self, responses: Sequence[Buffer], count: int) -> None:
+        """Add the responses to the next `count` requests."""
+        self.ready += responses
+        self.ready_count += count
+        self.waiting -= count
+        self._changed()
+
+    def take(self) -> tuple[list[Buffer], int]:
+        """Return the ready responses and the number of their requests; then none is ready."""
+        ready, self.ready = self.ready, []
+        count, self.ready_count = self.ready_count, 0
+        return ready, count

@@ -1,0 +1,193 @@
+"""Produce requests of one shape: all bytes but the correlation id and the records are alike.
+
+A producer sends thousands of such requests for a partition. A template compares the bytes instead
+of decoding them, and its responses are the bytes of one response with other numbers.
+"""
+
+from struct import Struct as Packer
+from typing import Final
+
+from quorumlog.wire.codec.message import Buffer, Received
+from quorumlog.wire.codec.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from quorumlog.wire.codec.schemas import RequestHeader, encode_request, encode_response
+from quorumlog.wire.codec.varint import encode_uvarint
+
+TEMPLATES_SINCE: Final = 7  # the version of Produce: zstd is allowed, responses have a log start
+UVARINT_BYTES_MAX: Final = 5
+ACKS: Final = (-1, 0, 1)
+_START: Final = Packer(">i4si")  # the frame's length, API and version, correlation id
+_INT32: Final = Packer(">i")
+_TAGS: Final = b"\0\0\0"  # behind the records, if flexible: of partition, topic and request
+_NUMBERS: Final = 24  # bytes: base offset, append time and log start of a response
+
+
+TemplateMatch = tuple[int, memoryview, int]
+"""A frame that has matched: its correlation id, its records, and the position behind it."""
+
+
+class ProduceTemplate:
+    """The requests with the bytes of `header` and `request`, and their responses without error.
+
+    `match` finds exactly those frames that `decode_request` decodes to this request with other
+    records. The request has one partition; `topic_name` or `topic_id` names its topic.
+    """
+
+    __slots__ = (
+        "_api", "_behind", "_behind_records", "_middle", "_pack", "_prefix", "_response_size",
+        "_size", "acks", "head", "header", "partition", "timeout_ms", "topic_id", "topic_name",
+        "transactional_id",
+    )  # fmt: skip
+
+    def __init__(self, header: RequestHeader, request: ProduceRequest) -> None:
+        (topic,) = request.topic_data
+        (data,) = topic.partition_data
+        self.header: Final = header
+        self.acks: Final = request.acks
+        self.timeout_ms: Final = request.timeout_ms
+        self.transactional_id: Final = request.transactional_id
+        self.topic_name: Final = topic.name
+        self.topic_id: Final = topic.topic_id
+        self.partition: Final = data.index
+        is_flexible = header.api_version >= ProduceRequest.FLEXIBLE_SINCE
+        self._behind_records: Final = _TAGS if is_flexible else b""
+        start = _encoded_start(header, request, topic, data)
+        self._api: Final = start[_INT32.size : 2 * _INT32.size]
+        self.head: Final = start[_START.size :]
+        self._size = -1  # of the last frame, and the bytes of frames of that size
+        self._prefix: bytes | None = None
+        without, filled = (_response(header, topic, data, number) for number in (0, -1))
+        numbers_at = _first_difference(without, filled)
+        self._response_size: Final = without[: _INT32.size]
+        self._middle: Final = without[2 * _INT32.size : numbers_at]
+        self._behind: Final = without[numbers_at + _NUMBERS :]
+        self._pack: Final = Packer(
+            f">{_INT32.size}si{len(self._middle)}sqqq{len(self._behind)}s"
+        ).pack
+
+    def match(self, received: Received, start: int, end: int) -> TemplateMatch | None:
+        """Match the frame at received[start:end), its length included.
+
+        None: it is not whole, or has other bytes.
+        """
+        buffer, view = received
+        position = start + _START.size
+        if position > end:
+            return None
+        size, api, correlation_id = _START.unpack_from(buffer, start)
+        stop = start + _INT32.size + size
+        if size < 0 or stop > end or api != self._api:
+            return None
+        if size != self._size:  # requests of one size come one after the other
+            self._size, self._prefix = size, self._prefix_of(size)
+        prefix, records_end = self._prefix, stop - len(self._behind_records)
+        if (
+            prefix is None
+            or not buffer.startswith(prefix, position)
+            or not buffer.startswith(self._behind_records, records_end)
+        ):
+            return None
+        position += len(prefix)
+        if position > records_end:
+            return None
+        return correlation_id, view[position:records_end], stop
+
+    def _prefix_of(self, size: int) -> bytes | None:
+        """Return the bytes between correlation id and records in a frame of `size` bytes.
+
+        None: no number of records bytes gives this size with the shortest encoding.
+        """
+        left = size + _INT32.size - _START.size - len(self.head) - len(self._behind_records)
+        if left < 1:  # for the length of the records
+            return None
+        if not self._behind_records:
+            return self.head + _INT32.pack(left - _INT32.size)
+        for length_bytes in range(1, min(left, UVARINT_BYTES_MAX) + 1):
+            encoded = encode_uvarint(left - length_bytes + 1)
+            if len(encoded) == length_bytes:
+                return self.head + encoded
+        return None
+
+    def response(
+        self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int
+    ) -> bytes:
+        """Return the frame of the response to an appended batch, as `encode_response` does."""
+        return self._pack(
+            self._response_size,
+            correlation_id,
+            self._middle,
+            base_offset,
+            append_time_ms,
+            log_start_offset,
+            self._behind,
+        )
+
+
+def template_of(
+    frame: memoryview, header: RequestHeader, request: ProduceRequest
+) -> ProduceTemplate | None:
+    """Return the template of a decoded frame.
+
+    None: it has invalid acks, not one partition with records, or not the shortest encoding.
+    """
+    if header.api_version < TEMPLATES_SINCE or request.acks not in ACKS:
+        return None
+    if len(request.topic_data) != 1:
+        return None
+    (topic,) = request.topic_data
+    if len(topic.partition_data) != 1 or not isinstance(topic.partition_data[0].records, Buffer):
+        return None
+    template = ProduceTemplate(header, request)
+    framed = bytearray(_INT32.pack(len(frame)))
+    framed += frame
+    received = framed, memoryview(framed)
+    return None if template.match(received, 0, len(framed)) is None else template
+
+
+def _encoded_start(
+    header: RequestHeader,
+    request: ProduceRequest,
+    topic: TopicProduceData,
+    data: PartitionProduceData,
+) -> bytes:
+    """Return the bytes of the frame before the length of its records."""
+    empty = TopicProduceData(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partition_data=[PartitionProduceData(index=data.index, records=b"")],
+    )
+    chunks = encode_request(
+        ProduceRequest(
+            transactional_id=request.transactional_id,
+            acks=request.acks,
+            timeout_ms=request.timeout_ms,
+            topic_data=[empty],
+        ),
+        api_version=header.api_version,
+        correlation_id=header.correlation_id,
+        client_id=header.client_id,
+    )
+    is_flexible = header.api_version >= ProduceRequest.FLEXIBLE_SINCE
+    return b"".join(chunks)[: -1 - len(_TAGS) if is_flexible else -_INT32.size]
+
+
+def _first_difference(one: bytes, other: bytes) -> int:
+    return next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+
+
+def _response(
+    header: RequestHeader, topic: TopicProduceData, data: PartitionProduceData, number: int
+) -> bytes:
+    slot = PartitionProduceResponse(
+        index=data.index, base_offset=number, log_append_time_ms=number, log_start_offset=number
+    )
+    named = TopicProduceResponse(
+        name=topic.name, topic_id=topic.topic_id, partition_responses=[slot]
+    )
+    return b"".join(encode_response(header, ProduceResponse(responses=[named])))
