@@ -22,7 +22,7 @@ import uvloop
 from benchmarks import instructions
 from quorumlog.broker.server.connection import Connection
 from quorumlog.metadata_quorum.image import ClusterDelta, TopicImage
-from quorumlog.wire.codec.identifiers import BrokerId, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, TopicId
 from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
 from quorumlog.wire.codec.messages.fetch import (
     FetchableTopicResponse,

@@ -21,7 +21,9 @@ from quorumlog.broker.responses.cluster_view import leader_hints
 from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.broker.settings import RACK_SELECTOR
 from quorumlog.clock import monotonic_ms
+from quorumlog.wire.codec import fetched_records
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.fetched_records import FetchedRecords, UsualPartition
 from quorumlog.wire.codec.identifiers import (
     UNKNOWN_OFFSET,
     BrokerId,
@@ -182,9 +184,13 @@ def _spec(
 
 def _response(
     context: BrokerContext, header: RequestHeader, spec: FetchSpec, fetched: list[FetchedPartition]
-) -> FetchResponse:
+) -> FetchResponse | FetchedRecords:
     """Encode the fetched partitions, in the order of the spec."""
     session_id = NO_SESSION if spec.session is None else spec.session.session_id
+    if header.api_version >= fetched_records.SINCE_VERSION:
+        usual = _usual(spec, fetched)
+        if usual is not None:
+            return FetchedRecords(session_id, usual)
     response = FetchResponse(session_id=session_id)
     moved: set[TopicPartition] = set()
     topic: FetchableTopicResponse | None = None
@@ -204,6 +210,43 @@ def _response(
             for hint in leader_hints(context.image, moved)
         ]
     return response
+
+
+def _usual(spec: FetchSpec, fetched: list[FetchedPartition]) -> list[UsualPartition] | None:
+    """Return the partitions as the usual response has them; None: one is not usual."""
+    usual: list[UsualPartition] = []
+    for fetch, found in zip(spec.partitions, fetched, strict=True):
+        (
+            error_code,
+            high_watermark,
+            log_start,
+            records,
+            diverging,
+            _,
+            _,
+            preferred,
+            stable,
+            aborted,
+        ) = found
+        if (
+            error_code is not ErrorCode.NONE
+            or diverging is not None
+            or preferred != NO_REPLICA
+            or aborted
+        ):
+            return None
+        usual.append(
+            UsualPartition(
+                fetch.topic_id or ZERO_UUID,
+                fetch.topic_partition.partition,
+                high_watermark,
+                stable,
+                log_start,
+                aborted is not None,
+                records,
+            )
+        )
+    return usual
 
 
 def _aborted(found: FetchedPartition) -> list[AbortedTransaction] | None:

@@ -68,6 +68,16 @@ class Response(Message):
     API_KEY: ClassVar[int]
 
 
+class EncodedResponse(Response):
+    """A response that encodes itself, for the version of its request."""
+
+    __slots__ = ()
+
+    def frame(self, correlation_id: int) -> list[Buffer]:
+        """Return the frame with its length, as buffers to be sent in order."""
+        raise NotImplementedError
+
+
 ResponseT = TypeVar("ResponseT", bound=Response)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from quorumlog.wire.codec.decoder import DECODING_ERRORS, Decode, decode_message, decoder_for
 from quorumlog.wire.codec.encoder import encode_message
 from quorumlog.wire.codec.errors import MalformedFrame, UnencodableMessage
-from quorumlog.wire.codec.message import Buffer, Request, Response
+from quorumlog.wire.codec.message import Buffer, EncodedResponse, Request, Response
 from quorumlog.wire.codec.messages import APIS, UNUSED_APIS
 from quorumlog.wire.codec.varint import skip_tagged_fields
 
@@ -114,6 +114,8 @@ def encode_request(
 
 def encode_response(header: RequestHeader, response: Response) -> list[Buffer]:
     """Return the frame of a response to the request of `header`, as `encode_request` does."""
+    if isinstance(response, EncodedResponse):
+        return response.frame(header.correlation_id)
     version = header.api_version
     chunks = encode_message(response, version)
     correlation_id = _INT32.pack(header.correlation_id)
