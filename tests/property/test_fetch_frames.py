@@ -16,6 +16,7 @@ from quorumlog.broker.partitions.core.data_path import (
 )
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
+from quorumlog.wire.codec.encoder import COPY_BELOW_BYTES
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.fetched_records import SINCE_VERSION, FetchedRecords
@@ -145,17 +146,18 @@ def fetch_of(topic: int, partition: int) -> PartitionFetch:
     )
 
 
-def frame_of(
+def frames_of(
     version: int, session_id: int, asked: list[PartitionFetch], found: list[FetchedPartition]
-) -> tuple[bytes, bool]:
-    """Return the frame of the response, and whether it was encoded as the usual one."""
+) -> tuple[bytes, bytes, bool]:
+    """Return the frame of the response, and of the whole message; whether the first is the usual."""
     session = SimpleNamespace(session_id=session_id)
-    spec = SimpleNamespace(partitions=asked, session=session, is_from_follower=False)
-    context = SimpleNamespace(image=ClusterImage())
+    spec: Any = SimpleNamespace(partitions=asked, session=session, is_from_follower=False)
+    context: Any = SimpleNamespace(image=ClusterImage())
     header = RequestHeader(FetchRequest.API_KEY, version, session_id, None)
-    response = fetch._response(cast(Any, context), header, cast(Any, spec), found)
-    frame = b"".join(encode_response(header, response))
-    return frame, isinstance(response, FetchedRecords)
+    response = fetch._response(context, header, spec, found)
+    whole = fetch._whole_response(context, header, spec, found, session_id)
+    frames = (b"".join(encode_response(header, one)) for one in (response, whole))
+    return next(frames), next(frames), isinstance(response, FetchedRecords)
 
 
 @given(
@@ -171,24 +173,22 @@ def test_the_usual_response_is_what_the_message_is(
     asked = [fetch_of(*place) for place in places]
     kind = data.draw(st.sampled_from([USUAL, USUAL | UNUSUAL]))
     found = [data.draw(kind) for _ in asked]
-    frame, is_usual = frame_of(version, session_id, asked, found)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetch.fetched_records, "SINCE_VERSION", VERSION + 1)
-        whole, is_whole_usual = frame_of(version, session_id, asked, found)
+    frame, whole, is_usual = frames_of(version, session_id, asked, found)
     assert frame == whole
-    assert not is_whole_usual
     assert is_usual or kind is not USUAL
 
 
-def test_records_of_any_size_are_counted_and_large_ones_are_not_copied() -> None:
-    for size in (0, 1, 1023, 1024, 2046, 2047, 16_382, 16_383, 2_097_150, 2_097_151):
-        records = bytes(size)
-        found = [FetchedPartition(ErrorCode.NONE, records=[records])]
-        frame, is_usual = frame_of(VERSION, 1, [fetch_of(1, 1)], found)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fetch.fetched_records, "SINCE_VERSION", VERSION + 1)
-            assert frame == frame_of(VERSION, 1, [fetch_of(1, 1)], found)[0]
-        assert is_usual
-    response = fetch._usual(cast(Any, SimpleNamespace(partitions=[fetch_of(1, 1)])), found)
-    assert response is not None
-    assert any(chunk is records for chunk in FetchedRecords(1, response).frame(2))
+SIZES = (0, 1, 1023, 1024, 2046, 2047, 16_382, 16_383, 2_097_150, 2_097_151)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_records_of_any_size_are_counted_and_large_ones_are_not_copied(size: int) -> None:
+    records = bytes(size)
+    found = [FetchedPartition(ErrorCode.NONE, records=[records])]
+    frame, whole, is_usual = frames_of(VERSION, 1, [fetch_of(1, 1)], found)
+    assert frame == whole
+    assert is_usual
+    usual = fetch._usual(cast(Any, SimpleNamespace(partitions=[fetch_of(1, 1)])), found)
+    assert usual is not None
+    is_kept = any(chunk is records for chunk in FetchedRecords(1, usual).frame(2))
+    assert is_kept == (size >= COPY_BELOW_BYTES)

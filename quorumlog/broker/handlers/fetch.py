@@ -21,9 +21,8 @@ from quorumlog.broker.responses.cluster_view import leader_hints
 from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.broker.settings import RACK_SELECTOR
 from quorumlog.clock import monotonic_ms
-from quorumlog.wire.codec import fetched_records
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.fetched_records import FetchedRecords, UsualPartition
+from quorumlog.wire.codec.fetched_records import SINCE_VERSION, FetchedRecords, UsualPartition
 from quorumlog.wire.codec.identifiers import (
     UNKNOWN_OFFSET,
     BrokerId,
@@ -185,12 +184,23 @@ def _spec(
 def _response(
     context: BrokerContext, header: RequestHeader, spec: FetchSpec, fetched: list[FetchedPartition]
 ) -> FetchResponse | FetchedRecords:
-    """Encode the fetched partitions, in the order of the spec."""
+    """Return the response to `spec`: nearly always one that needs no message objects."""
     session_id = NO_SESSION if spec.session is None else spec.session.session_id
-    if header.api_version >= fetched_records.SINCE_VERSION:
+    if header.api_version >= SINCE_VERSION:
         usual = _usual(spec, fetched)
         if usual is not None:
             return FetchedRecords(session_id, usual)
+    return _whole_response(context, header, spec, fetched, session_id)
+
+
+def _whole_response(
+    context: BrokerContext,
+    header: RequestHeader,
+    spec: FetchSpec,
+    fetched: list[FetchedPartition],
+    session_id: int,
+) -> FetchResponse:
+    """Return the message of the fetched partitions, in the order of the spec."""
     response = FetchResponse(session_id=session_id)
     moved: set[TopicPartition] = set()
     topic: FetchableTopicResponse | None = None
