@@ -22,7 +22,7 @@ from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.fetched_records import SINCE_VERSION, FetchedRecords
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from quorumlog.wire.codec.repeated_fetches import FetchDecoder
+from quorumlog.wire.codec.repeated_fetches import FetchDecoder, RepeatableFetch
 from quorumlog.wire.codec.schemas import (
     RequestHeader,
     UnsupportedVersion,
@@ -75,6 +75,25 @@ def test_a_repeated_fetch_is_what_it_is_when_decoded(version: int) -> None:
             frame = framed(request, correlation_id, version, client_id)
             assert outcome(decoder.decode, frame) == outcome(decode_request, frame)
             renumbered(request, draw)
+
+
+@pytest.mark.parametrize("version", FetchRequest.VERSIONS)
+def test_a_repeatable_fetch_is_sent_as_any_other(version: int) -> None:
+    for seed in range(tries(40)):
+        draw = random.Random(seed)
+        request = random_message(draw, FetchRequest, version)
+        fields = {name: getattr(request, name) for name in FetchRequest.__slots__}
+        repeatable = RepeatableFetch(**fields)
+        for correlation_id in range(6):
+            client_id = "é" if correlation_id < 4 else None
+            whole = framed(request, correlation_id, version, client_id)
+            assert framed(repeatable, correlation_id, version, client_id) == whole
+            partitions = [one for topic in request.topics for one in topic.partitions]
+            before = [(one.fetch_offset, 7, one.log_start_offset + 1) for one in partitions]
+            renumbered(request, draw)
+            repeatable.renumber(request.session_epoch, before)
+            for one, numbers in zip(partitions, before, strict=True):
+                assert (one.fetch_offset, one.last_fetched_epoch, one.log_start_offset) == numbers
 
 
 def usual_fetch(partitions: int) -> FetchRequest:
@@ -149,7 +168,7 @@ def fetch_of(topic: int, partition: int) -> PartitionFetch:
 def frames_of(
     version: int, session_id: int, asked: list[PartitionFetch], found: list[FetchedPartition]
 ) -> tuple[bytes, bytes, bool]:
-    """Return the frame of the response, and of the whole message; whether the first is the usual."""
+    """Return the frames of the response and of the whole message; whether the first is usual."""
     session = SimpleNamespace(session_id=session_id)
     spec: Any = SimpleNamespace(partitions=asked, session=session, is_from_follower=False)
     context: Any = SimpleNamespace(image=ClusterImage())

@@ -86,3 +86,13 @@ class Request(Message, Generic[ResponseT]):
 
     __slots__ = ()
     API_KEY: ClassVar[int]
+
+
+class EncodedRequest(Request[ResponseT]):
+    """A request that encodes itself."""
+
+    __slots__ = ()
+
+    def frame(self, api_version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
+        """Return the frame with its length, as buffers to be sent in order."""
+        raise NotImplementedError

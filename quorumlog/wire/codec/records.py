@@ -118,6 +118,9 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
+_new_header: Final = tuple.__new__  # without the check of `_make`: the fields are as many
+
+
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Return the header of the batch at `position`, without any check of the records.
 
@@ -125,7 +128,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """
     if len(buffer) - position < HEADER_BYTES:
         raise CorruptBatch(f"{len(buffer) - position} bytes are no batch header")
-    header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    header = _new_header(BatchHeader, _HEADER.unpack_from(buffer, position))
     if header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
         raise CorruptBatch(f"batch length {header.batch_length}")
     return header
@@ -139,7 +142,7 @@ def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     position, end = 0, len(buffer)
     while end - position >= HEADER_BYTES:
         header = read_header(buffer, position)
-        size = header.size_in_bytes
+        size = header.batch_length + LOG_OVERHEAD_BYTES
         if size > end - position:
             return
         yield position, header
@@ -148,7 +151,7 @@ def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 def validate_checksum(buffer: Buffer, position: int, header: BatchHeader) -> None:
     """Check size, magic and checksum. Raises CorruptBatch."""
-    end = position + header.size_in_bytes
+    end = position + header.batch_length + LOG_OVERHEAD_BYTES
     if end > len(buffer):
         raise CorruptBatch(
             f"a batch of {header.size_in_bytes} bytes, {len(buffer) - position} left"

@@ -14,14 +14,14 @@ from typing import Any, Final, NamedTuple
 from quorumlog.wire.codec.decoder import DECODING_ERRORS, Decode, decode_message, decoder_for
 from quorumlog.wire.codec.encoder import encode_message
 from quorumlog.wire.codec.errors import MalformedFrame, UnencodableMessage
-from quorumlog.wire.codec.message import Buffer, EncodedResponse, Request, Response
+from quorumlog.wire.codec.message import Buffer, EncodedRequest, EncodedResponse, Request, Response
 from quorumlog.wire.codec.messages import APIS, UNUSED_APIS
 from quorumlog.wire.codec.varint import skip_tagged_fields
 
 __all__ = [
     "APIS", "MalformedFrame", "RequestHeader", "UnencodableMessage", "UnsupportedVersion",
     "decode_message", "decode_request", "decode_response", "encode_message", "encode_request",
-    "encode_response", "request_class", "response_class",
+    "encode_response", "encode_whole_request", "request_class", "response_class",
 ]  # fmt: skip
 
 API_VERSIONS_KEY: Final = 18
@@ -103,6 +103,15 @@ def encode_request(
 
     Large records are not copied. Raises UnencodableMessage if a value does not fit its field.
     """
+    if isinstance(request, EncodedRequest):
+        return request.frame(api_version, correlation_id, client_id)
+    return encode_whole_request(request, api_version, correlation_id, client_id)
+
+
+def encode_whole_request(
+    request: Request[Any], api_version: int, correlation_id: int, client_id: str | None
+) -> list[Buffer]:
+    """Encode every field, as `encode_request` does for most requests."""
     chunks = encode_message(request, api_version)
     name = b"" if client_id is None else client_id.encode()
     size = -1 if client_id is None else len(name)

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from quorumlog.backoff import Backoff
-from quorumlog.broker.following.core.session_client import SessionClient
+from quorumlog.broker.following.core.session_client import Changes, SessionClient
 from quorumlog.broker.following.log.followed_partition import (
     FollowedPartition,
     Position,
@@ -26,7 +26,7 @@ from quorumlog.chance import random_fraction
 from quorumlog.clock import monotonic_ms
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
 from quorumlog.wire.codec.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -36,6 +36,7 @@ from quorumlog.wire.codec.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
+from quorumlog.wire.codec.repeated_fetches import RepeatableFetch
 from quorumlog.wire.io.connection import (
     ConnectionLost,
     KafkaConnection,
@@ -54,6 +55,8 @@ TAKEN_AT_ONCE: Final = 25  # partitions of a response, in one turn of the loop; 
 THROTTLE_CHECK_MS: Final = 1_000  # a raised rate takes effect within this time
 _Key = tuple[bytes, int]  # a topic's id and a partition's index
 _Session = SessionClient[_Key, Position]
+_Shape = tuple[int, int, Changes[_Key], list[Epoch]]
+"""Session id, broker epoch, changes and leader epochs: all that is not a number of a repetition."""
 NextFetch = Callable[[TopicPartition, BrokerId, int, int], int]
 """Returns when a follower may fetch again: see `ReplicationThrottle.next_fetch_ms`."""
 
@@ -109,6 +112,8 @@ class ReplicaFetcher:
         self._flushing: Final[set[_Key]] = set()  # the next fetch waits for their flushes
         self._throttled: Final[dict[_Key, FollowedPartition]] = {}
         self._changed: Final = asyncio.Event()
+        self._shape: _Shape | None = None  # of the last fetch
+        self._repeated: RepeatableFetch
 
     def set_followed(self, followed: Iterable[FollowedPartition]) -> None:
         """Replace the followed partitions; a parked fetch does not delay new partitions."""
@@ -298,8 +303,20 @@ class ReplicaFetcher:
             return followed.position()
 
         changes = session.changes(now_ms, followed_by_key, question)
-        if not session.asked:
+        asked = session.asked
+        if not asked:
             return None
+        positions = [asked[key] for key in changes.named]
+        epochs = [position.leader_epoch for position in positions]
+        shape = session.session_id, self._broker_epoch(), changes, epochs
+        if shape != self._shape:
+            self._shape, self._repeated = shape, self._new_request(session, changes)
+        else:
+            numbers = [position[1:] for position in positions]
+            self._repeated.renumber(session.epoch, numbers)
+        return self._repeated
+
+    def _new_request(self, session: _Session, changes: Changes[_Key]) -> RepeatableFetch:
         topics: dict[bytes, FetchTopic] = {}
         for key in changes.named:
             topic_id, index = key
@@ -311,7 +328,7 @@ class ReplicaFetcher:
         for topic_id, index in changes.forgotten:
             gone = forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
             gone.partitions.append(index)
-        return FetchRequest(
+        return RepeatableFetch(
             replica_id=self._broker_id,
             replica_state=ReplicaState(
                 replica_id=self._broker_id, replica_epoch=self._broker_epoch()

@@ -159,11 +159,13 @@ class PartitionDriver:
         require(not self.is_truncating, "no append during a truncation")
         if records:
             batches = marked_headers(records)
-            info = self.log.append_as_follower(records, leader_epoch=leader_epoch)
+            headers = [(position, header) for position, header, _ in batches]
+            info = self.log.append_as_follower(records, headers, leader_epoch=leader_epoch)
             if info.size and info.first_offset == self.log.active_base_offset:
                 self._keep_producers(info.first_offset)
             for position, header, marker in batches:
-                if position < info.size:  # later batches were left out
+                # Later batches were left out.
+                if header.producer_id >= 0 and position < info.size:
                     self._record(header, header.base_offset, wall_ms, marker)
         answered = events.LeaderAnswered(
             leader_epoch=leader_epoch,
