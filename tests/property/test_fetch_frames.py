@@ -19,14 +19,21 @@ from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.wire.codec.encoder import COPY_BELOW_BYTES
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
-from quorumlog.wire.codec.fetched_records import SINCE_VERSION, FetchedRecords
+from quorumlog.wire.codec.fetched_records import SINCE_VERSION, FetchedRecords, decode_fetched
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
-from quorumlog.wire.codec.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from quorumlog.wire.codec.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from quorumlog.wire.codec.repeated_fetches import FetchDecoder, RepeatableFetch
 from quorumlog.wire.codec.schemas import (
     RequestHeader,
     UnsupportedVersion,
     decode_request,
+    decode_response,
+    decode_whole_response,
     encode_request,
     encode_response,
 )
@@ -211,3 +218,42 @@ def test_records_of_any_size_are_counted_and_large_ones_are_not_copied(size: int
     assert usual is not None
     is_kept = any(chunk is records for chunk in FetchedRecords(1, usual).frame(2))
     assert is_kept == (size >= COPY_BELOW_BYTES)
+
+
+def fetched_frame(draw: random.Random, version: int) -> bytes:
+    """Return the frame of a response: usual, nearly usual, or any."""
+    response = random_message(draw, FetchResponse, version)
+    for topic in response.responses:
+        for one in topic.partitions:
+            if draw.random() < 0.8:
+                one.aborted_transactions = draw.choice((None, []))
+                one.diverging_epoch = one.current_leader = one.snapshot_id = None
+                one.records = draw.choice((b"", bytes(3), bytes(200), bytes(20_000)))
+    if draw.random() < 0.8:
+        response.node_endpoints = []
+    header = RequestHeader(FetchRequest.API_KEY, version, draw.getrandbits(31), None)
+    return b"".join(encode_response(header, response))[4:]
+
+
+def decoded(decode: Any, version: int, frame: bytes) -> object:
+    try:
+        return decode(FetchRequest.API_KEY, version, frame)
+    except MalformedFrame as refusal:
+        return str(refusal)
+
+
+@pytest.mark.parametrize("version", range(SINCE_VERSION, VERSION + 1))
+def test_a_response_is_decoded_as_field_by_field_whatever_its_bytes(version: int) -> None:
+    usual = 0
+    for seed in range(tries(60)):
+        draw = random.Random(seed)
+        frame = fetched_frame(draw, version)
+        usual += decode_fetched(memoryview(frame)) is not None
+        damaged = [frame, frame + b"\0", frame + b"x"]
+        for at in [*range(min(len(frame), 60)), *range(len(frame) - 4, len(frame))]:
+            damaged += [frame[:at], frame[:at] + bytes([frame[at] ^ 0x81]) + frame[at + 1 :]]
+            damaged.append(frame[:at] + bytes([draw.randrange(256)]) + frame[at + 1 :])
+        for one in damaged:
+            whole = decoded(decode_whole_response, version, one)
+            assert decoded(decode_response, version, one) == whole
+    assert usual > 5

@@ -49,6 +49,7 @@ REPLICA_STATE_SINCE: Final = 15
 NODE_ENDPOINTS_SINCE: Final = 16
 RACKS_SINCE: Final = 11
 READ_COMMITTED: Final = 1  # an isolation level
+_OUTSIDE_EPOCHS: Final = frozenset({FINAL_EPOCH, FULL_EPOCH})
 _MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
@@ -74,9 +75,10 @@ def _session(
     """Begin, continue or end a fetch session; None: a fetch without a session (KIP-227)."""
     sessions, now_ms = context.replicas.fetch_sessions, monotonic_ms()
     uses_topic_ids = version >= TOPIC_IDS_SINCE
-    if request.session_epoch in {FINAL_EPOCH, FULL_EPOCH}:
+    epoch = request.session_epoch
+    if epoch in _OUTSIDE_EPOCHS:
         sessions.close(request.session_id)
-        if request.session_epoch == FINAL_EPOCH:
+        if epoch == FINAL_EPOCH:
             return None
         return sessions.open(
             now_ms,
@@ -84,9 +86,7 @@ def _session(
             uses_topic_ids=uses_topic_ids,
             is_privileged=_replica(version, request)[0] >= 0,
         )
-    session = sessions.resume(
-        now_ms, request.session_id, request.session_epoch, uses_topic_ids=uses_topic_ids
-    )
+    session = sessions.resume(now_ms, request.session_id, epoch, uses_topic_ids=uses_topic_ids)
     if isinstance(session, ErrorCode):
         return session
     forgotten = [
@@ -100,14 +100,12 @@ def _session(
 def _of_session(context: BrokerContext, session: FetchSession) -> list[PartitionFetch]:
     """Return the partitions of the session that may have a new answer."""
     candidates = session.candidates(monotonic_ms())
-    nameless = [
-        partition.fetch
-        for partition in candidates
-        if partition.fetch.error_code is ErrorCode.UNKNOWN_TOPIC_ID
-    ]
-    if nameless:
-        named = [_named(context, fetch) for fetch in nameless]
-        context.replicas.fetch_sessions.change(session, named, ())
+    fetches = [partition.fetch for partition in candidates]
+    nameless = [one for one in fetches if one.error_code is ErrorCode.UNKNOWN_TOPIC_ID]
+    if not nameless:
+        return fetches
+    named = [_named(context, fetch) for fetch in nameless]
+    context.replicas.fetch_sessions.change(session, named, ())
     return [partition.fetch for partition in candidates]
 
 

@@ -1,23 +1,27 @@
-"""The usual Fetch response, encoded without message objects: records or offsets, and no error.
+"""The usual Fetch response, encoded and decoded by hand: records or offsets, and no error.
 
-Equal, byte for byte, to `encode_response` of the same FetchResponse, from version 13 on: a property
-test compares them. Source: KIP-516 (topic ids), KIP-482.
+Equal to `encode_response` and `decode_whole_response` of the same FetchResponse, from version 13
+on: a property test compares them. Source: KIP-516 (topic ids), KIP-482.
 """
 
 from collections.abc import Sequence
 from struct import Struct as Packer
 from typing import Final, NamedTuple
 
+from quorumlog.wire.codec.decoder import DECODING_ERRORS
 from quorumlog.wire.codec.encoder import COPY_BELOW_BYTES
+from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.message import Buffer, EncodedResponse
-from quorumlog.wire.codec.messages.fetch import FetchResponse
-from quorumlog.wire.codec.varint import UVARINT_LIMIT, UVARINTS, encode_uvarint
+from quorumlog.wire.codec.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from quorumlog.wire.codec.varint import UVARINT_LIMIT, UVARINTS, encode_uvarint, finish_uvarint
 
 SINCE_VERSION: Final = 13
 _NO_PREFERRED_REPLICA: Final = -1
+_SEVERAL_BYTES: Final = 0x80  # a first byte of a compact length from here on is not the only one
 # Size, correlation id, tagged fields of the header, throttle time, error code, session id.
 _HEAD: Final = Packer(">iibihi")
 _HEAD_SIZE: Final = _HEAD.size - 4
+_RESPONSE: Final = Packer(">ibihi")  # the same without the size
 # Index, error code, high watermark, last stable offset, log start offset, count of aborted
 # transactions and 1 (0: null), preferred replica.
 _PARTITION: Final = Packer(">ihqqqBi")
@@ -69,6 +73,63 @@ class FetchedRecords(EncodedResponse):
         size = _HEAD_SIZE + sum(map(len, chunks))
         chunks[0] = _HEAD.pack(size, correlation_id, 0, 0, 0, self.session_id) + chunks[0]
         return chunks
+
+
+def decode_fetched(frame: memoryview) -> tuple[int, FetchResponse] | None:
+    """Return correlation id and response, as `decode_response` does; None: it is not the usual one.
+
+    Its records are views into `frame`. A damaged frame is not the usual one.
+    """
+    try:
+        correlation_id, tags, throttle_ms, error_code, session_id = _RESPONSE.unpack_from(frame)
+        topics, at = frame[_RESPONSE.size], _RESPONSE.size + 1
+        if tags or not 0 < topics < _SEVERAL_BYTES:
+            return None
+        response = FetchResponse(
+            throttle_time_ms=throttle_ms, error_code=error_code, session_id=session_id
+        )
+        for _ in range(topics - 1):
+            topic = FetchableTopicResponse(topic_id=bytes(frame[at : at + 16]), partitions=[])
+            response.responses.append(topic)
+            partitions, at = frame[at + 16], at + 17
+            if not 0 < partitions < _SEVERAL_BYTES:
+                return None
+            for _ in range(partitions - 1):
+                partition, at = _decode_partition(frame, at)
+                if partition is None:
+                    return None
+                topic.partitions.append(partition)
+            if frame[at]:
+                return None
+            at += 1
+        return (correlation_id, response) if frame[at] == 0 else None
+    except (*DECODING_ERRORS, MalformedFrame):
+        return None
+
+
+def _decode_partition(frame: memoryview, at: int) -> tuple[PartitionData | None, int]:
+    """Return the partition at `at`, and the position behind it; None: it is not the usual one."""
+    index, error_code, high_watermark, stable, log_start, aborted, preferred = (
+        _PARTITION.unpack_from(frame, at)
+    )
+    at += _PARTITION.size + 1
+    size = frame[at - 1]
+    if size >= _SEVERAL_BYTES:
+        size, at = finish_uvarint(frame, at, size)
+    stop = at + size - 1
+    if size == 0 or aborted > 1 or frame[stop]:  # null, or a list, or tagged fields
+        return None, at
+    partition = PartitionData(
+        partition_index=index,
+        error_code=error_code,
+        high_watermark=high_watermark,
+        last_stable_offset=stable,
+        log_start_offset=log_start,
+        aborted_transactions=[] if aborted else None,
+        preferred_read_replica=preferred,
+        records=frame[at:stop],
+    )
+    return partition, stop + 1
 
 
 def _runs_of_topics(partitions: Sequence[UsualPartition]) -> list[int]:

@@ -11,6 +11,7 @@ from importlib import import_module
 from struct import Struct as Packer
 from typing import Any, Final, NamedTuple
 
+from quorumlog.wire.codec import fetched_records
 from quorumlog.wire.codec.decoder import DECODING_ERRORS, Decode, decode_message, decoder_for
 from quorumlog.wire.codec.encoder import encode_message
 from quorumlog.wire.codec.errors import MalformedFrame, UnencodableMessage
@@ -20,10 +21,12 @@ from quorumlog.wire.codec.varint import skip_tagged_fields
 
 __all__ = [
     "APIS", "MalformedFrame", "RequestHeader", "UnencodableMessage", "UnsupportedVersion",
-    "decode_message", "decode_request", "decode_response", "encode_message", "encode_request",
-    "encode_response", "encode_whole_request", "request_class", "response_class",
+    "decode_message", "decode_request", "decode_response", "decode_whole_response",
+    "encode_message", "encode_request", "encode_response", "encode_whole_request", "request_class",
+    "response_class",
 ]  # fmt: skip
 
+FETCH_KEY: Final = 1
 API_VERSIONS_KEY: Final = 18
 _REQUEST_HEADER: Final = Packer(">hhih")  # the last field: the length of client_id
 _INT32: Final = Packer(">i")
@@ -140,6 +143,15 @@ def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int,
     version of an ApiVersions request responds in version 0, with error 35 (KIP-511). Raises
     MalformedFrame.
     """
+    if api_key == FETCH_KEY and api_version >= fetched_records.SINCE_VERSION:
+        usual = fetched_records.decode_fetched(memoryview(frame))
+        if usual is not None:
+            return usual
+    return decode_whole_response(api_key, api_version, frame)
+
+
+def decode_whole_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Response]:
+    """Decode field by field, as `decode_response` does for most responses."""
     view = memoryview(frame)
     if api_key == API_VERSIONS_KEY and view[4:6] == _UNSUPPORTED_VERSION:
         api_version = 0

@@ -53,7 +53,7 @@ class _Pending:
     header: RequestHeader
     frame: list[Buffer]  # emptied when it is sent
     answer: "asyncio.Future[Response]"
-    timer: asyncio.TimerHandle | None = None
+    deadline_s: float  # by the loop's clock
 
 
 class _ClientProtocol(FrameProtocol):
@@ -91,6 +91,8 @@ class KafkaConnection:
         self._pending: Final[deque[_Pending]] = deque()
         self._waiting: Final[deque[_Pending]] = deque()
         self._correlation_id = 0
+        self._timer: asyncio.TimerHandle | None = None  # of the earliest deadline, or before it
+        self._rings_at_s = 0.0
         self._versions: dict[int, range] = {ApiVersionsRequest.API_KEY: ApiVersionsRequest.VERSIONS}
         self.finalized_features: dict[str, int] = {}
         """The finalized level of each of the cluster's features (KIP-584), when it connected."""
@@ -164,9 +166,11 @@ class KafkaConnection:
         requests.
         """
         header, frame = self._encode(request, version)
-        pending = _Pending(header=header, frame=frame, answer=self._loop.create_future())
         wait_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
-        pending.timer = self._loop.call_later(wait_ms / 1000, self._handle_timeout, pending)
+        deadline_s = self._loop.time() + wait_ms / 1000
+        answer = self._loop.create_future()
+        pending = _Pending(header=header, frame=frame, answer=answer, deadline_s=deadline_s)
+        self._arm(deadline_s)
         self._waiting.append(pending)
         self._send_waiting()
         try:
@@ -268,8 +272,27 @@ class KafkaConnection:
         if pending not in self._waiting:
             return False
         self._waiting.remove(pending)
-        _stop_timer(pending)
         return True
+
+    def _arm(self, deadline_s: float) -> None:
+        """Ring at this time or before. Nearly always the timer is set to ring before."""
+        if self._timer is not None:
+            if self._rings_at_s <= deadline_s:
+                return
+            self._timer.cancel()
+        self._rings_at_s = deadline_s
+        self._timer = self._loop.call_at(deadline_s, self._ring)
+
+    def _ring(self) -> None:
+        """Handle the time-outs that are due, and set the timer for the others."""
+        self._timer = None
+        now_s = self._loop.time()
+        for pending in (*self._pending, *self._waiting):
+            if pending.deadline_s <= now_s:
+                self._handle_timeout(pending)
+        left = [pending.deadline_s for pending in (*self._pending, *self._waiting)]
+        if left and not self._protocol.is_closing:
+            self._arm(min(left))
 
     def _handle_timeout(self, pending: _Pending) -> None:
         request = pending.header.label
@@ -294,15 +317,17 @@ class KafkaConnection:
             mismatch = f"the answer to {correlation_id}, not to {header.correlation_id}"
             self._protocol.abort(MalformedFrame(mismatch))
             return
-        _stop_timer(self._pending.popleft())
+        self._pending.popleft()
         if not answer.done():
             answer.set_result(response)
         self._send_waiting()
 
     def handle_closed(self, error: Exception | None) -> None:
         """Fail all requests: the protocol reports the end of the connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for pending in (*self._pending, *self._waiting):
-            _stop_timer(pending)
             if not pending.answer.done():
                 lost = ConnectionLost(f"the connection was lost: {error or 'closed'}")
                 lost.__cause__ = error
@@ -318,8 +343,3 @@ def _named(code: int) -> str:
         return ErrorCode(code).name
     except ValueError:
         return f"error {code}, which this release does not name"
-
-
-def _stop_timer(pending: _Pending) -> None:
-    if pending.timer is not None:
-        pending.timer.cancel()
