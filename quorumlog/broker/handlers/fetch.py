@@ -63,9 +63,10 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
     session = _session(context, header.api_version, request, asked)
     if isinstance(session, ErrorCode):
         return FetchResponse(error_code=session)
-    if session is not None:
-        asked = _of_session(context, session)
-    spec = _spec(context, header.api_version, request, asked, session)
+    if session is None:
+        spec = _spec(context, header.api_version, request, asked, None)
+    else:
+        spec = _spec_of_session(context, header.api_version, request, session)
     return context.replicas.fetches.fetch(spec, partial(_response, context, header, spec))
 
 
@@ -95,6 +96,22 @@ def _session(
         for index in topic.partitions
     ]
     return session if sessions.change(session, asked, forgotten) else None
+
+
+def _spec_of_session(
+    context: BrokerContext, version: int, request: FetchRequest, session: FetchSession
+) -> FetchSpec:
+    """Return the fetch of the session's partitions; a repeated request has its last spec."""
+    partitions = _of_session(context, session)
+    spec: FetchSpec
+    if session.last_request is request and session.waiting is None:
+        spec = session.last_spec
+        spec.partitions = partitions
+        spec.min_bytes = min(request.min_bytes, spec.max_bytes)
+    else:
+        spec = _spec(context, version, request, partitions, session)
+        session.last_request, session.last_spec = request, spec
+    return spec
 
 
 def _of_session(context: BrokerContext, session: FetchSession) -> list[PartitionFetch]:

@@ -17,6 +17,7 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
     HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
     BatchHeader,
     iterate_headers,
     read_header,
@@ -118,7 +119,7 @@ def stamped_by_another(
             epoch_starts.append((epoch, offset))
         if not spans:
             base_offset = Offset(offset)
-        size, delta = header.size_in_bytes, header.last_offset_delta
+        size, delta = header.batch_length + LOG_OVERHEAD_BYTES, header.last_offset_delta
         spans.append(_span(offset, delta, size, header.max_timestamp))
         next_offset = offset + delta + 1
         end = position + size

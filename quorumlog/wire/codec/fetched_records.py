@@ -22,6 +22,12 @@ _SEVERAL_BYTES: Final = 0x80  # a first byte of a compact length from here on is
 _HEAD: Final = Packer(">iibihi")
 _HEAD_SIZE: Final = _HEAD.size - 4
 _RESPONSE: Final = Packer(">ibihi")  # the same without the size
+# A response with one partition, up to the count of its records; and what is behind them.
+_OF_ONE: Final = Packer(">iibihiB16sBihqqqBi")
+_DECODED_ONE: Final = Packer(">ibihiB16sBihqqqBiB")  # and its first byte, without the size
+_NO_TAGGED_FIELDS: Final = bytes(3)  # of the partition, the topic, the response
+_OF_ONE_SIZE: Final = _OF_ONE.size - 4 + len(_NO_TAGGED_FIELDS)
+_ONE: Final = 2  # the compact encoding of a count of one
 # Index, error code, high watermark, last stable offset, log start offset, count of aborted
 # transactions and 1 (0: null), preferred replica.
 _PARTITION: Final = Packer(">ihqqqBi")
@@ -58,6 +64,8 @@ class FetchedRecords(EncodedResponse):
     def frame(self, correlation_id: int) -> list[Buffer]:
         """Return the frame with its length, as buffers to be sent in order."""
         partitions = self.partitions
+        if len(partitions) == 1:
+            return _frame_of_one(correlation_id, self.session_id, partitions[0])
         topics = _runs_of_topics(partitions)
         chunks: list[Buffer] = []
         parts: list[Buffer] = [_count(len(topics))]
@@ -75,36 +83,86 @@ class FetchedRecords(EncodedResponse):
         return chunks
 
 
+def _frame_of_one(correlation_id: int, session_id: int, found: UsualPartition) -> list[Buffer]:
+    """Return the frame of a response with one partition, as most are."""
+    topic_id, index, high_watermark, stable, log_start, is_read_committed, records = found
+    records_size = sum(map(len, records))
+    count = _count(records_size)
+    head = _OF_ONE.pack(
+        *(_OF_ONE_SIZE + len(count) + records_size, correlation_id, 0, 0, 0, session_id),
+        *(_ONE, topic_id, _ONE, index, 0, high_watermark, stable, log_start),
+        *(is_read_committed, _NO_PREFERRED_REPLICA),
+    )
+    if records_size < COPY_BELOW_BYTES:
+        return [b"".join((head, count, *records, _NO_TAGGED_FIELDS))]
+    return [head + count, *records, _NO_TAGGED_FIELDS]
+
+
 def decode_fetched(frame: memoryview) -> tuple[int, FetchResponse] | None:
     """Return correlation id and response, as `decode_response` does; None: it is not the usual one.
 
     Its records are views into `frame`. A damaged frame is not the usual one.
     """
     try:
-        correlation_id, tags, throttle_ms, error_code, session_id = _RESPONSE.unpack_from(frame)
-        topics, at = frame[_RESPONSE.size], _RESPONSE.size + 1
-        if tags or not 0 < topics < _SEVERAL_BYTES:
-            return None
-        response = FetchResponse(
-            throttle_time_ms=throttle_ms, error_code=error_code, session_id=session_id
-        )
-        for _ in range(topics - 1):
-            topic = FetchableTopicResponse(topic_id=bytes(frame[at : at + 16]), partitions=[])
-            response.responses.append(topic)
-            partitions, at = frame[at + 16], at + 17
-            if not 0 < partitions < _SEVERAL_BYTES:
-                return None
-            for _ in range(partitions - 1):
-                partition, at = _decode_partition(frame, at)
-                if partition is None:
-                    return None
-                topic.partitions.append(partition)
-            if frame[at]:
-                return None
-            at += 1
-        return (correlation_id, response) if frame[at] == 0 else None
+        return _decode_one(frame) or _decode_several(frame)
     except (*DECODING_ERRORS, MalformedFrame):
         return None
+
+
+def _decode_one(frame: memoryview) -> tuple[int, FetchResponse] | None:
+    """Return a response with one partition, as most are; None: it is another."""
+    fields = _DECODED_ONE.unpack_from(frame)
+    correlation_id, tags, throttle_ms, code, session_id, topics, topic_id, count, *rest = fields
+    if tags or topics != _ONE or count != _ONE:
+        return None
+    index, error_code, high_watermark, stable, log_start, aborted, preferred, size = rest
+    at = _DECODED_ONE.size
+    if size >= _SEVERAL_BYTES:
+        size, at = finish_uvarint(frame, at, size)
+    stop = at + size - 1
+    if size == 0 or aborted > 1 or frame[stop : stop + 3] != _NO_TAGGED_FIELDS:
+        return None
+    partition = PartitionData(
+        partition_index=index,
+        error_code=error_code,
+        high_watermark=high_watermark,
+        last_stable_offset=stable,
+        log_start_offset=log_start,
+        aborted_transactions=[] if aborted else None,
+        preferred_read_replica=preferred,
+        records=frame[at:stop],
+    )
+    topic = FetchableTopicResponse(topic_id=topic_id, partitions=[partition])
+    response = FetchResponse(
+        throttle_time_ms=throttle_ms, error_code=code, session_id=session_id, responses=[topic]
+    )
+    return correlation_id, response
+
+
+def _decode_several(frame: memoryview) -> tuple[int, FetchResponse] | None:
+    """Return a response with any number of partitions; None: one is not usual."""
+    correlation_id, tags, throttle_ms, error_code, session_id = _RESPONSE.unpack_from(frame)
+    topics, at = frame[_RESPONSE.size], _RESPONSE.size + 1
+    if tags or not 0 < topics < _SEVERAL_BYTES:
+        return None
+    response = FetchResponse(
+        throttle_time_ms=throttle_ms, error_code=error_code, session_id=session_id
+    )
+    for _ in range(topics - 1):
+        topic = FetchableTopicResponse(topic_id=bytes(frame[at : at + 16]), partitions=[])
+        response.responses.append(topic)
+        partitions, at = frame[at + 16], at + 17
+        if not 0 < partitions < _SEVERAL_BYTES:
+            return None
+        for _ in range(partitions - 1):
+            partition, at = _decode_partition(frame, at)
+            if partition is None:
+                return None
+            topic.partitions.append(partition)
+        if frame[at]:
+            return None
+        at += 1
+    return (correlation_id, response) if frame[at] == 0 else None
 
 
 def _decode_partition(frame: memoryview, at: int) -> tuple[PartitionData | None, int]:

@@ -139,13 +139,15 @@ def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
     Raises CorruptBatch if a batch's length is smaller than its header.
     """
-    position, end = 0, len(buffer)
+    position, end, unpack = 0, len(buffer), _HEADER.unpack_from
     while end - position >= HEADER_BYTES:
-        header = read_header(buffer, position)
-        size = header.batch_length + LOG_OVERHEAD_BYTES
+        fields = unpack(buffer, position)  # as `read_header` does
+        size = fields[1] + LOG_OVERHEAD_BYTES
+        if size < HEADER_BYTES:
+            raise CorruptBatch(f"batch length {fields[1]}")
         if size > end - position:
             return
-        yield position, header
+        yield position, _new_header(BatchHeader, fields)
         position += size
 
 
@@ -168,13 +170,14 @@ def validate_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
     `record_count` may be less than the number of offsets: compaction removes records.
     """
     validate_checksum(buffer, position, header)
-    if not 0 <= header.record_count <= header.last_offset_delta + 1:
-        raise CorruptBatch(f"{header.record_count} records, last delta {header.last_offset_delta}")
-    room = header.size_in_bytes - HEADER_BYTES
+    record_count = header.record_count
+    if not 0 <= record_count <= header.last_offset_delta + 1:
+        raise CorruptBatch(f"{record_count} records, last delta {header.last_offset_delta}")
+    room = header.batch_length + LOG_OVERHEAD_BYTES - HEADER_BYTES
     # The common case creates no enum: a start after a crash checks every batch.
     is_plain = not header.attributes & COMPRESSION_MASK or header.compression is Compression.NONE
-    if is_plain and header.record_count * RECORD_BYTES_MIN > room:
-        raise CorruptBatch(f"{header.record_count} records in {room} bytes")
+    if is_plain and record_count * RECORD_BYTES_MIN > room:
+        raise CorruptBatch(f"{record_count} records in {room} bytes")
 
 
 def restamp(

@@ -320,7 +320,8 @@ class KafkaConnection:
         self._pending.popleft()
         if not answer.done():
             answer.set_result(response)
-        self._send_waiting()
+        if self._waiting:
+            self._send_waiting()
 
     def handle_closed(self, error: Exception | None) -> None:
         """Fail all requests: the protocol reports the end of the connection."""

@@ -9,7 +9,7 @@ KAFKA-9338, KAFKA-13111.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from quorumlog.broker.partitions.core.data_path import (
     NO_REPLICA,
@@ -80,7 +80,8 @@ class FetchSession:
     `unsettled` maps a partition to whether its fetch must be judged (again). With False, it was
     judged, its leader has not changed since, and it is only read on. Partitions whose records were
     sent last come last. `restless`: partitions to judge again periodically, because the follower
-    may become eligible to join the ISR.
+    may become eligible to join the ISR. `last_spec`: the FetchSpec of `last_request`, for the same
+    object again: then only its numbers have changed (`FetchDecoder`).
     """
 
     session_id: int
@@ -95,6 +96,8 @@ class FetchSession:
     used_ms: int = 0
     swept_ms: int = 0
     waiting: WaitingFetch | None = None
+    last_request: object = None
+    last_spec: Any = None
 
     def candidates(self, now_ms: int) -> list[SessionPartition]:
         """Return the partitions that a fetch must check, in reading order.

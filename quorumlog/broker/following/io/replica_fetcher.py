@@ -10,7 +10,6 @@ durable: its fetch offsets acknowledge them. Sources: KIP-227, KIP-320, KIP-595,
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Final
 
 from quorumlog.backoff import Backoff
@@ -357,14 +356,15 @@ class ReplicaFetcher:
 
         The event loop runs between two slices. The session's next fetch follows the last slice.
         """
-        answers = (
+        answers = [
             ((topic.topic_id, answer.partition_index), answer)
             for topic in response.responses
             for answer in topic.partitions
-        )
+        ]
         jitter = random_fraction()  # once: a system call for each partition costs more
         unused: list[str] = []
-        while part := tuple(islice(answers, TAKEN_AT_ONCE)):
+        for start in range(0, len(answers), TAKEN_AT_ONCE):
+            part = answers[start : start + TAKEN_AT_ONCE]
             unused += self._take_slice(session, part, jitter)
             if len(part) == TAKEN_AT_ONCE:
                 await asyncio.sleep(0)
