@@ -13,7 +13,9 @@ from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import (
     FetchableTopicResponse,
@@ -23,7 +25,7 @@ from quorumlog.wire.codec.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from quorumlog.wire.io.connection import KafkaConnection
+from quorumlog.wire.io.connection import Done, KafkaConnection
 
 TOPIC_ID = TopicId(b"t" * 16)
 
@@ -49,8 +51,7 @@ def fetcher(broker_epoch: int = 0, **options: Any) -> ReplicaFetcher:
         settings=BrokerSettings(),
         broker_epoch=lambda: broker_epoch,
         wall_ms=lambda: 0,
-        failed=lambda error: None,
-        **options,
+        **{"failed": lambda error: None, **options},
     )
 
 
@@ -141,11 +142,9 @@ class ParkingLeader:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return self
 
-    async def send(self, request: FetchRequest) -> FetchResponse:
+    def request(self, request: FetchRequest, _done: Done) -> None:
         self.asked.append(asked_in(request))
         self.news.set()
-        never: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
-        return await never
 
     async def close(self) -> None:
         self.open_connections -= 1
@@ -299,13 +298,13 @@ class EndingLeader:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return self
 
-    async def send(self, request: FetchRequest) -> FetchResponse:
+    def request(self, request: FetchRequest, done: Done) -> None:
         if request.session_epoch == 0:
             self.full.append(len(asked_in(request)))
         else:
             self.named += len(asked_in(request))
-        await asyncio.sleep(0.5)
-        return FetchResponse(session_id=request.session_id or len(self.full))
+        response = FetchResponse(session_id=request.session_id or len(self.full))
+        asyncio.get_running_loop().call_later(0.5, done, response)
 
     async def close(self) -> None:
         pass
@@ -327,6 +326,77 @@ async def test_partitions_that_come_one_by_one_do_not_begin_a_session_each(
     assert len(fetches._session.asked) == count
     assert sum(leader.full) < 3 * count
     assert leader.named < 2 * count
+    await fetches.stop()
+
+
+class RoundLeader:
+    """A leader that answers each fetch when the test says so."""
+
+    def __init__(self) -> None:
+        self.fetches: list[tuple[FetchRequest, Done]] = []
+
+    async def open(self, *_address: object, **_options: object) -> "RoundLeader":
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        return self
+
+    def request(self, request: FetchRequest, done: Done) -> None:
+        self.fetches.append((request, done))
+
+    def answer(self, *partitions: PartitionData, error_code: int = 0) -> None:
+        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[*partitions])
+        response = FetchResponse(session_id=7, error_code=error_code, responses=[topic])
+        self.fetches[-1][1](response)
+
+    async def close(self) -> None:
+        pass
+
+    async def asked(self, count: int) -> None:
+        while len(self.fetches) < count:
+            await asyncio.sleep(0)
+
+
+async def test_a_small_response_is_followed_by_the_next_fetch_in_the_same_callback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader = RoundLeader()
+    monkeypatch.setattr(KafkaConnection, "open", leader.open)
+    failures: list[BaseException] = []
+    fetches, [followed] = fetcher(failed=failures.append), follow(1)
+    fetches.set_followed([followed])
+    await leader.asked(1)
+    for count in range(1, 6):  # no turn of the loop between two fetches
+        leader.answer(PartitionData(partition_index=0))
+        assert len(leader.fetches) == count + 1
+    assert leader.fetches[-1][0].session_epoch == 5
+    many = [PartitionData(partition_index=index) for index in range(TAKEN_AT_ONCE)]
+    leader.answer(*many)
+    assert len(leader.fetches) == 6  # applied in slices, by the task
+    await leader.asked(7)
+    leader.answer(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    await leader.asked(8)
+    assert leader.fetches[-1][0].session_epoch == 0
+    await fetches.stop()
+    leader.answer(PartitionData(partition_index=0))  # nobody waits for it any more
+    assert (len(leader.fetches), failures) == (8, [])
+
+
+async def test_a_violation_in_a_round_ends_the_fetcher_by_its_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader, failures = RoundLeader(), list[BaseException]()
+    monkeypatch.setattr(KafkaConnection, "open", leader.open)
+
+    def broken(*_asked: object, **_options: object) -> bool:
+        raise InvariantViolation("planted")
+
+    monkeypatch.setattr(replica_fetcher, "take_answer", broken)
+    fetches = fetcher(failed=failures.append)
+    fetches.set_followed(follow(1))
+    await leader.asked(1)
+    leader.answer(PartitionData(partition_index=0))
+    while not failures:
+        await asyncio.sleep(0)
+    assert [str(failure) for failure in failures] == ["planted"]
     await fetches.stop()
 
 
