@@ -59,22 +59,27 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
 
     Version 18 carries a follower's high watermark of the metadata log (KIP-1166): unused here.
     """
+    now_ms = monotonic_ms()
     asked = _asked(context, header.api_version, request)
-    session = _session(context, header.api_version, request, asked)
+    session = _session(context, header.api_version, request, asked, now_ms)
     if isinstance(session, ErrorCode):
         return FetchResponse(error_code=session)
     if session is None:
         spec = _spec(context, header.api_version, request, asked, None)
     else:
-        spec = _spec_of_session(context, header.api_version, request, session)
+        spec = _spec_of_session(context, header.api_version, request, session, now_ms)
     return context.replicas.fetches.fetch(spec, partial(_response, context, header, spec))
 
 
 def _session(
-    context: BrokerContext, version: int, request: FetchRequest, asked: list[PartitionFetch]
+    context: BrokerContext,
+    version: int,
+    request: FetchRequest,
+    asked: list[PartitionFetch],
+    now_ms: int,
 ) -> FetchSession | ErrorCode | None:
     """Begin, continue or end a fetch session; None: a fetch without a session (KIP-227)."""
-    sessions, now_ms = context.replicas.fetch_sessions, monotonic_ms()
+    sessions = context.replicas.fetch_sessions
     uses_topic_ids = version >= TOPIC_IDS_SINCE
     epoch = request.session_epoch
     if epoch in _OUTSIDE_EPOCHS:
@@ -99,10 +104,10 @@ def _session(
 
 
 def _spec_of_session(
-    context: BrokerContext, version: int, request: FetchRequest, session: FetchSession
+    context: BrokerContext, version: int, request: FetchRequest, session: FetchSession, now_ms: int
 ) -> FetchSpec:
     """Return the fetch of the session's partitions; a repeated request has its last spec."""
-    partitions = _of_session(context, session)
+    partitions = _of_session(context, session, now_ms)
     spec: FetchSpec
     if session.last_request is request and session.waiting is None:
         spec = session.last_spec
@@ -114,9 +119,9 @@ def _spec_of_session(
     return spec
 
 
-def _of_session(context: BrokerContext, session: FetchSession) -> list[PartitionFetch]:
+def _of_session(context: BrokerContext, session: FetchSession, now_ms: int) -> list[PartitionFetch]:
     """Return the partitions of the session that may have a new answer."""
-    candidates = session.candidates(monotonic_ms())
+    candidates = session.candidates(now_ms)
     fetches = [partition.fetch for partition in candidates]
     nameless = [one for one in fetches if one.error_code is ErrorCode.UNKNOWN_TOPIC_ID]
     if not nameless:

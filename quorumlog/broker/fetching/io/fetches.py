@@ -193,7 +193,10 @@ class Fetches:
             if read.is_final or read.missing or (may_hold_up and self._holds_up(spec, read)):
                 continue
             if changes is None or read.fetch.topic_partition in changes:
-                size += self._read_partition(spec, read, size, most)
+                read_bytes = self._read_partition(spec, read, size, most)
+                size += read_bytes
+                if may_hold_up and read_bytes and not read.missing:
+                    self._holds_up(spec, read, read_bytes)
         return True
 
     def _has_read_all(self, spec: FetchSpec, reads: list[PartitionRead]) -> bool:
@@ -251,8 +254,6 @@ class Fetches:
         read.next_offset = Offset(next_offset)
         if spec.account is not None:
             spec.account.take(read_bytes)
-        if spec.is_from_follower:
-            self._holds_up(spec, read, read_bytes)
         return read_bytes
 
     def _bring_in(

@@ -55,9 +55,11 @@ class Deadlines(Generic[WaitT]):
         """Add a deadline; True if it is now the earliest."""
         self._serial += 1
         self._waiting += 1
-        wait.place = [wait.deadline_ms, self._serial, wait]
-        heappush(self._heap, wait.place)
-        return self._first() is wait
+        heap = self._heap
+        wait.place = place = [wait.deadline_ms, self._serial, wait]
+        heappush(heap, place)
+        # Nearly always another waits, with an earlier deadline.
+        return heap[0] is place or (heap[0][2] is None and self._first() is wait)
 
     def end(self, wait: WaitT) -> bool:
         """Mark an entry as over; False if it already was."""
