@@ -123,6 +123,29 @@ def test_a_repeated_fetch_is_not_decoded_again() -> None:
     assert seen[0] is seen[1] is seen[2]
 
 
+def test_fetches_of_changing_partitions_are_seldom_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[int] = []
+
+    def note(decoder: FetchDecoder, frame: memoryview) -> bool:
+        compared.append(len(frame))
+        return repeats(decoder, frame)
+
+    repeats = FetchDecoder._repeats
+    monkeypatch.setattr(FetchDecoder, "_repeats", note)
+    decoder = FetchDecoder()
+    for number in range(500):
+        request = usual_fetch(1)
+        request.topics[0].partitions[0].partition = number
+        frame = framed(request, number)
+        assert outcome(decoder.decode, frame) == outcome(decode_request, frame)
+    assert len(compared) < 20
+    frames = [framed(usual_fetch(1), number) for number in range(200)]
+    requests = [decoder.decode(memoryview(frame))[1] for frame in frames]
+    assert len({id(one) for one in requests[100:]}) == 1  # and compared again
+
+
 @pytest.mark.parametrize("partitions", [0, 1, 3])
 def test_a_frame_that_differs_in_any_byte_is_what_it_is_when_decoded(partitions: int) -> None:
     """Every byte, also of what is compared, and every length, after a fetch and its repetition."""
@@ -131,9 +154,14 @@ def test_a_frame_that_differs_in_any_byte_is_what_it_is_when_decoded(partitions:
         for flipped in (1, 0x80, 0xFF):
             other = bytearray(usual)
             other[at] ^= flipped
-            decoder = FetchDecoder()
-            for frame in (usual, usual, bytes(other), bytes(other), usual[:at], usual, usual):
-                assert outcome(decoder.decode, frame) == outcome(decode_request, frame)
+            changed = bytes(other)
+            for frames in (
+                (usual, usual, changed, usual[:at], usual, usual, usual, usual),
+                (changed, changed, usual, changed),
+            ):
+                decoder = FetchDecoder()
+                for frame in frames:
+                    assert outcome(decoder.decode, frame) == outcome(decode_request, frame)
 
 
 def found_with(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[FetchedPartition]:

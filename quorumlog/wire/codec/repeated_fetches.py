@@ -22,6 +22,7 @@ from quorumlog.wire.codec.schemas import RequestHeader, decode_request, encode_w
 SINCE_VERSION: Final = 15  # since then the replica's id is behind all that differs
 _API_KEY: Final = FetchRequest.API_KEY.to_bytes(2, "big")
 _FRAME_BYTES_MAX: Final = 4096  # a larger one names many partitions: seldom the same ones again
+_PAUSE_MAX: Final = 63  # frames that are decoded between two comparisons
 _LENGTH: Final = Packer(">i")
 _HEADER_BYTES: Final = 10  # up to the client id
 _BEFORE_EPOCH: Final = 17  # from the header's end to the session epoch
@@ -125,28 +126,40 @@ class FetchDecoder:
     """Decodes the requests of one connection.
 
     A repeated request is the *same* object as the one before it, with other numbers: keep none
-    beyond the next call.
+    beyond the next call. After each frame of the same size that differs in other bytes, more frames
+    are decoded before the next comparison: fetches of changing partitions are not compared in vain.
     """
 
-    __slots__ = ("_frame", "_header", "_partitions", "_request", "_template")
+    __slots__ = ("_frame", "_header", "_partitions", "_pause", "_request", "_template", "_to_pass")
 
     def __init__(self) -> None:
         self._frame = b""  # of the last Fetch, if it may be repeated
         self._template: FetchTemplate | None = None  # made for a frame of the same size
         self._partitions: list[FetchPartition] = []
+        self._pause = self._to_pass = 0  # frames to be decoded after the next difference; now
         self._header: RequestHeader
         self._request: FetchRequest
 
     def decode(self, frame: memoryview) -> tuple[RequestHeader, Request[Any]]:
         """Return the header and the request; raises what `decode_request` raises."""
-        if len(frame) == len(self._frame) and frame[:2] == _API_KEY and self._repeats(frame):
-            return self._header, self._request
+        if len(frame) == len(self._frame) and frame[:2] == _API_KEY:
+            if self._repeats(frame):
+                self._pause = 0
+                return self._header, self._request
+            self._pause = min(2 * self._pause + 1, _PAUSE_MAX)
+            self._to_pass = self._pause
         header, request = decode_request(frame)
         if type(request) is FetchRequest:
-            is_small = len(frame) <= _FRAME_BYTES_MAX
-            self._frame = bytes(frame) if is_small and header.api_version >= SINCE_VERSION else b""
-            self._header, self._request, self._template = header, request, None
+            self._remember(frame, header, request)
         return header, request
+
+    def _remember(self, frame: memoryview, header: RequestHeader, request: FetchRequest) -> None:
+        """Keep a frame that the next may repeat."""
+        self._frame, self._template = b"", None
+        if self._to_pass:
+            self._to_pass -= 1
+        elif len(frame) <= _FRAME_BYTES_MAX and header.api_version >= SINCE_VERSION:
+            self._frame, self._header, self._request = bytes(frame), header, request
 
     def _repeats(self, frame: memoryview) -> bool:
         """Read the numbers of a repeated request; False: it differs in other bytes, too."""
@@ -154,7 +167,6 @@ class FetchDecoder:
         if template is None:
             template = FetchTemplate.of(self._frame, self._header.client_id, request.topics)
             if template is None:
-                self._frame = b""
                 return False
             self._template = template
             self._partitions = [one for topic in request.topics for one in topic.partitions]
