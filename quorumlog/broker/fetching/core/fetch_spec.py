@@ -37,7 +37,7 @@ class FetchSpec:
     read_end: ReadEnd = field(init=False)  # consumers read only committed records
 
     def __post_init__(self) -> None:
-        """Compute once what each step of the fetch needs."""
+        """Compute the values that each step of the fetch needs."""
         self.is_from_follower = self.replica_id >= 0
         if self.replica_id != NO_REPLICA:
             self.read_end = ReadEnd.LOG_END
