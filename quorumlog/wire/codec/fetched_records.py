@@ -22,7 +22,7 @@ _SEVERAL_BYTES: Final = 0x80  # a first byte of a compact length from here on is
 _HEAD: Final = Packer(">iibihi")
 _HEAD_SIZE: Final = _HEAD.size - 4
 _RESPONSE: Final = Packer(">ibihi")  # the same without the size
-# A response with one partition, up to the count of its records; and what is behind them.
+# A response with one partition, up to the count of its records; the bytes behind them.
 _OF_ONE: Final = Packer(">iibihiB16sBihqqqBi")
 _DECODED_ONE: Final = Packer(">ibihiB16sBihqqqBiB")  # and its first byte, without the size
 _NO_TAGGED_FIELDS: Final = bytes(3)  # of the partition, the topic, the response

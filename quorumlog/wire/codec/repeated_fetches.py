@@ -65,9 +65,9 @@ class FetchTemplate:
         return cls(Packer(f"{layout}{len(frame) - last}s"), frame)
 
     def numbers(self, frame: Buffer) -> tuple[int, int, Sequence[Any]] | None:
-        """Return correlation id, session epoch, and what follows; None: other bytes differ.
+        """Return correlation id, session epoch, and the rest; None: other bytes differ.
 
-        What follows are bytes and the three numbers of a partition, in turns.
+        The rest are bytes and the three numbers of a partition, in turns.
         """
         start, correlation_id, before_epoch, session_epoch, *rest = self._packer.unpack(frame)
         if (start, before_epoch, *rest[:: _NUMBERS + 1]) != self._between:
@@ -141,7 +141,7 @@ class FetchDecoder:
         self._request: FetchRequest
 
     def decode(self, frame: memoryview) -> tuple[RequestHeader, Request[Any]]:
-        """Return the header and the request; raises what `decode_request` raises."""
+        """Return the header and the request. Raises the errors of `decode_request`."""
         if len(frame) == len(self._frame) and frame[:2] == _API_KEY:
             if self._repeats(frame):
                 self._pause = 0

@@ -188,8 +188,8 @@ class KafkaConnection:
     def request(self, request: Request[Any], done: Done) -> None:
         """Send `request`, and call `done` once, within the callback of the socket or the timer.
 
-        `done` gets the response, or what `send` raises once the request was sent. Raises
-        UnsupportedVersion, UnencodableMessage and ConnectionLost: the request was not sent.
+        `done` receives the response, ConnectionLost or RequestTimedOut. Raises UnsupportedVersion,
+        UnencodableMessage and ConnectionLost: the request was not sent.
         """
         header, frame = self._encode(request, None)
         self._start(header, frame, self._request_timeout_ms, done)
