@@ -14,6 +14,8 @@ from quorumlog.broker.partitions.core.data_path import (
     FetchedPartition,
     PartitionFetch,
 )
+from quorumlog.chaos.mutants.registry import _changed
+from quorumlog.chaos.mutants.requests import REQUESTS
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.wire.codec.encoder import COPY_BELOW_BYTES
@@ -230,6 +232,20 @@ def test_the_usual_response_is_what_the_message_is(
     frame, whole, is_usual = frames_of(version, session_id, asked, found)
     assert frame == whole
     assert is_usual or kind is not USUAL
+
+
+def test_a_mutant_changes_the_message_of_an_encoded_response() -> None:
+    found = [FetchedPartition(ErrorCode.NONE, records=[bytes(5000)])]
+    usual = fetch._usual(cast(Any, SimpleNamespace(partitions=[fetch_of(1, 0)])), found)
+    assert usual is not None
+    mutant = REQUESTS["session_forgets_one_partition"].parts.responses
+    assert mutant is not None
+    handle = _changed(lambda *_: FetchedRecords(9, usual), mutant())
+    header = RequestHeader(FetchRequest.API_KEY, VERSION, 1, None)
+    for epoch, left in ((0, 1), (1, 0)):
+        response: Any = handle(cast(Any, None), header, FetchRequest(session_epoch=epoch))
+        assert response.session_id == 9
+        assert len(response.responses[0].partitions) == left
 
 
 SIZES = (0, 1, 1023, 1024, 2046, 2047, 16_382, 16_383, 2_097_150, 2_097_151)
