@@ -33,8 +33,8 @@ from quorumlog.chaos.registered import registered
 from quorumlog.metadata_quorum.io.dependencies import QuorumDependencies
 from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.storage.io.disk import Disk
-from quorumlog.wire.codec.message import EncodedResponse, Response
-from quorumlog.wire.codec.schemas import RequestHeader, decode_whole_response, encode_response
+from quorumlog.wire.codec.message import Response
+from quorumlog.wire.codec.schemas import RequestHeader, message_of
 
 _SUBJECTS: Final = (
     PROCESSES,
@@ -83,26 +83,19 @@ def _changed(real: Handle, changes: ChangedResponses) -> Handle:
     def handle(context: BrokerContext, header: RequestHeader, request: Any) -> Reply:
         request = changes.asked(request)
 
-        def change(response: Response | None) -> Response | None:
-            changed: Response | None = changes.changed(request, _message_of(header, response))
-            return changed
+        def change(response: Response | None) -> Any:
+            message = None if response is None else message_of(header, response)
+            return changes.changed(request, message)
 
         reply = real(context, header, request)
         if asyncio.iscoroutine(reply):
             return _change_result(reply, change)
         if isinstance(reply, asyncio.Future):
             return when_done(reply, change)
-        return change(reply)
+        response: Response | None = change(reply)
+        return response
 
     return handle
-
-
-def _message_of(header: RequestHeader, response: Response | None) -> Response | None:
-    """Return a response as its client decodes it: an encoded response has no fields to change."""
-    if not isinstance(response, EncodedResponse):
-        return response
-    frame = b"".join(encode_response(header, response))
-    return decode_whole_response(header.api_key, header.api_version, frame[4:])[1]
 
 
 async def _change_result(

@@ -22,8 +22,8 @@ from quorumlog.wire.codec.varint import skip_tagged_fields
 __all__ = [
     "APIS", "MalformedFrame", "RequestHeader", "UnencodableMessage", "UnsupportedVersion",
     "decode_message", "decode_request", "decode_response", "decode_whole_response",
-    "encode_message", "encode_request", "encode_response", "encode_whole_request", "request_class",
-    "response_class",
+    "encode_message", "encode_request", "encode_response", "encode_whole_request", "message_of",
+    "request_class", "response_class",
 ]  # fmt: skip
 
 FETCH_KEY: Final = 1
@@ -134,6 +134,14 @@ def encode_response(header: RequestHeader, response: Response) -> list[Buffer]:
     if _has_flexible_header(response, version):
         correlation_id += b"\0"
     return _framed(correlation_id, chunks)
+
+
+def message_of(header: RequestHeader, response: Response) -> Response:
+    """Return a response with its fields: one that encodes itself as its client decodes it."""
+    if not isinstance(response, EncodedResponse):
+        return response
+    frame = b"".join(response.frame(header.correlation_id))[_INT32.size :]
+    return decode_whole_response(header.api_key, header.api_version, frame)[1]
 
 
 def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Response]:
