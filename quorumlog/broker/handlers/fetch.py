@@ -22,6 +22,7 @@ from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.broker.settings import RACK_SELECTOR
 from quorumlog.clock import monotonic_ms
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.fetched_records import SINCE_VERSION, FetchedRecords, UsualPartition
 from quorumlog.wire.codec.identifiers import (
     UNKNOWN_OFFSET,
     BrokerId,
@@ -48,6 +49,7 @@ REPLICA_STATE_SINCE: Final = 15
 NODE_ENDPOINTS_SINCE: Final = 16
 RACKS_SINCE: Final = 11
 READ_COMMITTED: Final = 1  # an isolation level
+_OUTSIDE_EPOCHS: Final = frozenset({FINAL_EPOCH, FULL_EPOCH})
 _MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
@@ -57,25 +59,32 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
 
     Version 18 carries a follower's high watermark of the metadata log (KIP-1166): unused here.
     """
+    now_ms = monotonic_ms()
     asked = _asked(context, header.api_version, request)
-    session = _session(context, header.api_version, request, asked)
+    session = _session(context, header.api_version, request, asked, now_ms)
     if isinstance(session, ErrorCode):
         return FetchResponse(error_code=session)
-    if session is not None:
-        asked = _of_session(context, session)
-    spec = _spec(context, header.api_version, request, asked, session)
+    if session is None:
+        spec = _spec(context, header.api_version, request, asked, None)
+    else:
+        spec = _spec_of_session(context, header.api_version, request, session, now_ms)
     return context.replicas.fetches.fetch(spec, partial(_response, context, header, spec))
 
 
 def _session(
-    context: BrokerContext, version: int, request: FetchRequest, asked: list[PartitionFetch]
+    context: BrokerContext,
+    version: int,
+    request: FetchRequest,
+    asked: list[PartitionFetch],
+    now_ms: int,
 ) -> FetchSession | ErrorCode | None:
     """Begin, continue or end a fetch session; None: a fetch without a session (KIP-227)."""
-    sessions, now_ms = context.replicas.fetch_sessions, monotonic_ms()
+    sessions = context.replicas.fetch_sessions
     uses_topic_ids = version >= TOPIC_IDS_SINCE
-    if request.session_epoch in {FINAL_EPOCH, FULL_EPOCH}:
+    epoch = request.session_epoch
+    if epoch in _OUTSIDE_EPOCHS:
         sessions.close(request.session_id)
-        if request.session_epoch == FINAL_EPOCH:
+        if epoch == FINAL_EPOCH:
             return None
         return sessions.open(
             now_ms,
@@ -83,9 +92,7 @@ def _session(
             uses_topic_ids=uses_topic_ids,
             is_privileged=_replica(version, request)[0] >= 0,
         )
-    session = sessions.resume(
-        now_ms, request.session_id, request.session_epoch, uses_topic_ids=uses_topic_ids
-    )
+    session = sessions.resume(now_ms, request.session_id, epoch, uses_topic_ids=uses_topic_ids)
     if isinstance(session, ErrorCode):
         return session
     forgotten = [
@@ -96,17 +103,31 @@ def _session(
     return session if sessions.change(session, asked, forgotten) else None
 
 
-def _of_session(context: BrokerContext, session: FetchSession) -> list[PartitionFetch]:
+def _spec_of_session(
+    context: BrokerContext, version: int, request: FetchRequest, session: FetchSession, now_ms: int
+) -> FetchSpec:
+    """Return the fetch of the session's partitions; a repeated request has its last spec."""
+    partitions = _of_session(context, session, now_ms)
+    spec: FetchSpec
+    if session.last_request is request and session.waiting is None:
+        spec = session.last_spec
+        spec.partitions = partitions
+        spec.min_bytes = min(request.min_bytes, spec.max_bytes)
+    else:
+        spec = _spec(context, version, request, partitions, session)
+        session.last_request, session.last_spec = request, spec
+    return spec
+
+
+def _of_session(context: BrokerContext, session: FetchSession, now_ms: int) -> list[PartitionFetch]:
     """Return the partitions of the session that may have a new answer."""
-    candidates = session.candidates(monotonic_ms())
-    nameless = [
-        partition.fetch
-        for partition in candidates
-        if partition.fetch.error_code is ErrorCode.UNKNOWN_TOPIC_ID
-    ]
-    if nameless:
-        named = [_named(context, fetch) for fetch in nameless]
-        context.replicas.fetch_sessions.change(session, named, ())
+    candidates = session.candidates(now_ms)
+    fetches = [partition.fetch for partition in candidates]
+    nameless = [one for one in fetches if one.error_code is ErrorCode.UNKNOWN_TOPIC_ID]
+    if not nameless:
+        return fetches
+    named = [_named(context, fetch) for fetch in nameless]
+    context.replicas.fetch_sessions.change(session, named, ())
     return [partition.fetch for partition in candidates]
 
 
@@ -182,9 +203,24 @@ def _spec(
 
 def _response(
     context: BrokerContext, header: RequestHeader, spec: FetchSpec, fetched: list[FetchedPartition]
-) -> FetchResponse:
-    """Encode the fetched partitions, in the order of the spec."""
+) -> FetchResponse | FetchedRecords:
+    """Return the response to `spec`: nearly always one that needs no message objects."""
     session_id = NO_SESSION if spec.session is None else spec.session.session_id
+    if header.api_version >= SINCE_VERSION:
+        usual = _usual(spec, fetched)
+        if usual is not None:
+            return FetchedRecords(session_id, usual)
+    return _whole_response(context, header, spec, fetched, session_id)
+
+
+def _whole_response(
+    context: BrokerContext,
+    header: RequestHeader,
+    spec: FetchSpec,
+    fetched: list[FetchedPartition],
+    session_id: int,
+) -> FetchResponse:
+    """Return the message of the fetched partitions, in the order of the spec."""
     response = FetchResponse(session_id=session_id)
     moved: set[TopicPartition] = set()
     topic: FetchableTopicResponse | None = None
@@ -204,6 +240,43 @@ def _response(
             for hint in leader_hints(context.image, moved)
         ]
     return response
+
+
+def _usual(spec: FetchSpec, fetched: list[FetchedPartition]) -> list[UsualPartition] | None:
+    """Return the partitions as the usual response has them; None: one is not usual."""
+    usual: list[UsualPartition] = []
+    for fetch, found in zip(spec.partitions, fetched, strict=True):
+        (
+            error_code,
+            high_watermark,
+            log_start,
+            records,
+            diverging,
+            _,
+            _,
+            preferred,
+            stable,
+            aborted,
+        ) = found
+        if (
+            error_code is not ErrorCode.NONE
+            or diverging is not None
+            or preferred != NO_REPLICA
+            or aborted
+        ):
+            return None
+        usual.append(
+            UsualPartition(
+                fetch.topic_id or ZERO_UUID,
+                fetch.topic_partition.partition,
+                high_watermark,
+                stable,
+                log_start,
+                aborted is not None,
+                records,
+            )
+        )
+    return usual
 
 
 def _aborted(found: FetchedPartition) -> list[AbortedTransaction] | None:

@@ -27,11 +27,11 @@ from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.message import Buffer, Response
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
+from quorumlog.wire.codec.repeated_fetches import FetchDecoder
 from quorumlog.wire.codec.schemas import (
     API_VERSIONS_KEY,
     RequestHeader,
     UnsupportedVersion,
-    decode_request,
     encode_response,
 )
 from quorumlog.wire.io.frames import FrameProtocol
@@ -114,6 +114,7 @@ class Connection(FrameProtocol):
         self._account: Final = server.context.replicas.response_memory.open_account()
         self._context = replace(server.context, account=self._account)
         self._handlers: Final = server.context.handlers
+        self._decode: Final = FetchDecoder().decode
         self._turns: Final[deque[Turn]] = deque()
         self._under_way = 0
         self._runs: Final = RequestRuns()
@@ -216,7 +217,7 @@ class Connection(FrameProtocol):
         """Handle one request."""
         self._begin_request()
         try:
-            header, request = decode_request(frame)
+            header, request = self._decode(frame)
         except UnsupportedVersion as unsupported:
             self._refuse(unsupported.header)
             return

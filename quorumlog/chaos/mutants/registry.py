@@ -34,7 +34,7 @@ from quorumlog.metadata_quorum.io.dependencies import QuorumDependencies
 from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.storage.io.disk import Disk
 from quorumlog.wire.codec.message import Response
-from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.schemas import RequestHeader, message_of
 
 _SUBJECTS: Final = (
     PROCESSES,
@@ -84,7 +84,11 @@ def _changing(changes: ChangedResponses) -> Mapping[int, ApiHandler]:
 def _changed(real: Handle, changes: ChangedResponses) -> Handle:
     def handle(context: BrokerContext, header: RequestHeader, request: Any) -> Reply:
         request = changes.asked(request)
-        change = partial(changes.changed, request)
+
+        def change(response: Response | None) -> Any:
+            message = None if response is None else message_of(header, response)
+            return changes.changed(request, message)
+
         reply = real(context, header, request)
         if asyncio.iscoroutine(reply):
             return _change_result(reply, change)

@@ -262,13 +262,13 @@ class _FollowersServeTheirLogEnd(Reads):
 )
 class _FollowersCommitWhatTheyHold(Followership):
     def leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
-        return super().leader_answered(replace(event, high_watermark=event.log_end_offset))
+        return super().leader_answered(event._replace(high_watermark=event.log_end_offset))
 
 
 @FOLLOWER_READS.breaks("a follower never receives the high watermark, and serves no records")
 class _FollowersNeverLearnOfCommits(Followership):
     def leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
-        return super().leader_answered(replace(event, high_watermark=Offset(0)))
+        return super().leader_answered(event._replace(high_watermark=Offset(0)))
 
 
 # --- idempotent producers (KIP-98) and acknowledgements under load ---

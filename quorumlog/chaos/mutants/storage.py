@@ -227,9 +227,11 @@ class _CutsTooMuch(Log):
 
 @STORAGE.breaks("a follower appends batches with the current leader epoch instead of their own")
 class _StampsCopiesAnew(Log):
-    def append_as_follower(self, records: Buffer, *, leader_epoch: int | None = None) -> AppendInfo:
+    def append_as_follower(
+        self, records: Buffer, headers: Any = None, *, leader_epoch: int | None = None
+    ) -> AppendInfo:
         stamped = bytearray(records)
-        for position, header in iterate_headers(records):
+        for position, header in headers or iterate_headers(records):
             if leader_epoch is not None:
                 restamp(
                     stamped, position, base_offset=header.base_offset, leader_epoch=leader_epoch

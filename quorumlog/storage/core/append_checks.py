@@ -3,7 +3,7 @@
 Only headers are read. Sources: Kafka's `UnifiedLog.append`; KAFKA-18723.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -87,6 +87,7 @@ def stamped_by_leader(
 
 def stamped_by_another(
     records: memoryview,
+    headers: Iterable[tuple[int, BatchHeader]] | None = None,
     *,
     next_offset: int,
     leader_epoch: int | None,
@@ -95,15 +96,19 @@ def stamped_by_another(
 ) -> Append | None:
     """Check batches as a leader has sent them; None if no batch is to be appended.
 
-    A partial batch at the end is left out. So are a batch of a newer epoch than leader_epoch and
-    all batches after it: they come from a leader that this replica does not follow yet. Raises
-    CorruptBatch, UnexpectedOffset (OlderEpoch for the first batch), RecordsTooLarge.
+    `headers`: (position, header) of each whole batch, if the caller has read them. A partial batch
+    at the end is left out. So are a batch of a newer epoch than leader_epoch and all batches after
+    it: they come from a leader that this replica does not follow yet. Raises CorruptBatch,
+    UnexpectedOffset (OlderEpoch for the first batch), RecordsTooLarge.
     """
-    records = _from(next_offset, records)
+    begun = _from(next_offset, records)
+    if headers is None or begun is not records:
+        headers = iterate_headers(begun)
+    records = begun
     base_offset, end = UNKNOWN_OFFSET, 0
     spans: list[BatchSpan] = []
     epoch_starts: list[tuple[int, int]] = []
-    for position, header in iterate_headers(records):
+    for position, header in headers:
         offset, epoch = header.base_offset, header.leader_epoch
         if leader_epoch is not None and epoch > leader_epoch:
             break
@@ -118,7 +123,7 @@ def stamped_by_another(
             epoch_starts.append((epoch, offset))
         if not spans:
             base_offset = Offset(offset)
-        size, delta = header.size_in_bytes, header.last_offset_delta
+        size, delta = header.batch_length + LOG_OVERHEAD_BYTES, header.last_offset_delta
         spans.append(_span(offset, delta, size, header.max_timestamp))
         next_offset = offset + delta + 1
         end = position + size

@@ -5,7 +5,7 @@ timestamp. Sources: Kafka's `UnifiedLog`, `LocalLog`; KAFKA-7866, KAFKA-10706.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar, Final, TypeVar
 
 from quorumlog.storage.core.append_checks import (
@@ -201,16 +201,24 @@ class Log:
             latest_epoch=self.epochs.latest_epoch,
         )
 
-    def append_as_follower(self, records: Buffer, *, leader_epoch: int | None = None) -> AppendInfo:
+    def append_as_follower(
+        self,
+        records: Buffer,
+        headers: Iterable[tuple[int, BatchHeader]] | None = None,
+        *,
+        leader_epoch: int | None = None,
+    ) -> AppendInfo:
         """Append batches that a leader has stamped; a partial batch at the end is left out.
 
-        With leader_epoch, the epoch of the followed leader, a batch of a newer epoch and all
-        after it are left out (KAFKA-18723). Raises CorruptBatch (a CRC), UnexpectedOffset (the
-        batches do not continue the log), RecordsTooLarge, StorageError: then the log is unchanged.
+        `headers`: (position, header) of each whole batch, if the caller has read them. With
+        leader_epoch, the epoch of the followed leader, a batch of a newer epoch and all after it
+        are left out (KAFKA-18723). Raises CorruptBatch (a CRC), UnexpectedOffset (the batches do
+        not continue the log), RecordsTooLarge, StorageError: then the log is unchanged.
         """
         self._health.require_usable()
         append = stamped_by_another(
             memoryview(records),
+            headers,
             next_offset=self._log_end_offset,
             leader_epoch=leader_epoch,
             latest_epoch=self.epochs.latest_epoch,

@@ -70,6 +70,16 @@ class Response(Message):
     API_KEY: ClassVar[int]
 
 
+class EncodedResponse(Response):
+    """A response that encodes itself, for the version of its request."""
+
+    __slots__ = ()
+
+    def frame(self, correlation_id: int) -> list[Buffer]:
+        """Return the frame with its length, as buffers to be sent in order."""
+        raise NotImplementedError
+
+
 ResponseT = TypeVar("ResponseT", bound=Response)
 
 
@@ -78,3 +88,13 @@ class Request(Message, Generic[ResponseT]):
 
     __slots__ = ()
     API_KEY: ClassVar[int]
+
+
+class EncodedRequest(Request[ResponseT]):
+    """A request that encodes itself."""
+
+    __slots__ = ()
+
+    def frame(self, api_version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
+        """Return the frame with its length, as buffers to be sent in order."""
+        raise NotImplementedError

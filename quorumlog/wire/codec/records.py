@@ -118,6 +118,9 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
+_new_header: Final = tuple.__new__  # without the check of `_make`: the fields are as many
+
+
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Return the header of the batch at `position`, without any check of the records.
 
@@ -125,7 +128,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """
     if len(buffer) - position < HEADER_BYTES:
         raise CorruptBatch(f"{len(buffer) - position} bytes are no batch header")
-    header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    header = _new_header(BatchHeader, _HEADER.unpack_from(buffer, position))
     if header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
         raise CorruptBatch(f"batch length {header.batch_length}")
     return header
@@ -136,19 +139,21 @@ def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
     Raises CorruptBatch if a batch's length is smaller than its header.
     """
-    position, end = 0, len(buffer)
+    position, end, unpack = 0, len(buffer), _HEADER.unpack_from
     while end - position >= HEADER_BYTES:
-        header = read_header(buffer, position)
-        size = header.size_in_bytes
+        fields = unpack(buffer, position)  # as `read_header` does
+        size = fields[1] + LOG_OVERHEAD_BYTES
+        if size < HEADER_BYTES:
+            raise CorruptBatch(f"batch length {fields[1]}")
         if size > end - position:
             return
-        yield position, header
+        yield position, _new_header(BatchHeader, fields)
         position += size
 
 
 def validate_checksum(buffer: Buffer, position: int, header: BatchHeader) -> None:
     """Check size, magic and checksum. Raises CorruptBatch."""
-    end = position + header.size_in_bytes
+    end = position + header.batch_length + LOG_OVERHEAD_BYTES
     if end > len(buffer):
         raise CorruptBatch(
             f"a batch of {header.size_in_bytes} bytes, {len(buffer) - position} left"
@@ -165,13 +170,14 @@ def validate_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
     `record_count` may be less than the number of offsets: compaction removes records.
     """
     validate_checksum(buffer, position, header)
-    if not 0 <= header.record_count <= header.last_offset_delta + 1:
-        raise CorruptBatch(f"{header.record_count} records, last delta {header.last_offset_delta}")
-    room = header.size_in_bytes - HEADER_BYTES
+    record_count = header.record_count
+    if not 0 <= record_count <= header.last_offset_delta + 1:
+        raise CorruptBatch(f"{record_count} records, last delta {header.last_offset_delta}")
+    room = header.batch_length + LOG_OVERHEAD_BYTES - HEADER_BYTES
     # The common case creates no enum: a start after a crash checks every batch.
     is_plain = not header.attributes & COMPRESSION_MASK or header.compression is Compression.NONE
-    if is_plain and header.record_count * RECORD_BYTES_MIN > room:
-        raise CorruptBatch(f"{header.record_count} records in {room} bytes")
+    if is_plain and record_count * RECORD_BYTES_MIN > room:
+        raise CorruptBatch(f"{record_count} records in {room} bytes")
 
 
 def restamp(

@@ -11,19 +11,22 @@ from importlib import import_module
 from struct import Struct as Packer
 from typing import Any, Final, NamedTuple
 
+from quorumlog.wire.codec import fetched_records
 from quorumlog.wire.codec.decoder import DECODING_ERRORS, Decode, decode_message, decoder_for
 from quorumlog.wire.codec.encoder import encode_message
 from quorumlog.wire.codec.errors import MalformedFrame, UnencodableMessage
-from quorumlog.wire.codec.message import Buffer, Request, Response
+from quorumlog.wire.codec.message import Buffer, EncodedRequest, EncodedResponse, Request, Response
 from quorumlog.wire.codec.messages import APIS, UNUSED_APIS
 from quorumlog.wire.codec.varint import skip_tagged_fields
 
 __all__ = [
     "APIS", "MalformedFrame", "RequestHeader", "UnencodableMessage", "UnsupportedVersion",
-    "decode_message", "decode_request", "decode_response", "encode_message", "encode_request",
-    "encode_response", "request_class", "response_class",
+    "decode_message", "decode_request", "decode_response", "decode_whole_response",
+    "encode_message", "encode_request", "encode_response", "encode_whole_request", "message_of",
+    "request_class", "response_class",
 ]  # fmt: skip
 
+FETCH_KEY: Final = 1
 API_VERSIONS_KEY: Final = 18
 _REQUEST_HEADER: Final = Packer(">hhih")  # the last field: the length of client_id
 _INT32: Final = Packer(">i")
@@ -103,6 +106,15 @@ def encode_request(
 
     Large records are not copied. Raises UnencodableMessage if a value does not fit its field.
     """
+    if isinstance(request, EncodedRequest):
+        return request.frame(api_version, correlation_id, client_id)
+    return encode_whole_request(request, api_version, correlation_id, client_id)
+
+
+def encode_whole_request(
+    request: Request[Any], api_version: int, correlation_id: int, client_id: str | None
+) -> list[Buffer]:
+    """Encode every field, as `encode_request` does for most requests."""
     chunks = encode_message(request, api_version)
     name = b"" if client_id is None else client_id.encode()
     size = -1 if client_id is None else len(name)
@@ -114,12 +126,22 @@ def encode_request(
 
 def encode_response(header: RequestHeader, response: Response) -> list[Buffer]:
     """Return the frame of a response to the request of `header`, as `encode_request` does."""
+    if isinstance(response, EncodedResponse):
+        return response.frame(header.correlation_id)
     version = header.api_version
     chunks = encode_message(response, version)
     correlation_id = _INT32.pack(header.correlation_id)
     if _has_flexible_header(response, version):
         correlation_id += b"\0"
     return _framed(correlation_id, chunks)
+
+
+def message_of(header: RequestHeader, response: Response) -> Response:
+    """Return a response with its fields: one that encodes itself as its client decodes it."""
+    if not isinstance(response, EncodedResponse):
+        return response
+    frame = b"".join(response.frame(header.correlation_id))[_INT32.size :]
+    return decode_whole_response(header.api_key, header.api_version, frame)[1]
 
 
 def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Response]:
@@ -129,6 +151,15 @@ def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int,
     version of an ApiVersions request responds in version 0, with error 35 (KIP-511). Raises
     MalformedFrame.
     """
+    if api_key == FETCH_KEY and api_version >= fetched_records.SINCE_VERSION:
+        usual = fetched_records.decode_fetched(memoryview(frame))
+        if usual is not None:
+            return usual
+    return decode_whole_response(api_key, api_version, frame)
+
+
+def decode_whole_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Response]:
+    """Decode field by field, as `decode_response` does for most responses."""
     view = memoryview(frame)
     if api_key == API_VERSIONS_KEY and view[4:6] == _UNSUPPORTED_VERSION:
         api_version = 0

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
+    CONTROL_BIT,
     HEADER_BYTES,
     BatchHeader,
     Record,
@@ -100,12 +101,12 @@ def marked_headers(batches: Buffer) -> list[tuple[int, BatchHeader, TransactionM
     """
     marked: list[tuple[int, BatchHeader, TransactionMarker | None]] = []
     for position, header in iterate_headers(batches):
-        try:
-            marker = None
-            if header.is_control:
+        marker = None
+        if header.attributes & CONTROL_BIT:
+            try:
                 marker = _plain_marker(batches, position, header)
                 marker = marker or decode_marker(batches, position)
-        except ValueError as error:
-            raise CorruptBatch(f"offset {header.base_offset}: {error}") from error
+            except ValueError as error:
+                raise CorruptBatch(f"offset {header.base_offset}: {error}") from error
         marked.append((position, header, marker))
     return marked

@@ -10,6 +10,8 @@ _LAST_SHIFT: Final = 28  # an int32 length takes at most five bytes
 
 def encode_uvarint(value: int) -> bytes:
     """Return `value` >= 0 in as few bytes as possible. Raises ValueError if it is negative."""
+    if 0x3FFF < value < 0x200000:  # the size of most fetched records: a third of the loop's time
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

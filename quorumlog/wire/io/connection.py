@@ -9,8 +9,9 @@ Source: KIP-35 and KIP-511 (the versions that the broker supports).
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from quorumlog.addresses import address_text
@@ -46,14 +47,23 @@ class RequestTimedOut(Exception):
     """The response did not arrive in time. The request may have been executed or not."""
 
 
+Done = Callable[[Response | Exception], None]
+"""Receives the response to a request, or the error. It must raise no exception."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Pending:
     """A request that waits for its turn to be sent, then for its response."""
 
     header: RequestHeader
     frame: list[Buffer]  # emptied when it is sent
-    answer: "asyncio.Future[Response]"
-    timer: asyncio.TimerHandle | None = None
+    deadline_s: float  # by the loop's clock
+    done: "Done"
+
+    def finish(self, outcome: "Response | Exception") -> None:
+        """Pass on the outcome, the first one only."""
+        done, self.done = self.done, _ignore
+        done(outcome)
 
 
 class _ClientProtocol(FrameProtocol):
@@ -91,6 +101,8 @@ class KafkaConnection:
         self._pending: Final[deque[_Pending]] = deque()
         self._waiting: Final[deque[_Pending]] = deque()
         self._correlation_id = 0
+        self._timer: asyncio.TimerHandle | None = None  # of the earliest deadline, or before it
+        self._rings_at_s = 0.0
         self._versions: dict[int, range] = {ApiVersionsRequest.API_KEY: ApiVersionsRequest.VERSIONS}
         self.finalized_features: dict[str, int] = {}
         """The finalized level of each of the cluster's features (KIP-584), when it connected."""
@@ -164,16 +176,33 @@ class KafkaConnection:
         requests.
         """
         header, frame = self._encode(request, version)
-        pending = _Pending(header=header, frame=frame, answer=self._loop.create_future())
         wait_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
-        pending.timer = self._loop.call_later(wait_ms / 1000, self._handle_timeout, pending)
-        self._waiting.append(pending)
-        self._send_waiting()
+        answer: asyncio.Future[Response] = self._loop.create_future()
+        pending = self._start(header, frame, wait_ms, partial(_settle, answer))
         try:
-            return cast(ResponseT, await pending.answer)
+            return cast(ResponseT, await answer)
         except asyncio.CancelledError:
             self._forget_unsent(pending)
             raise
+
+    def request(self, request: Request[Any], done: Done) -> None:
+        """Send `request`, and call `done` once, within the callback of the socket or the timer.
+
+        `done` receives the response, ConnectionLost or RequestTimedOut. Raises UnsupportedVersion,
+        UnencodableMessage and ConnectionLost: the request was not sent.
+        """
+        header, frame = self._encode(request, None)
+        self._start(header, frame, self._request_timeout_ms, done)
+
+    def _start(
+        self, header: RequestHeader, frame: list[Buffer], wait_ms: float, done: Done
+    ) -> _Pending:
+        deadline_s = self._loop.time() + wait_ms / 1000
+        pending = _Pending(header=header, frame=frame, deadline_s=deadline_s, done=done)
+        self._arm(deadline_s)
+        self._waiting.append(pending)
+        self._send_waiting()
+        return pending
 
     def send_no_reply(self, request: Request[Any], *, version: int | None = None) -> None:
         """Send a request without a response (Produce with acks=0). Never blocks; see `drain`.
@@ -268,14 +297,32 @@ class KafkaConnection:
         if pending not in self._waiting:
             return False
         self._waiting.remove(pending)
-        _stop_timer(pending)
         return True
+
+    def _arm(self, deadline_s: float) -> None:
+        """Ring at this time or before. Nearly always the timer is set to ring before."""
+        if self._timer is not None:
+            if self._rings_at_s <= deadline_s:
+                return
+            self._timer.cancel()
+        self._rings_at_s = deadline_s
+        self._timer = self._loop.call_at(deadline_s, self._ring)
+
+    def _ring(self) -> None:
+        """Handle the time-outs that are due, and set the timer for the others."""
+        self._timer = None
+        now_s = self._loop.time()
+        for pending in (*self._pending, *self._waiting):
+            if pending.deadline_s <= now_s:
+                self._handle_timeout(pending)
+        left = [pending.deadline_s for pending in (*self._pending, *self._waiting)]
+        if left and not self._protocol.is_closing:
+            self._arm(min(left))
 
     def _handle_timeout(self, pending: _Pending) -> None:
         request = pending.header.label
         was_sent = not self._forget_unsent(pending)
-        if not pending.answer.done():
-            pending.answer.set_exception(RequestTimedOut(f"no answer to {request} in time"))
+        pending.finish(RequestTimedOut(f"no answer to {request} in time"))
         if was_sent:
             self._protocol.abort(RequestTimedOut(f"no answer to {request} in time"))
 
@@ -284,7 +331,7 @@ class KafkaConnection:
         if not self._pending:
             self._protocol.abort(MalformedFrame("an answer to no request"))
             return
-        header, answer = self._pending[0].header, self._pending[0].answer
+        header = self._pending[0].header
         try:
             correlation_id, response = decode_response(header.api_key, header.api_version, frame)
         except MalformedFrame as error:
@@ -294,19 +341,19 @@ class KafkaConnection:
             mismatch = f"the answer to {correlation_id}, not to {header.correlation_id}"
             self._protocol.abort(MalformedFrame(mismatch))
             return
-        _stop_timer(self._pending.popleft())
-        if not answer.done():
-            answer.set_result(response)
-        self._send_waiting()
+        self._pending.popleft().finish(response)
+        if self._waiting:
+            self._send_waiting()
 
     def handle_closed(self, error: Exception | None) -> None:
         """Fail all requests: the protocol reports the end of the connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for pending in (*self._pending, *self._waiting):
-            _stop_timer(pending)
-            if not pending.answer.done():
-                lost = ConnectionLost(f"the connection was lost: {error or 'closed'}")
-                lost.__cause__ = error
-                pending.answer.set_exception(lost)
+            lost = ConnectionLost(f"the connection was lost: {error or 'closed'}")
+            lost.__cause__ = error
+            pending.finish(lost)
         self._pending.clear()
         self._waiting.clear()
         if not self.closed.done():  # a waiter may have cancelled it
@@ -320,6 +367,14 @@ def _named(code: int) -> str:
         return f"error {code}, which this release does not name"
 
 
-def _stop_timer(pending: _Pending) -> None:
-    if pending.timer is not None:
-        pending.timer.cancel()
+def _settle(answer: "asyncio.Future[Response]", outcome: Response | Exception) -> None:
+    if answer.done():
+        return  # its caller was cancelled
+    if isinstance(outcome, Exception):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)
+
+
+def _ignore(_outcome: Response | Exception) -> None:
+    """Drop an outcome after the first."""

@@ -24,7 +24,7 @@ from quorumlog.wire.codec.messages.fetch import FetchResponse
 from quorumlog.wire.codec.messages.list_offsets import ListOffsetsResponse
 from quorumlog.wire.codec.messages.metadata import MetadataResponse
 from quorumlog.wire.codec.messages.offset_fetch import OffsetFetchResponse
-from quorumlog.wire.codec.schemas import RequestHeader, encode_response
+from quorumlog.wire.codec.schemas import RequestHeader, encode_response, message_of
 
 HIDDEN: Final = 2
 CORRUPT: Final = 4
@@ -86,6 +86,7 @@ _CHANGES: Final[Mapping[tuple[str, type[Response]], Callable[[str, Any], None]]]
 def changed(header: RequestHeader, response: Response) -> list[Buffer]:
     """Encode a response, changed for some clients."""
     client = header.client_id or ""
+    response = message_of(header, response)
     for (beginning, kind), change in _CHANGES.items():
         if client.startswith(beginning) and isinstance(response, kind):
             change(client, response)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,9 +13,10 @@ from quorumlog.broker.responses.cluster_view import controller_for_clients
 from quorumlog.metadata_quorum.image.model import ClusterImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
+from quorumlog.wire.codec.messages.fetch import FetchResponse
 from quorumlog.wire.codec.messages.fetch import NodeEndpoint as FetchEndpoint
 from quorumlog.wire.codec.messages.produce import NodeEndpoint, PartitionProduceResponse
-from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.schemas import RequestHeader, decode_response, encode_response
 from tests.support.broker.one_broker import AT, TOPIC_ID, fetch_of
 from tests.support.broker.replicas import broker, image
 
@@ -50,9 +51,11 @@ def fetched(version: int, error_code: ErrorCode) -> tuple[Any, Any]:
     found = FetchedPartition(
         error_code, leader_id=BrokerId(LEADER), leader_epoch=Epoch(LEADER_EPOCH)
     )
-    header = cast(RequestHeader, SimpleNamespace(api_version=version))
+    header = RequestHeader(FetchResponse.API_KEY, version, 7, None)
     spec: FetchSpec = fetch_of(0)
-    response = fetch._response(CONTEXT, header, spec, [found])
+    frame = b"".join(encode_response(header, fetch._response(CONTEXT, header, spec, [found])))
+    _, response = decode_response(FetchResponse.API_KEY, version, frame[4:])
+    assert isinstance(response, FetchResponse)
     return response.responses[0].partitions[0].current_leader, response.node_endpoints
 
 

@@ -19,6 +19,7 @@ from quorumlog.broker.partitions.core.deletions import (
 )
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import (
+    EMPTY_PLACES_MAX,
     Deadlines,
     FetchPurgatory,
     PendingProduce,
@@ -114,7 +115,9 @@ def test_deadlines_come_in_order_and_nothing_is_left_of_the_done() -> None:
     for wait in waits[:1500]:
         assert deadlines.end(wait)
         assert not deadlines.end(wait)
-    assert len(deadlines._waits) == len(deadlines) == 500
+    held = [place[2] for place in deadlines._heap if place[2] is not None]
+    assert len(held) == len(deadlines) == 500
+    assert len(deadlines._heap) <= 2 * 500 + EMPTY_PLACES_MAX
     assert deadlines.next_deadline_ms() == waits[-1].deadline_ms
     assert deadlines.expire(5000) == waits[:1499:-1]
     assert deadlines.next_deadline_ms() is None

@@ -23,7 +23,7 @@ from quorumlog.wire.codec.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from quorumlog.wire.io.connection import KafkaConnection
+from quorumlog.wire.io.connection import Done, KafkaConnection
 
 TOPIC_ID = TopicId(b"t" * 16)
 
@@ -49,8 +49,7 @@ def fetcher(broker_epoch: int = 0, **options: Any) -> ReplicaFetcher:
         settings=BrokerSettings(),
         broker_epoch=lambda: broker_epoch,
         wall_ms=lambda: 0,
-        failed=lambda error: None,
-        **options,
+        **{"failed": lambda error: None, **options},
     )
 
 
@@ -141,11 +140,9 @@ class ParkingLeader:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return self
 
-    async def send(self, request: FetchRequest) -> FetchResponse:
+    def request(self, request: FetchRequest, _done: Done) -> None:
         self.asked.append(asked_in(request))
         self.news.set()
-        never: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
-        return await never
 
     async def close(self) -> None:
         self.open_connections -= 1
@@ -299,13 +296,13 @@ class EndingLeader:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return self
 
-    async def send(self, request: FetchRequest) -> FetchResponse:
+    def request(self, request: FetchRequest, done: Done) -> None:
         if request.session_epoch == 0:
             self.full.append(len(asked_in(request)))
         else:
             self.named += len(asked_in(request))
-        await asyncio.sleep(0.5)
-        return FetchResponse(session_id=request.session_id or len(self.full))
+        response = FetchResponse(session_id=request.session_id or len(self.full))
+        asyncio.get_running_loop().call_later(0.5, done, response)
 
     async def close(self) -> None:
         pass

@@ -115,6 +115,57 @@ async def test_a_request_that_times_out_closes_the_connection() -> None:
             await connection.send(HeartbeatRequest())
 
 
+async def test_a_callback_receives_each_outcome_once() -> None:
+    outcomes: list[object] = []
+    async with connected() as (broker, connection):
+        for _ in range(2):
+            connection.request(HeartbeatRequest(), outcomes.append)
+        await broker.answer(ANSWER)
+        while not outcomes:
+            await asyncio.sleep(0)
+        assert outcomes == [ANSWER]
+        connection.request(HeartbeatRequest(), outcomes.append)
+        await connection.close()
+        assert [type(outcome) for outcome in outcomes[1:]] == [ConnectionLost, ConnectionLost]
+        with pytest.raises(ConnectionLost):
+            connection.request(HeartbeatRequest(), outcomes.append)
+    assert len(outcomes) == 3
+
+
+async def test_a_callback_may_send_the_next_request() -> None:
+    answers: list[object] = []
+    async with connected(in_flight_max=1) as (broker, connection):
+
+        def ask_again(outcome: object) -> None:
+            answers.append(outcome)
+            if len(answers) < 3:
+                connection.request(HeartbeatRequest(), ask_again)
+
+        connection.request(HeartbeatRequest(), ask_again)
+        waiting = sending(connection)
+        for _ in range(4):
+            await broker.answer(ANSWER)
+        assert await waiting == ANSWER
+        while len(answers) < 3:
+            await asyncio.sleep(0)
+    assert answers == [ANSWER] * 3
+
+
+async def test_a_timeout_reaches_a_callback_once_and_before_the_timer_of_others() -> None:
+    outcomes: list[object] = []
+    async with connected() as (broker, connection):
+        connection.request(HeartbeatRequest(), outcomes.append)
+        await broker.answer(ANSWER)
+        while not outcomes:
+            await asyncio.sleep(0)
+        assert connection._timer is not None  # it would ring for nobody, in half a minute
+        connection._request_timeout_ms = 10  # type: ignore[misc]
+        connection.request(HeartbeatRequest(), outcomes.append)
+        assert isinstance(await connection.closed, RequestTimedOut)
+        assert connection._timer is None
+    assert [type(outcome) for outcome in outcomes] == [HeartbeatResponse, RequestTimedOut]
+
+
 async def test_a_request_that_times_out_before_it_is_sent_harms_nobody() -> None:
     async with connected(in_flight_max=1) as (broker, connection):
         first = sending(connection)

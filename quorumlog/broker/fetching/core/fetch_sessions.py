@@ -9,9 +9,14 @@ KAFKA-9338, KAFKA-13111.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
-from quorumlog.broker.partitions.core.data_path import NO_REPLICA, FetchedPartition, PartitionFetch
+from quorumlog.broker.partitions.core.data_path import (
+    NO_REPLICA,
+    FetchedPartition,
+    Key,
+    PartitionFetch,
+)
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -28,15 +33,6 @@ RESTLESS_PARTITIONS: Final = 100  # also checked: those whose follower is not in
 # DEVIATION: Kafka bounds the number of sessions, not the number of partitions in them.
 # docs/decisions/0019-fetch-sessions.md
 PARTITIONS_MAX: Final = 500_000
-
-Key = tuple[bytes | str, int]
-"""A topic's id (Fetch v13 and later) or its name, and the partition's index."""
-
-
-def key_of(fetch: PartitionFetch) -> Key:
-    """Return the key of this partition in a session."""
-    topic, index = fetch.topic_partition
-    return (topic if fetch.topic_id is None else fetch.topic_id), index
 
 
 def next_epoch(epoch: int) -> int:
@@ -62,16 +58,14 @@ class SessionPartition:
         ):
             self.high_watermark = UNKNOWN_OFFSET  # so that the next good answer is sent
             return True
-        is_news = bool(found.records) or not self.was_told(
-            found.high_watermark, found.log_start_offset
-        )
-        self.high_watermark, self.log_start_offset = found.high_watermark, found.log_start_offset
+        high_watermark, log_start_offset = found.high_watermark, found.log_start_offset
+        is_news = bool(found.records) or not self.was_told(high_watermark, log_start_offset)
+        self.high_watermark, self.log_start_offset = high_watermark, log_start_offset
         return is_news
 
     def was_told(self, high_watermark: int, log_start_offset: int) -> bool:
         """Whether the last answer had these offsets."""
-        told = (self.high_watermark, self.log_start_offset)
-        return told == (high_watermark, log_start_offset)
+        return self.high_watermark == high_watermark and self.log_start_offset == log_start_offset
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -86,7 +80,8 @@ class FetchSession:
     `unsettled` maps a partition to whether its fetch must be judged (again). With False, it was
     judged, its leader has not changed since, and it is only read on. Partitions whose records were
     sent last come last. `restless`: partitions to judge again periodically, because the follower
-    may become eligible to join the ISR.
+    may become eligible to join the ISR. `last_spec`: the FetchSpec of `last_request`, for the same
+    object again: then only its numbers have changed (`FetchDecoder`).
     """
 
     session_id: int
@@ -101,6 +96,8 @@ class FetchSession:
     used_ms: int = 0
     swept_ms: int = 0
     waiting: WaitingFetch | None = None
+    last_request: object = None
+    last_spec: Any = None
 
     def candidates(self, now_ms: int) -> list[SessionPartition]:
         """Return the partitions that a fetch must check, in reading order.
@@ -128,15 +125,14 @@ class FetchSession:
 
     def partition_of(self, fetch: PartitionFetch) -> SessionPartition | None:
         """Return the partition of `fetch`; None: the session has dropped or replaced the fetch."""
-        partition = self.partitions.get(key_of(fetch))
+        partition = self.partitions.get(fetch.key)
         return None if partition is None or partition.fetch is not fetch else partition
 
     def take_to_judge(self, fetch: PartitionFetch) -> bool:
         """Whether the fetch itself must be judged; if so, the caller must judge it now."""
-        key = key_of(fetch)
-        must_judge = self.unsettled.get(key, False)
+        must_judge = self.unsettled.get(fetch.key, False)
         if must_judge:
-            self.unsettled[key] = False
+            self.unsettled[fetch.key] = False
         return must_judge
 
     def settle(
@@ -197,7 +193,7 @@ class FetchSessions:
         is_privileged: bool,
     ) -> FetchSession | None:
         """Begin a session with a full fetch; None: the cache has no room."""
-        asked = {key_of(fetch): fetch for fetch in partitions}
+        asked = {fetch.key: fetch for fetch in partitions}
         if not asked or len(asked) + self._partition_count > PARTITIONS_MAX:
             return None
         self._evict_idle(now_ms)
@@ -241,7 +237,7 @@ class FetchSessions:
         for key in forgotten:
             self._drop(session, key)
         for fetch in asked:
-            self._put(session, key_of(fetch), fetch)
+            self._put(session, fetch.key, fetch)
         if session.partitions and self._partition_count <= PARTITIONS_MAX:
             return True
         self.close(session.session_id)

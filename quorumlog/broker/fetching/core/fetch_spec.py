@@ -1,6 +1,6 @@
 """One fetch request as the broker handles it, independent of its version on the wire."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSession
 from quorumlog.broker.fetching.core.response_memory import ResponseAccount
@@ -33,21 +33,21 @@ class FetchSpec:
     near_rack: str  # if set, a replica in this rack is preferred
     is_read_committed: bool  # a consumer that sees no open or aborted transaction
     awaits_commits: bool  # a follower that serves consumers: commits complete its fetch
+    is_from_follower: bool = field(init=False)  # the leader then records its fetch offsets
+    read_end: ReadEnd = field(init=False)  # consumers read only committed records
 
-    @property
-    def is_from_follower(self) -> bool:
-        """Whether a follower sent it: the leader then records its fetch offsets."""
-        return self.replica_id >= 0
+    def __post_init__(self) -> None:
+        """Compute the values that each step of the fetch needs."""
+        self.is_from_follower = self.replica_id >= 0
+        if self.replica_id != NO_REPLICA:
+            self.read_end = ReadEnd.LOG_END
+        elif self.is_read_committed:
+            self.read_end = ReadEnd.LAST_STABLE
+        else:
+            self.read_end = ReadEnd.HIGH_WATERMARK
 
     @property
     def is_leader_only(self) -> bool:
         """Whether only the leader may answer: other replicas serve some consumers (KIP-392)."""
         is_consumer = self.replica_id == NO_REPLICA and self.may_read_follower
         return self.replica_id > DEBUG_REPLICA and not is_consumer
-
-    @property
-    def read_end(self) -> ReadEnd:
-        """The end of its reads: consumers read only committed records."""
-        if self.replica_id != NO_REPLICA:
-            return ReadEnd.LOG_END
-        return ReadEnd.LAST_STABLE if self.is_read_committed else ReadEnd.HIGH_WATERMARK

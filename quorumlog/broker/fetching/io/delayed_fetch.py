@@ -1,7 +1,9 @@
 """A fetch under way: the records read of each partition, and the changes that it awaits."""
 
+import asyncio
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.partitions.core.data_path import (
@@ -15,6 +17,7 @@ from quorumlog.broker.partitions.core.effects import AnswerFetch
 from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeup, FetchWakeups
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId
 
 FetchAnswers = list[FetchedPartition]
 Chunk = bytes | bytearray | memoryview
@@ -25,7 +28,8 @@ class PartitionRead:
     """The progress of one partition of a fetch.
 
     `missing`: the maximum size of the records being brought into memory for it, in bytes;
-    `bring_ins`: how often that was begun since its last read.
+    `bring_ins`: how often that was begun since its last read. `is_final`: reading has ended, by an
+    error, a diverging log, or another replica.
     """
 
     __slots__ = (
@@ -34,6 +38,7 @@ class PartitionRead:
         "diverging",
         "error_code",
         "fetch",
+        "is_final",
         "missing",
         "next_offset",
         "preferred_replica",
@@ -48,32 +53,38 @@ class PartitionRead:
         self.size = self.missing = self.bring_ins = 0
         self.next_offset = fetch.fetch_offset
         self.preferred_replica = NO_REPLICA
+        self.is_final = False
 
     def judged(self, judgement: AnswerFetch) -> None:
         """Record the replica's judgement of the fetch, before the first read."""
         self.error_code, self.diverging = judgement.error_code, judgement.diverging
+        self.is_final = self.error_code is not ErrorCode.NONE or self.diverging is not None
 
-    @property
-    def is_final(self) -> bool:
-        """Whether reading has ended: an error, a diverging log, or another replica."""
-        return (
-            self.error_code is not ErrorCode.NONE
-            or self.diverging is not None
-            or self.preferred_replica != NO_REPLICA
-        )
+    def failed(self, error_code: ErrorCode) -> None:
+        """Record an error: reading has ended."""
+        self.error_code, self.is_final = error_code, True
+
+    def is_elsewhere(self, replica: BrokerId) -> None:
+        """Record the replica to read from instead, if any."""
+        self.preferred_replica, self.is_final = replica, replica != NO_REPLICA
 
 
 class DelayedFetch(WaitingFetch):
-    """A long poll that has too few bytes yet (Kafka's DelayedFetch)."""
+    """A long poll that has too few bytes yet (Kafka's DelayedFetch).
 
-    __slots__ = ("_joined", "answer", "is_late", "reads", "spec")
+    `response` is done once it is completed; a cancel of it calls `ended` with this fetch.
+    """
+
+    __slots__ = ("_joined", "_render", "is_late", "reads", "response", "spec")
 
     def __init__(
         self,
         deadline_ms: int,
         spec: FetchSpec,
         reads: list[PartitionRead],
-        answer: Callable[[FetchAnswers], None],
+        *,
+        render: Callable[[FetchAnswers], Any],
+        ended: "Callable[[DelayedFetch], None]",
     ) -> None:
         # A session records the changes of its partitions itself.
         partitions = spec.partitions if spec.session is None else ()
@@ -81,9 +92,15 @@ class DelayedFetch(WaitingFetch):
         super().__init__(deadline_ms, keys, _changes_of_interest(spec))
         self.spec = spec
         self.reads = reads
-        self.answer = answer
         self.is_late = False
+        self.response: asyncio.Future[Any] = _Cancellable(partial(ended, self))
+        self._render = render
         self._joined: set[int] | None = None  # the identities of the fetches in `reads`
+
+    def answer(self, answers: FetchAnswers) -> None:
+        """Complete the response, unless its client has gone."""
+        if not self.response.done():
+            self.response.set_result(self._render(answers))
 
     def postpone(self) -> bool:
         """Extend the deadline once, if records are being read; then any size is enough."""
@@ -97,10 +114,33 @@ class DelayedFetch(WaitingFetch):
     def join(self, fetch: PartitionFetch) -> None:
         """Add a partition of the session that was left out as settled."""
         if self._joined is None:  # most fetches need no such set
+            if len(self.reads) == 1 and self.reads[0].fetch is fetch:
+                return
             self._joined = {id(read.fetch) for read in self.reads}
         if id(fetch) not in self._joined:
             self._joined.add(id(fetch))
             self.reads.append(PartitionRead(fetch))
+
+
+class _Cancellable(asyncio.Future[Any]):
+    """A future that notes its cancel at once.
+
+    A callback of the future would be called for each that is done, in a turn of the loop.
+    """
+
+    def __init__(self, cancelled: Callable[[], None]) -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self._note_cancelled: Callable[[], None] | None = cancelled
+
+    def set_result(self, result: Any) -> None:
+        self._note_cancelled = None  # and no cycle is left to the garbage collector
+        super().set_result(result)
+
+    def cancel(self, msg: Any = None) -> bool:
+        note, self._note_cancelled = self._note_cancelled, None
+        if note is not None:
+            note()
+        return super().cancel(msg)
 
 
 _OF_COMMITS: Final = FetchWakeup.COMMITTED | FetchWakeup.CHANGED

@@ -14,13 +14,14 @@ from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
 from quorumlog.broker.fetching.io.delayed_fetch import DelayedFetch, FetchAnswers, PartitionRead
 from quorumlog.broker.fetching.io.session_answers import (
+    FEW,
+    answer_to,
     drop_settled,
     has_untold_commits,
     new_sessions,
     unsettled_answers,
 )
 from quorumlog.broker.partitions.core import events
-from quorumlog.broker.partitions.core.data_path import FetchedPartition, ReadEnd
 from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeup, FetchWakeups
 from quorumlog.broker.partitions.core.purgatory import FetchPurgatory
 from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
@@ -29,7 +30,6 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
-from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
@@ -74,34 +74,33 @@ class Fetches:
         self, spec: FetchSpec, render: Callable[[FetchAnswers], AnswerT]
     ) -> AnswerT | asyncio.Future[AnswerT]:
         """Return the response, or a future; cancel the future if the client has gone."""
-        if spec.session is not None:
-            self._complete_waiting(spec.session)
+        session = spec.session
+        if session is not None and session.waiting is not None:
+            self._complete_waiting(session)
         now_ms = monotonic_ms()
         reads = [PartitionRead(partition) for partition in spec.partitions]
         for read in reads:
-            if spec.session is None or spec.session.take_to_judge(read.fetch):
+            if session is None or session.take_to_judge(read.fetch):
                 self._judge(spec, read, now_ms)
         # All are judged first: the follower's fetch offset of each partition counts, even if
         # another partition fills the response.
-        has_room = not (self._starved and spec.account) and self._read(spec, reads)
-        if self._is_enough(spec, reads):
-            return render(self._answers(spec, reads))
-        if has_room:
-            drop_settled(spec, reads, self._drivers)
-        future: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
-
-        def answer(answers: FetchAnswers) -> None:
-            if not future.done():
-                future.set_result(render(answers))
-
-        delayed = DelayedFetch(now_ms + spec.max_wait_ms, spec, reads, answer)
+        has_room = True
+        if not self._has_read_all(spec, reads):
+            has_room = not (self._starved and spec.account) and self._read(spec, reads)
+            if self._is_enough(spec, reads):
+                return render(self._answers(spec, reads))
+            if has_room:
+                drop_settled(spec, reads, self._drivers)
+        delayed = DelayedFetch(
+            now_ms + spec.max_wait_ms, spec, reads, render=render, ended=self._end
+        )
         if self._purgatory.park(delayed):
             self._timer.arm(delayed.deadline_ms)
-        if spec.session is not None:
-            spec.session.waiting = delayed
+        if session is not None:
+            session.waiting = delayed
+        response: asyncio.Future[AnswerT] = delayed.response
         self._note_held(delayed, has_room=has_room)
-        future.add_done_callback(lambda _: self._end(delayed))
-        return future
+        return response
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
         """Record a change; the next turn of the loop tries to complete the delayed fetches."""
@@ -155,19 +154,18 @@ class Fetches:
             read.judged(judgement)
             if spec.near_rack and not read.is_final:
                 serving = driver.partition.serving
-                near = serving.preferred_replica(spec.near_rack, fetch.fetch_offset)
-                read.preferred_replica = near
+                read.is_elsewhere(serving.preferred_replica(spec.near_rack, fetch.fetch_offset))
 
     def _find_replica(self, read: PartitionRead) -> PartitionDriver | None:
         """Return the replica of the read, or set the error of the read."""
         fetch = read.fetch
         driver = self._drivers.get(fetch.topic_partition)
         if fetch.error_code is not ErrorCode.NONE:
-            read.error_code = fetch.error_code
+            read.failed(fetch.error_code)
         elif driver is None:
-            read.error_code = self._error_for_missing(fetch.topic_partition)
+            read.failed(self._error_for_missing(fetch.topic_partition))
         elif fetch.topic_id is not None and fetch.topic_id != driver.topic_id:
-            read.error_code = ErrorCode.INCONSISTENT_TOPIC_ID  # a re-created topic of this name
+            read.failed(ErrorCode.INCONSISTENT_TOPIC_ID)  # a re-created topic of this name
         else:
             return driver
         return None
@@ -182,8 +180,9 @@ class Fetches:
 
         `changes`: read only these partitions.
         """
-        size = sum(read.size + read.missing for read in reads)
-        most = spec.max_bytes
+        size, most = 0, spec.max_bytes
+        for read in reads:
+            size += read.size + read.missing
         if spec.account is not None:
             share = self.memory.share()
             if share == 0:
@@ -194,7 +193,24 @@ class Fetches:
             if read.is_final or read.missing or (may_hold_up and self._holds_up(spec, read)):
                 continue
             if changes is None or read.fetch.topic_partition in changes:
-                size += self._read_partition(spec, read, size, most)
+                read_bytes = self._read_partition(spec, read, size, most)
+                size += read_bytes
+                if may_hold_up and read_bytes and not read.missing:
+                    self._holds_up(spec, read, read_bytes)
+        return True
+
+    def _has_read_all(self, spec: FetchSpec, reads: list[PartitionRead]) -> bool:
+        """Whether a fetch must wait because its follower has all records, as it nearly always has.
+
+        Then `_read` and `_is_enough` need no call. False: perhaps.
+        """
+        must_wait = spec.min_bytes > 0 and spec.max_wait_ms > 0 and not spec.awaits_commits
+        if not (spec.is_from_follower and must_wait and 0 < len(reads) <= FEW):
+            return False
+        for read in reads:
+            driver = self._drivers.get(read.fetch.topic_partition)
+            if read.is_final or driver is None or not driver.ends_at(read.next_offset):
+                return False
         return True
 
     def _holds_up(self, spec: FetchSpec, read: PartitionRead, size: int = 0) -> bool:
@@ -225,10 +241,12 @@ class Fetches:
             is_done = not read.missing and not read.is_final  # the disk queue may have read at once
             return self._read_partition(spec, read, size, most) if is_done else read.missing
         except OffsetOutOfRange:
-            read.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            read.failed(ErrorCode.OFFSET_OUT_OF_RANGE)
             return 0
         except StorageError:
-            read.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            read.failed(ErrorCode.KAFKA_STORAGE_ERROR)
+            return 0
+        if not read_bytes:
             return 0
         read.bring_ins = 0
         read.chunks += chunks
@@ -236,8 +254,6 @@ class Fetches:
         read.next_offset = Offset(next_offset)
         if spec.account is not None:
             spec.account.take(read_bytes)
-        if spec.is_from_follower and read_bytes:
-            self._holds_up(spec, read, read_bytes)
         return read_bytes
 
     def _bring_in(
@@ -251,7 +267,7 @@ class Fetches:
             read.missing = 0
             is_here = self._drivers.get(at) is driver
             if error is not None and is_here and read.next_offset >= driver.log.log_start_offset:
-                read.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+                read.failed(ErrorCode.KAFKA_STORAGE_ERROR)
             self._brought_in.add(at)
             self._schedule_completion()
 
@@ -272,9 +288,9 @@ class Fetches:
     def _answers(self, spec: FetchSpec, reads: list[PartitionRead]) -> FetchAnswers:
         """Return the answers of `reads`; in a session, only the answers with something new."""
         if spec.session is None:
-            return [answer_to(spec, read, self._drivers) for read in reads]
-        answered = [(read, answer_to(spec, read, self._drivers)) for read in reads]
-        return unsettled_answers(spec, answered, self._drivers)
+            drivers = self._drivers
+            return [answer_to(spec, one, drivers.get(one.fetch.topic_partition)) for one in reads]
+        return unsettled_answers(spec, spec.session, reads, self._drivers)
 
     # --- Delayed fetches ---
 
@@ -296,10 +312,12 @@ class Fetches:
         brought_in, self._brought_in = self._brought_in, set()
         for topic_partition in sorted(brought_in):
             retried |= dict.fromkeys(self._waiting_on(topic_partition))
-        for delayed in (*retried, *(one for one in touched if one not in retried)):
+        may_restart = any(change & FetchWakeup.CHANGED for change in changes.values())
+        for delayed in dict.fromkeys((*retried, *touched)):
             if delayed.is_over:
                 continue  # completed meanwhile: an earlier fetch had no room
-            self._restart_changed(delayed, changes)
+            if may_restart:
+                self._restart_changed(delayed, changes)
             has_room = self._read(
                 delayed.spec, delayed.reads, None if delayed in retried else changes
             )
@@ -378,32 +396,3 @@ class Fetches:
             for partition in delayed.spec.session.judged():
                 delayed.join(partition.fetch)
         delayed.answer(self._answers(delayed.spec, delayed.reads))
-
-
-def answer_to(
-    spec: FetchSpec, read: PartitionRead, drivers: Mapping[TopicPartition, PartitionDriver]
-) -> FetchedPartition:
-    """Return the answer for a partition, with the current state of its replica."""
-    driver = drivers.get(read.fetch.topic_partition)
-    if driver is None or read.fetch.error_code is not ErrorCode.NONE:
-        return FetchedPartition(read.error_code)
-    state = driver.partition.state
-    return FetchedPartition(
-        read.error_code,
-        state.high_watermark,
-        state.log_start_offset,
-        read.chunks,
-        read.diverging,
-        state.leader_id,
-        state.leader_epoch,
-        read.preferred_replica,
-        driver.end(ReadEnd.LAST_STABLE),
-        _aborted(read, driver) if spec.is_read_committed else None,
-    )
-
-
-def _aborted(read: PartitionRead, driver: PartitionDriver) -> list[AbortedTransaction]:
-    """Return the aborted transactions with records between the offsets that were read."""
-    if not read.chunks:
-        return []
-    return driver.log.aborted.reaching_into(read.fetch.fetch_offset, read.next_offset)

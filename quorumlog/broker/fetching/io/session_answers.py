@@ -1,45 +1,80 @@
-"""Leaves unchanged partitions out of the fetches and responses of a session."""
+"""The answers to a fetch; in a session, unchanged partitions are left out of them."""
 
 from collections.abc import Mapping
 from typing import Final
 
-from quorumlog.broker.fetching.core.fetch_sessions import FetchSessions
+from quorumlog.broker.fetching.core.fetch_sessions import FetchSession, FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.io.delayed_fetch import FetchAnswers, PartitionRead
-from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
+from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch, ReadEnd
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chance import random_number
+from quorumlog.storage.core.aborted_transactions import AbortedTransaction
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 FEW: Final = 8  # a fetch of so few partitions is not reduced
 Drivers = Mapping[TopicPartition, PartitionDriver]
 
 
+def answer_to(
+    spec: FetchSpec, read: PartitionRead, driver: PartitionDriver | None
+) -> FetchedPartition:
+    """Return the answer for a partition, with the current state of its replica, if any."""
+    if driver is None or read.fetch.error_code is not ErrorCode.NONE:
+        return FetchedPartition(read.error_code)
+    state = driver.partition.state
+    return FetchedPartition(
+        read.error_code,
+        state.high_watermark,
+        state.log_start_offset,
+        read.chunks,
+        read.diverging,
+        state.leader_id,
+        state.leader_epoch,
+        read.preferred_replica,
+        driver.end(ReadEnd.LAST_STABLE),
+        _aborted(read, driver) if spec.is_read_committed else None,
+    )
+
+
+def _aborted(read: PartitionRead, driver: PartitionDriver) -> list[AbortedTransaction]:
+    """Return the aborted transactions with records between the offsets that were read."""
+    if not read.chunks:
+        return []
+    return driver.log.aborted.reaching_into(read.fetch.fetch_offset, read.next_offset)
+
+
 def unsettled_answers(
-    spec: FetchSpec, answered: list[tuple[PartitionRead, FetchedPartition]], drivers: Drivers
+    spec: FetchSpec, session: FetchSession, reads: list[PartitionRead], drivers: Drivers
 ) -> FetchAnswers:
     """Return the new answers of a session; `spec.partitions` becomes the list of their fetches.
 
     The session counts them as sent: the caller must send the answers.
     """
-    told: list[tuple[PartitionFetch, FetchedPartition]] = []
-    for read, found in answered:
-        partition = None if spec.session is None else spec.session.partition_of(read.fetch)
-        if spec.session is None or partition is None:
+    fetches: list[PartitionFetch] = []
+    answers: FetchAnswers = []
+    for read in reads:
+        fetch = read.fetch
+        partition = session.partition_of(fetch)
+        if partition is None:
             continue  # replaced or dropped meanwhile
+        driver = drivers.get(fetch.topic_partition)
+        found = answer_to(spec, read, driver)
         if partition.tell(found):
-            told.append((read.fetch, found))
-        is_settled = not read.chunks and _has_read_all(spec, read, drivers)
-        spec.session.settle(
+            fetches.append(fetch)
+            answers.append(found)
+        has_records = bool(read.chunks)
+        session.settle(
             partition,
-            is_settled=is_settled,
+            is_settled=not has_records and _has_read_all(spec, read, driver),
             is_final=read.is_final,
-            has_records=bool(read.chunks),
-            is_restless=_is_restless(spec, read, drivers),
+            has_records=has_records,
+            is_restless=_is_restless(spec, driver),
         )
-    spec.partitions = [fetch for fetch, _ in told]
-    return [found for _, found in told]
+    spec.partitions = fetches
+    return answers
 
 
 def has_untold_commits(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) -> bool:
@@ -72,15 +107,14 @@ def drop_settled(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) 
         if not read.chunks and partition is not None and driver is not None:
             state = driver.partition.state
             is_told = partition.was_told(state.high_watermark, state.log_start_offset)
-            if is_told and _has_read_all(spec, read, drivers):
-                is_restless = _is_restless(spec, read, drivers)
+            if is_told and _has_read_all(spec, read, driver):
+                is_restless = _is_restless(spec, driver)
                 spec.session.settle(partition, is_settled=True, is_restless=is_restless)
     reads[:] = [read for read in reads if read.chunks or read.missing or read.is_final]
 
 
-def _is_restless(spec: FetchSpec, read: PartitionRead, drivers: Drivers) -> bool:
+def _is_restless(spec: FetchSpec, driver: PartitionDriver | None) -> bool:
     """Whether its follower is not in sync: it may become eligible to join the ISR."""
-    driver = drivers.get(read.fetch.topic_partition)
     return (
         spec.is_from_follower
         and driver is not None
@@ -88,8 +122,7 @@ def _is_restless(spec: FetchSpec, read: PartitionRead, drivers: Drivers) -> bool
     )
 
 
-def _has_read_all(spec: FetchSpec, read: PartitionRead, drivers: Drivers) -> bool:
-    driver = drivers.get(read.fetch.topic_partition)
+def _has_read_all(spec: FetchSpec, read: PartitionRead, driver: PartitionDriver | None) -> bool:
     if read.is_final or driver is None:
         return False
     return driver.end(spec.read_end) <= read.next_offset

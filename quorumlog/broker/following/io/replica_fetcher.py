@@ -9,12 +9,11 @@ durable: its fetch offsets acknowledge them. Sources: KIP-227, KIP-320, KIP-595,
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from itertools import islice
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, cast
 
 from quorumlog.backoff import Backoff
-from quorumlog.broker.following.core.session_client import SessionClient
+from quorumlog.broker.following.core.session_client import Changes, SessionClient
 from quorumlog.broker.following.log.followed_partition import (
     FollowedPartition,
     Position,
@@ -29,6 +28,7 @@ from quorumlog.tasks import Tasks
 from quorumlog.wakeup import Wakeup
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
+from quorumlog.wire.codec.message import Response
 from quorumlog.wire.codec.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -38,6 +38,7 @@ from quorumlog.wire.codec.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
+from quorumlog.wire.codec.repeated_fetches import RepeatableFetch
 from quorumlog.wire.io.connection import (
     ConnectionLost,
     KafkaConnection,
@@ -56,6 +57,9 @@ TAKEN_AT_ONCE: Final = 25  # partitions of a response, in one turn of the loop; 
 THROTTLE_CHECK_MS: Final = 1_000  # a raised rate takes effect within this time
 _Key = tuple[bytes, int]  # a topic's id and a partition's index
 _Session = SessionClient[_Key, Position]
+_Shape = tuple[int, int, Changes[_Key], list[Epoch]]
+"""Session id, broker epoch, changes and leader epochs: all that is not a number of a repetition."""
+_Answer = tuple[_Key, PartitionData]
 NextFetch = Callable[[TopicPartition, BrokerId, int, int], int]
 """Returns when a follower may fetch again: see `ReplicationThrottle.next_fetch_ms`."""
 
@@ -74,6 +78,14 @@ _logger: Final = logging.getLogger(__name__)
 
 def _key(driver: PartitionDriver) -> _Key:
     return driver.topic_id, driver.topic_partition.partition
+
+
+def _answers_in(response: FetchResponse) -> list[_Answer]:
+    return [
+        ((topic.topic_id, answer.partition_index), answer)
+        for topic in response.responses
+        for answer in topic.partitions
+    ]
 
 
 class ReplicaFetcher:
@@ -111,6 +123,8 @@ class ReplicaFetcher:
         self._flushing: Final[set[_Key]] = set()  # the next fetch waits for their flushes
         self._throttled: Final[dict[_Key, FollowedPartition]] = {}
         self._changed: Final = Wakeup()
+        self._shape: _Shape | None = None  # of the last fetch
+        self._repeated: RepeatableFetch
 
     def set_followed(self, followed: Iterable[FollowedPartition]) -> None:
         """Replace the followed partitions; a parked fetch does not delay new partitions."""
@@ -222,9 +236,7 @@ class ReplicaFetcher:
                         session = self._begin_session(session)
                         continue
                     self._is_at_leader = serial == self._serial
-                    response = await connection.send(request)
-                    if not session.answered(response.error_code, response.session_id):
-                        raise _SessionLost(ErrorCode(response.error_code).name)
+                    response = await self._rounds(serial, connection, session, request)
                 except _FETCH_ERRORS as error:
                     await self._discard(connection)
                     connection = None
@@ -237,12 +249,60 @@ class ReplicaFetcher:
                 if serial == self._serial:
                     self._is_at_leader = False
                 failures = 0
-                await self._take(session, response)
+                if response is not None:
+                    await self._take(session, response)
             if connection is not None and not connection.closed.done():
                 self._idle.append(connection)
                 connection = None
         finally:
             await self._discard(connection)
+
+    async def _rounds(
+        self, serial: int, connection: KafkaConnection, session: _Session, request: FetchRequest
+    ) -> FetchResponse | None:
+        """Send `request`, and further fetches while nothing else is to be done between them.
+
+        Return the last response if it is still to be applied. The others are applied, and followed
+        by the next fetch, within the callback of the socket: no task is woken for them.
+        """
+        last: asyncio.Future[FetchResponse | None] = asyncio.get_running_loop().create_future()
+
+        def received(outcome: Response | Exception) -> None:
+            if last.done():
+                return  # cancelled
+            try:
+                following = self._next_fetch(serial, session, outcome)
+                if isinstance(following, FetchRequest):
+                    connection.request(following, received)
+                else:
+                    last.set_result(following)
+            except Exception as error:  # noqa: BLE001 - `_run` is the outermost frame
+                last.set_exception(error)
+
+        connection.request(request, received)
+        return await last
+
+    def _next_fetch(
+        self, serial: int, session: _Session, outcome: Response | Exception
+    ) -> FetchRequest | FetchResponse | None:
+        """Apply a small response and return the next fetch, if it is due at once; or else None.
+
+        Return a large response: it is still to be applied.
+        """
+        if not isinstance(outcome, FetchResponse):
+            raise cast("Exception", outcome)
+        if not session.answered(outcome.error_code, outcome.session_id):
+            raise _SessionLost(ErrorCode(outcome.error_code).name)
+        answers = _answers_in(outcome)
+        if serial != self._serial or len(answers) >= TAKEN_AT_ONCE:
+            return outcome
+        self._is_at_leader = False
+        self._log_unused(self._take_slice(session, answers, random_fraction()))
+        if serial != self._serial or not self._is_due():
+            return None
+        request = self._request(session)
+        self._is_at_leader = request is not None
+        return request
 
     def _begin_session(self, former: _Session) -> _Session:
         self._session = SessionClient(closes=former.session_id)
@@ -319,8 +379,20 @@ class ReplicaFetcher:
             return followed.position()
 
         changes = session.changes(now_ms, followed_by_key, question)
-        if not session.asked:
+        asked = session.asked
+        if not asked:
             return None
+        positions = [asked[key] for key in changes.named]
+        epochs = [position.leader_epoch for position in positions]
+        shape = session.session_id, self._broker_epoch(), changes, epochs
+        if shape != self._shape:
+            self._shape, self._repeated = shape, self._new_request(session, changes)
+        else:
+            numbers = [position[1:] for position in positions]
+            self._repeated.renumber(session.epoch, numbers)
+        return self._repeated
+
+    def _new_request(self, session: _Session, changes: Changes[_Key]) -> RepeatableFetch:
         topics: dict[bytes, FetchTopic] = {}
         for key in changes.named:
             topic_id, index = key
@@ -332,7 +404,7 @@ class ReplicaFetcher:
         for topic_id, index in changes.forgotten:
             gone = forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
             gone.partitions.append(index)
-        return FetchRequest(
+        return RepeatableFetch(
             replica_id=self._broker_id,
             replica_state=ReplicaState(
                 replica_id=self._broker_id, replica_epoch=self._broker_epoch()
@@ -361,23 +433,23 @@ class ReplicaFetcher:
 
         The event loop runs between two slices. The session's next fetch follows the last slice.
         """
-        answers = (
-            ((topic.topic_id, answer.partition_index), answer)
-            for topic in response.responses
-            for answer in topic.partitions
-        )
+        answers = _answers_in(response)
         jitter = random_fraction()  # once: a system call for each partition costs more
         unused: list[str] = []
-        while part := tuple(islice(answers, TAKEN_AT_ONCE)):
+        for start in range(0, len(answers), TAKEN_AT_ONCE):
+            part = answers[start : start + TAKEN_AT_ONCE]
             unused += self._take_slice(session, part, jitter)
             if len(part) == TAKEN_AT_ONCE:
                 await asyncio.sleep(0)
+        self._log_unused(unused)
+
+    def _log_unused(self, unused: Sequence[str]) -> None:
         if unused:
             more = f", and {len(unused) - 1} more such" if len(unused) > 1 else ""
             _logger.info("fetching from %s:%d: %s%s", *self.address, unused[0], more)
 
     def _take_slice(
-        self, session: _Session, answers: Iterable[tuple[_Key, PartitionData]], jitter: float
+        self, session: _Session, answers: Iterable[_Answer], jitter: float
     ) -> list[str]:
         """Apply a slice of a response; return the new failures, to be logged once."""
         unused: list[str] = []

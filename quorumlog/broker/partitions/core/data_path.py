@@ -1,7 +1,7 @@
 """The requests to a partition's data path, and their results."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
@@ -78,9 +78,13 @@ class DivergingEpoch(NamedTuple):
     end_offset: Offset
 
 
+Key = tuple[bytes | str, int]
+"""A topic's id (Fetch v13 and later) or its name, and the partition's index."""
+
+
 @dataclass(slots=True, kw_only=True)
 class PartitionFetch:
-    """One partition of a fetch request."""
+    """One partition of a fetch request; `key` is the partition's in a session."""
 
     topic_partition: TopicPartition
     topic_id: TopicId | None  # None: the request has a name only, any id matches
@@ -90,6 +94,12 @@ class PartitionFetch:
     last_fetched_epoch: Epoch  # of the record below fetch_offset; NO_EPOCH: do not check
     log_start_offset: Offset  # the follower's
     error_code: ErrorCode = ErrorCode.NONE  # set by the handler: no topic has this id
+    key: Key = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Compute the key once: each step of a fetch needs it."""
+        topic, index = self.topic_partition
+        self.key = (topic if self.topic_id is None else self.topic_id), index
 
 
 class FetchedPartition(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quorumlog.metadata_quorum.image import BrokerImage, PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -59,8 +60,7 @@ class LogStartKept:
     log_start_offset: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowerFetched:
+class FollowerFetched(NamedTuple):
     """A follower fetched from `fetch_offset` on: it acknowledges all records below."""
 
     broker_id: BrokerId
@@ -71,8 +71,7 @@ class FollowerFetched:
     log_start_offset: Offset  # of the follower's log
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderAnswered:
+class LeaderAnswered(NamedTuple):
     """The leader responded to our fetch, and its records are in our log."""
 
     leader_epoch: Epoch  # of the fetch

@@ -100,14 +100,15 @@ class PartitionInvariants:
         high_watermark = state.high_watermark
         rose = high_watermark > before.high_watermark
         joined = state.leader_epoch == before.leader_epoch and maximal_isr != before.maximal_isr
+        if not maximal_isr - {state.broker_id} <= followers.keys():
+            require(False, "3: maximal_isr <= replicas")
+        if not (rose or joined):
+            return
         floor = max(high_watermark, role.epoch_start)
-        for member in maximal_isr:
-            if member == state.broker_id:
+        for member, progress in followers.items():
+            if member not in maximal_isr:
                 continue
-            progress = followers.get(member)
-            if progress is None:
-                require(False, "3: maximal_isr <= replicas")
-            elif rose and progress.log_end_offset < high_watermark:
+            if rose and progress.log_end_offset < high_watermark:
                 require(False, "4: every member of the maximal ISR has all committed records")
             elif (
                 joined

@@ -8,9 +8,8 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
-
-from sortedcontainers import SortedDict
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, Generic, TypeVar
 
 from quorumlog.broker.partitions.core.data_path import RunDone
 from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeups
@@ -18,6 +17,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 # Kafka's broker writes within the request, so its own disk never makes a request time out.
 OWN_DISK_MS: Final = 1000
+EMPTY_PLACES_MAX: Final = 64  # of ended entries, beside as many as wait
 
 
 def deadline_of(now_ms: int, timeout_ms: int, *, lacks_disk_alone: bool) -> int:
@@ -31,50 +31,71 @@ class Wait:
 
     deadline_ms: int
     is_over: bool = field(default=False, init=False)
-    place: tuple[int, int] = field(default=(0, 0), init=False)  # among `Deadlines`
+    place: list[Any] = field(default_factory=list, init=False)  # among `Deadlines`
 
 
 WaitT = TypeVar("WaitT", bound=Wait)
 
 
 class Deadlines(Generic[WaitT]):
-    """All waiting entries, the earliest deadline first; of equal deadlines, the oldest first."""
+    """All waiting entries, the earliest deadline first; of equal deadlines, the oldest first.
+
+    Most entries end long before their deadline. Their places stay in the heap, empty, until they
+    are first or are most of it: so an entry costs one push.
+    """
 
     def __init__(self) -> None:
-        self._waits: SortedDict[tuple[int, int], WaitT] = SortedDict()  # by (deadline, serial)
-        self._serial = 0
+        self._heap: list[list[Any]] = []  # places: [deadline, serial, entry or None]
+        self._serial = self._waiting = 0
 
     def __len__(self) -> int:
         """Return how many entries wait."""
-        return len(self._waits)
+        return self._waiting
 
     def add(self, wait: WaitT) -> bool:
         """Add a deadline; True if it is now the earliest."""
         self._serial += 1
-        wait.place = (wait.deadline_ms, self._serial)
-        self._waits[wait.place] = wait
-        return self._waits.peekitem(0)[1] is wait
+        self._waiting += 1
+        heap = self._heap
+        wait.place = place = [wait.deadline_ms, self._serial, wait]
+        heappush(heap, place)
+        # Nearly always another waits, with an earlier deadline.
+        return heap[0] is place or (heap[0][2] is None and self._first() is wait)
 
     def end(self, wait: WaitT) -> bool:
         """Mark an entry as over; False if it already was."""
         if wait.is_over:
             return False
         wait.is_over = True
-        del self._waits[wait.place]
+        wait.place[2] = None
+        self._waiting -= 1
+        if len(self._heap) > 2 * self._waiting + EMPTY_PLACES_MAX:
+            self._heap = [place for place in self._heap if place[2] is not None]
+            heapify(self._heap)
         return True
 
     def next_deadline_ms(self) -> int | None:
         """Return the earliest deadline of the waiting entries."""
-        return self._waits.peekitem(0)[0][0] if self._waits else None
+        first = self._first()
+        return None if first is None else first.deadline_ms
 
     def expire(self, now_ms: int) -> list[WaitT]:
         """End and return the entries whose deadline has come, in order."""
-        expired = []
-        while self._waits and self._waits.peekitem(0)[0][0] <= now_ms:
-            _, wait = self._waits.popitem(0)
-            wait.is_over = True
-            expired.append(wait)
+        expired: list[WaitT] = []
+        while (first := self._first()) is not None and first.deadline_ms <= now_ms:
+            heappop(self._heap)
+            first.is_over = True
+            expired.append(first)
+        self._waiting -= len(expired)
         return expired
+
+    def _first(self) -> WaitT | None:
+        """Return the entry with the earliest deadline; remove the empty places before it."""
+        heap = self._heap
+        while heap and heap[0][2] is None:
+            heappop(heap)
+        first: WaitT | None = heap[0][2] if heap else None
+        return first
 
 
 @dataclass(slots=True, eq=False)

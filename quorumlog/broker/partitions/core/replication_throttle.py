@@ -67,7 +67,8 @@ class ReplicationThrottle:
         self._static_rate: Final[int] = getattr(settings, side.rate_name.replace(".", "_"))
         self._image: Final = image
         self._debt = 0.0  # bytes that were fetched and are not yet paid for; below 0: credit
-        self._paid_ms = 0  # the time up to which elapsed time has reduced the debt
+        # The time up to which elapsed time has reduced the debt; None: since the next fetch.
+        self._paid_ms: int | None = 0
         self._seen_image: ClusterImage | None = None
         self._seen_rate = LONG_MAX  # by that image: every follower's read needs it
 
@@ -86,12 +87,11 @@ class ReplicationThrottle:
         """Count `size` bytes for a follower; return when it may fetch again, in ms."""
         rate = self._rate()
         if rate == LONG_MAX:
-            self._debt, self._paid_ms = 0.0, now_ms
             return now_ms
         if not self._is_throttled(at, follower_id):
             return now_ms
         bytes_per_ms = max(1, rate) / 1000
-        paid = (now_ms - self._paid_ms) * bytes_per_ms
+        paid = 0.0 if self._paid_ms is None else (now_ms - self._paid_ms) * bytes_per_ms
         self._debt = max(self._debt - paid, -CREDIT_MS * bytes_per_ms) + size
         self._paid_ms = now_ms
         return now_ms + max(0, int(self._debt / bytes_per_ms))
@@ -104,6 +104,8 @@ class ReplicationThrottle:
             altered = altered or image.broker_config(None).get(name)
             self._seen_rate = self._static_rate if altered is None else int(altered)
             self._seen_image = image
+            if self._seen_rate == LONG_MAX:
+                self._debt, self._paid_ms = 0.0, None  # without a rate, nothing is owed
         return self._seen_rate
 
     def _is_throttled(self, at: TopicPartition, follower_id: BrokerId) -> bool:

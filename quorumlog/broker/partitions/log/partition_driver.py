@@ -169,11 +169,13 @@ class PartitionDriver:
         require(not self.is_truncating, "no append during a truncation")
         if records:
             batches = marked_headers(records)
-            info = self.log.append_as_follower(records, leader_epoch=leader_epoch)
+            headers = [(position, header) for position, header, _ in batches]
+            info = self.log.append_as_follower(records, headers, leader_epoch=leader_epoch)
             if info.size and info.first_offset == self.log.active_base_offset:
                 self._keep_producers(info.first_offset)
             for position, header, marker in batches:
-                if position < info.size:  # later batches were left out
+                # Later batches were left out.
+                if header.producer_id >= 0 and position < info.size:
                     self._record(header, header.base_offset, wall_ms, marker)
         answered = events.LeaderAnswered(
             leader_epoch=leader_epoch,
@@ -230,6 +232,10 @@ class PartitionDriver:
             may_wait=may_wait,
         )
         return TailRead([records] if records else [], len(records), next_offset)
+
+    def ends_at(self, offset: Offset) -> bool:
+        """Whether a read to the log's end returns no records from `offset` on, and no error."""
+        return self.end(ReadEnd.LOG_END) == offset and self.log.failure is None
 
     def end(self, end: ReadEnd) -> Offset:
         """Return the offset (exclusive) where a read to this end stops."""

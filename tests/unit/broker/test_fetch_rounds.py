@@ -1,0 +1,89 @@
+"""Rounds of a replica fetcher: the next fetch is sent in the callback of the last response."""
+
+import asyncio
+
+import pytest
+
+from quorumlog.broker.following.io import replica_fetcher
+from quorumlog.broker.following.io.replica_fetcher import TAKEN_AT_ONCE
+from quorumlog.invariants import InvariantViolation
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from quorumlog.wire.io.connection import Done, KafkaConnection
+from tests.unit.broker.test_replica_fetcher import TOPIC_ID, fetcher, follow
+
+
+class RoundLeader:
+    """A leader that answers each fetch when the test says so."""
+
+    def __init__(self) -> None:
+        self.fetches: list[tuple[FetchRequest, Done]] = []
+
+    async def open(self, *_address: object, **_options: object) -> "RoundLeader":
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        return self
+
+    def request(self, request: FetchRequest, done: Done) -> None:
+        self.fetches.append((request, done))
+
+    def answer(self, *partitions: PartitionData, error_code: int = 0) -> None:
+        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[*partitions])
+        response = FetchResponse(session_id=7, error_code=error_code, responses=[topic])
+        self.fetches[-1][1](response)
+
+    async def close(self) -> None:
+        pass
+
+    async def asked(self, count: int) -> None:
+        while len(self.fetches) < count:
+            await asyncio.sleep(0)
+
+
+async def test_a_small_response_is_followed_by_the_next_fetch_in_the_same_callback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader = RoundLeader()
+    monkeypatch.setattr(KafkaConnection, "open", leader.open)
+    failures: list[BaseException] = []
+    fetches, [followed] = fetcher(failed=failures.append), follow(1)
+    fetches.set_followed([followed])
+    await leader.asked(1)
+    for count in range(1, 6):  # no turn of the loop between two fetches
+        leader.answer(PartitionData(partition_index=0))
+        assert len(leader.fetches) == count + 1
+    assert leader.fetches[-1][0].session_epoch == 5
+    many = [PartitionData(partition_index=index) for index in range(TAKEN_AT_ONCE)]
+    leader.answer(*many)
+    assert len(leader.fetches) == 6  # applied in slices, by the task
+    await leader.asked(7)
+    leader.answer(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    await leader.asked(8)
+    assert leader.fetches[-1][0].session_epoch == 0
+    await fetches.stop()
+    leader.answer(PartitionData(partition_index=0))  # nobody waits for it any more
+    assert (len(leader.fetches), failures) == (8, [])
+
+
+async def test_a_violation_in_a_round_ends_the_fetcher_by_its_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader, failures = RoundLeader(), list[BaseException]()
+    monkeypatch.setattr(KafkaConnection, "open", leader.open)
+
+    def broken(*_asked: object, **_options: object) -> bool:
+        raise InvariantViolation("planted")
+
+    monkeypatch.setattr(replica_fetcher, "take_answer", broken)
+    fetches = fetcher(failed=failures.append)
+    fetches.set_followed(follow(1))
+    await leader.asked(1)
+    leader.answer(PartitionData(partition_index=0))
+    while not failures:
+        await asyncio.sleep(0)
+    assert [str(failure) for failure in failures] == ["planted"]
+    await fetches.stop()
