@@ -317,7 +317,13 @@ class _AcksEarlyUnderLoad(HighWatermarkRule):
 class _AltersSomeCopies(Log):
     """No client sees it before the follower leads, or serves consumers."""
 
-    def append_as_follower(self, records: Buffer, *, leader_epoch: int | None = None) -> AppendInfo:
+    def append_as_follower(
+        self,
+        records: Buffer,
+        headers: Iterable[tuple[int, BatchHeader]] | None = None,
+        *,
+        leader_epoch: int | None = None,
+    ) -> AppendInfo:
         return super().append_as_follower(_altered(bytes(records)), leader_epoch=leader_epoch)
 
 
