@@ -23,6 +23,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import OffsetOutOfRange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset
+from quorumlog.wire.codec.message import contents
 from quorumlog.wire.codec.records import Record, encode_batch, restamp
 from tests.support.broker.cold_disk import ColdDisk, ColdQueue
 from tests.support.broker.one_broker import AT, append, fetch_of, one_broker, publish
@@ -134,7 +135,7 @@ class Story:
 
     def check(self, offset: int, found: FetchedPartition) -> None:
         """Compare an answer with the log, in the moment of the answer."""
-        records = b"".join(found.records or ())
+        records = b"".join(contents(found.records or ()))
         if found.error_code is not ErrorCode.NONE or not records:
             return
         cached, self.disk.is_working = set(self.disk.cached), True
@@ -144,7 +145,7 @@ class Story:
                 one = self.driver.log.read(at, max_bytes=1, end_offset=10**9)
                 if at == one.next_offset:
                     break
-                read += one.records
+                read += bytes(one.records)
                 at = one.next_offset
         except OffsetOutOfRange:
             return  # it was read just before it was deleted

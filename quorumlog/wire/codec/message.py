@@ -6,12 +6,15 @@ list, or another `Struct`. A uuid is 16 raw bytes, a duration or timestamp is an
 milliseconds, an error code is an int.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
+from quorumlog.wire.codec.file_range import FileRange
+
 Buffer = bytes | bytearray | memoryview
-Records = Buffer | Sequence[Buffer] | None
-"""Record batches: decoded, a view into the frame; to encode, one or several consecutive buffers."""
+Sendable = Buffer | FileRange
+Records = Buffer | Sequence[Sendable] | None
+"""Record batches: decoded, a view into the frame; to encode, one or several consecutive parts."""
 
 EMPTY: Final[list[Any]] = []
 """The default of an array argument: a new list takes its place. It is never stored or changed."""
@@ -76,3 +79,8 @@ class Request(Message, Generic[ResponseT]):
 
     __slots__ = ()
     API_KEY: ClassVar[int]
+
+
+def contents(chunks: Iterable[Sendable]) -> list[Buffer]:
+    """Return the chunks with their ranges read, which may wait for the disk. Raises OSError."""
+    return [chunk.read() if isinstance(chunk, FileRange) else chunk for chunk in chunks]

@@ -14,6 +14,7 @@ from quorumlog.broker.fetching.core.response_memory import ResponseMemory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server import server as server_module
 from quorumlog.broker.server.server import Server
+from quorumlog.storage.io import disk
 from quorumlog.wire.codec.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -34,6 +35,12 @@ BIG_BATCHES = 40
 CAPACITY = 1_000_000
 Served = tuple[Server, int, bytes]
 WRITE_BUFFER = 64 * 1024  # what a transport holds before it says that the peer takes nothing
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have fetches hold their records; ranges of files hold no memory."""
+    monkeypatch.setattr(disk, "LEND_FROM_BYTES", 1 << 40)
 
 
 def test_half_of_what_is_left_may_be_read_and_one_batch_when_little_is() -> None:
