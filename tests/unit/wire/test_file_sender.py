@@ -5,7 +5,9 @@ import errno
 import gc
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +24,7 @@ Story = Callable[[Callable[[], FileRange]], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Story], None]]:
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Story], None]:
     """Run a story with the range of a whole file; no descriptor is left behind."""
 
     def run(story: Story) -> None:
@@ -30,20 +32,26 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[St
             runner.run(asyncio.sleep(0))
             before = open_descriptors()
             path = tmp_path / "file"
-            new_range = lambda: FileRange(ScriptedFile(path, CONTENT), 0, len(CONTENT))
-            runner.run(asyncio.wait_for(story(new_range), 5))
+            new_range = partial(new_range_of, path)
+            runner.run(asyncio.wait_for(story(new_range), 20))
             runner.run(loop_turns(5))
             gc.collect()  # an error's traceback refers to the range
             assert open_descriptors() == before
 
-    yield run
+    return run
+
+
+def new_range_of(path: Path) -> FileRange:
+    return FileRange(ScriptedFile(path, CONTENT), 0, len(CONTENT))
 
 
 def open_descriptors() -> set[str]:
     """Return the sockets and files of stories that are open."""
-    names = [f"/proc/self/fd/{one}" for one in os.listdir("/proc/self/fd")]
-    opened = {f"{one}: {os.readlink(one)}" for one in names if os.path.lexists(one)}
-    return {one for one in opened if "socket:" in one or one.endswith("/file")}
+    found = set[str]()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # of the listing itself
+            found.add(f"{entry.name}: {entry.readlink()}")
+    return {one for one in found if "socket:" in one or one.endswith("/file")}
 
 
 def test_a_close_waits_for_the_ranges(run: Callable[[Story], None]) -> None:
