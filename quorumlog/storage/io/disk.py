@@ -158,7 +158,7 @@ class RealFile:
         if size < LEND_FROM_BYTES:
             return None
         lent = self._lent = self._lent or LentDescriptor(self._descriptor)
-        return FileRange(lent, position, size) if lent.is_cached(size, position) else None
+        return lent.lend(size, position)
 
     def truncate(self, size: int) -> None:  # noqa: D102 - see DiskFile
         os.ftruncate(self._descriptor, size)

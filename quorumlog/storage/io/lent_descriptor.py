@@ -2,8 +2,9 @@
 
 `os.sendfile` waits for pages that are not in the page cache, and the event loop must not wait. The
 system call cachestat (Linux 6.5) counts the pages of a range in 1 us; mincore takes as long as a
-copy of small ranges. A page counts while it is still being read, so a byte of each readahead window
-is read with RWF_NOWAIT, too. Where either is missing, nothing is lent: reads are copied.
+copy of small ranges. A page counts while it is still being read ahead, so the last byte of a range
+is read with RWF_NOWAIT before it is lent. Where either is missing, nothing is lent: reads are
+copied.
 """
 
 import ctypes
@@ -12,10 +13,11 @@ import sys
 from errno import EOPNOTSUPP
 from typing import Final
 
+from quorumlog.wire.codec.file_range import FileRange
+
 LEND_FROM_BYTES: Final = 64 * 1024
 """Smaller reads are copied: their copy costs less than the calls around a `sendfile`."""
 _CACHESTAT: Final = 451  # the number on all machines of Linux but alpha
-_READAHEAD_BYTES: Final = 64 * 1024  # at most one window: the default is 128 KiB
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -51,28 +53,27 @@ class LentDescriptor:
         """Read `size` bytes from `position`: fewer only at the end of the file."""
         return os.pread(self._number, size, position)
 
+    def lend(self, size: int, position: int) -> FileRange | None:
+        """Return the range if the file has these bytes in the page cache; else None."""
+        if not self.is_cached(size, position):
+            return None
+        try:
+            last = os.preadv(self._number, [bytearray(1)], position + size - 1, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno != EOPNOTSUPP:
+                raise
+            last = 1  # most likely a file system in memory
+        return FileRange(self, position, size) if last else None
+
     def is_cached(self, size: int, position: int) -> bool:
-        """Whether the file has these bytes, all of them in the page cache now."""
+        """Whether all pages of these bytes are in the page cache now."""
         if _libc is None:
             return False
         counts = _Counts()
         wanted = ctypes.byref(_Range(position, size))
         if _libc.syscall(_CACHESTAT, self._number, wanted, ctypes.byref(counts), 0) != 0:
             return False  # an older kernel, or not permitted
-        end = position + size
-        first_page, end_page = position // _PAGE_BYTES, -(-end // _PAGE_BYTES)
-        if counts.cached != end_page - first_page:
-            return False
-        places = (*range(position, end - 1, _READAHEAD_BYTES), end - 1)
-        return all(map(self._has_byte_at, places))
-
-    def _has_byte_at(self, position: int) -> bool:
-        """Whether a byte is read without waiting."""
-        try:
-            return os.preadv(self._number, [bytearray(1)], position, os.RWF_NOWAIT) == 1
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno != EOPNOTSUPP:
-                raise
-            return True  # most likely a file system in memory
+        first_page, end_page = position // _PAGE_BYTES, -(-(position + size) // _PAGE_BYTES)
+        return bool(counts.cached == end_page - first_page)

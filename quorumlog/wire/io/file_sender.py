@@ -82,14 +82,15 @@ class FileSender:
 
     def _send(self) -> None:
         """Send up to TURN_BYTES: the other connections have their turn, too."""
-        left = TURN_BYTES
+        left, is_full = TURN_BYTES, False
         try:
-            while self._unsent and left > 0:
+            while self._unsent and left > 0 and not is_full:
                 first = self._unsent[0]
                 if not isinstance(first, FileRange):
                     left -= self._send_buffers()
                 elif first.file.is_cached(size := min(left, first.size), first.position):
-                    left -= self._send_range(first, size)
+                    count = self._send_range(first, size)
+                    left, is_full = left - count, count < size
                 else:
                     self._await_socket(False)
                     self._read(first)
