@@ -15,8 +15,11 @@ from typing import Final
 
 from quorumlog.wire.codec.file_range import FileRange
 
-LEND_FROM_BYTES: Final = 64 * 1024
-"""Smaller reads are copied: their copy costs less than the calls around a `sendfile`."""
+LEND_FROM_BYTES: Final = 512 * 1024
+"""Smaller reads are copied: their copy costs less than the calls around a `sendfile`.
+
+docs/decisions/0059-lent-ranges.md has the figures.
+"""
 _CACHESTAT: Final = 451  # the number on all machines of Linux but alpha
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -35,12 +38,17 @@ _libc: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class LentDescriptor:
-    """An open file; see `LentFile`. It is closed when nothing refers to it."""
+    """An open file; see `LentFile`. It is closed when nothing refers to it.
 
-    __slots__ = ("_number",)
+    One thread, the log's, lends and checks its bytes.
+    """
+
+    __slots__ = ("_counts", "_number", "_range")
 
     def __init__(self, number: int) -> None:
         self._number: Final = number
+        self._range: Final = _Range()  # of the check under way: to make one costs as much
+        self._counts: Final = _Counts()
 
     def __del__(self) -> None:
         os.close(self._number)
@@ -71,9 +79,10 @@ class LentDescriptor:
         """Whether all pages of these bytes are in the page cache now."""
         if _libc is None:
             return False
-        counts = _Counts()
-        wanted = ctypes.byref(_Range(position, size))
-        if _libc.syscall(_CACHESTAT, self._number, wanted, ctypes.byref(counts), 0) != 0:
+        asked, counts = self._range, self._counts
+        asked.offset, asked.size = position, size
+        given = ctypes.byref(asked), ctypes.byref(counts)
+        if _libc.syscall(_CACHESTAT, self._number, *given, 0) != 0:
             return False  # an older kernel, or not permitted
         first_page, end_page = position // _PAGE_BYTES, -(-(position + size) // _PAGE_BYTES)
         return bool(counts.cached == end_page - first_page)
