@@ -5,7 +5,7 @@ the disk on the event loop, one never reads again what was brought in.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import OffsetOutOfRange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset
-from quorumlog.wire.codec.message import contents
+from quorumlog.wire.codec.message import Sendable, contents
 from quorumlog.wire.codec.records import Record, encode_batch, restamp
 from tests.support.broker.cold_disk import ColdDisk, ColdQueue
 from tests.support.broker.one_broker import AT, append, fetch_of, one_broker, publish
@@ -48,6 +48,7 @@ class Story:
         self.replicas, self.disk, self.queue = replicas, disk, queue
         self.leader_epoch = 0
         self.answered = 0
+        self.unsent: list[tuple[Sequence[Sendable], bytes]] = []  # answers, and their bytes
         self.waiting: list[tuple[int, FetchSpec]] = []
 
     @property
@@ -154,6 +155,12 @@ class Story:
         if bytes(read) != records:
             raise WrongAnswer("other records are answered than the log holds")
         self.answered += 1
+        self.unsent.append((found.records, records))
+
+    def check_unsent(self) -> None:
+        """Raise WrongAnswer if an answer that was not sent at once has other bytes by now."""
+        if any(b"".join(contents(chunks)) != records for chunks, records in self.unsent):
+            raise WrongAnswer("records of an answer have changed before they were sent")
 
 
 async def tell(directory: Path, seed: int) -> int:
@@ -187,6 +194,7 @@ async def tell(directory: Path, seed: int) -> int:
         if disk.loop_waits:
             raise WrongAnswer(f"the event loop waits for {disk.loop_waits[0]}")
         story.check_waiting()
+        story.check_unsent()
     return story.answered
 
 
