@@ -138,7 +138,7 @@ class Replicas:
         self._changed: list[TopicPartition] = []  # since the last follow-up
         self._follow_up_due: asyncio.TimerHandle | None = None
         self._threads: Final = DiskThreads(self._fail, _opening_threads(settings))
-        self._disk: Final[DiskQueue] = disk_queue or self._threads
+        self.disk: Final[DiskQueue] = disk_queue or self._threads
         self._flush_threads: Final = DiskThreads(self._fail)
         self._logs: Final = logs
         self._replicas: Final = ReplicaSet(
@@ -160,12 +160,12 @@ class Replicas:
         self._directories: Final = self._new_directories(controller, partition_rules)
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
         files = self._logs.checkpoints
-        self._checkpoints: Final = Checkpoints(self._disk, files, self._replicas, settings)
-        self.ticks: Final = Ticks(self._replicas, wall_ms, self._disk, partition_rules, files=files)
-        self._log_starts: Final = LogStarts(self._disk, files, self.drivers, self._fetchers.wake)
+        self._checkpoints: Final = Checkpoints(self.disk, files, self._replicas, settings)
+        self.ticks: Final = Ticks(self._replicas, wall_ms, self.disk, partition_rules, files=files)
+        self._log_starts: Final = LogStarts(self.disk, files, self.drivers, self._fetchers.wake)
         self.deletions: Final = RecordDeletions(self._replicas)
         self.append, self.append_marker = self.appends.append, self.appends.append_marker
-        self.read_local: Final = LocalReads(self._replicas, self._disk).read
+        self.read_local: Final = LocalReads(self._replicas, self.disk).read
         self.advance_log_start: Final = self.deletions.advance_log_start
         self.descriptions: Final = Descriptions(
             self._replicas, self._logs, self._directories.moves.table.sizes
@@ -178,7 +178,7 @@ class Replicas:
     ) -> PartitionDependencies:
         return new_dependencies(
             now_ms=monotonic_ms,
-            disk=self._disk,
+            disk=self.disk,
             flushes=self._flushes,
             checkpoints=self._logs.checkpoints,
             readers=self.fetches,
@@ -199,7 +199,7 @@ class Replicas:
             self._replicas,
             settings=self.settings,
             controller=controller,
-            disk=self._disk,
+            disk=self.disk,
             rules=rules,
             broker_epoch=lambda: self.broker_epoch,
         )
@@ -212,7 +212,7 @@ class Replicas:
             self.drivers,
             self._replicas.error_for_missing,
             self.settings,
-            self._disk,
+            self.disk,
             throttle=self._throttle(rules, OF_LEADERS),
         )
 
@@ -234,7 +234,7 @@ class Replicas:
     @property
     def _flushes(self) -> DiskQueue:
         """The threads of flushes: acknowledgements must not wait for logs that are being opened."""
-        return self._flush_threads if self._disk is self._threads else self._disk
+        return self._flush_threads if self.disk is self._threads else self.disk
 
     @property
     def moves(self) -> DirectoryMoves:
@@ -372,7 +372,7 @@ class Replicas:
             self.may_lead.set()
             if not self._is_confirmed:
                 self._is_confirmed = True
-                self._disk.submit(STRAYS, self._logs.confirm_registrations, log_refusal)
+                self.disk.submit(STRAYS, self._logs.confirm_registrations, log_refusal)
 
     def _log_failed(self, error: Exception) -> None:
         """Record that a directory has failed. After the last one, give up leadership for good.
@@ -456,7 +456,7 @@ class Replicas:
             if isinstance(answer, OffsetAnswer):
                 return answer
             looked = answer
-            await performed(self._disk, topic_partition, looked.perform)
+            await performed(self.disk, topic_partition, looked.perform)
 
     def epoch_end(
         self,

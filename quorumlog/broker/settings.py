@@ -138,11 +138,12 @@ class BrokerSettings:
     max_request_partition_size_limit: int = integer(
         2000, "Maximum partitions in one DescribeTopicPartitions response."
     )
-    # DEVIATION: not in Kafka, which sends records from the page cache.
+    # DEVIATION: not in Kafka, which sends all records from the page cache.
     # docs/decisions/0039-limits.md
     queued_max_response_bytes: int = long(
         104_857_600,
-        "Memory limit of fetch responses that consumers have not yet received. Not in Kafka.",
+        "Memory limit of fetch responses that consumers have not yet received, without records "
+        "that are sent from files. Not in Kafka.",
     )
     max_connections: int = row(MAX_CONNECTIONS)
     connections_max_idle_ms: int = long(600_000, "Time after which an idle connection is closed.")

@@ -5,7 +5,7 @@ the disk on the event loop, one never reads again what was brought in.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import OffsetOutOfRange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset
+from quorumlog.wire.codec.message import Sendable, contents
 from quorumlog.wire.codec.records import Record, encode_batch, restamp
 from tests.support.broker.cold_disk import ColdDisk, ColdQueue
 from tests.support.broker.one_broker import AT, append, fetch_of, one_broker, publish
@@ -47,6 +48,7 @@ class Story:
         self.replicas, self.disk, self.queue = replicas, disk, queue
         self.leader_epoch = 0
         self.answered = 0
+        self.unsent: list[tuple[Sequence[Sendable], bytes]] = []  # answers, and their bytes
         self.waiting: list[tuple[int, FetchSpec]] = []
 
     @property
@@ -134,7 +136,7 @@ class Story:
 
     def check(self, offset: int, found: FetchedPartition) -> None:
         """Compare an answer with the log, in the moment of the answer."""
-        records = b"".join(found.records or ())
+        records = b"".join(contents(found.records or ()))
         if found.error_code is not ErrorCode.NONE or not records:
             return
         cached, self.disk.is_working = set(self.disk.cached), True
@@ -144,7 +146,7 @@ class Story:
                 one = self.driver.log.read(at, max_bytes=1, end_offset=10**9)
                 if at == one.next_offset:
                     break
-                read += one.records
+                read += bytes(one.records)
                 at = one.next_offset
         except OffsetOutOfRange:
             return  # it was read just before it was deleted
@@ -153,6 +155,12 @@ class Story:
         if bytes(read) != records:
             raise WrongAnswer("other records are answered than the log holds")
         self.answered += 1
+        self.unsent.append((found.records, records))
+
+    def check_unsent(self) -> None:
+        """Raise WrongAnswer if an answer that was not sent at once has other bytes by now."""
+        if any(b"".join(contents(chunks)) != records for chunks, records in self.unsent):
+            raise WrongAnswer("records of an answer have changed before they were sent")
 
 
 async def tell(directory: Path, seed: int) -> int:
@@ -186,6 +194,7 @@ async def tell(directory: Path, seed: int) -> int:
         if disk.loop_waits:
             raise WrongAnswer(f"the event loop waits for {disk.loop_waits[0]}")
         story.check_waiting()
+        story.check_unsent()
     return story.answered
 
 

@@ -21,6 +21,7 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, Epoch, Offset, TopicPartition
+from quorumlog.wire.codec.message import contents
 from quorumlog.wire.codec.records import iterate_headers
 from tests.support.broker.cold_disk import ColdDisk, ColdQueue
 from tests.support.broker.one_broker import AT, BATCH, fetch_of, one_broker, publish_all
@@ -136,7 +137,7 @@ class Story:
                     self.wrong = f"{question} is answered by {found}"
                 self.told += 1
         for index, found in told.items():
-            records = b"".join(found.records or ())
+            records = b"".join(contents(found.records or ()))
             offsets = [header.base_offset for _, header in iterate_headers(records)]
             is_next = offsets[:1] in ([], [self.questions[index].offset])
             if found.error_code is not ErrorCode.NONE or not is_next:

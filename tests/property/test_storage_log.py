@@ -163,8 +163,8 @@ class LogMachine(RuleBasedStateMachine):
         if not wanted or offset >= end_offset:
             assert (records, next_offset) == (b"", offset)
             return
-        assert read_header(records).base_offset == wanted[0].base_offset
-        assert b"".join(part.data for part in wanted).startswith(records)
+        assert read_header(bytes(records)).base_offset == wanted[0].base_offset
+        assert b"".join(part.data for part in wanted).startswith(bytes(records))
         assert next_offset in {part.next_offset for part in wanted}
         assert len(records) <= max(max_bytes, len(wanted[0].data))
 

@@ -45,7 +45,7 @@ def check_lookups(log: Log) -> None:
     assert log.time_lookup().of_max_timestamp() == latest
     for offset in range(log.log_start_offset, log.log_end_offset):
         found = log.read(offset, max_bytes=1, end_offset=log.log_end_offset)
-        ((header, _),) = decode_batches(found.records)
+        ((header, _),) = decode_batches(bytes(found.records))
         assert header.base_offset <= offset < header.next_offset
 
 

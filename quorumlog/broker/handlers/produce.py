@@ -18,7 +18,7 @@ from quorumlog.broker.responses.cluster_view import leader_hints
 from quorumlog.broker.server.api import BrokerContext, Deliver, Disconnect, Reply, RunReply, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
-from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.message import Buffer, contents
 from quorumlog.wire.codec.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -323,4 +323,4 @@ def _disconnect_if_refused(response: ProduceResponse) -> None:
 
 def _records(data: PartitionProduceData) -> Buffer:
     records = data.records
-    return records if isinstance(records, Buffer) else b"".join(records or ())
+    return records if isinstance(records, Buffer) else b"".join(contents(records or ()))

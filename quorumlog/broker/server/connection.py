@@ -25,15 +25,16 @@ from quorumlog.broker.server.request_runs import RequestRuns, WaitingRun, with_f
 from quorumlog.broker.server.turns import Turns
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.errors import MalformedFrame
-from quorumlog.wire.codec.message import Buffer, Response
+from quorumlog.wire.codec.message import Response, Sendable
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
 from quorumlog.wire.codec.repeated_fetches import FetchDecoder
 from quorumlog.wire.codec.schemas import (
     API_VERSIONS_KEY,
     RequestHeader,
     UnsupportedVersion,
-    encode_response,
+    response_to_send,
 )
+from quorumlog.wire.io.file_sender import Done
 from quorumlog.wire.io.frames import FrameProtocol
 
 PRODUCE_KEY: Final = 0
@@ -122,7 +123,7 @@ class Connection(FrameProtocol):
         # docs/decisions/0039-limits.md
         self._turns_max: Final = server.context.settings.queued_max_requests
         self._task: asyncio.Task[Any] | None = None
-        self._gathered: list[Buffer] = []
+        self._gathered: list[Sendable] = []
         self._gathered_bytes = 0
         self._is_delivering = self._is_flush_due = self._waits_for_turn = False
         self._client = Client()
@@ -259,6 +260,10 @@ class Connection(FrameProtocol):
         self._unsent_bytes = 0
         self._regulate()
 
+    def read_elsewhere(self, read: Callable[[], bytes], done: Done) -> None:
+        """Read a part of an unsent file in the disk queue: its pages were evicted."""
+        self._server.context.replicas.disk.submit(self, read, done)
+
     def silent_for_s(self) -> float:
         """Return for how long the client has read no bytes although some wait; 0 if none wait.
 
@@ -266,7 +271,7 @@ class Connection(FrameProtocol):
         """
         if self.is_writable or self.is_closing:
             return 0.0
-        now_s, unsent_bytes = self._loop.time(), self.transport.get_write_buffer_size()
+        now_s, unsent_bytes = self._loop.time(), self.unsent_bytes
         if unsent_bytes != self._unsent_bytes:
             self._unsent_bytes, self._unsent_since_s = unsent_bytes, now_s
         return now_s - self._unsent_since_s
@@ -375,13 +380,13 @@ class Connection(FrameProtocol):
 
     def _send(self, header: RequestHeader, response: Response) -> None:
         try:
-            buffers = encode_response(header, response)
+            chunks = response_to_send(header, response)
         except Exception as error:  # noqa: BLE001 - a handler's malformed response ends here
             self._handler_failed(header, error)
             return
         if header.api_key == FETCH_KEY:
             self._account.hand_over()
-        self._gather(buffers)
+        self._gather(chunks)
 
     def _send_ready(self, run: WaitingRun) -> None:
         responses, count = run.take()
@@ -389,9 +394,9 @@ class Connection(FrameProtocol):
         if responses:
             self._gather(responses)
 
-    def _gather(self, buffers: Sequence[Buffer]) -> None:
-        self._gathered += buffers
-        self._gathered_bytes += sum(map(len, buffers))
+    def _gather(self, chunks: Sequence[Sendable]) -> None:
+        self._gathered += chunks
+        self._gathered_bytes += sum(map(len, chunks))
         if self._gathered_bytes >= FLUSH_BYTES:
             self._flush()
         elif not (self._is_delivering or self._is_flush_due):
@@ -401,10 +406,10 @@ class Connection(FrameProtocol):
     def _flush(self) -> None:
         self._is_flush_due = False
         if self._gathered and not self.is_closing:
-            buffers, self._gathered = self._gathered, []
+            chunks, self._gathered = self._gathered, []
             self._stats.bytes_out += self._gathered_bytes
             self._gathered_bytes = 0
-            self.write(buffers)
+            self.write(chunks)
             if self.is_writable:
                 self._account.sent()
 

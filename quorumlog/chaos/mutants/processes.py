@@ -11,11 +11,10 @@ from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.chaos.mutants.parts import REAL_PARTS, ChangedResponses, is_from_consumer
 from quorumlog.chaos.mutants.replication import CommitsAlone
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.message import Buffer, Sendable, contents
 from quorumlog.wire.codec.messages.fetch import FetchRequest, FetchResponse
 from quorumlog.wire.codec.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from quorumlog.wire.codec.records import BatchHeader
-
-Chunk = bytes | bytearray | memoryview
 
 PROCESSES: Final = Mutants("replication", is_simulated=False)
 
@@ -61,9 +60,9 @@ class _SpoilsReads(ChangedResponses):
         return response
 
 
-def _joined(records: Chunk | Sequence[Chunk]) -> bytearray:
-    chunks = [records] if isinstance(records, Chunk) else records
-    return bytearray(b"".join(chunks))
+def _joined(records: Buffer | Sequence[Sendable]) -> bytearray:
+    chunks = [records] if isinstance(records, Buffer) else records
+    return bytearray(b"".join(contents(chunks)))
 
 
 @PROCESSES.breaks("every second ListOffsets response for a log's end is 7 too low")

@@ -11,6 +11,7 @@ from quorumlog.broker.partitions.log.offset_lookup import LATEST
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.chaos.mutants.parts import ChangedResponses, is_from_consumer
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.message import Buffer, contents
 from quorumlog.wire.codec.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from quorumlog.wire.codec.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from quorumlog.wire.codec.messages.produce import ProduceRequest, ProduceResponse
@@ -115,9 +116,7 @@ class _DropsHeaders(ChangedResponses):
 
 def _without_headers(partition: PartitionData) -> Iterator[bytes]:
     records: Any = partition.records or b""
-    data = (
-        bytes(records) if isinstance(records, bytes | bytearray | memoryview) else b"".join(records)
-    )
+    data = bytes(records) if isinstance(records, Buffer) else b"".join(contents(records))
     end = 0
     batches = zip(iterate_headers(data), decode_batches(data), strict=True)
     for (position, header), (_, batch) in batches:

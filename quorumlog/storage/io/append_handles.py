@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from quorumlog.storage.io.read_handles import ReadableFile
+from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.message import Buffer
 
 OPEN_HANDLES_MAX: Final = 512  # per process; the pool for reads keeps as many idle handles
@@ -185,6 +186,16 @@ class AppendFile:
             return None
         try:
             return handle.pread_cached(size, position)
+        finally:
+            self._handles.give_back(self)
+
+    def lend(self, size: int, position: int) -> FileRange | None:
+        """Lend bytes of the page cache: see ReadableFile. None without an open handle."""
+        handle = self._handles.take(self, may_open=False)
+        if handle is None:
+            return None
+        try:
+            return handle.lend(size, position)
         finally:
             self._handles.give_back(self)
 

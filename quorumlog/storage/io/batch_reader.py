@@ -6,9 +6,12 @@ from typing import Final, NamedTuple
 from quorumlog.storage.core.log_index import CorruptIndex, IndexEntry
 from quorumlog.storage.core.segment_index import SegmentIndex
 from quorumlog.storage.io.batch_scan import BrokenSegment, Pread, scan_batches
+from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.records import BatchHeader
 
+Lend = Callable[[int, int], FileRange | None]
+"""Lends (size, position) of a file, or refuses: see `ReadableFile.lend`."""
 NoteRead = Callable[[int], None]
 """Receives the number of bytes read."""
 
@@ -20,27 +23,31 @@ class ReadLimits(NamedTuple):
     end_offset: int
     at_least_one: bool = True
     may_wait: bool = True
+    lend_below: int = 0
 
 
 class ReadResult(NamedTuple):
     """Whole batches, and the offset of the next read."""
 
-    records: bytes | bytearray
+    records: bytes | bytearray | FileRange
     next_offset: Offset
 
 
 class BatchReader:
-    """Reader of the segment in the file `path`, through `pread`.
+    """Reader of the segment in the file `path`, through `pread`; `lend` may lend its bytes.
 
     Every method raises CorruptIndex or BrokenSegment if the index contradicts the file.
     """
 
-    __slots__ = ("_index", "_path", "_pread")
+    __slots__ = ("_index", "_lend", "_path", "_pread")
 
-    def __init__(self, path: str, index: SegmentIndex, pread: Pread) -> None:
+    def __init__(
+        self, path: str, index: SegmentIndex, pread: Pread, lend: Lend | None = None
+    ) -> None:
         self._path: Final = path
         self._index: Final = index
         self._pread: Final = pread
+        self._lend: Final = lend
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Return (position, header) of the batch that holds `offset`, or of the next batch."""
@@ -65,7 +72,10 @@ class BatchReader:
             end, next_offset = start + header.size_in_bytes, header.next_offset
         else:
             end, next_offset = self._end_within(start, start + limits.max_bytes, limits.end_offset)
-        return ReadResult(self.read_bytes(start, end), Offset(next_offset))
+        lent = None
+        if self._lend is not None and next_offset <= limits.lend_below:
+            lent = self._lend(end - start, start)
+        return ReadResult(lent or self.read_bytes(start, end), Offset(next_offset))
 
     def read_bytes(self, start: int, end: int) -> bytes | bytearray:
         """Read bytes [start, end) of the file."""

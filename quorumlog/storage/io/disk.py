@@ -16,12 +16,14 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 
 from quorumlog.storage.errors import NO_HANDLES, NO_ROOM, StorageError
 from quorumlog.storage.io.append_handles import AppendFile, AppendHandles, DiskFile
+from quorumlog.storage.io.lent_descriptor import LEND_FROM_BYTES, LentDescriptor
 from quorumlog.storage.io.read_handles import (
     KNOWS_WHAT_IS_CACHED,
     ReadableFile,
     ReadFile,
     ReadHandles,
 )
+from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.message import Buffer
 
 CHUNKS_PER_WRITE: Final = 1024  # IOV_MAX of Linux and macOS
@@ -99,10 +101,11 @@ class Disk(Protocol):
 class RealFile:
     """A file of the operating system. One append is one `writev`."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_lent")
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._lent: LentDescriptor | None = None  # if ranges may refer to it: closes it
 
     def append(self, chunks: Sequence[Buffer]) -> None:  # noqa: D102 - see DiskFile
         for start in range(0, len(chunks), CHUNKS_PER_WRITE):
@@ -150,6 +153,13 @@ class RealFile:
             return self.pread(size, position)  # most likely a file system in memory
         return data if count == size else None
 
+    def lend(self, size: int, position: int) -> FileRange | None:
+        """Lend bytes of the page cache: see ReadableFile. None: to read so few costs less."""
+        if size < LEND_FROM_BYTES:
+            return None
+        lent = self._lent = self._lent or LentDescriptor(self._descriptor)
+        return lent.lend(size, position)
+
     def truncate(self, size: int) -> None:  # noqa: D102 - see DiskFile
         os.ftruncate(self._descriptor, size)
 
@@ -164,7 +174,9 @@ class RealFile:
 
     def close(self) -> None:  # noqa: D102 - see DiskFile
         descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
+        if self._lent is not None:
+            self._lent = None
+        elif descriptor >= 0:
             os.close(descriptor)
 
 

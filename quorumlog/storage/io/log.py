@@ -293,18 +293,20 @@ class Log:
         end_offset: int,
         at_least_one: bool = True,
         may_wait: bool = True,
+        lend_below: int = 0,
     ) -> ReadResult:
         """Read whole batches of one segment, from the batch of `offset` on, below end_offset.
 
         They have at most max_bytes; with at_least_one the first batch may be larger. The first
-        batch may start before `offset`: readers skip records. Raises OffsetOutOfRange,
+        batch may start before `offset`: readers skip records. Records below lend_below, which are
+        hardly ever cut, may be a FileRange if not may_wait. Raises OffsetOutOfRange,
         StorageError; NotInMemory if the read needs the disk and not may_wait.
         """
         self._health.require_usable()
         start, end = self._log_start_offset, self._log_end_offset
         if not start <= offset <= end:
             raise OffsetOutOfRange(f"{offset} is not in [{start}, {end}]")
-        limits = ReadLimits(max_bytes, min(end_offset, end), at_least_one, may_wait)
+        limits = ReadLimits(max_bytes, min(end_offset, end), at_least_one, may_wait, lend_below)
         with self._health.reading():
             for segment in self._segments_from(offset) if offset < limits.end_offset else ():
                 if segment.base_offset > offset and not self.settings.may_have_gaps:

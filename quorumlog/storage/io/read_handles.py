@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from quorumlog.wire.codec.file_range import FileRange
+
 IDLE_HANDLES_MAX: Final = 512  # per process; systems allow 1024 handles or more
 KNOWS_WHAT_IS_CACHED: Final = hasattr(os, "RWF_NOWAIT")  # Linux
 
@@ -22,6 +24,12 @@ class ReadableFile(Protocol):
 
     def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
         """Read as `pread` does; None if that might wait for the disk."""
+
+    def lend(self, size: int, position: int) -> FileRange | None:
+        """Return bytes to send without a copy, if all are in memory; None: read them.
+
+        They must never change: see `FileRange`.
+        """
 
     def size(self) -> int:
         """Bytes in the file now."""
@@ -102,6 +110,16 @@ class ReadFile:
             return None
         try:
             return handle.pread_cached(size, position)
+        finally:
+            self._handles.give_back(self, handle)
+
+    def lend(self, size: int, position: int) -> FileRange | None:
+        """Lend bytes of the page cache: see ReadableFile. None without an idle handle."""
+        handle = self._handles.take(self)
+        if handle is None:
+            return None
+        try:
+            return handle.lend(size, position)
         finally:
             self._handles.give_back(self, handle)
 

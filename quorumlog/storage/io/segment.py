@@ -28,7 +28,8 @@ from quorumlog.storage.io.batch_scan import (
 )
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.read_handles import ReadableFile
-from quorumlog.storage.io.segment_files import INDEX_SUFFIXES, SegmentFiles
+from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, INDEX_SUFFIXES, SegmentFiles
+from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader
 
@@ -94,6 +95,7 @@ class Segment:
         self._file: ReadableFile | None = None if index is None else disk.open_to_read(self.path)
         self._own_file: AppendFile | None = None  # the same file, while not shared
         self._synced_size = 0  # durable bytes: not read again, even if writes are in doubt
+        self._lent_end = 0  # bytes below it may have been lent, and must stay as they are
         self._make_directory = make_directory  # while planned; may raise OSError
         self._index = index or SegmentIndex(base_offset, settings)
         self._written_size: int | None = None  # `.log` bytes that the written indexes describe
@@ -321,7 +323,10 @@ class Segment:
         self._written_size = None
         self._files.unlink(INDEX_SUFFIXES)  # it has some if it was a full segment
         file = self._file_to_change()
-        file.truncate(position)
+        if position < self._lent_end:
+            file = self._continue_in_another_file(file, position)
+        else:
+            file.truncate(position)
         self._synced_size = min(self._synced_size, position)
         file.fsync()  # before any append: else a power loss could mix old and new batches
         offsets, times = self._index.offsets, self._index.times
@@ -330,6 +335,28 @@ class Segment:
         index = SegmentIndex.resumed(self.base_offset, self._settings, offsets, times)
         self._index = extend_index(self.path, index, position, file.pread)
         return self._index.next_offset
+
+    def _continue_in_another_file(self, file: AppendFile, size: int) -> AppendFile:
+        """Replace the file by a copy of its first `size` bytes, durably; return the new file.
+
+        Its lent bytes may still lie in sockets, which have not copied them: a `truncate` would fill
+        the rest of a page with zeros, and appends with other batches. Only the election of an
+        unclean leader cuts records that could be lent, so the copy is rare.
+        """
+        if file.is_in_doubt:  # see `append_handles`
+            require_whole(self.path, self._synced_size, size, file.pread)
+        draft = self.path + CLEANED_SUFFIX
+        with closing(self._disk.open(draft, create=True)) as copy:
+            copy.truncate(0)  # a draft left behind by an error
+            for start in range(0, size, CHUNK_BYTES):
+                copy.append([file.pread(min(CHUNK_BYTES, size - start), start)])
+            copy.fsync()
+        file.close()
+        self._disk.rename(draft, self.path)
+        self._disk.fsync_dir(self._directory)
+        self._file = self._own_file = new_file = self._disk.open_to_append(self.path)
+        self._lent_end = 0
+        return new_file
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Return (position, header) of the batch that holds `offset`, or of the next batch."""
@@ -367,7 +394,7 @@ class Segment:
             file = self._open_file()
             elsewhere = file.pread if self._is_shared else self._pread_apart
             pread = cached_pread(file, elsewhere, limits.max_bytes)
-            reader = BatchReader(self.path, self._index, pread)
+            reader = BatchReader(self.path, self._index, pread, self._lend)
         try:
             return reader.read(offset, limits)
         except (CorruptIndex, BrokenSegment) as error:
@@ -428,6 +455,12 @@ class Segment:
     @property
     def _batches(self) -> BatchReader:
         return BatchReader(self.path, self.index, self._pread)
+
+    def _lend(self, size: int, position: int) -> FileRange | None:
+        lent = self._open_file().lend(size, position)
+        if lent is not None:
+            self._lent_end = max(self._lent_end, position + size)
+        return lent
 
     def _pread(self, size: int, position: int) -> bytes:
         return self._open_file().pread(size, position)  # it may have been reopened since

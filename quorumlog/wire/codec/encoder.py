@@ -20,10 +20,10 @@ from quorumlog.wire.codec.layout import (
     element_of,
     layout_of,
 )
-from quorumlog.wire.codec.message import Buffer, Message, Struct
+from quorumlog.wire.codec.message import Buffer, Message, Sendable, Struct, contents
 from quorumlog.wire.codec.varint import UVARINT_LIMIT, UVARINTS, encode_uvarint
 
-Encode = Callable[[Message, list[Buffer], list[Buffer]], None]
+Encode = Callable[[Message, list[Sendable], list[Buffer]], None]
 COPY_BELOW_BYTES: Final = 1024
 """Smaller records are copied next to the bytes around them: one more buffer to send costs more
 than the copy.
@@ -31,12 +31,19 @@ than the copy.
 
 
 def encode_message(message: Message, version: int) -> list[Buffer]:
-    """Return the bytes of `message`, as buffers to be sent in order.
+    """Return the bytes of `message`, as consecutive buffers; see `encode_to_send`."""
+    return contents(encode_to_send(message, version))
+
+
+def encode_to_send(message: Message, version: int) -> list[Sendable]:
+    """Return the bytes of `message`, in order; ranges of files among its records are not read.
+
+    The first chunk is bytes.
 
     Fields that `version` lacks are left out. Raises UnencodableMessage if a value does not fit its
     field.
     """
-    chunks: list[Buffer] = []
+    chunks: list[Sendable] = []
     parts: list[Buffer] = []
     try:
         encoder_for(type(message), version)(message, chunks, parts)
@@ -63,19 +70,19 @@ _encoders: Final[dict[tuple[type[Message], int], Encode]] = {}
 
 
 def append_records(
-    chunks: list[Buffer], parts: list[Buffer], records: Buffer | Sequence[Buffer], size: int
+    chunks: list[Sendable], parts: list[Buffer], records: Buffer | Sequence[Sendable], size: int
 ) -> None:
     """Add record batches of `size` bytes in all: uncopied, or copied if they are small."""
     buffers = [records] if isinstance(records, Buffer) else records
     if size < COPY_BELOW_BYTES:
-        parts.extend(buffers)
+        parts.extend(contents(buffers))
         return
     chunks.append(b"".join(parts))
     parts.clear()
     chunks.extend(buffers)
 
 
-def total_size(buffers: Sequence[Buffer]) -> int:
+def total_size(buffers: Sequence[Sendable]) -> int:
     """Return the total size of consecutive buffers."""
     return sum(map(len, buffers))
 

@@ -6,12 +6,12 @@ on: a property test compares them. Source: KIP-516 (topic ids), KIP-482.
 
 from collections.abc import Sequence
 from struct import Struct as Packer
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from quorumlog.wire.codec.decoder import DECODING_ERRORS
 from quorumlog.wire.codec.encoder import COPY_BELOW_BYTES
 from quorumlog.wire.codec.errors import MalformedFrame
-from quorumlog.wire.codec.message import Buffer, EncodedResponse
+from quorumlog.wire.codec.message import Buffer, EncodedResponse, Sendable, contents
 from quorumlog.wire.codec.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from quorumlog.wire.codec.varint import UVARINT_LIMIT, UVARINTS, encode_uvarint, finish_uvarint
 
@@ -46,7 +46,7 @@ class UsualPartition(NamedTuple):
     last_stable_offset: int
     log_start_offset: int
     is_read_committed: bool
-    records: Sequence[Buffer]
+    records: Sequence[Sendable]
 
 
 class FetchedRecords(EncodedResponse):
@@ -61,13 +61,13 @@ class FetchedRecords(EncodedResponse):
         self.session_id = session_id
         self.partitions = partitions
 
-    def frame(self, correlation_id: int) -> list[Buffer]:
-        """Return the frame with its length, as buffers to be sent in order."""
+    def frame(self, correlation_id: int) -> list[Sendable]:
+        """Return the frame with its length, to be sent in order. The first chunk is bytes."""
         partitions = self.partitions
         if len(partitions) == 1:
             return _frame_of_one(correlation_id, self.session_id, partitions[0])
         topics = _runs_of_topics(partitions)
-        chunks: list[Buffer] = []
+        chunks: list[Sendable] = []
         parts: list[Buffer] = [_count(len(topics))]
         at = 0
         for length in topics:
@@ -79,11 +79,12 @@ class FetchedRecords(EncodedResponse):
         parts.append(b"\0")  # nor has the response
         chunks.append(b"".join(parts))
         size = _HEAD_SIZE + sum(map(len, chunks))
-        chunks[0] = _HEAD.pack(size, correlation_id, 0, 0, 0, self.session_id) + chunks[0]
+        head = _HEAD.pack(size, correlation_id, 0, 0, 0, self.session_id)
+        chunks[0] = head + cast(bytes, chunks[0])
         return chunks
 
 
-def _frame_of_one(correlation_id: int, session_id: int, found: UsualPartition) -> list[Buffer]:
+def _frame_of_one(correlation_id: int, session_id: int, found: UsualPartition) -> list[Sendable]:
     """Return the frame of a response with one partition, as most are."""
     topic_id, index, high_watermark, stable, log_start, is_read_committed, records = found
     records_size = sum(map(len, records))
@@ -94,7 +95,7 @@ def _frame_of_one(correlation_id: int, session_id: int, found: UsualPartition) -
         *(is_read_committed, _NO_PREFERRED_REPLICA),
     )
     if records_size < COPY_BELOW_BYTES:
-        return [b"".join((head, count, *records, _NO_TAGGED_FIELDS))]
+        return [b"".join((head, count, *contents(records), _NO_TAGGED_FIELDS))]
     return [head + count, *records, _NO_TAGGED_FIELDS]
 
 
@@ -203,7 +204,7 @@ def _runs_of_topics(partitions: Sequence[UsualPartition]) -> list[int]:
     return runs
 
 
-def _add(partition: UsualPartition, chunks: list[Buffer], parts: list[Buffer]) -> list[Buffer]:
+def _add(partition: UsualPartition, chunks: list[Sendable], parts: list[Buffer]) -> list[Buffer]:
     """Add the bytes of a partition, large records uncopied; return the parts of the next chunk."""
     _, index, high_watermark, last_stable_offset, log_start, is_read_committed, records = partition
     size = sum(map(len, records))
@@ -213,7 +214,7 @@ def _add(partition: UsualPartition, chunks: list[Buffer], parts: list[Buffer]) -
     )
     parts += (head, _count(size))
     if size < COPY_BELOW_BYTES:
-        parts += records
+        parts += contents(records)
     else:
         chunks.append(b"".join(parts))
         chunks += records

@@ -6,14 +6,17 @@ list, or another `Struct`. A uuid is 16 raw bytes, a duration or timestamp is an
 milliseconds, an error code is an int.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+
+from quorumlog.wire.codec.file_range import FileRange
 
 Buffer = bytes | bytearray | memoryview
 Received = tuple[bytearray, memoryview]
 """A buffer with received bytes, and a read-only view of all of it."""
-Records = Buffer | Sequence[Buffer] | None
-"""Record batches: decoded, a view into the frame; to encode, one or several consecutive buffers."""
+Sendable = Buffer | FileRange
+Records = Buffer | Sequence[Sendable] | None
+"""Record batches: decoded, a view into the frame; to encode, one or several consecutive parts."""
 
 EMPTY: Final[list[Any]] = []
 """The default of an array argument: a new list takes its place. It is never stored or changed."""
@@ -75,8 +78,8 @@ class EncodedResponse(Response):
 
     __slots__ = ()
 
-    def frame(self, correlation_id: int) -> list[Buffer]:
-        """Return the frame with its length, as buffers to be sent in order."""
+    def frame(self, correlation_id: int) -> list[Sendable]:
+        """Return the frame with its length, to be sent in order. The first chunk is bytes."""
         raise NotImplementedError
 
 
@@ -98,3 +101,8 @@ class EncodedRequest(Request[ResponseT]):
     def frame(self, api_version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
         """Return the frame with its length, as buffers to be sent in order."""
         raise NotImplementedError
+
+
+def contents(chunks: Iterable[Sendable]) -> list[Buffer]:
+    """Return the chunks with their ranges read, which may wait for the disk. Raises OSError."""
+    return [chunk.read() if isinstance(chunk, FileRange) else chunk for chunk in chunks]

@@ -9,13 +9,21 @@ yet (KIP-511).
 from functools import cache
 from importlib import import_module
 from struct import Struct as Packer
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from quorumlog.wire.codec import fetched_records
 from quorumlog.wire.codec.decoder import DECODING_ERRORS, Decode, decode_message, decoder_for
-from quorumlog.wire.codec.encoder import encode_message
+from quorumlog.wire.codec.encoder import encode_message, encode_to_send
 from quorumlog.wire.codec.errors import MalformedFrame, UnencodableMessage
-from quorumlog.wire.codec.message import Buffer, EncodedRequest, EncodedResponse, Request, Response
+from quorumlog.wire.codec.message import (
+    Buffer,
+    EncodedRequest,
+    EncodedResponse,
+    Request,
+    Response,
+    Sendable,
+    contents,
+)
 from quorumlog.wire.codec.messages import APIS, UNUSED_APIS
 from quorumlog.wire.codec.varint import skip_tagged_fields
 
@@ -23,7 +31,7 @@ __all__ = [
     "APIS", "MalformedFrame", "RequestHeader", "UnencodableMessage", "UnsupportedVersion",
     "decode_message", "decode_request", "decode_response", "decode_whole_response",
     "encode_message", "encode_request", "encode_response", "encode_whole_request", "message_of",
-    "request_class", "response_class",
+    "request_class", "response_class", "response_to_send",
 ]  # fmt: skip
 
 FETCH_KEY: Final = 1
@@ -115,21 +123,29 @@ def encode_whole_request(
     request: Request[Any], api_version: int, correlation_id: int, client_id: str | None
 ) -> list[Buffer]:
     """Encode every field, as `encode_request` does for most requests."""
-    chunks = encode_message(request, api_version)
+    chunks = encode_to_send(request, api_version)
     name = b"" if client_id is None else client_id.encode()
     size = -1 if client_id is None else len(name)
     header = _REQUEST_HEADER.pack(request.API_KEY, api_version, correlation_id, size) + name
     if api_version >= request.FLEXIBLE_SINCE:
         header += b"\0"
-    return _framed(header, chunks)
+    return contents(_framed(header, chunks))
 
 
 def encode_response(header: RequestHeader, response: Response) -> list[Buffer]:
     """Return the frame of a response to the request of `header`, as `encode_request` does."""
+    return contents(response_to_send(header, response))
+
+
+def response_to_send(header: RequestHeader, response: Response) -> list[Sendable]:
+    """Return the frame of a response; ranges of files among its records are not read.
+
+    Raises UnencodableMessage.
+    """
     if isinstance(response, EncodedResponse):
         return response.frame(header.correlation_id)
     version = header.api_version
-    chunks = encode_message(response, version)
+    chunks = encode_to_send(response, version)
     correlation_id = _INT32.pack(header.correlation_id)
     if _has_flexible_header(response, version):
         correlation_id += b"\0"
@@ -140,7 +156,7 @@ def message_of(header: RequestHeader, response: Response) -> Response:
     """Return a response with its fields: one that encodes itself as its client decodes it."""
     if not isinstance(response, EncodedResponse):
         return response
-    frame = b"".join(response.frame(header.correlation_id))[_INT32.size :]
+    frame = b"".join(contents(response.frame(header.correlation_id)))[_INT32.size :]
     return decode_whole_response(header.api_key, header.api_version, frame)[1]
 
 
@@ -176,11 +192,11 @@ def decode_whole_response(api_key: int, api_version: int, frame: Buffer) -> tupl
     return correlation_id, message  # type: ignore[return-value]  # decoded as a response class
 
 
-def _framed(header: bytes, chunks: list[Buffer]) -> list[Buffer]:
+def _framed(header: bytes, chunks: list[Sendable]) -> list[Sendable]:
     size = len(header)
     for chunk in chunks:
         size += len(chunk)
-    chunks[0] = b"".join((_INT32.pack(size), header, chunks[0]))
+    chunks[0] = b"".join((_INT32.pack(size), header, cast(bytes, chunks[0])))
     return chunks
 
 

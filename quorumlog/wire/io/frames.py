@@ -8,13 +8,15 @@ one, or all while it is paused. A length that is negative or over the limit clos
 import asyncio
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct as Packer
 from typing import Final, cast
 
 from quorumlog.invariants import require
 from quorumlog.wire.codec.errors import MalformedFrame
-from quorumlog.wire.codec.message import Buffer, Received
+from quorumlog.wire.codec.file_range import FileRange
+from quorumlog.wire.codec.message import Buffer, Received, Sendable, contents
+from quorumlog.wire.io.file_sender import Done, FileSender, duplicate
 
 FRAME_MAX_BYTES: Final = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes
 SHARED_BYTES: Final = 1024 * 1024
@@ -71,6 +73,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._is_closing = False
         self._failure: Exception | None = None
         self._drained: asyncio.Future[None] | None = None  # set while writing is paused
+        self._files: FileSender | None = None  # from the first range of a file on
 
     # Hooks.
 
@@ -103,6 +106,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def writing_resumed(self) -> None:
         """Send again: nearly all unsent bytes have been sent."""
 
+    def read_elsewhere(self, read: Callable[[], bytes], done: Done) -> None:
+        """Call `read` in another thread: it waits for the disk; then `done` with its outcome."""
+        raise NotImplementedError
+
     # For the owner.
 
     @property
@@ -121,13 +128,59 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Whether written bytes will be sent soon; if not, use `drain`."""
         return self._drained is None and not self._is_closing
 
-    def write(self, buffers: Sequence[Buffer]) -> None:
-        """Send consecutive buffers. Never blocks; see `is_writable`.
+    @property
+    def unsent_bytes(self) -> int:
+        """The number of written bytes that the socket has not taken."""
+        unsent = 0 if self._files is None else self._files.unsent_bytes
+        return unsent + self.transport.get_write_buffer_size()
+
+    def write(self, chunks: Sequence[Sendable]) -> None:
+        """Send consecutive chunks. Never blocks; see `is_writable`.
 
         They must not change from now on: some may be sent later.
         """
         if self._is_closing:
             return
+        if self._sends_files:
+            self._write_behind_files(chunks)
+        elif FileRange not in map(type, chunks):
+            self._write_buffers(cast(Sequence[Buffer], chunks))
+        elif self._opens_files():
+            self._write_behind_files(chunks)
+        else:  # they were in memory a moment ago
+            self._write_buffers(contents(chunks))
+
+    @property
+    def _sends_files(self) -> bool:
+        return self._files is not None and not self._files.is_idle
+
+    def _opens_files(self) -> bool:
+        """Whether the connection can send ranges of files."""
+        if self._files is None and (socket := duplicate(self.transport)) is not None:
+            self._files = FileSender(
+                socket, self.read_elsewhere, sent=self._files_sent, failed=self.abort
+            )
+        return self._files is not None
+
+    def _write_behind_files(self, chunks: Sequence[Sendable]) -> None:
+        """Send chunks with ranges of files, or behind such chunks, once the transport is empty."""
+        files = cast(FileSender, self._files)
+        files.add(chunks)
+        if self.transport.get_write_buffer_size():
+            self.transport.set_write_buffer_limits(0)  # resume_writing then means: it is empty
+        else:
+            files.resume()
+        if not files.is_idle:
+            self._note_paused()
+
+    def _files_sent(self) -> None:
+        """Continue with the transport: no range waits, and no chunk behind one."""
+        if self._is_closing:
+            self.transport.close()
+        else:
+            self._note_resumed()
+
+    def _write_buffers(self, buffers: Sequence[Buffer]) -> None:
         if WRITELINES_NEVER_PAUSES:
             *buffers, last = buffers
             if buffers:
@@ -167,12 +220,16 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Close once all written bytes are sent. `error` is passed to `connection_closed`."""
         if not self._is_closing:
             self._is_closing, self._failure = True, error
-            self.transport.close()
+            if self._sends_files and not self.transport.is_closing():
+                self.transport.pause_reading()  # `_files_sent` closes it
+            else:
+                self.transport.close()
 
     def abort(self, error: Exception | None = None) -> None:
         """Close at once and drop unsent bytes."""
         self._is_closing = True
         self._failure = self._failure or error
+        self._close_files()
         self.transport.abort()
 
     # For asyncio.
@@ -207,30 +264,47 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._is_delivering_read = False
             self._keep_undelivered()
 
-    def eof_received(self) -> None:
-        """Close: this protocol has no use for a half-open connection."""
+    def eof_received(self) -> bool:
+        """Close: this protocol has no use for a half-open connection. True: not at once."""
         self._is_closing = True
+        return self._sends_files
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end to the owner, and release the buffer."""
         self._is_closing = True
-        self.resume_writing()
+        self._close_files()
+        self._note_resumed()
         self._received, self._start, self._end = _NOTHING, 0, 0
         self.connection_closed(self._failure or exc)
 
     def pause_writing(self) -> None:
         """Record that the transport's buffer is over its high mark."""
+        self._note_paused()
+
+    def resume_writing(self) -> None:
+        """Record that the transport's buffer is below its low mark; empty, if ranges wait."""
+        if self._files is not None and self._sends_files:
+            self.transport.set_write_buffer_limits()
+            self._files.resume()
+        if not self._sends_files:
+            self._files_sent()
+
+    def _note_paused(self) -> None:
         if self._drained is None:
             self._drained = asyncio.get_running_loop().create_future()
             self.writing_paused()
 
-    def resume_writing(self) -> None:
-        """Record that the transport's buffer is below its low mark."""
+    def _note_resumed(self) -> None:
         drained, self._drained = self._drained, None
         if drained is not None:
             drained.set_result(None)
             if not self._is_closing:
                 self.writing_resumed()
+
+    def _close_files(self) -> None:
+        files, self._files = self._files, None
+        if files is not None:
+            files.close()
 
     def _deliver(self) -> None:
         while not (self._is_paused or self._is_closing):

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import RealDisk, RealFile
+from quorumlog.storage.io.lent_descriptor import LentDescriptor
+from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.message import Buffer
 from tests.support.broker.held_queue import HeldQueue
 
@@ -79,6 +81,13 @@ class ColdFile(RealFile):
     def pread_cached(self, size: int, position: int) -> bytes | None:
         is_cached = self._pages(size, position) <= self._disk.cached
         return super().pread(size, position) if is_cached else None
+
+    def lend(self, size: int, position: int) -> FileRange | None:
+        """Lend what is in memory, however small."""
+        if not self._pages(size, position) <= self._disk.cached:
+            return None
+        self._lent = self._lent or LentDescriptor(self._descriptor)
+        return FileRange(self._lent, position, size)
 
 
 class ColdQueue(HeldQueue):

@@ -10,6 +10,7 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.message import contents
 from quorumlog.wire.codec.records import Record, encode_batch, iterate_headers
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 from tests.support.broker.one_broker import AT, fetch_of
@@ -107,6 +108,6 @@ async def read_committed(
     answered = await answers if isinstance(answers, asyncio.Future) else answers
     found = answered[0]
     assert found.error_code is ErrorCode.NONE
-    data = b"".join(found.records)
+    data = b"".join(contents(found.records))
     offsets = [header.base_offset for _, header in iterate_headers(data)]
     return offsets, list(found.aborted or ())

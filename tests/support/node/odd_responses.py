@@ -17,14 +17,14 @@ from typing import Any, Final
 from quorumlog.broker.server import connection
 from quorumlog.node.main import main
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.message import Buffer, Response
+from quorumlog.wire.codec.message import Response, Sendable
 from quorumlog.wire.codec.messages.create_topics import CreateTopicsResponse
 from quorumlog.wire.codec.messages.delete_topics import DeleteTopicsResponse
 from quorumlog.wire.codec.messages.fetch import FetchResponse
 from quorumlog.wire.codec.messages.list_offsets import ListOffsetsResponse
 from quorumlog.wire.codec.messages.metadata import MetadataResponse
 from quorumlog.wire.codec.messages.offset_fetch import OffsetFetchResponse
-from quorumlog.wire.codec.schemas import RequestHeader, encode_response, message_of
+from quorumlog.wire.codec.schemas import RequestHeader, message_of, response_to_send
 
 HIDDEN: Final = 2
 CORRUPT: Final = 4
@@ -83,16 +83,16 @@ _CHANGES: Final[Mapping[tuple[str, type[Response]], Callable[[str, Any], None]]]
 }
 
 
-def changed(header: RequestHeader, response: Response) -> list[Buffer]:
+def changed(header: RequestHeader, response: Response) -> list[Sendable]:
     """Encode a response, changed for some clients."""
     client = header.client_id or ""
     response = message_of(header, response)
     for (beginning, kind), change in _CHANGES.items():
         if client.startswith(beginning) and isinstance(response, kind):
             change(client, response)
-    return encode_response(header, response)
+    return response_to_send(header, response)
 
 
 if __name__ == "__main__":
-    connection.encode_response = changed  # type: ignore[attr-defined]
+    connection.response_to_send = changed  # type: ignore[attr-defined]
     sys.exit(main(sys.argv[1:]))

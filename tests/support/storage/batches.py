@@ -9,6 +9,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.batch_reader import NoteRead
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.message import contents
 from quorumlog.wire.codec.records import Record, encode_batch
 
 DIRECTORY = "/data/topic-0"
@@ -69,7 +70,7 @@ def read_all(log: Log, *, max_bytes: int = 1 << 20) -> bytes:
         assert result.next_offset > offset
         parts.append(result.records)
         offset = result.next_offset
-    return b"".join(parts)
+    return b"".join(contents(parts))
 
 
 def stamped(values: Iterable[str], *, leader_epoch: int = 0) -> bytes:

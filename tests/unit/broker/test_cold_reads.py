@@ -24,6 +24,7 @@ from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, Epoch, Offset, TopicPartition
+from quorumlog.wire.codec.message import contents
 from quorumlog.wire.codec.records import iterate_headers
 from tests.support.broker.cold_disk import ColdDisk, ColdQueue
 from tests.support.broker.one_broker import (
@@ -97,7 +98,7 @@ async def cold_broker(
 
 def offsets(answer: FetchedPartition) -> list[int]:
     assert answer.error_code is ErrorCode.NONE
-    records = b"".join(answer.records or ())
+    records = b"".join(contents(answer.records or ()))
     return [header.base_offset for _, header in iterate_headers(records)]
 
 
@@ -139,7 +140,7 @@ async def test_a_log_that_is_cut_meanwhile_shows_nothing_of_what_it_was(tmp_path
         assert refused.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         take(from_leader(5))
         answer = await broker.answer(cold)
-        headers = iterate_headers(b"".join(answer.records or ()))
+        headers = iterate_headers(b"".join(contents(answer.records or ())))
         epochs = [header.leader_epoch for _, header in headers]
         assert epochs in ([0] * 5, [0] * 5 + [1])
 

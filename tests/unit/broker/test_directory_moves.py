@@ -90,7 +90,7 @@ async def test_what_comes_during_the_swap_waits_for_it() -> None:
 @asynccontextmanager
 async def held_swap(replicas: Replicas, metadata: Metadata) -> AsyncIterator[HeldQueue]:
     """Move from a to b until the disk is to replace the log; the queue holds that work."""
-    queue, publish = cast(HeldQueue, replicas._disk), metadata.publish
+    queue, publish = cast(HeldQueue, replicas.disk), metadata.publish
 
     def publish_and_hold() -> None:
         queue.is_held, metadata.publish = True, publish

@@ -235,8 +235,8 @@ async def test_an_acknowledgement_does_not_wait_for_the_disk_threads(tmp_path: P
     await until(lambda: AT in replicas.drivers)
     is_over = threading.Event()
     for number in range(THREADS):
-        replicas._disk.submit(number, is_over.wait, lambda _: None)
-    replicas._disk.submit(AT, is_over.wait, lambda _: None)
+        replicas.disk.submit(number, is_over.wait, lambda _: None)
+    replicas.disk.submit(AT, is_over.wait, lambda _: None)
     try:
         outcome = await asyncio.wait_for(appended(replicas, ACKS_ALL), 30)
         assert outcome.error_code is ErrorCode.NONE

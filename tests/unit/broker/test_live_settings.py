@@ -15,6 +15,7 @@ from quorumlog.settings.servers import DYNAMIC, rows_of
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
+from quorumlog.wire.codec.message import contents
 from quorumlog.wire.codec.records import Record, decode_batch, encode_batch
 from tests.support.broker.one_broker import (
     AT,
@@ -203,7 +204,7 @@ async def test_the_leader_stamps_and_tells_the_time_of_the_append(tmp_path: Path
         assert (found.offset, found.timestamp_ms) == (1, time_ms)
         answers = fetch_from(replicas, fetch_of(1))
         assert isinstance(answers, list)
-        records = b"".join(answers[0].records)
+        records = b"".join(contents(answers[0].records))
         assert [record.timestamp_ms for record in decode_batch(records)] == [time_ms]
         first, again = (append(replicas, records=sequenced(0)) for _ in range(2))
         assert first.log_append_time_ms > 0

@@ -21,6 +21,7 @@ from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
 from quorumlog.storage.io.disk import Disk, RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
+from quorumlog.wire.codec.message import contents
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 from tests.support.broker.faulty_disk import FaultyDisk
 from tests.support.broker.held_queue import HeldQueue
@@ -99,7 +100,7 @@ def found(replicas: Replicas) -> list[tuple[int, bytes | None]]:
         read = log.read(offset, max_bytes=1 << 20, end_offset=log.log_end_offset)
         parts.append(read.records)
         offset = read.next_offset
-    batches = decode_batches(b"".join(parts))
+    batches = decode_batches(b"".join(contents(parts)))
     return [(one.offset, one.value) for _, records in batches for one in records]
 
 

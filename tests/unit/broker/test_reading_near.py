@@ -10,6 +10,7 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId
+from quorumlog.wire.codec.message import contents
 from quorumlog.wire.codec.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.support.broker.one_broker import (
     AT,
@@ -102,7 +103,7 @@ async def test_a_follower_serves_what_is_committed_and_no_more(tmp_path: Path) -
             take(from_leader(offset))
         state = replicas.drivers[AT].partition.state
         state.high_watermark = Offset(1)  # the second one is not committed
-        assert len(b"".join(answered(replicas, 0).records)) == len(from_leader(0))
+        assert len(b"".join(contents(answered(replicas, 0).records))) == len(from_leader(0))
         for offset in (1, 2):
             found = answered(replicas, offset)
             assert (found.error_code, list(found.records)) == (ErrorCode.NONE, [])

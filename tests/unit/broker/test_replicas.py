@@ -24,6 +24,7 @@ from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.message import contents
 from quorumlog.wire.codec.records import read_header
 from tests.support.broker.one_broker import (
     AT,
@@ -297,7 +298,7 @@ async def test_a_former_leader_serves_what_overwrote_its_own_records(tmp_path: P
         assert driver.partition.state.high_watermark == 0
         fetched = fetch_from(replicas, fetch_of(0, replica_id=2, leader_epoch=2, max_wait_ms=0))
         assert isinstance(fetched, list)
-        records = b"".join(fetched[0].records)
+        records = b"".join(contents(fetched[0].records))
         first = read_header(records)
         second = read_header(records, first.size_in_bytes)
         assert [first.leader_epoch, second.leader_epoch] == [1, 2]

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,6 +15,8 @@ from quorumlog.broker.fetching.core.response_memory import ResponseMemory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server import server as server_module
 from quorumlog.broker.server.server import Server
+from quorumlog.storage.io import disk
+from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -32,8 +35,15 @@ from tests.support.waiting import until
 BIG = encode_batch([Record(0, 1, None, bytes(100_000))])
 BIG_BATCHES = 40
 CAPACITY = 1_000_000
+SLOW_READERS = 1000
 Served = tuple[Server, int, bytes]
 WRITE_BUFFER = 64 * 1024  # what a transport holds before it says that the peer takes nothing
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have fetches hold their records; ranges of files hold no memory."""
+    monkeypatch.setattr(disk, "LEND_FROM_BYTES", 1 << 40)
 
 
 def test_half_of_what_is_left_may_be_read_and_one_batch_when_little_is() -> None:
@@ -216,6 +226,62 @@ async def test_many_consumers_that_never_read_stay_within_the_limit_and_others_g
             assert server.stats.connections_silent > 0
         for peer in peers:
             peer.writer.transport.abort()
+
+
+def handles_in_use() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+async def test_slow_readers_of_files_hold_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has 4 MB under way; those that wait to be read are in files, and in small buffers."""
+    monkeypatch.setattr(disk, "LEND_FROM_BYTES", 64 * 1024)
+    async with (
+        single_broker(tmp_path) as broker,
+        with_small_buffers(broker, max_connections=2 * SLOW_READERS) as (server, port, topic_id),
+    ):
+        before = handles_in_use()
+        peers = [await never_reading(port) for _ in range(SLOW_READERS)]
+        tracemalloc.start()
+        for peer in peers:
+            peer.send(big_fetch(topic_id, 0), 1, 16)
+        await until(lambda: len(server._connections) == SLOW_READERS)
+        await until(lambda: not any(one.is_writable for one in server._connections))
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert held < SLOW_READERS * 40_000
+        assert broker.replicas.response_memory.held == 0
+        unsent = [one.unsent_bytes for one in server._connections]
+        assert min(unsent) > 3_000_000
+        assert await reads_all(port, topic_id) == BIG_BATCHES * len(BIG)
+        for peer in peers:
+            peer.writer.transport.abort()
+        await until(lambda: not server._connections)
+        await until(lambda: handles_in_use() <= before + 2)
+
+
+@pytest.mark.parametrize("replica_id", [-1, 2])
+async def test_only_committed_records_are_lent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replica_id: int
+) -> None:
+    """Others may be cut, by another leader; to followers, too, they are copied."""
+    monkeypatch.setattr(disk, "LEND_FROM_BYTES", 1)
+
+    def fetched(replica_id: int, offset: int) -> list[type]:
+        spec = fetch_of(offset, replica_id=replica_id, leader_epoch=0, max_wait_ms=0)
+        answers = fetch_from(replicas, spec)
+        assert isinstance(answers, list)
+        return [type(one) for one in answers[0].records]
+
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        for _ in range(3):
+            append(replicas)
+        fetched(2, 2)  # so that two are committed
+        replicas.drivers[AT]._tail.clear()  # as if it held newer batches only
+        assert fetched(replica_id, 0) == ([FileRange] if replica_id < 0 else [bytearray])
+        fetched(2, 3)
+        assert fetched(replica_id, 0) == [FileRange]
 
 
 async def test_a_client_that_takes_nothing_for_the_idle_time_is_closed(tmp_path: Path) -> None:

@@ -381,6 +381,9 @@ class HeldHandle:
     def pread_cached(self, size: int, position: int) -> None:
         return None
 
+    def lend(self, size: int, position: int) -> None:
+        return None
+
     def size(self) -> int:
         return 0
 

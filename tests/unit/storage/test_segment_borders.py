@@ -125,7 +125,7 @@ def closed_log(disk: SimDisk) -> tuple[int, ...]:
 def read_on(log: Log, offset: int) -> int:
     """Read once; return the offset of the first record."""
     records = log.read(offset, max_bytes=1, end_offset=log.log_end_offset).records
-    return read_header(records).base_offset
+    return read_header(bytes(records)).base_offset
 
 
 @pytest.mark.parametrize("name", DAMAGES)

@@ -18,15 +18,16 @@ from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeu
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.message import Sendable
 
 FetchAnswers = list[FetchedPartition]
-Chunk = bytes | bytearray | memoryview
 READING_MS_MAX: Final = 10_000  # a fetch may wait for the disk so long after its deadline
 
 
 class PartitionRead:
     """The progress of one partition of a fetch.
 
+    `size`: of the chunks in bytes; `held`: in memory, without ranges of files;
     `missing`: the maximum size of the records being brought into memory for it, in bytes;
     `bring_ins`: how often that was begun since its last read. `is_final`: reading has ended, by an
     error, a diverging log, or another replica.
@@ -38,6 +39,7 @@ class PartitionRead:
         "diverging",
         "error_code",
         "fetch",
+        "held",
         "is_final",
         "missing",
         "next_offset",
@@ -49,8 +51,8 @@ class PartitionRead:
         self.fetch = fetch
         self.error_code = ErrorCode.NONE
         self.diverging: DivergingEpoch | None = None
-        self.chunks: list[Chunk] = []
-        self.size = self.missing = self.bring_ins = 0
+        self.chunks: list[Sendable] = []
+        self.size = self.held = self.missing = self.bring_ins = 0
         self.next_offset = fetch.fetch_offset
         self.preferred_replica = NO_REPLICA
         self.is_final = False

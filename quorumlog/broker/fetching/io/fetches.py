@@ -32,6 +32,7 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
 from quorumlog.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
 AnswerT = TypeVar("AnswerT")
@@ -235,6 +236,7 @@ class Fetches:
                 end=spec.read_end,
                 at_least_one=size == 0,
                 may_wait=read.bring_ins >= BRING_INS_MAX,
+                may_lend=True,
             )
         except NotInMemory as absent:
             self._bring_in(driver, read, absent, limit)
@@ -252,7 +254,9 @@ class Fetches:
         read.chunks += chunks
         read.size += read_bytes
         read.next_offset = Offset(next_offset)
-        if spec.account is not None:
+        is_lent = bool(chunks) and isinstance(chunks[0], FileRange)
+        if spec.account is not None and not is_lent:
+            read.held += read_bytes
             spec.account.take(read_bytes)
         return read_bytes
 
@@ -359,7 +363,7 @@ class Fetches:
         for index, old in enumerate(delayed.reads):
             if changes.get(old.fetch.topic_partition, 0) & FetchWakeup.CHANGED:
                 if spec.account is not None:
-                    spec.account.take(-old.size)
+                    spec.account.take(-old.held)
                 if spec.session is not None:
                     spec.session.take_to_judge(old.fetch)
                 old.missing = 0  # a read from disk under way is not needed

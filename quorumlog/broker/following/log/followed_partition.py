@@ -15,7 +15,7 @@ from quorumlog.storage.errors import OlderEpoch, RecordsTooLarge, StorageError, 
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset
-from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.message import Buffer, contents
 from quorumlog.wire.codec.messages.fetch import PartitionData
 
 _logger: Final = logging.getLogger(__name__)
@@ -265,4 +265,4 @@ def _one_buffer(answer: PartitionData) -> bytes | bytearray | memoryview:
     records = answer.records
     if isinstance(records, Buffer):
         return records
-    return b"".join(records or ())
+    return b"".join(contents(records or ()))

@@ -16,6 +16,7 @@ from quorumlog.wire.codec.identifiers import (
     TopicId,
     TopicPartition,
 )
+from quorumlog.wire.codec.message import Sendable
 
 ACKS_ALL: Final = -1
 ACKS_LEADER: Final = 1
@@ -108,7 +109,7 @@ class FetchedPartition(NamedTuple):
     error_code: ErrorCode
     high_watermark: Offset = UNKNOWN_OFFSET
     log_start_offset: Offset = UNKNOWN_OFFSET
-    records: Sequence[bytes | bytearray | memoryview] = ()
+    records: Sequence[Sendable] = ()
     diverging: DivergingEpoch | None = None
     leader_id: BrokerId = BrokerId(-1)  # the current leader, with NOT_LEADER_OR_FOLLOWER
     leader_epoch: Epoch = NO_EPOCH

@@ -5,7 +5,10 @@ in the log, so both reads return the same records.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
+
+from quorumlog.wire.codec.file_range import FileRange
 
 TAIL_BYTES_MAX: Final = 1 << 20
 
@@ -19,7 +22,7 @@ class _Batch(NamedTuple):
 class TailRead(NamedTuple):
     """Whole batches in [offset of the read, next_offset), `size` bytes in all."""
 
-    chunks: list[bytes | bytearray]
+    chunks: Sequence[bytes | bytearray | FileRange]
     size: int
     next_offset: int
 

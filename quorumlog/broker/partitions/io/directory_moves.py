@@ -39,6 +39,7 @@ from quorumlog.storage.errors import DiskExhausted, NotInMemory, OffsetOutOfRang
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicPartition
+from quorumlog.wire.codec.message import contents
 
 CHUNK_BYTES: Final = 1 << 20
 UNIQUE_BYTES: Final = 16  # in the name of a copy
@@ -230,7 +231,7 @@ class DirectoryMoves:
         except (StorageError, OffsetOutOfRange) as error:
             raise CopyRefused(f"{move.driver.log.directory} cannot be read: {error}") from error
         move.bring_ins = 0
-        return Chunk(b"".join(read.chunks), Offset(read.next_offset))
+        return Chunk(b"".join(contents(read.chunks)), Offset(read.next_offset))
 
     async def _bring_in(self, move: Move, absent: NotInMemory) -> None:
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -10,6 +10,7 @@ from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+from quorumlog.wire.codec.message import contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,5 +60,5 @@ class LocalReads:
         except StorageError:
             done(LocalRead(ErrorCode.KAFKA_STORAGE_ERROR))
         else:
-            records, next_offset = b"".join(read.chunks), Offset(read.next_offset)
+            records, next_offset = b"".join(contents(read.chunks)), Offset(read.next_offset)
             done(LocalRead(ErrorCode.NONE, records, next_offset, start, end))

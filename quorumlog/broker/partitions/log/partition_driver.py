@@ -208,10 +208,18 @@ class PartitionDriver:
         self.log.close()
 
     def read(
-        self, offset: Offset, *, max_bytes: int, end: ReadEnd, at_least_one: bool, may_wait: bool
+        self,
+        offset: Offset,
+        *,
+        max_bytes: int,
+        end: ReadEnd,
+        at_least_one: bool,
+        may_wait: bool,
+        may_lend: bool = False,
     ) -> TailRead:
         """Read whole batches from `offset` on. Raises the errors of `Log.read`.
 
+        With `may_lend`, committed batches may be a FileRange, alone.
         Returns no batches while a thread has the log; a CHANGED wakeup follows when it is done.
         """
         if self.is_truncating:
@@ -230,6 +238,7 @@ class PartitionDriver:
             end_offset=end_offset,
             at_least_one=at_least_one,
             may_wait=may_wait,
+            lend_below=self.partition.state.high_watermark if may_lend else 0,
         )
         return TailRead([records] if records else [], len(records), next_offset)
 

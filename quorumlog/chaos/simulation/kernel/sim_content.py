@@ -24,6 +24,20 @@ class SimContent:
         self.changes: list[Change] = []
         self.has_lost_pages = False
 
+    # A LentFile: it is in memory, and outlives its names and handles.
+
+    def fileno(self) -> int:
+        """Return no descriptor: a simulated transport reads the bytes."""
+        return -1
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Return the bytes as they are now."""
+        return bytes(self.written[position : position + size])
+
+    def is_cached(self, size: int, position: int) -> bool:
+        """Return True."""
+        return position + size <= len(self.written)
+
     def append(self, data: bytes) -> None:
         """Write at the end."""
         self.written += data

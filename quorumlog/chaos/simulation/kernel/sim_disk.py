@@ -27,6 +27,7 @@ from typing import Any, Final, cast
 from quorumlog.chaos.simulation.kernel.sim_content import SimContent
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.append_handles import AppendFile, AppendHandles
+from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.message import Buffer
 
 ROOT: Final = "/"
@@ -64,6 +65,11 @@ class SimFile:
 
     def pread_cached(self, size: int, position: int) -> bytes:  # noqa: D102 - see ReadableFile
         return self.pread(size, position)
+
+    def lend(self, size: int, position: int) -> FileRange:
+        """Lend bytes of any number: see ReadableFile. Like sockets, the range copies none."""
+        self._begin("pread")
+        return FileRange(self._content, position, size)
 
     def truncate(self, size: int) -> None:  # noqa: D102 - see DiskFile
         self._begin("truncate")

@@ -354,14 +354,15 @@ def _read(log: Log, start: int, end: int) -> Seen:
     while offset < end:
         result = log.read(offset, max_bytes=2_000, end_offset=end)
         check(result.next_offset > offset, f"read: no records at {offset} of {end}")
-        for position, header in iterate_headers(result.records):
+        records = bytes(result.records)
+        for position, header in iterate_headers(records):
             follows = header.base_offset <= start if offset == start else True
             check(follows and header.next_offset > offset, f"read: a batch at {offset}")
             check(offset in (start, header.base_offset), f"holes: {offset} is not there")
             offset = header.next_offset
             if header.producer_id >= 0 and not header.is_control:
                 seen.last_of[header.producer_id] = header.last_sequence
-            for record in decode_batch(result.records, position) if header.record_count else ():
+            for record in decode_batch(records, position) if header.record_count else ():
                 if record.offset >= start:
                     said = (header.leader_epoch, record.key or b"", record.value)
                     producer_id = NO_PRODUCER if header.is_control else header.producer_id
