@@ -29,31 +29,29 @@ async def called(callbacks: list[Callable[[], None]]) -> None:
     await done
 
 
-class Delivery:
-    """The future of one record: `await` it, once or repeatedly, for its RecordMetadata.
-
-    Raises KafkaError if the record was not acknowledged; `error.definite` is False if the record
-    may be in the log all the same. A delivery that is not awaited costs nothing. It has the methods
-    of a future that asyncio.wait, as_completed and gather need; it cannot be cancelled, as a
-    buffered record cannot be removed.
-    """
+class Outcome:
+    """One record's outcome: that of its batch, from the batch's end on."""
 
     __slots__ = ("_batch", "_index", "_timestamp_ms")
 
     def __init__(self, batch: Batch, index: int, timestamp_ms: int) -> None:
-        self._batch: Final = batch
-        self._index: Final = index
+        self._batch = batch
+        self._index = index
         self._timestamp_ms: Final = timestamp_ms
+
+    def place(self, batch: Batch, index: int) -> None:
+        """Set the record's batch, and its index there."""
+        self._batch, self._index = batch, index
+
+    def follow(self, other: "Outcome") -> None:
+        """Take the place of the same record's other outcome."""
+        self.place(other._batch, other._index)  # noqa: SLF001 - ours
 
     def done(self) -> bool:
         """Return whether the record is acknowledged or failed."""
         return self._batch.state is BatchState.DONE
 
-    def cancelled(self) -> bool:
-        """Return False; asyncio.wait needs this method."""
-        return False
-
-    def result(self) -> RecordMetadata:
+    def metadata(self) -> RecordMetadata:
         """Return the record's metadata. Raises KafkaError, or InvalidStateError if not done."""
         error = self.exception()
         if error is not None:
@@ -75,6 +73,26 @@ class Delivery:
         if batch.error is None:
             return None
         return batch.error.again()
+
+
+class Delivery(Outcome):
+    """The future of one record: `await` it, once or repeatedly, for its RecordMetadata.
+
+    Raises KafkaError if the record was not acknowledged; `error.definite` is False if the record
+    may be in the log all the same. A delivery that is not awaited costs nothing. It has the methods
+    of a future that asyncio.wait, as_completed and gather need; it cannot be cancelled, as a
+    buffered record cannot be removed.
+    """
+
+    __slots__ = ()
+
+    def result(self) -> RecordMetadata:
+        """Return the record's metadata. Raises KafkaError, or InvalidStateError if not done."""
+        return self.metadata()
+
+    def cancelled(self) -> bool:
+        """Return False; asyncio.wait needs this method."""
+        return False
 
     def add_done_callback(
         self, callback: "Callable[[Delivery], object]", *, context: Context | None = None
