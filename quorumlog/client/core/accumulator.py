@@ -41,7 +41,6 @@ from quorumlog.client.settings import ProducerSettings
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
-from quorumlog.wire.codec.records import Record
 
 
 @dataclass(slots=True, eq=False)
@@ -178,7 +177,7 @@ class Accumulator:
             self.buffered_bytes += batch.size_in_bytes
             expiry_ms = now_ms + self.settings.delivery_timeout_ms
             self._next_expiry_ms = min(self._next_expiry_ms, expiry_ms)
-        batch.records.append(Record._make((len(batch.records), *record)))
+        batch.records.append((len(batch.records), *record))
         batch.size_in_bytes += size
         self.buffered_bytes += size
         return batch, is_ready or batch.size_in_bytes >= self.batch_size

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from quorumlog.client.records import ConsumerRecord
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Buffer
-from quorumlog.wire.codec.records import BatchHeader, decode_batch, iterate_headers
+from quorumlog.wire.codec.records import BatchHeader, decode_batch, decode_fields, iterate_headers
 
 _ABORT: Final = b"\0\0"  # the type in a marker's key, after its int16 version; 1 is COMMIT
 
@@ -102,16 +102,13 @@ class Chunk:
 
     def _visible(self, position: int, header: BatchHeader) -> list[ConsumerRecord]:
         topic, partition = self._topic_partition
-        epoch, kind, make = (
-            header.leader_epoch,
-            int(header.has_log_append_time),
-            ConsumerRecord._make,
-        )
-        records = decode_batch(self._records, position)
+        epoch, kind = header.leader_epoch, int(header.has_log_append_time)
+        records = decode_fields(self._records, position, header)
         if header.base_offset < self.next_offset:
             records = [record for record in records if record[0] >= self.next_offset]
+        new, kept = tuple.__new__, ConsumerRecord  # two thirds of the time of ConsumerRecord._make
         return [
-            make((topic, partition, offset, timestamp_ms, key, value, headers, epoch, kind))
+            new(kept, (topic, partition, offset, timestamp_ms, key, value, headers, epoch, kind))
             for offset, timestamp_ms, key, value, headers in records
         ]
 

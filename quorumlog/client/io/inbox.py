@@ -120,24 +120,24 @@ class Inbox:
                 if self._accumulator.buffered_bytes + pending > self._memory:
                     return False
                 self._entries.append((total, outcome, name, topic, queue, record, size, ticket))
-            if self._is_closed:
-                self._fail_all()
-                return False
             if current is None or not self._is_open(current, pending):
-                looks = self._looks
-                if self._woken_for != looks:
-                    self._wake_from_thread()
-                    self._woken_for = looks
-        except RuntimeError:
-            if not self._is_closed:
-                raise
-            self._fail_all()  # a signal handler has closed the producer, and its loop, meanwhile
-            return False
+                self._wake_once()
         except BaseException:
             with suppress(RuntimeError):  # interrupted (Ctrl-C): the record may be in
                 self._wake_from_thread()
             raise
+        if self._is_closed:  # by another thread, or a signal handler, meanwhile
+            self._fail_all()
+            return False
         return True
+
+    def _wake_once(self) -> None:
+        """Wake the loop, unless a thread has done so since the loop looked."""
+        looks = self._looks
+        if self._woken_for != looks:
+            with suppress(RuntimeError):  # the loop is closed: `put` fails the record
+                self._wake_from_thread()
+            self._woken_for = looks
 
     def _total_bytes(self) -> int:
         try:

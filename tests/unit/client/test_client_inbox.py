@@ -25,7 +25,7 @@ from quorumlog.client.producer import inbox_of
 from quorumlog.client.settings import ProducerOptions, ProducerSettings
 from quorumlog.client.sync import SyncDelivery, SyncProducer
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.records import Record
+from quorumlog.wire.codec.records import Fields
 from tests.support.client.fake_cluster import PRODUCE, SILENCE, FakeCluster
 from tests.support.client.fake_transactions import coordinating
 from tests.support.client.opened import in_a_thread, producing
@@ -64,7 +64,7 @@ class World:
         self.now_ms = self.timer_ms = 0.0
         self.is_woken = False
         self.wakes = 0
-        self.in_flight: list[tuple[Batch, list[Record]]] = []
+        self.in_flight: list[tuple[Batch, list[Fields]]] = []
         self.log: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
         self.outcomes: list[Outcome] = []
 
@@ -116,7 +116,7 @@ class World:
         """Acknowledge the oldest request."""
         if self.in_flight:
             batch, records = self.in_flight.pop(0)
-            values = [int(record.value or b"") for record in records]
+            values = [int(fields[3] or b"") for fields in records]
             self.log[batch.topic_partition.partition] += values
             self.accumulator.handle_answer(self.now_ms, batch, BatchAnswer(base_offset=0), 0.5)
             self.wake()
