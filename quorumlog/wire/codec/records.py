@@ -315,11 +315,25 @@ def decode_fields(
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> list[Fields]:
     """Return the records of the batch at `position` as plain tuples. Raises CorruptBatch."""
+    return decode_body(body_of(buffer, position, header, decompressed_bytes_max), header)
+
+
+def body_of(
+    buffer: Buffer,
+    position: int,
+    header: BatchHeader,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> bytes:
+    """Return the valid batch's records, decompressed. Raises CorruptBatch."""
     validate_batch(buffer, position, header)
     if header.record_count == 0:  # compaction has removed all records
-        return []
+        return b""
     body = memoryview(buffer)[position + HEADER_BYTES : position + header.size_in_bytes]
-    data = decompress(header.compression, body, size_max=decompressed_bytes_max)
+    return decompress(header.compression, body, size_max=decompressed_bytes_max)
+
+
+def decode_body(data: bytes, header: BatchHeader) -> list[Fields]:
+    """Return the records in the `body_of` a batch as plain tuples. Raises CorruptBatch."""
     try:
         return _decode_records(data, header)
     except (IndexError, UnicodeDecodeError) as error:
@@ -378,7 +392,7 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for 
             p += length >> 1
             value = data[p - (length >> 1) : p]
         if data[p]:
-            headers, p = _decode_headers(data, p)
+            headers, p = decode_headers(data, p)
         else:
             headers, p = (), p + 1
         if p != end or size & 1:
@@ -415,7 +429,11 @@ def _read_unsigned(data: Buffer, position: int) -> tuple[int, int]:
     return value, position
 
 
-def _decode_headers(data: bytes, position: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+def decode_headers(data: bytes, position: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    """Return a record's headers at `position`, and the position after them.
+
+    Raises CorruptBatch, IndexError or UnicodeDecodeError.
+    """
     count, position = read_varint(data, position)
     if count < 0:
         raise CorruptBatch(f"{count} headers")
