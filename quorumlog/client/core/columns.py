@@ -71,8 +71,12 @@ def _table_at_once(batches: Sequence[tuple[BatchHeader, bytes]], first_offset: i
     data = b"".join([body for _, body in batches])
     if len(data) > _DATA_BYTES_MAX:
         raise _Unusual
-    starts, ends = _chain(batches, data)
+    places = _places(batches, data)
     buffer = np.frombuffer(data + _PADDING, np.uint8)
+    record_size, starts = _numbers(buffer, places, np.full(len(places), len(data)))
+    if (record_size < 0).any():
+        raise _Unusual
+    ends = starts + record_size
     time_delta, p = _numbers(buffer, starts + 1, ends)  # after a byte of attributes
     offset_delta, p = _numbers(buffer, p, ends)
     key_size, key = _numbers(buffer, p, ends)
@@ -105,30 +109,28 @@ def _table_at_once(batches: Sequence[tuple[BatchHeader, bytes]], first_offset: i
     return table if is_read.all() else table.filter(pa.array(is_read))
 
 
-def _chain(batches: Sequence[tuple[BatchHeader, bytes]], data: bytes) -> tuple[_Ints, _Ints]:
-    """Return where each record begins, after its length, and where it ends."""
-    starts: list[int] = []
-    ends: list[int] = []
-    p = batch_end = 0
+def _places(batches: Sequence[tuple[BatchHeader, bytes]], data: bytes) -> _Ints:
+    """Return where each record begins, at its length."""
+    places: list[int] = []
+    append, p, batch_end = places.append, 0, 0
     try:
         for header, body in batches:
             batch_end += len(body)
             for _ in range(header.record_count):
-                size = data[p]
+                append(p)
+                size = data[p]  # zigzag encoded
                 if size < 0x80:
-                    size, p = size >> 1 ^ -(size & 1), p + 1
+                    p += 1 + (size >> 1)
+                elif data[p + 1] < 0x80:
+                    p += 2 + (size + (data[p + 1] - 1 << 7) >> 1)
                 else:
                     size, p = read_varint(data, p)
-                starts.append(p)
-                p += size
-                if size < 0 or p > batch_end:
-                    raise _Unusual
-                ends.append(p)
+                    p += size
             if p != batch_end:
                 raise _Unusual
     except (IndexError, CorruptBatch) as error:
         raise _Unusual from error
-    return np.array(starts, np.int64), np.array(ends, np.int64)
+    return np.array(places, np.int64)
 
 
 def _numbers(buffer: npt.NDArray[np.uint8], at: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
