@@ -340,6 +340,10 @@ def decode_body(data: bytes, header: BatchHeader) -> list[Fields]:
         raise CorruptBatch(f"the records at offset {header.base_offset}: {error}") from error
 
 
+_SMALL: Final = tuple(byte >> 1 ^ -(byte & 1) for byte in range(0x80))
+"""The zigzag numbers of one byte."""
+
+
 def _decode_records(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for each number would double its time
     data: bytes, header: BatchHeader
 ) -> list[Fields]:
@@ -347,7 +351,7 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for 
 
     Raises CorruptBatch, IndexError or UnicodeDecodeError if `data` does not match `header`.
     """
-    unsigned = _read_unsigned  # locals, and numbers of one and two bytes in line: this loop is hot
+    unsigned, small = _read_unsigned, _SMALL  # locals: this loop is hot
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.has_log_append_time else None
     records: list[Fields] = []
@@ -361,16 +365,18 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for 
         else:
             size, p = unsigned(data, p)
         end = p + (size >> 1)
-        time_delta = data[p + 1]  # after a byte of attributes
-        if time_delta < 0x80:
-            p += 2
+        byte = data[p + 1]  # after a byte of attributes
+        if byte < 0x80:
+            timestamp, p = base_timestamp + small[byte], p + 2
         else:
-            time_delta, p = unsigned(data, p + 1)
-        offset_delta = data[p]
-        if offset_delta < 0x80:
-            p += 1
+            delta, p = read_varint(data, p + 1)
+            timestamp = base_timestamp + delta
+        byte = data[p]
+        if byte < 0x80:
+            offset, p = base_offset + small[byte], p + 1
         else:
-            offset_delta, p = unsigned(data, p)
+            delta, p = read_varint(data, p)
+            offset = base_offset + delta
         length = data[p]
         if length < 0x80:
             p += 1
@@ -378,8 +384,8 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for 
             length, p = unsigned(data, p)
         key = None
         if not length & 1:  # the numbers are zigzag encoded: a negative length is null
-            p += length >> 1
-            key = data[p - (length >> 1) : p]
+            start, p = p, p + (length >> 1)
+            key = data[start:p]
         length = data[p]
         if length < 0x80:
             p += 1
@@ -389,16 +395,14 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for 
             length, p = unsigned(data, p)
         value = None
         if not length & 1:
-            p += length >> 1
-            value = data[p - (length >> 1) : p]
+            start, p = p, p + (length >> 1)
+            value = data[start:p]
         if data[p]:
             headers, p = decode_headers(data, p)
         else:
             headers, p = (), p + 1
         if p != end or size & 1:
             raise CorruptBatch("a record does not have its declared length")
-        timestamp = base_timestamp + (time_delta >> 1 ^ -(time_delta & 1))
-        offset = base_offset + (offset_delta >> 1 ^ -(offset_delta & 1))
         append((offset, timestamp if append_time is None else append_time, key, value, headers))
     if p != len(data):
         raise CorruptBatch(f"{len(data) - p} bytes after the last record")
