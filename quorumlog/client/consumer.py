@@ -228,7 +228,7 @@ class Consumer(AsyncClient[_Opened]):
         pyarrow.
         """
         try:
-            from quorumlog.client.core import columns  # noqa: F401 - loads Arrow, once
+            import quorumlog.client.core.columns  # noqa: F401 - loads Arrow, once
         except ImportError as error:
             raise ImportError(why_no_packages("poll_batches needs") or str(error)) from error
         return await self._poll(timeout_ms, max_records, self._positions.take_tables)

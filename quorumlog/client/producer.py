@@ -15,11 +15,12 @@ from quorumlog.client.checks import checked_group_metadata, checked_places
 from quorumlog.client.core.accumulator import Accumulator, PartitionQueue
 from quorumlog.client.core.batch import BATCH_OVERHEAD_BYTES, checked_record_size
 from quorumlog.client.core.partitioner import partition_for_key
+from quorumlog.client.core.record_columns import Column, HeaderPairs, records_of
 from quorumlog.client.core.topic_queues import TopicQueues, refresh_all
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.closing import Close
 from quorumlog.client.io.cluster import Cluster
-from quorumlog.client.io.delivery import Delivery
+from quorumlog.client.io.delivery import Deliveries, Delivery
 from quorumlog.client.io.inbox import Inbox
 from quorumlog.client.io.sender import Sender
 from quorumlog.client.io.transactor import Transactor
@@ -64,6 +65,14 @@ class SendOptions(TypedDict, total=False):
     partition: int | None
     headers: Sequence[tuple[str, bytes | None]]
     timestamp_ms: int | None
+
+
+class ManyOptions(TypedDict, total=False):
+    """The keyword arguments of `send_many`."""
+
+    partition: int | None
+    headers: Column[HeaderPairs | None] | None
+    timestamps_ms: Column[int] | None
 
 
 class Producer(AsyncClient[_Opened]):
@@ -169,14 +178,7 @@ class Producer(AsyncClient[_Opened]):
             timestamp_ms = clock.wall_ns() // 1_000_000  # called for every record
         else:
             check_timestamp(timestamp_ms)
-        if partition is None:
-            if key is None:
-                partition = known.sticky_partition(size, random_fraction)
-            else:
-                partition = partition_for_key(key, known.count)
-        queue = known.queues.get(partition)
-        if queue is None:
-            queue = self._queue(topic, known, partition)
+        queue = self._queue_for(known, topic, partition, key, size)
         if transactor is not None:
             transactor.transactions.admit(ticket, queue.topic_partition)
         record = (timestamp_ms, key, value, own_headers)
@@ -186,6 +188,64 @@ class Producer(AsyncClient[_Opened]):
             opened.sender.wake()
             self._owes_turn = True
         return delivery
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Column[bytes | None],
+        keys: Column[bytes | None] | None = None,
+        *,
+        partition: int | None = None,
+        headers: Column[HeaderPairs | None] | None = None,
+        timestamps_ms: Column[int] | None = None,
+    ) -> Deliveries:
+        """Buffer many records, given as columns of one length, as `send` would one after another.
+
+        A column is an iterable or an Arrow array: of binary; of int64 for `timestamps_ms`; of lists
+        of structs of key and value for `headers`, as in `Consumer.poll_batches`. `partition` holds
+        for all records. Raises TypeError, ValueError, and KafkaError for a record that is too
+        large, before any record is buffered. Waits as `send` does; if the wait for one record
+        fails, it and all later ones fail in the Deliveries. If the call is cancelled, an unknown
+        number of the first records is buffered.
+        """
+        opened = self._running()
+        records, sizes = records_of(
+            values,
+            keys,
+            headers,
+            timestamps_ms,
+            now_ms=clock.wall_ns() // 1_000_000,
+            check_timestamp=check_timestamp,
+        )
+        transactor = opened.sender.transactor
+        ticket = 0 if transactor is None else transactor.transactions.ticket()
+        if max(sizes, default=0) > self._record_bytes_max:
+            raise self._too_large(max(sizes))
+        deliveries = Deliveries()
+        for record, size in zip(records, sizes, strict=True):
+            known = self._topics.get(topic)
+            try:
+                if (
+                    known is None
+                    or self._owes_turn
+                    or topic in self._lines
+                    or not self._has_room(size)
+                ):
+                    known = await self._wait_in_line(opened, topic, size)
+                queue = self._queue_for(known, topic, partition, record[1], size)
+                if transactor is not None:
+                    transactor.transactions.admit(ticket, queue.topic_partition)
+            except KafkaError as error:
+                if not deliveries:
+                    raise
+                deliveries.fail(error, [one[0] for one in records[len(deliveries) :]])
+                break
+            batch, is_ready = self._accumulator.append(opened.cluster.now_ms(), queue, record, size)
+            deliveries.add(batch, record[0])
+            if is_ready:
+                opened.sender.wake()
+                self._owes_turn = True
+        return deliveries
 
     async def send_and_wait(
         self,
@@ -287,6 +347,16 @@ class Producer(AsyncClient[_Opened]):
             topic = self._topics[name] = TopicQueues(self.settings.batch_size)
         topic.refresh(view)
         return topic
+
+    def _queue_for(
+        self, topic: TopicQueues, name: str, partition: int | None, key: bytes | None, size: int
+    ) -> PartitionQueue:
+        if partition is None:
+            if key is None:
+                partition = topic.sticky_partition(size, random_fraction)
+            else:
+                partition = partition_for_key(key, topic.count)
+        return topic.queues.get(partition) or self._queue(name, topic, partition)
 
     def _queue(self, name: str, topic: TopicQueues, partition: int) -> PartitionQueue:
         if not isinstance(partition, int):

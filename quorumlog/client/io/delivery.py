@@ -1,14 +1,15 @@
 """The result of `send`: one record's outcome, which is its batch's outcome."""
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, overload
 
 from quorumlog.client.core.batch import Batch, BatchState
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.records import RecordMetadata
+from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 async def wait_until_done(batch: Batch) -> None:
@@ -133,3 +134,73 @@ class _Callback:
     def __call__(self) -> None:
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.callback, self.delivery, context=self.context)
+
+
+class Deliveries(Sequence[Delivery]):
+    """The outcomes of the records of one `send_many`, in their order.
+
+    `await` it to wait for all of them: raises the first error of a record. An index gives the
+    Delivery of one record.
+    """
+
+    def __init__(self) -> None:
+        self._batches: Final[list[Batch]] = []
+        self._indices: Final[list[int]] = []
+        self._timestamps_ms: Final[list[int]] = []
+
+    def add(self, batch: Batch, timestamp_ms: int) -> None:
+        """Add the next record, the last of its batch."""
+        self._batches.append(batch)
+        self._indices.append(len(batch.records) - 1)
+        self._timestamps_ms.append(timestamp_ms)
+
+    def fail(self, error: KafkaError, timestamps_ms: Sequence[int]) -> None:
+        """Add the remaining records, which are not buffered."""
+        self._batches.extend([failed_batch(error)] * len(timestamps_ms))
+        self._indices.extend([0] * len(timestamps_ms))
+        self._timestamps_ms.extend(timestamps_ms)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    @overload
+    def __getitem__(self, index: int) -> Delivery: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Delivery]: ...
+
+    def __getitem__(self, index: int | slice) -> Delivery | list[Delivery]:
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(len(self)))]
+        return Delivery(self._batches[index], self._indices[index], self._timestamps_ms[index])
+
+    def timestamp_ms(self, index: int) -> int:
+        """Return a record's own timestamp."""
+        return self._timestamps_ms[index]
+
+    def done(self) -> bool:
+        """Return whether every record is acknowledged or failed."""
+        return all(batch.state is BatchState.DONE for batch in self._distinct())
+
+    def raise_error(self) -> None:
+        """Raise the KafkaError of the first record that has failed."""
+        for batch in self._distinct():
+            if batch.error is not None:
+                raise batch.error.again()
+
+    def _distinct(self) -> Iterable[Batch]:
+        return dict.fromkeys(self._batches)
+
+    async def wait(self) -> None:
+        """Wait until every record is acknowledged or failed."""
+        for batch in self._distinct():
+            await wait_until_done(batch)
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from self.wait().__await__()
+        self.raise_error()
+
+
+def failed_batch(error: KafkaError) -> Batch:
+    """Return a batch that ended with `error`, for records that are in no batch."""
+    return Batch(TopicPartition("", -1), 0.0, state=BatchState.DONE, error=error)

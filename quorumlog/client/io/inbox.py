@@ -19,21 +19,20 @@ from typing import Final, Protocol
 
 from quorumlog.chance import random_fraction
 from quorumlog.client.core.accumulator import Accumulator, PartitionQueue
-from quorumlog.client.core.batch import Batch, BatchState
+from quorumlog.client.core.batch import Batch
 from quorumlog.client.core.partitioner import partition_for_key
+from quorumlog.client.core.record_columns import RecordFields
 from quorumlog.client.core.topic_queues import TopicQueues
 from quorumlog.client.core.transactions import Transactions
 from quorumlog.client.errors import KafkaError
-from quorumlog.client.io.delivery import Outcome
-from quorumlog.client.records import Headers
+from quorumlog.client.io.delivery import Outcome, failed_batch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 _ADMITTED_MAX: Final = 1_000  # in one step: other tasks of the loop run between two steps
 
 
-_Fields = tuple[int, bytes | None, bytes | None, Headers]
-_Entry = tuple[int, Outcome, str, TopicQueues, PartitionQueue | None, _Fields, int, int]
+_Entry = tuple[int, Outcome, str, TopicQueues, PartitionQueue | None, RecordFields, int, int]
 """The bytes of this record and all before it, its outcome, the topic's name and queues, its queue
 (None: any), timestamp_ms, key, value and headers, its size, the number of its transaction."""
 
@@ -92,7 +91,7 @@ class Inbox:
     # --- in any thread ---
 
     def put(
-        self, name: str, partition: int | None, record: _Fields, size: int, outcome: Outcome
+        self, name: str, partition: int | None, record: RecordFields, size: int, outcome: Outcome
     ) -> bool:
         """Put in a record; False if its call must wait, or a queue be made: call the loop then.
 
@@ -159,7 +158,7 @@ class Inbox:
                 entry = self._entries.popleft()
             except IndexError:
                 return
-            _fail(entry[1], closed)
+            entry[1].place(failed_batch(closed), 0)
 
     def admit_soon(self) -> None:
         """Let the loop admit all records before any call that reaches the loop later."""
@@ -202,11 +201,12 @@ class Inbox:
             try:
                 self._transactions.admit(ticket, queue.topic_partition)
             except KafkaError as error:
-                _fail(outcome, error)
+                outcome.place(failed_batch(error), 0)
                 return
             except RuntimeError as error:  # another thread has ended the transaction meanwhile
                 code = ErrorCode.OPERATION_NOT_ATTEMPTED
-                _fail(outcome, KafkaError(code, str(error), definite=True))
+                ended = KafkaError(code, str(error), definite=True)
+                outcome.place(failed_batch(ended), 0)
                 return
         batch, _ = self._accumulator.append(now_ms, queue, record, size)
         outcome.place(batch, len(batch.records) - 1)
@@ -220,8 +220,3 @@ class Inbox:
         """Fail the records that are left, and all that threads still put in."""
         self._is_closed = True
         self._fail_all()
-
-
-def _fail(outcome: Outcome, error: KafkaError) -> None:
-    refused = Batch(PENDING.topic_partition, 0.0, state=BatchState.DONE, error=error)
-    outcome.place(refused, 0)

@@ -2,13 +2,14 @@
 
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack, overload
 
 from quorumlog import clock
 from quorumlog.client.core.batch import checked_record_size
-from quorumlog.client.io.delivery import Outcome, wait_until_done
+from quorumlog.client.core.record_columns import Column
+from quorumlog.client.io.delivery import Deliveries, Outcome, wait_until_done
 from quorumlog.client.io.inbox import PENDING, Inbox
-from quorumlog.client.producer import Producer, check_timestamp, inbox_of
+from quorumlog.client.producer import ManyOptions, Producer, check_timestamp, inbox_of
 from quorumlog.client.records import RecordMetadata
 from quorumlog.client.settings import BootstrapServers, ProducerOptions, with_servers
 from quorumlog.client.sync.blocking_client import Blocking, blocking, on_loop
@@ -37,6 +38,41 @@ class SyncDelivery(Outcome):
         if self._inbox is not None:
             self._inbox.admit_all()
         await wait_until_done(self._batch)
+
+
+class SyncDeliveries(Sequence[SyncDelivery]):
+    """The outcomes of the records of one `send_many`, in their order."""
+
+    def __init__(self, deliveries: Deliveries, loop: LoopThread, inbox: Inbox | None) -> None:
+        self._deliveries: Final = deliveries
+        self._loop: Final = loop
+        self._inbox: Final = inbox
+
+    def __len__(self) -> int:
+        return len(self._deliveries)
+
+    @overload
+    def __getitem__(self, index: int) -> SyncDelivery: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[SyncDelivery]: ...
+
+    def __getitem__(self, index: int | slice) -> SyncDelivery | list[SyncDelivery]:
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(len(self)))]
+        delivery = SyncDelivery(self._deliveries.timestamp_ms(index), self._loop, self._inbox)
+        delivery.follow(self._deliveries[index])
+        return delivery
+
+    def done(self) -> bool:
+        """Return whether every record is acknowledged or failed: `result` does not block then."""
+        return self._deliveries.done()
+
+    def result(self, timeout_s: float | None = None) -> None:
+        """Wait until all are acknowledged. Raises a record's first KafkaError, or TimeoutError."""
+        if not self.done():
+            self._loop.run(self._deliveries.wait(), timeout_s)
+        self._deliveries.raise_error()
 
 
 class SyncProducer(Blocking[Producer]):
@@ -89,6 +125,17 @@ class SyncProducer(Blocking[Producer]):
         )
         delivery.follow(self._run(call))
         return delivery
+
+    def send_many(
+        self,
+        topic: str,
+        values: Column[bytes | None],
+        keys: Column[bytes | None] | None = None,
+        **options: Unpack[ManyOptions],
+    ) -> "SyncDeliveries":
+        """Buffer many records as `Producer.send_many` does: the fastest way to send."""
+        call = self._client.send_many(topic, values, keys, **options)
+        return SyncDeliveries(self._run(call), self._loop, self._inbox)
 
     send_and_wait = blocking(Producer.send_and_wait)
     flush = blocking(Producer.flush)

@@ -374,6 +374,9 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for 
         byte = data[p]
         if byte < 0x80:
             offset, p = base_offset + small[byte], p + 1
+        elif data[p + 1] < 0x80:
+            byte += data[p + 1] - 1 << 7
+            offset, p = base_offset + (byte >> 1 ^ -(byte & 1)), p + 2
         else:
             delta, p = read_varint(data, p)
             offset = base_offset + delta
@@ -382,10 +385,7 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for 
             p += 1
         else:
             length, p = unsigned(data, p)
-        key = None
-        if not length & 1:  # the numbers are zigzag encoded: a negative length is null
-            start, p = p, p + (length >> 1)
-            key = data[start:p]
+        key = None if length & 1 else data[p : (p := p + (length >> 1))]  # zigzag encoded
         length = data[p]
         if length < 0x80:
             p += 1
@@ -393,10 +393,7 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for 
             length, p = length + (data[p + 1] - 1 << 7), p + 2
         else:
             length, p = unsigned(data, p)
-        value = None
-        if not length & 1:
-            start, p = p, p + (length >> 1)
-            value = data[start:p]
+        value = None if length & 1 else data[p : (p := p + (length >> 1))]
         if data[p]:
             headers, p = decode_headers(data, p)
         else:
