@@ -258,10 +258,16 @@ def _encode_records(records: Sequence[Fields], base_offset: int, base_timestamp:
         time_delta = small[delta] if 0 <= delta < limit else varint(delta)
         delta = offset - base_offset
         offset_delta = small[delta] if delta < limit else varint(delta)
-        size = -1 if key is None else len(key)
-        key_size = small[size] if 0 <= size < limit else varint(size)
-        size = -1 if value is None else len(value)
-        value_size = small[size] if 0 <= size < limit else varint(size)
+        if key is None:
+            key_size = _NULL
+        else:
+            size = len(key)
+            key_size = small[size] if size < limit else varint(size)
+        if value is None:
+            value_size = _NULL
+        else:
+            size = len(value)
+            value_size = small[size] if size < limit else varint(size)
         tail = _encode_headers(headers) if headers else b"\0"
         # The first byte is the attributes: always 0 so far.
         body = b"".join(
@@ -394,10 +400,7 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for 
         else:
             length, p = unsigned(data, p)
         value = None if length & 1 else data[p : (p := p + (length >> 1))]
-        if data[p]:
-            headers, p = decode_headers(data, p)
-        else:
-            headers, p = (), p + 1
+        headers, p = decode_headers(data, p) if data[p] else ((), p + 1)
         if p != end or size & 1:
             raise CorruptBatch("a record does not have its declared length")
         append((offset, timestamp if append_time is None else append_time, key, value, headers))
