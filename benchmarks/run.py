@@ -19,6 +19,7 @@ from typing import Any, Final
 import quorumlog
 from benchmarks import failover, load
 from benchmarks.admission import admission
+from benchmarks.clients import clients
 from benchmarks.compaction import compaction
 from benchmarks.durable import durable
 from benchmarks.groups import groups
@@ -45,7 +46,7 @@ _SESSION_S: Final = int(FAST_DEFAULTS["broker.session.timeout.ms"]) / 1000
 _PARTS: Final = (
     *("admission", "start", "idle", "failover", "metadata", "throughput", "latency", "sparse"),
     *("confluent", "durable", "recovery", "compaction", "slow_disk", "simulation"),
-    *("transactions", "groups", "many_partitions", "history_checks", "bare", "kafka"),
+    *("transactions", "groups", "clients", "many_partitions", "history_checks", "bare", "kafka"),
 )
 
 
@@ -368,7 +369,7 @@ def main() -> None:
         finally:
             cluster.stop()
     for alone in (
-        *(durable, recovery, compaction, slow_disk, transactions, groups),
+        *(durable, recovery, compaction, slow_disk, transactions, groups, clients),
         *(simulation, many_partitions, history_checks, bare, kafka),
     ):
         if alone.__name__ in parts:
