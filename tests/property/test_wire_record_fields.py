@@ -1,8 +1,10 @@
 """The decoder of records, with numbers in line, agrees with a plain one for any bytes."""
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from quorumlog.wire.codec import records as records_module
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.records import (
     HEADER_BYTES,
@@ -10,10 +12,11 @@ from quorumlog.wire.codec.records import (
     Fields,
     Record,
     _decode_records,
+    decode_batch,
     encode_batch,
     read_header,
 )
-from tests.property.test_wire_records import batches
+from tests.property.test_wire_records import NOW_MS, batches
 from tests.support.sizes import examples
 
 SETTINGS = examples(200)
@@ -84,8 +87,39 @@ def in_line(data: bytes, header: BatchHeader) -> list[Fields] | None:
         return None
 
 
+@st.composite
+def alike(draw: st.DrawFn) -> list[Record]:
+    """Return records of one size, perhaps but for one of them."""
+    sizes = st.sampled_from([None, 0, 1, 63, 64, 100, 8191, 8192])
+    key_size, value_size = draw(sizes), draw(sizes)
+    offset, step = draw(st.sampled_from([7, 60, 8190])), draw(st.sampled_from([0, 1, 40]))
+    records = [
+        Record(
+            offset + index,
+            NOW_MS + index * step // 8,
+            None if key_size is None else b"%c" % (index % 251) * key_size,
+            None if value_size is None else b"%c" % (index % 241) * value_size,
+        )
+        for index in range(draw(st.integers(1, 150)))
+    ]
+    at = draw(st.integers(0, 2 * len(records)))
+    if at < len(records):
+        records[at] = draw(
+            st.sampled_from(
+                [
+                    records[at]._replace(value=b"another"),
+                    records[at]._replace(headers=(("h", b""),)),
+                    records[at]._replace(timestamp_ms=NOW_MS - 5),
+                ]
+            )
+        )
+        if len(records) > 1 and draw(st.booleans()):  # compaction has removed it
+            del records[at]
+    return records
+
+
 @SETTINGS
-@given(batches(base_offset=7), st.data(), st.booleans())
+@given(batches(base_offset=7) | alike(), st.data(), st.booleans())
 def test_the_decoder_agrees_with_a_plain_one(
     records: list[Record], data: st.DataObject, has_append_time: bool
 ) -> None:
@@ -123,3 +157,18 @@ ONE = read_header(encode_batch([Record(0, 0, None, b"")]))
 @example(b"\x0e\0\0\0\3\0\0\0")  # -2 is null, too
 def test_any_bytes_are_a_record_for_both_or_for_none(data: bytes) -> None:
     assert in_line(data, ONE) == plainly(data, ONE)
+
+
+def test_records_of_one_size_are_decoded_as_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the property compares runs, too: with a byte and with two for the offsets."""
+    walked: list[int] = []
+
+    def walk(_data: bytes, p: int, count: int, *_: object) -> int:
+        walked.append(count)
+        return p
+
+    records = [Record(n, NOW_MS + n // 9, b"k%04d" % n, b"v" * 90) for n in range(300)]
+    batch = encode_batch(records)
+    monkeypatch.setattr(records_module, "_walk", walk)
+    assert decode_batch(batch) == records
+    assert walked == [0]

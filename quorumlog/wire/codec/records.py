@@ -17,6 +17,7 @@ from quorumlog.invariants import InvariantViolation, require
 from quorumlog.wire.codec.compression import Compression, compress, decompress
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.uniform_records import RUN_MIN, SMALL, Fields, decode_run
 from quorumlog.wire.codec.varint import encode_uvarint
 
 __all__ = [
@@ -109,10 +110,6 @@ class BatchHeader(NamedTuple):
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
-
-
-Fields = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
-"""The fields of a Record."""
 
 
 class Record(NamedTuple):
@@ -346,23 +343,33 @@ def decode_body(data: bytes, header: BatchHeader) -> list[Fields]:
         raise CorruptBatch(f"the records at offset {header.base_offset}: {error}") from error
 
 
-_SMALL: Final = tuple(byte >> 1 ^ -(byte & 1) for byte in range(0x80))
-"""The zigzag numbers of one byte."""
-
-
-def _decode_records(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for each number would double its time
-    data: bytes, header: BatchHeader
-) -> list[Fields]:
+def _decode_records(data: bytes, header: BatchHeader) -> list[Fields]:
     """Return the fields of the records in `data`.
 
     Raises CorruptBatch, IndexError or UnicodeDecodeError if `data` does not match `header`.
     """
-    unsigned, small = _read_unsigned, _SMALL  # locals: this loop is hot
+    records: list[Fields] = []
+    p, left = 0, header.record_count
+    while left >= RUN_MIN and not header.has_log_append_time:
+        run = decode_run(data, p, left, header.base_offset, header.base_timestamp)
+        if run is None:
+            break
+        records += run[0]
+        p, left = run[1], left - len(run[0])
+    p = _walk(data, p, left, header, records)
+    if p != len(data):
+        raise CorruptBatch(f"{len(data) - p} bytes after the last record")
+    return records
+
+
+def _walk(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for each number would double its time
+    data: bytes, p: int, count: int, header: BatchHeader, records: list[Fields]
+) -> int:
+    """Append the fields of `count` records at `p`; return the position after them."""
+    unsigned, small, append = _read_unsigned, SMALL, records.append  # locals: this loop is hot
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.has_log_append_time else None
-    records: list[Fields] = []
-    append, p = records.append, 0
-    for _ in range(header.record_count):
+    for _ in range(count):
         size = data[p]
         if size < 0x80:
             p += 1
@@ -404,9 +411,7 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for 
         if p != end or size & 1:
             raise CorruptBatch("a record does not have its declared length")
         append((offset, timestamp if append_time is None else append_time, key, value, headers))
-    if p != len(data):
-        raise CorruptBatch(f"{len(data) - p} bytes after the last record")
-    return records
+    return p
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
