@@ -5,8 +5,9 @@ directory per page, and the lines up to the next command are its output; progres
 which is a bar, or how long a command still takes. Numbers and random identifiers may differ, as
 they do from run to run; a verdict may name anomalies that its model allows, which a slow machine
 shows and a fast one does not. In a block marked `console seeded` only elapsed times may differ, in
-a block marked `console exact` nothing. A line `...` stands for any lines. A block marked `python`
-or `json` after a line that ends with a file's name and a colon is written to that file.
+a block marked `console exact` nothing. A line `...`, indented or not, stands for any lines. A block
+marked `python` or `json` after a line that ends with a file's name and a colon is written to that
+file.
 
 `python -m tests.support.pages docs/tutorial/4-break-a-rule.md` runs a page and replaces its samples
 by the output of this run.
@@ -145,7 +146,7 @@ def _seen(command: Command, printed: str) -> list[str] | None:
     sample = []
     for index, line in enumerate(command.expected):
         at = shapes.count("\n", 0, match.start(index + 1))
-        sample.append(line if line == "..." else lines[at])
+        sample.append(line if _stands_for_any(line) else lines[at])
     return sample
 
 
@@ -162,10 +163,16 @@ def _pattern(command: Command) -> re.Pattern[str]:
     """Return the pattern of the output, with a group for each line of the sample."""
     return re.compile(
         "".join(
-            r"((?:.*\n)*?)" if line == "..." else f"({re.escape(_shape(line, command.kind))}\n)"
+            r"((?:.*\n)*?)"
+            if _stands_for_any(line)
+            else f"({re.escape(_shape(line, command.kind))}\n)"
             for line in command.expected
         )
     )
+
+
+def _stands_for_any(line: str) -> bool:
+    return line.strip() == "..."
 
 
 def main(pages: list[str]) -> None:

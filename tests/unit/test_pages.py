@@ -40,6 +40,10 @@ def test_numbers_may_differ(tmp_path: Path) -> None:
     Reader(tmp_path).follow(PAGE)
 
 
+def test_an_indented_ellipsis_stands_for_any_lines(tmp_path: Path) -> None:
+    Reader(tmp_path).follow("```console\n$ printf 'a\\n  b\\nc\\n'\na\n  ...\nc\n```\n")
+
+
 def test_an_allowed_anomaly_may_be_there(tmp_path: Path) -> None:
     anomaly = "  late-read: 3 (allowed)\\n    e.g. a-0: late\\n      known by: send\\n"
     Reader(tmp_path).follow(f"```console\n$ printf 'VALID\\n{anomaly}end\\n'\nVALID\nend\n```\n")

@@ -423,19 +423,22 @@ async def test_a_position_that_a_leader_does_not_return_is_said(
 
 
 @pytest.mark.jumping_time
-async def test_a_due_time_that_is_rounded_down_is_not_awaited_for_ever() -> None:
+@pytest.mark.parametrize("is_stale", [False, True], ids=["metadata", "stale metadata"])
+async def test_a_due_time_that_is_rounded_down_is_not_awaited_for_ever(*, is_stale: bool) -> None:
     """1028.3474765220063 s are a bit less than 1,028,347.4765220063 ms in floating point."""
     due_ms = 1_028_347.4765220063
     assert due_ms / 1000 * 1000 < due_ms
     loop = asyncio.get_running_loop()
     await asyncio.sleep((due_ms - REPORT_AFTER_MS) / 1000)
     lookout = Lookout("me", MetadataCache(), why_failing=lambda _: None, why_unheard=lambda _: None)
+    if is_stale:  # then no wait is reported
+        lookout._why_silent = due_ms, "refused"
     wait = Wait("an answer", due_ms - REPORT_AFTER_MS)
     wait.fail("refused")
     lookout._waits.begin(wait)
     lookout._set_timer()
     await asyncio.sleep(REPORT_AFTER_MS / 1000 + 1)  # JumpingSelector: time must not stand still
-    assert wait.reported_ms == pytest.approx(due_ms)
+    assert wait.reported_ms == (None if is_stale else pytest.approx(due_ms))
     lookout.end(wait, is_answered=True)
     lookout.close()
     assert loop.time() > due_ms / 1000

@@ -1,8 +1,10 @@
 """Requests of raw clients and the responses of brokers, as `history.exchanges` records them."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from quorumlog.chaos.checkers.findings import Row
 from quorumlog.chaos.history.exchanges import FINAL, LATEST, Exchange, Json, Read, Sent
@@ -158,6 +160,9 @@ class Malformed:
     reason: str
 
 
+FactT = TypeVar("FactT", Batch, Fetch, Lookup, GroupCommit, GroupOffset)
+
+
 @dataclass(slots=True)
 class KeyFacts:
     """All facts about one partition, in the order of the operations."""
@@ -174,89 +179,32 @@ def read_facts(rows: Sequence[tuple[Row, str]]) -> KeyFacts:
     """Return the facts in rows of one key, each with its text."""
     facts = KeyFacts([], [], [], [], [], [])
     for row, text in rows:
-        told = json.loads(text)
+        fields = json.loads(text)
         match row.kind:
             case "produced":
-                facts.batches.append(_batch(row, told))
+                sent = tuple(Sent(*one) for one in fields["records"])
+                facts.batches.append(
+                    _read(Batch, row, fields, base_offset=row.offset, records=sent)
+                )
             case "fetched":
-                facts.fetches.append(_fetch(row, told))
+                read = tuple(Read(*one) for one in fields["records"])
+                spans = tuple((one[0], one[1]) for one in fields["spans"])
+                facts.fetches.append(
+                    _read(Fetch, row, fields, offset=row.offset, records=read, spans=spans)
+                )
             case "looked_up":
-                facts.lookups.append(_lookup(row, told))
+                facts.lookups.append(_read(Lookup, row, fields, offset=row.offset))
             case "offset_committed":
-                facts.commits.append(_commit(row, told))
+                facts.commits.append(_read(GroupCommit, row, fields, offset=row.offset))
             case "offset_fetched":
-                facts.group_offsets.append(_group_offset(row, told))
+                facts.group_offsets.append(_read(GroupOffset, row, fields, offset=row.offset))
             case _:
-                facts.malformed.append(Malformed(row=row, reason=told["reason"]))
+                facts.malformed.append(Malformed(row=row, reason=fields["reason"]))
     return facts
 
 
-def _batch(row: Row, told: Json) -> Batch:
-    return Batch(
-        row=row,
-        exchange=Exchange(*told["exchange"]),
-        acks=told["acks"],
-        producer_id=told["producer_id"],
-        producer_epoch=told["producer_epoch"],
-        base_sequence=told["base_sequence"],
-        base_offset=row.offset,
-        error=told["error"],
-        leader_epoch=told["leader_epoch"],
-        is_received=told["is_received"],
-        records=tuple(Sent(*one) for one in told["records"]),
-    )
-
-
-def _fetch(row: Row, told: Json) -> Fetch:
-    return Fetch(
-        row=row,
-        exchange=Exchange(*told["exchange"]),
-        offset=row.offset,
-        session_id=told["session_id"],
-        session_epoch=told["session_epoch"],
-        asked_epoch=told["asked_epoch"],
-        top_error=told["top_error"],
-        error=told["error"],
-        was_asked=told["was_asked"],
-        has_room=told["has_room"],
-        high_watermark=told["high_watermark"],
-        records=tuple(Read(*one) for one in told["records"]),
-        spans=tuple((one[0], one[1]) for one in told["spans"]),
-        corrupt=told["corrupt"],
-        pair=told["pair"],
-    )
-
-
-def _lookup(row: Row, told: Json) -> Lookup:
-    return Lookup(
-        row=row,
-        exchange=Exchange(*told["exchange"]),
-        timestamp=told["timestamp"],
-        asked_epoch=told["asked_epoch"],
-        error=told["error"],
-        offset=row.offset,
-        found_timestamp=told["found_timestamp"],
-        pair=told["pair"],
-    )
-
-
-def _commit(row: Row, told: Json) -> GroupCommit:
-    return GroupCommit(
-        row=row,
-        exchange=Exchange(*told["exchange"]),
-        group=told["group"],
-        error=told["error"],
-        offset=row.offset,
-        is_ghost=told["is_ghost"],
-    )
-
-
-def _group_offset(row: Row, told: Json) -> GroupOffset:
-    return GroupOffset(
-        row=row,
-        exchange=Exchange(*told["exchange"]),
-        group=told["group"],
-        error=told["error"],
-        offset=row.offset,
-        pair=told["pair"],
-    )
+def _read(fact: type[FactT], row: Row, fields: Json, **others: Any) -> FactT:
+    """Return a fact with the fields of its text; the `others` have another form there."""
+    names = {field.name for field in dataclasses.fields(fact)} - {"row", "exchange", *others}
+    exchange = Exchange(*fields["exchange"])
+    return fact(row=row, exchange=exchange, **others, **{name: fields[name] for name in names})
