@@ -206,7 +206,8 @@ class Producer(AsyncClient[_Opened]):
         for all records. Raises TypeError, ValueError, and KafkaError for a record that is too
         large, before any record is buffered. Waits as `send` does; if the wait for one record
         fails, it and all later ones fail in the Deliveries. If the call is cancelled, an unknown
-        number of the first records is buffered.
+        number of the first records is buffered. All fields are checked in one go: pass some ten
+        thousand records in a call.
         """
         opened = self._running()
         records, sizes = records_of(
