@@ -15,6 +15,7 @@ from typing import Final
 import quorumlog
 from benchmarks import failover, load, rows
 from benchmarks.beside_kafka import SHORT, Pace, compare
+from benchmarks.clients import clients
 from benchmarks.compaction import compaction
 from benchmarks.durable import durable
 from benchmarks.groups import groups
@@ -37,7 +38,7 @@ _SESSION_S: Final = int(FAST_DEFAULTS["broker.session.timeout.ms"]) / 1000
 _PARTS: Final = (
     *("three_nodes", "one_node", "failover", "metadata", "sparse"),
     *("durable", "recovery", "compaction", "slow_disk", "simulation"),
-    *("transactions", "groups", "many_partitions", "history_checks"),
+    *("transactions", "groups", "clients", "many_partitions", "history_checks"),
 )
 
 
@@ -134,8 +135,8 @@ def main() -> None:
             for part in chosen:
                 part(table, cluster)
     for alone in (
-        *(durable, recovery, compaction, slow_disk, groups, simulation, many_partitions),
-        history_checks,
+        *(durable, recovery, compaction, slow_disk, groups, clients, simulation),
+        *(many_partitions, history_checks),
     ):
         if alone.__name__ in parts:
             alone(table)

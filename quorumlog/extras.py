@@ -15,9 +15,17 @@ def why_no_checks() -> str:
 
     "" if the required packages are installed.
     """
+    return why_no_packages("histories and checks need")
+
+
+def why_no_packages(needs: str) -> str:
+    """Return `needs`, the first package of Arrow and numpy that is missing, and the command.
+
+    "" if both are installed.
+    """
     for name in _OF_CHECKS:
         if find_spec(name) is None:
-            return f"histories and checks need {name}: {install_command('chaos')}"
+            return f"{needs} {name}: {install_command('chaos')}"
     return ""
 
 

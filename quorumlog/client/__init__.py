@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         NewTopic,
     )
     from quorumlog.client.errors import KafkaError
-    from quorumlog.client.io.delivery import Delivery
+    from quorumlog.client.io.delivery import Deliveries, Delivery
     from quorumlog.client.producer import Producer
     from quorumlog.client.rebalance_listener import RebalanceListener
     from quorumlog.client.records import (
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from quorumlog.wire.codec.error_codes import ErrorCode
 
 __all__ = [
-    "Acl", "AclFilter", "Admin", "Consumer", "ConsumerRecord", "Delivery", "ErrorCode",
-    "GroupMetadata", "KafkaError", "NewPartitions", "NewScramCredential", "NewTopic",
+    "Acl", "AclFilter", "Admin", "Consumer", "ConsumerRecord", "Deliveries", "Delivery",
+    "ErrorCode", "GroupMetadata", "KafkaError", "NewPartitions", "NewScramCredential", "NewTopic",
     "OffsetAndMetadata", "OffsetAndTimestamp", "Producer", "RebalanceListener", "RecordMetadata",
     "TopicPartition",
 ]  # fmt: skip
@@ -40,6 +40,7 @@ _HOME = {
     "Admin": "quorumlog.client.admin",
     "Consumer": "quorumlog.client.consumer",
     "ConsumerRecord": "quorumlog.client.records",
+    "Deliveries": "quorumlog.client.io.delivery",
     "Delivery": "quorumlog.client.io.delivery",
     "ErrorCode": "quorumlog.wire.codec.error_codes",
     "GroupMetadata": "quorumlog.client.records",

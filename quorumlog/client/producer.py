@@ -14,12 +14,14 @@ from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.checks import checked_group_metadata, checked_places
 from quorumlog.client.core.accumulator import Accumulator, PartitionQueue
 from quorumlog.client.core.batch import BATCH_OVERHEAD_BYTES, checked_record_size
-from quorumlog.client.core.metadata_cache import MetadataCache, TopicView
-from quorumlog.client.core.partitioner import StickyPartition, partition_for_key
+from quorumlog.client.core.partitioner import partition_for_key
+from quorumlog.client.core.record_columns import Column, HeaderPairs, records_of
+from quorumlog.client.core.topic_queues import TopicQueues, refresh_all
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.closing import Close
 from quorumlog.client.io.cluster import Cluster
-from quorumlog.client.io.delivery import Delivery
+from quorumlog.client.io.delivery import Deliveries, Delivery
+from quorumlog.client.io.inbox import Inbox
 from quorumlog.client.io.sender import Sender
 from quorumlog.client.io.transactor import Transactor
 from quorumlog.client.records import GroupMetadata, OffsetAndMetadata, RecordMetadata
@@ -46,33 +48,6 @@ def check_timestamp(timestamp_ms: int) -> None:
         raise ValueError(f"timestamp_ms is {timestamp_ms}: not milliseconds since 1970")
 
 
-class _Topic:
-    """The state of one topic for `send`."""
-
-    __slots__ = ("candidates", "count", "queues", "sticky")
-
-    def __init__(self, batch_size: int) -> None:
-        self.count = 0
-        self.candidates: list[int] = []  # with a leader if possible, for records without a key
-        self.sticky: Final = StickyPartition(batch_size)
-        self.queues: Final[dict[int, PartitionQueue]] = {}
-
-    def refresh(self, view: TopicView) -> None:
-        """Apply the topic's new metadata."""
-        self.count = len(view.partitions)
-        led = [index for index, partition in view.partitions.items() if partition.leader_id >= 0]
-        self.candidates = led or list(view.partitions)
-        if self.sticky.current not in self.candidates:
-            self.sticky.give_up()
-
-
-def _refresh(topics: Mapping[str, _Topic], metadata: MetadataCache) -> None:
-    for name, topic in topics.items():
-        view = metadata.topics.get(name)
-        if view is not None:
-            topic.refresh(view)
-
-
 def _wake_first(lines: Mapping[str, deque[asyncio.Event]]) -> None:
     """Wake the first waiting call of each topic: the buffer may have room."""
     for line in lines.values():
@@ -90,6 +65,14 @@ class SendOptions(TypedDict, total=False):
     partition: int | None
     headers: Sequence[tuple[str, bytes | None]]
     timestamp_ms: int | None
+
+
+class ManyOptions(TypedDict, total=False):
+    """The keyword arguments of `send_many`."""
+
+    partition: int | None
+    headers: Column[HeaderPairs | None] | None
+    timestamps_ms: Column[int] | None
 
 
 class Producer(AsyncClient[_Opened]):
@@ -111,7 +94,7 @@ class Producer(AsyncClient[_Opened]):
         limit = min(self.settings.max_request_size, self.settings.buffer_memory)
         self._buffer_memory: Final = self.settings.buffer_memory
         self._record_bytes_max: Final = limit - BATCH_OVERHEAD_BYTES
-        self._topics: Final[dict[str, _Topic]] = {}
+        self._topics: Final[dict[str, TopicQueues]] = {}
         self._owes_turn = False  # a batch has begun since the event loop last ran
         self._lines: Final[dict[str, deque[asyncio.Event]]] = {}  # waiting calls, by topic
 
@@ -120,9 +103,12 @@ class Producer(AsyncClient[_Opened]):
     async def _open(self) -> _Opened:
         cluster = Cluster(self.settings, auto_create_topics=True)
         await cluster.start()
-        cluster.on_change.append(partial(_refresh, self._topics, cluster.metadata))
+        cluster.on_change.append(partial(refresh_all, self._topics, cluster.metadata))
         wake_first = partial(_wake_first, self._lines)
-        return _Opened(cluster, Sender(cluster, self._accumulator, wake_first))
+        inbox = partial(
+            Inbox, asyncio.get_running_loop(), self._accumulator, self._topics, self._lines
+        )
+        return _Opened(cluster, Sender(cluster, self._accumulator, wake_first, inbox))
 
     async def stop(self, timeout_ms: int | None = None) -> None:
         """Flush for at most `timeout_ms` (None: until every record is done), then close.
@@ -192,11 +178,7 @@ class Producer(AsyncClient[_Opened]):
             timestamp_ms = clock.wall_ns() // 1_000_000  # called for every record
         else:
             check_timestamp(timestamp_ms)
-        if partition is None:
-            partition = self._partition(known, key, size)
-        queue = known.queues.get(partition)
-        if queue is None:
-            queue = self._queue(topic, known, partition)
+        queue = self._queue_for(known, topic, partition, key, size)
         if transactor is not None:
             transactor.transactions.admit(ticket, queue.topic_partition)
         record = (timestamp_ms, key, value, own_headers)
@@ -206,6 +188,65 @@ class Producer(AsyncClient[_Opened]):
             opened.sender.wake()
             self._owes_turn = True
         return delivery
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Column[bytes | None],
+        keys: Column[bytes | None] | None = None,
+        *,
+        partition: int | None = None,
+        headers: Column[HeaderPairs | None] | None = None,
+        timestamps_ms: Column[int] | None = None,
+    ) -> Deliveries:
+        """Buffer many records, given as columns of one length, as `send` would one after another.
+
+        A column is an iterable or an Arrow array: of binary; of int64 for `timestamps_ms`; of lists
+        of structs of key and value for `headers`, as in `Consumer.poll_batches`. `partition` holds
+        for all records. Raises TypeError, ValueError, and KafkaError for a record that is too
+        large, before any record is buffered. Waits as `send` does; if the wait for one record
+        fails, it and all later ones fail in the Deliveries. If the call is cancelled, an unknown
+        number of the first records is buffered. All fields are checked in one go: pass some ten
+        thousand records in a call.
+        """
+        opened = self._running()
+        records, sizes = records_of(
+            values,
+            keys,
+            headers,
+            timestamps_ms,
+            now_ms=clock.wall_ns() // 1_000_000,
+            check_timestamp=check_timestamp,
+        )
+        transactor = opened.sender.transactor
+        ticket = 0 if transactor is None else transactor.transactions.ticket()
+        if max(sizes, default=0) > self._record_bytes_max:
+            raise self._too_large(max(sizes))
+        deliveries = Deliveries()
+        for record, size in zip(records, sizes, strict=True):
+            known = self._topics.get(topic)
+            try:
+                if (
+                    known is None
+                    or self._owes_turn
+                    or topic in self._lines
+                    or not self._has_room(size)
+                ):
+                    known = await self._wait_in_line(opened, topic, size)
+                queue = self._queue_for(known, topic, partition, record[1], size)
+                if transactor is not None:
+                    transactor.transactions.admit(ticket, queue.topic_partition)
+            except KafkaError as error:
+                if not deliveries:
+                    raise
+                deliveries.fail(error, [one[0] for one in records[len(deliveries) :]])
+                break
+            batch, is_ready = self._accumulator.append(opened.cluster.now_ms(), queue, record, size)
+            deliveries.add(batch, record[0])
+            if is_ready:
+                opened.sender.wake()
+                self._owes_turn = True
+        return deliveries
 
     async def send_and_wait(
         self,
@@ -300,24 +341,25 @@ class Producer(AsyncClient[_Opened]):
 
     # --- helpers of send ---
 
-    async def _look_up(self, name: str) -> _Topic:
+    async def _look_up(self, name: str) -> TopicQueues:
         view = await self._running().cluster.topic(name, self.settings.max_block_ms)
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = _Topic(self.settings.batch_size)
+            topic = self._topics[name] = TopicQueues(self.settings.batch_size)
         topic.refresh(view)
         return topic
 
-    def _partition(self, topic: _Topic, key: bytes | None, size: int) -> int:
-        if key is not None:
-            return partition_for_key(key, topic.count)
-        sticky = topic.sticky
-        if sticky.needs_choice():
-            sticky.choose(topic.candidates, random_fraction())
-        sticky.used(size)
-        return sticky.current
+    def _queue_for(
+        self, topic: TopicQueues, name: str, partition: int | None, key: bytes | None, size: int
+    ) -> PartitionQueue:
+        if partition is None:
+            if key is None:
+                partition = topic.sticky_partition(size, random_fraction)
+            else:
+                partition = partition_for_key(key, topic.count)
+        return topic.queues.get(partition) or self._queue(name, topic, partition)
 
-    def _queue(self, name: str, topic: _Topic, partition: int) -> PartitionQueue:
+    def _queue(self, name: str, topic: TopicQueues, partition: int) -> PartitionQueue:
         if not isinstance(partition, int):
             raise TypeError(f"partition is an int or None, not {type(partition).__name__}")
         if not 0 <= partition < topic.count:
@@ -331,7 +373,7 @@ class Producer(AsyncClient[_Opened]):
     def _has_room(self, size: int) -> bool:
         return self._accumulator.buffered_bytes + size <= self._buffer_memory
 
-    async def _wait_in_line(self, opened: _Opened, name: str, size: int) -> _Topic:
+    async def _wait_in_line(self, opened: _Opened, name: str, size: int) -> TopicQueues:
         """Wait for the topic's metadata, for earlier calls for the topic, and for buffer room."""
         limit_s = asyncio.get_running_loop().time() + self.settings.max_block_ms / 1000
         line = self._lines.setdefault(name, deque())
@@ -381,3 +423,9 @@ class Producer(AsyncClient[_Opened]):
         limit = getattr(self.settings, name)
         message = f"a record of {size} bytes does not fit {name}={limit}"
         return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message, definite=True)
+
+
+def inbox_of(producer: Producer) -> Inbox | None:
+    """Return the inbox for records from other threads, while the producer is open."""
+    opened = producer._opened  # noqa: SLF001 - ours
+    return None if opened is None else opened.sender.inbox

@@ -164,7 +164,7 @@ class AnySchedule:
         while drained := self.accumulator.drain(self.now_ms, self).by_broker:
             for broker, batches in drained.items():
                 for batch in batches:
-                    values = tuple(int(record.value or b"") for record in batch.records)
+                    values = tuple(int(fields[3] or b"") for fields in batch.records)
                     assert batch.identity is not None
                     entry = Entry(batch.identity, batch.base_sequence, values)
                     self.cluster.connections[broker].append(Request(batch, entry))

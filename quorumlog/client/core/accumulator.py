@@ -41,7 +41,6 @@ from quorumlog.client.settings import ProducerSettings
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
-from quorumlog.wire.codec.records import Record
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +133,7 @@ class Accumulator:
         self.settings: Final = settings
         self.idempotent: Final = settings.idempotent
         self.transactional: Final = settings.transactional_id is not None
-        self._batch_size: Final = min(settings.batch_size, settings.max_request_size)
+        self.batch_size: Final = min(settings.batch_size, settings.max_request_size)
         self._retry: Final = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._reroute: Final = Backoff(
             settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
@@ -170,7 +169,7 @@ class Accumulator:
         waiting = queue.waiting
         batch = waiting[-1] if waiting else None
         is_ready = False
-        if batch is None or batch.size_in_bytes + size > self._batch_size:
+        if batch is None or batch.size_in_bytes + size > self.batch_size:
             is_ready = True
             batch = Batch(queue.topic_partition, now_ms, self.transactional)
             waiting.append(batch)
@@ -178,10 +177,10 @@ class Accumulator:
             self.buffered_bytes += batch.size_in_bytes
             expiry_ms = now_ms + self.settings.delivery_timeout_ms
             self._next_expiry_ms = min(self._next_expiry_ms, expiry_ms)
-        batch.records.append(Record._make((len(batch.records), *record)))
+        batch.records.append((len(batch.records), *record))
         batch.size_in_bytes += size
         self.buffered_bytes += size
-        return batch, is_ready or batch.size_in_bytes >= self._batch_size
+        return batch, is_ready or batch.size_in_bytes >= self.batch_size
 
     # --- batches go out ---
 
@@ -252,7 +251,7 @@ class Accumulator:
         if self.idempotent and not self._may_number(queue):
             return NEVER_MS
         first = queue.waiting[0]
-        is_full = len(queue.waiting) > 1 or first.size_in_bytes >= self._batch_size
+        is_full = len(queue.waiting) > 1 or first.size_in_bytes >= self.batch_size
         if is_full or self.flushing or self.awaiting_room:
             return first.created_ms
         return first.created_ms + self.settings.linger_ms

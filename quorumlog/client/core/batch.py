@@ -13,7 +13,7 @@ from quorumlog.invariants import require
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
-from quorumlog.wire.codec.records import Record, encode_batch
+from quorumlog.wire.codec.records import Fields, encode_batch
 
 BATCH_OVERHEAD_BYTES: Final = 61
 RECORD_OVERHEAD_BYTES: Final = 21  # the maximum for lengths, deltas and attributes
@@ -55,7 +55,7 @@ class Batch:
     topic_partition: TopicPartition
     created_ms: float
     is_transactional: bool = False
-    records: list[Record] = field(default_factory=list)
+    records: list[Fields] = field(default_factory=list)
     size_in_bytes: int = BATCH_OVERHEAD_BYTES
     state: BatchState = BatchState.WAITING
     attempts: int = 0

@@ -11,9 +11,9 @@ meaning. The id comes from an assignment of KIP-848, or else from the metadata a
 first request; docs/decisions/0043-consumer-positions.md.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from quorumlog.backoff import Backoff
 from quorumlog.client.core.chunk import Aborted, Chunk
@@ -34,6 +34,11 @@ from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.messages.fetch import PartitionData
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Piece = TypeVar("Piece", bound=Sized)  # records of one chunk
 
 _NO_TOPIC_IDS: Final[Mapping[str, bytes]] = {}
 _EARLIEST: Final = Reset(EARLIEST_TIMESTAMP)
@@ -358,18 +363,33 @@ class Positions:
     def take(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return up to `max_records`, partition by partition in order of arrival."""
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+        for topic_partition, records in self._pieces(max_records, Chunk.read):
+            taken.setdefault(topic_partition, []).extend(records)
+        return taken
+
+    def take_tables(self, max_records: int) -> "dict[TopicPartition, pa.Table]":
+        """Return up to `max_records` as `take` does, in tables of `columns.SCHEMA`."""
+        from quorumlog.client.core.columns import concatenated  # loads Arrow
+
+        taken: dict[TopicPartition, list[pa.Table]] = {}
+        for topic_partition, table in self._pieces(max_records, Chunk.read_table):
+            taken.setdefault(topic_partition, []).append(table)
+        return {name: concatenated(tables) for name, tables in taken.items()}
+
+    def _pieces(
+        self, max_records: int, read: Callable[[Chunk, int], Piece]
+    ) -> Iterator[tuple[TopicPartition, Piece]]:
         left = max_records
         for position in list(self._ready.values()):
             while left and position.chunks and not position.paused:
-                records = self._read(position, left)
-                if records:
-                    taken.setdefault(position.topic_partition, []).extend(records)
+                records = self._read(position, left, read)
+                if records is not None and len(records):
+                    yield position.topic_partition, records
                     left -= len(records)
             if not position.chunks:
                 del self._ready[position.topic_partition]
             if not left:
                 break
-        return taken
 
     def take_next(self) -> ConsumerRecord | None:
         """Return the next record, None if there is none; mark the record before as processed."""
@@ -380,14 +400,16 @@ class Positions:
             return records[0]
         return None
 
-    def _read(self, position: Position, max_records: int) -> list[ConsumerRecord]:
+    def _read(
+        self, position: Position, max_records: int, read: Callable[[Chunk, int], Piece]
+    ) -> Piece | None:
         chunk = position.chunks[0]
         try:
-            records = chunk.read(max_records)
+            records = read(chunk, max_records)
         except CorruptBatch as error:
             position.drop_chunks()  # fetched again: the damage may have happened on the way
             self._report_corrupt(position, position.offset, error)
-            return []
+            return None
         self._last_read = position
         position.offset, position.epoch = chunk.next_offset, chunk.leader_epoch
         if chunk.is_empty:

@@ -1,14 +1,15 @@
 """The result of `send`: one record's outcome, which is its batch's outcome."""
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, overload
 
 from quorumlog.client.core.batch import Batch, BatchState
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.records import RecordMetadata
+from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 async def wait_until_done(batch: Batch) -> None:
@@ -29,31 +30,29 @@ async def called(callbacks: list[Callable[[], None]]) -> None:
     await done
 
 
-class Delivery:
-    """The future of one record: `await` it, once or repeatedly, for its RecordMetadata.
-
-    Raises KafkaError if the record was not acknowledged; `error.definite` is False if the record
-    may be in the log all the same. A delivery that is not awaited costs nothing. It has the methods
-    of a future that asyncio.wait, as_completed and gather need; it cannot be cancelled, as a
-    buffered record cannot be removed.
-    """
+class Outcome:
+    """One record's outcome: that of its batch, from the batch's end on."""
 
     __slots__ = ("_batch", "_index", "_timestamp_ms")
 
     def __init__(self, batch: Batch, index: int, timestamp_ms: int) -> None:
-        self._batch: Final = batch
-        self._index: Final = index
+        self._batch = batch
+        self._index = index
         self._timestamp_ms: Final = timestamp_ms
+
+    def place(self, batch: Batch, index: int) -> None:
+        """Set the record's batch, and its index there."""
+        self._batch, self._index = batch, index
+
+    def follow(self, other: "Outcome") -> None:
+        """Take the place of the same record's other outcome."""
+        self.place(other._batch, other._index)  # noqa: SLF001 - ours
 
     def done(self) -> bool:
         """Return whether the record is acknowledged or failed."""
         return self._batch.state is BatchState.DONE
 
-    def cancelled(self) -> bool:
-        """Return False; asyncio.wait needs this method."""
-        return False
-
-    def result(self) -> RecordMetadata:
+    def metadata(self) -> RecordMetadata:
         """Return the record's metadata. Raises KafkaError, or InvalidStateError if not done."""
         error = self.exception()
         if error is not None:
@@ -75,6 +74,26 @@ class Delivery:
         if batch.error is None:
             return None
         return batch.error.again()
+
+
+class Delivery(Outcome):
+    """The future of one record: `await` it, once or repeatedly, for its RecordMetadata.
+
+    Raises KafkaError if the record was not acknowledged; `error.definite` is False if the record
+    may be in the log all the same. A delivery that is not awaited costs nothing. It has the methods
+    of a future that asyncio.wait, as_completed and gather need; it cannot be cancelled, as a
+    buffered record cannot be removed.
+    """
+
+    __slots__ = ()
+
+    def result(self) -> RecordMetadata:
+        """Return the record's metadata. Raises KafkaError, or InvalidStateError if not done."""
+        return self.metadata()
+
+    def cancelled(self) -> bool:
+        """Return False; asyncio.wait needs this method."""
+        return False
 
     def add_done_callback(
         self, callback: "Callable[[Delivery], object]", *, context: Context | None = None
@@ -115,3 +134,73 @@ class _Callback:
     def __call__(self) -> None:
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.callback, self.delivery, context=self.context)
+
+
+class Deliveries(Sequence[Delivery]):
+    """The outcomes of the records of one `send_many`, in their order.
+
+    `await` it to wait for all of them: raises the first error of a record. An index gives the
+    Delivery of one record.
+    """
+
+    def __init__(self) -> None:
+        self._batches: Final[list[Batch]] = []
+        self._indices: Final[list[int]] = []
+        self._timestamps_ms: Final[list[int]] = []
+
+    def add(self, batch: Batch, timestamp_ms: int) -> None:
+        """Add the next record, the last of its batch."""
+        self._batches.append(batch)
+        self._indices.append(len(batch.records) - 1)
+        self._timestamps_ms.append(timestamp_ms)
+
+    def fail(self, error: KafkaError, timestamps_ms: Sequence[int]) -> None:
+        """Add the remaining records, which are not buffered."""
+        self._batches.extend([failed_batch(error)] * len(timestamps_ms))
+        self._indices.extend([0] * len(timestamps_ms))
+        self._timestamps_ms.extend(timestamps_ms)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    @overload
+    def __getitem__(self, index: int) -> Delivery: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Delivery]: ...
+
+    def __getitem__(self, index: int | slice) -> Delivery | list[Delivery]:
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(len(self)))]
+        return Delivery(self._batches[index], self._indices[index], self._timestamps_ms[index])
+
+    def timestamp_ms(self, index: int) -> int:
+        """Return a record's own timestamp."""
+        return self._timestamps_ms[index]
+
+    def done(self) -> bool:
+        """Return whether every record is acknowledged or failed."""
+        return all(batch.state is BatchState.DONE for batch in self._distinct())
+
+    def raise_error(self) -> None:
+        """Raise the KafkaError of the first record that has failed."""
+        for batch in self._distinct():
+            if batch.error is not None:
+                raise batch.error.again()
+
+    def _distinct(self) -> Iterable[Batch]:
+        return dict.fromkeys(self._batches)
+
+    async def wait(self) -> None:
+        """Wait until every record is acknowledged or failed."""
+        for batch in self._distinct():
+            await wait_until_done(batch)
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from self.wait().__await__()
+        self.raise_error()
+
+
+def failed_batch(error: KafkaError) -> Batch:
+    """Return a batch that ended with `error`, for records that are in no batch."""
+    return Batch(TopicPartition("", -1), 0.0, state=BatchState.DONE, error=error)

@@ -18,6 +18,7 @@ from quorumlog.client.core.metadata_cache import Leader, Node
 from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
 from quorumlog.client.io.delivery import wait_until_done
+from quorumlog.client.io.inbox import Inbox
 from quorumlog.client.io.pump import Pump
 from quorumlog.client.io.stalled_requests import StalledRequests
 from quorumlog.client.io.transactor import Transactor
@@ -55,9 +56,16 @@ class Sender:
     """
 
     def __init__(
-        self, cluster: Cluster, accumulator: Accumulator, on_done: Callable[[], None]
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        on_done: Callable[[], None],
+        open_inbox: Callable[..., Inbox],
     ) -> None:
-        """`on_done`: called when batches are done and have left the buffer."""
+        """`on_done`: called when batches are done and have left the buffer.
+
+        `open_inbox`: returns the inbox, given `transactions` and `wake`.
+        """
         self._cluster: Final = cluster
         self._accumulator: Final = accumulator
         self._settings: Final[ProducerSettings] = accumulator.settings
@@ -79,6 +87,8 @@ class Sender:
             self.transactor = Transactor(
                 cluster, accumulator, self, wake=self.wake, flush=self.flush
             )
+        transactions = None if self.transactor is None else self.transactor.transactions
+        self.inbox: Final = open_inbox(transactions=transactions, wake=self.wake)
 
     # --- the Leaders protocol, for the accumulator ---
 
@@ -97,6 +107,7 @@ class Sender:
         self._pump.wake()
 
     def _start_requests(self, now_ms: float) -> float:
+        self.inbox.admit()
         if self._accumulator.wants_identity and not self._identifying:
             self._identifying = True
             self._pump.start(self._identify())
@@ -111,6 +122,8 @@ class Sender:
                 continue
             self._in_flight[broker_id] += 1
             self._pump.start(self._produce(connection, broker_id, batches))
+        if self.inbox.has_records:  # put in since, behind a batch that was open until now
+            self.wake()
         return min(drained.wake_at_ms, wake_at_ms)
 
     def _step_transaction(self, now_ms: float) -> float:
@@ -290,6 +303,7 @@ class Sender:
         self._flushes += 1
         self._accumulator.flushing = True
         try:
+            self.inbox.admit_all()
             self.wake()
             for batch in self._accumulator.incomplete():
                 await wait_until_done(batch)
@@ -299,12 +313,14 @@ class Sender:
 
     async def finish(self) -> None:
         """Abort an open transaction, or wait for the end of an ending one. Then flush."""
+        self.inbox.admit_all()
         if self.transactor is not None:
             await self.transactor.finish()
         await self.flush()
 
     async def close(self) -> None:
         """Stop at once: unfinished batches fail."""
+        self.inbox.close()
         self._pump.stop()
         self._cluster.lookout.partitions.remove(self._accumulator.waiting_partitions)
         self._cluster.lookout.refusals.remove(self._accumulator.refusals)

@@ -1,13 +1,17 @@
 """The consumer without an event loop."""
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from quorumlog.client.consumer import ITERATION_POLL_MS, Consumer, Records
 from quorumlog.client.records import ConsumerRecord, GroupMetadata, TopicPartition
 from quorumlog.client.settings import BootstrapServers, ConsumerOptions, with_servers
 from quorumlog.client.sync.blocking_client import Blocking, blocking, on_loop
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Result = TypeVar("Result")
 
@@ -22,7 +26,8 @@ class SyncConsumer(Blocking[Consumer]):
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[ConsumerOptions]
     ) -> None:
-        self._unseen: Records = {}  # polled for a caller that was interrupted (Ctrl-C)
+        # Polled for a caller that was interrupted (Ctrl-C): the first offsets.
+        self._unseen: Mapping[TopicPartition, int] = {}
         super().__init__(Consumer(bootstrap_servers, **options))
 
     def close(self) -> None:
@@ -39,9 +44,9 @@ class SyncConsumer(Blocking[Consumer]):
     async def _after_rewind(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Seek back to the records of the interrupted call, which are not processed, then work."""
         unseen, self._unseen = self._unseen, {}
-        for partition, records in unseen.items():
+        for partition, offset in unseen.items():
             with suppress(KeyError):  # no longer assigned
-                self._client.seek(partition, records[0].offset)
+                self._client.seek(partition, offset)
         return await work
 
     subscribe = on_loop(Consumer.subscribe)
@@ -88,12 +93,37 @@ class SyncConsumer(Blocking[Consumer]):
         returns them, unless the consumer seeks first.
         """
 
-        async def work() -> None:
-            self._unseen = await self._client.poll(timeout_ms, max_records)
+        def first_offset(records: list[ConsumerRecord]) -> int:
+            return records[0].offset
 
-        self._run(work())
-        records, self._unseen = self._unseen, {}
-        return records
+        return self._seen(partial(self._client.poll, timeout_ms, max_records), first_offset)
+
+    def poll_batches(
+        self, timeout_ms: float = 0, max_records: int | None = None
+    ) -> "dict[TopicPartition, pa.Table]":
+        """Return records as `poll` does, as one Arrow table for each partition.
+
+        The columns are listed at `Consumer.poll_batches`.
+        """
+
+        def first_offset(table: "pa.Table") -> int:
+            return int(table["offset"][0].as_py())
+
+        return self._seen(partial(self._client.poll_batches, timeout_ms, max_records), first_offset)
+
+    def _seen(
+        self,
+        poll: Callable[[], Coroutine[Any, Any, dict[TopicPartition, Result]]],
+        first_offset: Callable[[Result], int],
+    ) -> dict[TopicPartition, Result]:
+        async def work() -> dict[TopicPartition, Result]:
+            polled = await poll()
+            self._unseen = {name: first_offset(records) for name, records in polled.items()}
+            return polled
+
+        polled = self._run(work())
+        self._unseen = {}
+        return polled
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Yield record after record, for ever. Each is processed when the next is requested.

@@ -136,6 +136,10 @@ class LoopThread:
         """False in a forked process, which does not have the thread."""
         return self._process == os.getpid()
 
+    def may_be_called(self) -> bool:
+        """Return False after a fork, in the loop's thread, and after the last client's close."""
+        return LoopThread.shared is self and threading.get_ident() != self._thread.ident
+
     def release(self, user: object) -> None:
         """Remove a closed client; the last client ends the thread. May be repeated."""
         with self.lock:

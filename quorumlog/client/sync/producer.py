@@ -1,59 +1,141 @@
 """The producer without an event loop."""
 
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Unpack
+from typing import Any, Final, TypeVar, Unpack, overload
 
-from quorumlog.client.io.delivery import Delivery
-from quorumlog.client.producer import Producer, SendOptions
+from quorumlog import clock
+from quorumlog.client.core.batch import checked_record_size
+from quorumlog.client.core.record_columns import Column
+from quorumlog.client.io.delivery import Deliveries, Outcome, wait_until_done
+from quorumlog.client.io.inbox import PENDING, Inbox
+from quorumlog.client.producer import ManyOptions, Producer, check_timestamp, inbox_of
 from quorumlog.client.records import RecordMetadata
 from quorumlog.client.settings import BootstrapServers, ProducerOptions, with_servers
 from quorumlog.client.sync.blocking_client import Blocking, blocking, on_loop
 from quorumlog.client.sync.loop_thread import LoopThread
 
+Result = TypeVar("Result")
 
-class SyncDelivery:
+
+class SyncDelivery(Outcome):
     """The future of one record of a SyncProducer."""
 
-    def __init__(self, delivery: Delivery, loop: LoopThread) -> None:
-        self._delivery: Final = delivery
-        self._loop: Final = loop
+    __slots__ = ("_inbox", "_loop")
 
-    def done(self) -> bool:
-        """Return whether the record is acknowledged or failed: `result` does not block then."""
-        return self._delivery.done()
+    def __init__(self, timestamp_ms: int, loop: LoopThread, inbox: Inbox | None) -> None:
+        super().__init__(PENDING, -1, timestamp_ms)
+        self._loop: Final = loop
+        self._inbox: Final = inbox
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Wait until the record is acknowledged. Raises KafkaError, or TimeoutError."""
-        if self._delivery.done():
-            return self._delivery.result()
-        return self._loop.run(_await(self._delivery), timeout_s)
+        if not self.done():
+            self._loop.run(self._wait(), timeout_s)
+        return self.metadata()
+
+    async def _wait(self) -> None:
+        if self._inbox is not None:
+            self._inbox.admit_all()
+        await wait_until_done(self._batch)
 
 
-async def _await(delivery: Delivery) -> RecordMetadata:
-    return await delivery
+class SyncDeliveries(Sequence[SyncDelivery]):
+    """The outcomes of the records of one `send_many`, in their order."""
+
+    def __init__(self, deliveries: Deliveries, loop: LoopThread, inbox: Inbox | None) -> None:
+        self._deliveries: Final = deliveries
+        self._loop: Final = loop
+        self._inbox: Final = inbox
+
+    def __len__(self) -> int:
+        return len(self._deliveries)
+
+    @overload
+    def __getitem__(self, index: int) -> SyncDelivery: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[SyncDelivery]: ...
+
+    def __getitem__(self, index: int | slice) -> SyncDelivery | list[SyncDelivery]:
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(len(self)))]
+        delivery = SyncDelivery(self._deliveries.timestamp_ms(index), self._loop, self._inbox)
+        delivery.follow(self._deliveries[index])
+        return delivery
+
+    def done(self) -> bool:
+        """Return whether every record is acknowledged or failed: `result` does not block then."""
+        return self._deliveries.done()
+
+    def result(self, timeout_s: float | None = None) -> None:
+        """Wait until all are acknowledged. Raises a record's first KafkaError, or TimeoutError."""
+        if not self.done():
+            self._loop.run(self._deliveries.wait(), timeout_s)
+        self._deliveries.raise_error()
 
 
 class SyncProducer(Blocking[Producer]):
     """Producer without an event loop: `with SyncProducer("host:port") as producer: ...`."""
 
     _holds_records = True
+    _inbox: Inbox | None = None  # until the producer is open
 
     @with_servers
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[ProducerOptions]
     ) -> None:
-        super().__init__(Producer(bootstrap_servers, **options))
+        producer = Producer(bootstrap_servers, **options)
+        super().__init__(producer)
+        self._inbox = inbox_of(producer)
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if self._inbox is not None:
+            self._inbox.admit_soon()  # the records of earlier calls of `send`
+        return super()._run(work)
 
     def send(
         self,
         topic: str,
         value: bytes | None,
         key: bytes | None = None,
-        **options: Unpack[SendOptions],
+        *,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
     ) -> SyncDelivery:
-        """Buffer a record; `result()` of the delivery waits until it is acknowledged."""
-        return SyncDelivery(self._run(self._client.send(topic, value, key, **options)), self._loop)
+        """Buffer a record; `result()` of the delivery waits until it is acknowledged.
+
+        Blocks and raises as `Producer.send` does. Threads may share the producer: the records of
+        each thread keep their order.
+        """
+        inbox, own_headers = self._inbox, tuple(headers)
+        size = checked_record_size(key, value, own_headers)
+        if timestamp_ms is None:
+            timestamp_ms = clock.wall_ns() // 1_000_000
+        else:
+            check_timestamp(timestamp_ms)
+        delivery = SyncDelivery(timestamp_ms, self._loop, inbox)
+        if self._is_open and self._loop.may_be_called() and inbox is not None:
+            record = (timestamp_ms, key, value, own_headers)
+            if inbox.put(topic, partition, record, size, delivery):
+                return delivery
+        call = self._client.send(
+            topic, value, key, partition=partition, headers=own_headers, timestamp_ms=timestamp_ms
+        )
+        delivery.follow(self._run(call))
+        return delivery
+
+    def send_many(
+        self,
+        topic: str,
+        values: Column[bytes | None],
+        keys: Column[bytes | None] | None = None,
+        **options: Unpack[ManyOptions],
+    ) -> "SyncDeliveries":
+        """Buffer many records as `Producer.send_many` does: the fastest way to send."""
+        call = self._client.send_many(topic, values, keys, **options)
+        return SyncDeliveries(self._run(call), self._loop, self._inbox)
 
     send_and_wait = blocking(Producer.send_and_wait)
     flush = blocking(Producer.flush)

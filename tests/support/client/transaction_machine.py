@@ -124,7 +124,7 @@ class AnySchedule(RuleBasedStateMachine):
         is_added = self.cluster.is_implicit or name in self.cluster.partitions
         is_excused = self.is_disturbed or self.was_forgotten
         assert is_added or is_excused, "a batch of a partition that was not added"
-        values = tuple(int(record.value or b"") for record in batch.records)
+        values = tuple(int(fields[3] or b"") for fields in batch.records)
         entry = Entry(name, batch.identity, batch.base_sequence, values)
         self.sent.append(Sent(batch, entry))
 

@@ -13,7 +13,7 @@ import pytest
 
 from quorumlog.client import Admin, Consumer, Producer, RebalanceListener, TopicPartition
 from quorumlog.client.admin.transactions import TransactionAdmin
-from quorumlog.client.producer import SendOptions
+from quorumlog.client.producer import ManyOptions, SendOptions
 from quorumlog.client.settings import ConsumerOptions
 from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 from quorumlog.client.sync.admin import SyncTransactionAdmin
@@ -202,8 +202,9 @@ def test_a_client_that_cannot_start_leaves_no_thread() -> None:
     ],
 )
 def test_a_blocking_client_has_every_method_of_the_other(client: type, blocking: type) -> None:
+    own = {"start", "stop", "send", "send_many", "transaction"}  # with results of their own
     for name, method in inspect.getmembers(client, inspect.isfunction):
-        if not name.startswith("_") and name not in {"start", "stop", "send", "transaction"}:
+        if not name.startswith("_") and name not in own:
             same = getattr(blocking, name)
             assert inspect.signature(same) == inspect.signature(method), name
             assert not inspect.iscoroutinefunction(same), name
@@ -213,12 +214,15 @@ def test_a_blocking_client_has_the_parts_and_options_of_the_other() -> None:
     for name, part in inspect.getmembers(Admin, lambda member: isinstance(member, property)):
         if not name.startswith("_"):
             assert isinstance(getattr(SyncAdmin, name), property), part
-    keywords = {
-        name: parameter.annotation
-        for name, parameter in inspect.signature(Producer.send).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-    assert keywords == get_type_hints(SendOptions)
+    for method, options in ((Producer.send, SendOptions), (Producer.send_many, ManyOptions)):
+        keywords = {
+            name: parameter.annotation
+            for name, parameter in inspect.signature(method).parameters.items()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        }
+        assert keywords == get_type_hints(options)
+    own, other = inspect.signature(SyncProducer.send), inspect.signature(Producer.send)
+    assert own.parameters == other.parameters
 
 
 LEFT_OPEN = """

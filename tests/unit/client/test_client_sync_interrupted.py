@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from quorumlog.client.io import inbox
 from quorumlog.client.sync import SyncConsumer, SyncProducer, loop_thread
 from tests.support.client.fake_cluster import FakeCluster, T
 from tests.support.client.fake_group import GroupCluster
@@ -30,6 +31,7 @@ from tests.unit.client.test_client_sync import OPTIONS, threads
 
 TRACED = (
     str(Path(loop_thread.__file__).parent),
+    str(inbox.__file__),
     str(asyncio.base_events.__file__),
     str(threading.__file__),
 )
@@ -51,8 +53,10 @@ def moments_of(code: CodeType) -> frozenset[int]:
 
 
 @contextmanager
-def at_moment(number: int, act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` at the moment of this number in the block."""
+def at_moment(
+    number: int, act: Callable[[], None], files: tuple[str, ...] = TRACED
+) -> Iterator[None]:
+    """Call `act` at the moment of this number in the block, as it runs through `files`."""
     left = itertools.count(number, -1)
 
     def at_instruction(frame: FrameType, event: str, _argument: object) -> Any:
@@ -65,7 +69,7 @@ def at_moment(number: int, act: Callable[[], None]) -> Iterator[None]:
     def at_call(frame: FrameType, _event: str, _argument: object) -> Any:
         code = frame.f_code
         # Python drops what `__del__` raises, and the garbage collector may call it at any moment.
-        if not code.co_filename.startswith(TRACED) or code.co_name == "__del__":
+        if not code.co_filename.startswith(files) or code.co_name == "__del__":
             return None
         frame.f_trace_opcodes = True
         return at_instruction
