@@ -1,15 +1,12 @@
 """Descriptors that are lent to sockets, and the test whether a file's bytes are in memory.
 
 `os.sendfile` waits for pages that are not in the page cache, and the event loop must not wait. The
-system call cachestat (Linux 6.5) counts the pages of a range in 1 us; mincore takes as long as a
-copy of small ranges. A page counts while it is still being read ahead, so the last byte of a range
-is read with RWF_NOWAIT before it is lent. Where either is missing, nothing is lent: reads are
-copied.
+system call cachestat counts the pages of a range in 1 us; mincore takes as long as a copy of small
+ranges. A page counts while it is still being read ahead, so the last byte of a range is read with
+RWF_NOWAIT before it is lent. Where either is missing, nothing is lent: reads are copied.
 """
 
-import ctypes
 import os
-import sys
 from errno import EOPNOTSUPP
 from typing import Final
 
@@ -20,35 +17,16 @@ LEND_FROM_BYTES: Final = 512 * 1024
 
 docs/decisions/0059-lent-ranges.md has the figures.
 """
-_CACHESTAT: Final = 451  # the number on all machines of Linux but alpha
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-class _Range(ctypes.Structure):
-    _fields_ = (("offset", ctypes.c_uint64), ("size", ctypes.c_uint64))
-
-
-class _Counts(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_uint64) for name in ("cached", "dirty", "written", "evicted", "recent")
-    )
-
-
-_libc: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
 class LentDescriptor:
-    """An open file; see `LentFile`. It is closed when nothing refers to it.
+    """An open file; see `LentFile`. It is closed when nothing refers to it."""
 
-    One thread, the log's, lends and checks its bytes.
-    """
-
-    __slots__ = ("_counts", "_number", "_range")
+    __slots__ = ("_number",)
 
     def __init__(self, number: int) -> None:
         self._number: Final = number
-        self._range: Final = _Range()  # of the check under way: to make one costs as much
-        self._counts: Final = _Counts()
 
     def __del__(self) -> None:
         os.close(self._number)
@@ -77,12 +55,7 @@ class LentDescriptor:
 
     def is_cached(self, size: int, position: int) -> bool:
         """Whether all pages of these bytes are in the page cache now."""
-        if _libc is None:
-            return False
-        asked, counts = self._range, self._counts
-        asked.offset, asked.size = position, size
-        given = ctypes.byref(asked), ctypes.byref(counts)
-        if _libc.syscall(_CACHESTAT, self._number, *given, 0) != 0:
-            return False  # an older kernel, or not permitted
+        from quorumlog.storage.io.page_cache import cached_pages  # loads ctypes: not at the start
+
         first_page, end_page = position // _PAGE_BYTES, -(-(position + size) // _PAGE_BYTES)
-        return bool(counts.cached == end_page - first_page)
+        return cached_pages(self._number, size, position) == end_page - first_page

@@ -29,7 +29,7 @@ from quorumlog.wire.codec.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from quorumlog.wire.io.connection import KafkaConnection
+from quorumlog.wire.io.connection import Done, KafkaConnection
 from tests.support.broker.one_broker import AT, TOPIC_ID, follow, from_leader, one_broker, publish
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, LAG_TIME_MS, Replica, image
 from tests.support.waiting import loop_turns, until
@@ -49,14 +49,14 @@ class Leader:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return self
 
-    async def send(self, _request: FetchRequest) -> FetchResponse:
+    def request(self, _request: FetchRequest, done: Done) -> None:
         self.asked += 1
         if self._error_code is ErrorCode.NONE and self.asked > 1:
-            await asyncio.get_running_loop().create_future()
+            return
         answer = PartitionData(partition_index=0, error_code=self._error_code)
         topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[answer])
-        await asyncio.sleep(0)
-        return FetchResponse(session_id=SESSION, responses=[topic])
+        response = FetchResponse(session_id=SESSION, responses=[topic])
+        asyncio.get_running_loop().call_soon(done, response)
 
     async def close(self) -> None:
         pass
