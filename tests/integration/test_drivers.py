@@ -234,7 +234,7 @@ async def test_a_stale_coordinator_is_no_group_without_offsets() -> None:
 
 
 async def test_a_transaction_is_seen_whole_or_not_at_all_and_its_successor_fences(
-    name: str, driver: AnyDriver, bootstrap: str
+    name: str, driver: AnyDriver, bootstrap: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert "transactions" in driver.capabilities
     topic = f"transactions-{name}"
@@ -258,6 +258,7 @@ async def test_a_transaction_is_seen_whole_or_not_at_all_and_its_successor_fence
         async with closing(await driver.transactional(bootstrap, "s", topic)):
             with pytest.raises(DriverError):
                 await producer.commit()
+    assert "fenced" not in capfd.readouterr().err  # librdkafka writes there without a logger
 
 
 async def test_errors_of_administration_have_the_brokers_code(

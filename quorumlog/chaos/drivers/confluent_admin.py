@@ -1,6 +1,7 @@
 """confluent-kafka's administrator: topics, and offsets by time."""
 
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -24,8 +25,14 @@ from quorumlog.chaos.drivers.driver import (
 from quorumlog.chaos.drivers.worker import Worker
 from quorumlog.wire.codec.error_codes import ErrorCode
 
+_NO_LOG: Final = logging.getLogger(f"{__name__}.librdkafka")
+_NO_LOG.addHandler(logging.NullHandler())
+_NO_LOG.propagate = False
 QUIET: Final[dict[str, Any]] = {
-    "log_level": 0,  # lost connections are expected in a chaos run
+    # Lost connections and fenced producers are expected in a chaos run. The latter are logged at
+    # level 0, too: without a logger, librdkafka writes them to stderr.
+    "log_level": 0,
+    "logger": _NO_LOG,
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 500,
     "topic.metadata.refresh.fast.interval.ms": 50,
