@@ -23,12 +23,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from benchmarks import counted, instructions_broker, instructions_client
+from benchmarks import counted, instructions_broker, instructions_client, instructions_rounds
 from benchmarks.counted import FEW, MANY, Case
 from quorumlog.invariants import require
 
 CASES: Final[dict[str, Case]] = {
-    case.name: case for case in (*instructions_broker.CASES, *instructions_client.CASES)
+    case.name: case
+    for module in (instructions_broker, instructions_rounds, instructions_client)
+    for case in module.CASES
 }
 FILE: Final = Path(__file__).with_suffix(".json")
 PAGE: Final = Path(__file__).parent.parent / "docs/benchmarks.md"

@@ -1,25 +1,16 @@
-"""User instructions of one round of replication, counted by valgrind: the leader's, a follower's.
+"""Counted cases of one round of replication: the leader's, a follower's.
 
 In a round, a producer has the leader append some batches with acks=all; two followers receive
-them, and acknowledge them with their next fetches. Requests and responses are made before the
-count, no socket is used, and the event loop is a node's. `python -m
-benchmarks.instructions_rounds` measures only this.
+them, and acknowledge them with their next fetches.
 """
 
 import asyncio
-import gc
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
-import uvloop
-
-from quorumlog.broker.server import turns
+from benchmarks.counted import STEPS_MAX, WARM_UP, Case, Nowhere, QuietLoop, receive, repeat
 from quorumlog.broker.server.connection import Connection
 from quorumlog.metadata_quorum.image import ClusterDelta, TopicImage
 from quorumlog.wire.codec.identifiers import BrokerId, TopicId
@@ -54,56 +45,18 @@ _BATCHES: Final = (1, 8)  # of 16 records of 1 KiB, in a round
 _RECORDS: Final = 16
 _FETCH_VERSION: Final = FetchRequest.VERSIONS[-1]
 _FOLLOWERS: Final = (2, 3)
-_WARM_UP_ROUNDS: Final = 20
-_FEW, _MANY = 10, 60
-_ROUNDS: Final = _WARM_UP_ROUNDS + _MANY
 
 
-class _Kept(asyncio.Transport):
-    """A connection whose peer has received everything: the last bytes are kept."""
+class _Loop(QuietLoop):
+    """A loop whose every new connection is to `peer`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = b""
-        self.is_written = asyncio.Event()
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.last = bytes(data)
-        self.is_written.set()
-
-    def is_closing(self) -> bool:
-        return False
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-
-class _Loop(uvloop.Loop):
-    """The event loop of a node, whose every new connection is to `peer`."""
-
-    peer = _Kept()
+    peer = Nowhere()
 
     async def create_connection(  # type: ignore[override]
         self, factory: Callable[[], Any], *_where: object
     ) -> None:
         self.opened = factory()
         self.opened.connection_made(self.peer)
-
-
-def _feed(connection: Any, data: memoryview) -> None:
-    """Have a connection receive these bytes, in as many reads as its buffer requires."""
-    while data:
-        buffer = connection.get_buffer(len(data))
-        size = min(len(buffer), len(data))
-        buffer[:size] = data[:size]
-        connection.buffer_updated(size)
-        data = data[size:]
 
 
 def _batch(base_offset: int = 0, leader_epoch: int = -1) -> bytes:
@@ -167,8 +120,8 @@ async def _leader_of_three(directory: Path) -> SingleBroker:
     return leading
 
 
-async def _connect(leading: SingleBroker) -> tuple[Connection, _Kept]:
-    connection, transport = Connection(leading.server), _Kept()
+async def _connect(leading: SingleBroker) -> tuple[Connection, Nowhere]:
+    connection, transport = Connection(leading.server), Nowhere()
     connection.connection_made(transport)
     return connection, transport
 
@@ -181,20 +134,22 @@ async def _followed(leading: SingleBroker, batches: int) -> list[tuple[Connectio
         opening = _fetch(broker_id, 0, 0, 0, -1).replace(
             (600_000).to_bytes(4, "big"), bytes(4)
         )  # answered at once
-        _feed(connection, memoryview(opening))
+        receive(connection, memoryview(opening))
         await asyncio.sleep(0)
-        _, response = decode_response(FetchRequest.API_KEY, _FETCH_VERSION, transport.last[4:])
+        _, response = decode_response(
+            FetchRequest.API_KEY, _FETCH_VERSION, bytes(transport.last)[4:]
+        )
         session_id = response.session_id  # type: ignore[attr-defined]
         step = batches * _RECORDS
         fetches = [
             memoryview(_fetch(broker_id, session_id, 1 + at, at * step, 0 if at else -1))
-            for at in range(_ROUNDS + 1)
+            for at in range(STEPS_MAX + 1)
         ]
         followers.append((connection, fetches))
     return followers
 
 
-async def _lead(directory: Path, batches: int, rounds: int) -> bool:
+async def _lead(batches: int, directory: Path, rounds: int) -> bool:
     """Lead for `rounds` rounds after the first; return whether all produces were answered."""
     leading = await _leader_of_three(directory)
     producing, transport = await _connect(leading)
@@ -204,25 +159,21 @@ async def _lead(directory: Path, batches: int, rounds: int) -> bool:
     produces = memoryview(_request(request, 9) * batches)
     followers = await _followed(leading, batches)
     for connection, fetches in followers:
-        _feed(connection, fetches[0])
+        receive(connection, fetches[0])
 
-    async def play(first: int, last: int) -> None:
-        for at in range(first, last):
-            _feed(producing, produces)
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            for connection, fetches in followers:
-                _feed(connection, fetches[at])
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+    async def play(at: int) -> None:
+        receive(producing, produces)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for connection, fetches in followers:
+            receive(connection, fetches[at + 1])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
-    await play(1, _WARM_UP_ROUNDS + 1)
-    _collect_no_more()
-    transport.is_written.clear()
-    await play(_WARM_UP_ROUNDS + 1, _WARM_UP_ROUNDS + 1 + rounds)
+    await repeat(play, rounds)
     state = leading.replicas.drivers[AT].partition.state
-    produced = (_WARM_UP_ROUNDS + rounds) * batches * _RECORDS
-    return transport.is_written.is_set() and state.high_watermark == produced
+    produced = (WARM_UP + rounds) * batches * _RECORDS
+    return transport.written.is_set() and state.high_watermark == produced
 
 
 # --- A follower ---
@@ -250,7 +201,7 @@ def _fetched(round_number: int, batches: int) -> memoryview:
     return memoryview(_response(2 + round_number, response, FetchRequest.API_KEY, _FETCH_VERSION))
 
 
-async def _follow(directory: Path, batches: int, rounds: int) -> bool:
+async def _follow(batches: int, directory: Path, rounds: int) -> bool:
     """Follow broker 2 for `rounds` rounds after the first; return whether all was appended."""
     loop, transport = cast(_Loop, asyncio.get_running_loop()), _Loop.peer
     replicas = await start(directory, (1, 2, 3), disk_queue=HeldQueue())
@@ -260,72 +211,29 @@ async def _follow(directory: Path, batches: int, rounds: int) -> bool:
         api_keys=[ApiVersion(api_key=1, min_version=4, max_version=_FETCH_VERSION)]
     )
     answers = [memoryview(_response(1, versions, 18, 4))]
-    answers += [_fetched(at, batches) for at in range(_ROUNDS)]
+    answers += [_fetched(at, batches) for at in range(STEPS_MAX)]
 
-    async def play(first: int, last: int) -> None:
-        for at in range(first, last):
-            await transport.is_written.wait()
-            transport.is_written.clear()
-            _feed(loop.opened, answers[at])
+    async def play(at: int) -> None:
+        await transport.written.wait()
+        transport.written.clear()
+        receive(loop.opened, answers[at + 1])
 
-    await play(0, _WARM_UP_ROUNDS + 1)
-    _collect_no_more()
-    await play(_WARM_UP_ROUNDS + 1, _WARM_UP_ROUNDS + 1 + rounds)
-    await transport.is_written.wait()
-    appended = (_WARM_UP_ROUNDS + rounds) * batches * _RECORDS
+    await transport.written.wait()
+    transport.written.clear()
+    receive(loop.opened, answers[0])
+    await repeat(play, rounds)
+    await transport.written.wait()
+    appended = (WARM_UP + rounds) * batches * _RECORDS
     return int(replicas.drivers[AT].log.log_end_offset) == appended
 
 
-# --- The count ---
-
-_ROLES: Final = {"leader": _lead, "follower": _follow}
-
-
-def _collect_no_more() -> None:
-    gc.freeze()
-    gc.disable()
-
-
-async def _play(role: str, batches: int, rounds: int) -> None:
-    """Play one role, and end the process: its end is not to be counted."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        is_right = await _ROLES[role](Path(directory), batches, rounds)
-        shutil.rmtree(directory)
-        os._exit(0 if is_right else 1)
-
-
-def _count(role: str, batches: int, rounds: int) -> int:
-    tool = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
-    arguments = ["-m", "benchmarks.instructions_rounds", role, str(batches), str(rounds)]
-    run = subprocess.run(
-        [*tool, sys.executable, *arguments],
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-        capture_output=True,
-        text=True,
-        check=True,
+CASES: Final = tuple(
+    Case(
+        name=f"round of {batches} x 16 KiB, acks=all, {role}",
+        run=partial(run, batches),
+        unit="round",
+        loop=_Loop,
     )
-    line = next(line for line in run.stderr.splitlines() if "refs" in line)
-    return int(line.rpartition(":")[2].replace(",", ""))
-
-
-def main() -> None:
-    """Count each role for each number of batches, or print why not."""
-    if len(sys.argv) > 1:
-        vars(turns)["TURN_S"] = 3600.0  # under valgrind each request takes long
-        with asyncio.Runner(loop_factory=_Loop) as runner:
-            runner.run(_play(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
-    if shutil.which("valgrind") is None:
-        print("skipped: valgrind is not installed")
-        return
-    for batches in _BATCHES:
-        per_round = {
-            role: (_count(role, batches, _MANY) - _count(role, batches, _FEW)) / (_MANY - _FEW)
-            for role in _ROLES
-        }
-        whole = per_round["leader"] + len(_FOLLOWERS) * per_round["follower"]
-        roles = ", ".join(f"{role} {counted:,.0f}" for role, counted in per_round.items())
-        print(f"{batches} in a round: {roles}; {whole / batches:,.0f} per batch on three nodes")
-
-
-if __name__ == "__main__":
-    main()
+    for batches in _BATCHES
+    for role, run in (("leader", _lead), ("follower", _follow))
+)
