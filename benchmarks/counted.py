@@ -1,4 +1,4 @@
-"""What the counted cases of `benchmarks.instructions` share: requests without a socket, and calm.
+"""The common part of the cases of `benchmarks.instructions`: requests without a socket, and calm.
 
 A case is `run(directory, steps) -> bool`: it prepares all requests, warms up and takes the steps
 (`repeat`), and returns whether all were answered. Counted twice, with few steps and with many, the

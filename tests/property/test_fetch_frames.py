@@ -1,4 +1,4 @@
-"""Fetch frames that are not decoded, or not encoded, field by field: the same as those that are."""
+"""Fetch frames that are compared or copied are equal to frames of the codec of all fields."""
 
 import random
 from types import SimpleNamespace

@@ -31,7 +31,7 @@ async def called(callbacks: list[Callable[[], None]]) -> None:
 
 
 class Outcome:
-    """One record's outcome: that of its batch, from the batch's end on."""
+    """One record's outcome: the outcome of its batch, from the batch's end on."""
 
     __slots__ = ("_batch", "_index", "_timestamp_ms")
 

@@ -65,7 +65,7 @@ async def test_a_small_response_is_followed_by_the_next_fetch_in_the_same_callba
     await leader.asked(8)
     assert leader.fetches[-1][0].session_epoch == 0
     await fetches.stop()
-    leader.answer(PartitionData(partition_index=0))  # nobody waits for it any more
+    leader.answer(PartitionData(partition_index=0))  # no task waits for it any more
     assert (len(leader.fetches), failures) == (8, [])
 
 

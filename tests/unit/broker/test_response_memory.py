@@ -235,7 +235,7 @@ def handles_in_use() -> int:
 async def test_slow_readers_of_files_hold_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has 4 MB under way; those that wait to be read are in files, and in small buffers."""
+    """Each has 4 MB under way; its unsent records are in files, and in small buffers."""
     monkeypatch.setattr(disk, "LEND_FROM_BYTES", 64 * 1024)
     async with (
         single_broker(tmp_path) as broker,

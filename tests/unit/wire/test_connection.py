@@ -158,7 +158,7 @@ async def test_a_timeout_reaches_a_callback_once_and_before_the_timer_of_others(
         await broker.answer(ANSWER)
         while not outcomes:
             await asyncio.sleep(0)
-        assert connection._timer is not None  # it would ring for nobody, in half a minute
+        assert connection._timer is not None  # it would ring without a request, in half a minute
         connection._request_timeout_ms = 10  # type: ignore[misc]
         connection.request(HeartbeatRequest(), outcomes.append)
         assert isinstance(await connection.closed, RequestTimedOut)
