@@ -21,7 +21,7 @@ class Wakeup:
         self._event.clear()
 
     def is_set(self) -> bool:
-        """Whether it was set since the last wait."""
+        """Whether `set` was called since the last wait."""
         return self._event.is_set()
 
     async def wait(self, duration_ms: float = math.inf) -> None:

@@ -116,23 +116,14 @@ def _decode_one(frame: memoryview) -> tuple[int, FetchResponse] | None:
     correlation_id, tags, throttle_ms, code, session_id, topics, topic_id, count, *rest = fields
     if tags or topics != _ONE or count != _ONE:
         return None
-    index, error_code, high_watermark, stable, log_start, aborted, preferred, size = rest
+    *numbers, aborted, preferred, size = rest
     at = _DECODED_ONE.size
     if size >= _SEVERAL_BYTES:
         size, at = finish_uvarint(frame, at, size)
     stop = at + size - 1
     if size == 0 or aborted > 1 or frame[stop : stop + 3] != _NO_TAGGED_FIELDS:
         return None
-    partition = PartitionData(
-        partition_index=index,
-        error_code=error_code,
-        high_watermark=high_watermark,
-        last_stable_offset=stable,
-        log_start_offset=log_start,
-        aborted_transactions=[] if aborted else None,
-        preferred_read_replica=preferred,
-        records=frame[at:stop],
-    )
+    partition = _partition(numbers, aborted, preferred, frame[at:stop])
     topic = FetchableTopicResponse(topic_id=topic_id, partitions=[partition])
     response = FetchResponse(
         throttle_time_ms=throttle_ms, error_code=code, session_id=session_id, responses=[topic]
@@ -168,9 +159,7 @@ def _decode_several(frame: memoryview) -> tuple[int, FetchResponse] | None:
 
 def _decode_partition(frame: memoryview, at: int) -> tuple[PartitionData | None, int]:
     """Return the partition at `at`, and the position behind it; None: it is not the usual one."""
-    index, error_code, high_watermark, stable, log_start, aborted, preferred = (
-        _PARTITION.unpack_from(frame, at)
-    )
+    *numbers, aborted, preferred = _PARTITION.unpack_from(frame, at)
     at += _PARTITION.size + 1
     size = frame[at - 1]
     if size >= _SEVERAL_BYTES:
@@ -178,7 +167,15 @@ def _decode_partition(frame: memoryview, at: int) -> tuple[PartitionData | None,
     stop = at + size - 1
     if size == 0 or aborted > 1 or frame[stop]:  # null, or a list, or tagged fields
         return None, at
-    partition = PartitionData(
+    partition = _partition(numbers, aborted, preferred, frame[at:stop])
+    return partition, stop + 1
+
+
+def _partition(
+    numbers: Sequence[int], aborted: int, preferred: int, records: memoryview
+) -> PartitionData:
+    index, error_code, high_watermark, stable, log_start = numbers
+    return PartitionData(
         partition_index=index,
         error_code=error_code,
         high_watermark=high_watermark,
@@ -186,9 +183,8 @@ def _decode_partition(frame: memoryview, at: int) -> tuple[PartitionData | None,
         log_start_offset=log_start,
         aborted_transactions=[] if aborted else None,
         preferred_read_replica=preferred,
-        records=frame[at:stop],
+        records=records,
     )
-    return partition, stop + 1
 
 
 def _runs_of_topics(partitions: Sequence[UsualPartition]) -> list[int]:
