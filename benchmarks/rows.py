@@ -84,11 +84,13 @@ def _costing(cluster: Cluster, unit: str) -> Iterator[Callable[[int], Cost]]:
 # --- Loads ---
 
 
-def produce(acks: int, batch_kib: int, goal: float | None = None) -> Measure:
+def produce(
+    acks: int, batch_kib: int, goal: float | None = None, partitions: int = PARTITIONS
+) -> Measure:
     """Return a measurement of eight requests in flight for each partition."""
 
     def measure(cluster: Cluster, pace: Pace) -> list[Figure]:
-        with _topic(cluster) as topic, _costing(cluster, "batch") as cost_of:
+        with _topic(cluster, partitions) as topic, _costing(cluster, "batch") as cost_of:
             seen = load.throughput(
                 cluster.bootstrap,
                 topic,
@@ -97,6 +99,8 @@ def produce(acks: int, batch_kib: int, goal: float | None = None) -> Measure:
                 seconds=pace.seconds,
             )
         name = f"{_replicated(cluster, acks)}, {batch_kib} KiB batches"
+        if partitions != PARTITIONS:
+            name += f", {partitions} partitions"
         cost = cost_of(seen.answers)
         rate = Figure(
             name=name, value=seen.mb_per_s, unit="MB/s", goal=goal, at_most=False, cost=cost
@@ -124,18 +128,33 @@ def fetch(cluster: Cluster, pace: Pace) -> list[Figure]:
     return [Figure(name=name, value=seen.mb_per_s, unit="MB/s", at_most=False, cost=cost)]
 
 
-def latency(cluster: Cluster, pace: Pace) -> list[Figure]:
-    """Open loop, from the time a request was due."""
-    with _topic(cluster) as topic, _costing(cluster, "batch") as cost_of:
-        seen_ms = load.latencies_ms(
-            cluster.bootstrap, topic, rate_per_s=200, seconds=2 * pace.seconds
-        )
-    name, cost = f"{_replicated(cluster, -1)}, 200/s", cost_of(len(seen_ms))
-    middle, late = (load.percentile(seen_ms, fraction) for fraction in (0.5, 0.99))
-    return [
-        Figure(name=f"{name}: p50", value=middle, unit="ms", cost=cost),
-        Figure(name=f"{name}: p99", value=late, unit="ms", goal=5.0, cost=cost),
-    ]
+def latency(rate_per_s: int, *, after_load: bool = False) -> Measure:
+    """Return a measurement of an open loop, from the time a request was due.
+
+    after_load: straight after seconds of large batches, which the disks still write.
+    """
+
+    def measure(cluster: Cluster, pace: Pace) -> list[Figure]:
+        if after_load:
+            produce(-1, 128)(cluster, pace)
+        with _topic(cluster) as topic, _costing(cluster, "batch") as cost_of:
+            seen_ms = load.latencies_ms(
+                cluster.bootstrap, topic, rate_per_s=rate_per_s, seconds=2 * pace.seconds
+            )
+        name = f"{_replicated(cluster, -1)}, {rate_per_s}/s" + ", after load" * after_load
+        cost = cost_of(len(seen_ms))
+        return [
+            Figure(
+                name=f"{name}: p{percent}",
+                value=load.percentile(seen_ms, percent / 100),
+                unit="ms",
+                goal=goal,
+                cost=cost,
+            )
+            for percent, goal in ((50, None), (99, 5.0))
+        ]
+
+    return measure
 
 
 def confluent(cluster: Cluster, pace: Pace) -> list[Figure]:
@@ -200,9 +219,9 @@ def _consume_by_confluent(cluster: Cluster, topic: str, count: int) -> None:
 
 THREE_NODES: Final = (
     *(produce(-1, 16, goal=40.0), produce(-1, 128), produce(1, 16), produce(1, 128)),
-    *(fetch, latency, confluent),
+    *(fetch, latency(200), latency(1000), latency(200, after_load=True), confluent),
 )
-ONE_NODE: Final = (produce(1, 16), produce(1, 128), fetch)
+ONE_NODE: Final = (produce(1, 16), produce(1, 128), produce(1, 16, partitions=100), fetch)
 
 
 # --- Starts and kills ---
