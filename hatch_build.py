@@ -16,7 +16,7 @@ LIMITED_API = "0x030B0000"  # of Python 3.11: one library for it and all later v
 class NativeLane(BuildHookInterface[Any]):
     """Compiles `quorumlog/native/_lane` beside its sources, for a wheel or an editable install."""
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+    def initialize(self, _version: str, build_data: dict[str, Any]) -> None:
         """Compile; the tag of the wheel then names the platform."""
         try:
             library = compile_lane()
