@@ -14,6 +14,9 @@ static PyObject *checksum(PyObject *Py_UNUSED(module), PyObject *args) {
 
 static PyMethodDef functions[] = {
     {"checksum", checksum, METH_VARARGS, "Return the CRC-32C of bytes, optionally by tables."},
+    {"match_run", match_run, METH_VARARGS, "Match the leading frames: `ProduceTemplate.match_run`."},
+    {"admit", admit, METH_VARARGS, "Return the headers of leading usual batches: `usual_headers`."},
+    {"responses", responses, METH_VARARGS, "Encode responses: `ProduceTemplate.responses`."},
     {NULL, NULL, 0, NULL},
 };
 
