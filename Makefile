@@ -52,12 +52,13 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 # pip compiles the modules of what it installs, but not of what is editable: then each process would, which is a third of the start of a node.
-$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+NATIVE := hatch_build.py $(wildcard quorumlog/native/*.[ch])
+$(VENV)/installed: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(RUN) pip install --quiet --disable-pip-version-check --editable '.[spark,fast,drivers]'
 	$(RUN) compileall -q quorumlog
 	touch $@
 
-$(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
+$(VENV)/installed-dev: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(RUN) pip install --quiet --disable-pip-version-check --editable '.[spark,fast,drivers,dev]'
 	$(RUN) compileall -q quorumlog
 	touch $(VENV)/installed $@

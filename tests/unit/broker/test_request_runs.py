@@ -1,5 +1,6 @@
 """Produce requests of one read: which of them become one append, and their responses."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,9 +23,16 @@ from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.codec.schemas import decode_request, decode_response, encode_request
 from tests.support.broker.produce_twins import COPIED, NOW_MS, REQUESTS_MAX, Twins, Wire
 from tests.support.groups.single_broker import single_broker
+from tests.support.native import LANES, native
 from tests.support.waiting import until
 
 PLAIN = TopicPartition("plain", 0)
+
+
+@pytest.fixture(autouse=True, params=LANES)
+def each_lane(request: pytest.FixtureRequest) -> Iterator[None]:
+    with native(is_on=request.param):
+        yield
 
 
 def framed(
@@ -188,7 +196,7 @@ def test_a_connection_keeps_the_templates_of_several_partitions() -> None:
         learned(runs, framed(at, 0))
     for at in places:
         frame = framed(at, 1)
-        found = runs.find(received(frame), 0, len(frame))
+        found = runs.find(received(frame), 0, len(frame), count_max=1, frame_max_bytes=2**20)
         assert found is not None
         assert (found[0].topic_name, found[0].partition) == at
     learned(runs, framed(TopicPartition("one", 99), 0))
