@@ -21,6 +21,8 @@
 #define TRANSACTIONAL_BIT 0x10
 #define CONTROL_BIT 0x20
 
+#define GIL_BYTES 65536  // a pass over as many releases the lock of the interpreter
+
 static inline uint16_t get_uint16(const uint8_t *at) { return (uint16_t)(at[0] << 8 | at[1]); }
 
 static inline uint32_t get_uint32(const uint8_t *at) {
@@ -65,6 +67,9 @@ typedef struct {
 
 // The header of the HEADER_BYTES at `batch`, unchecked.
 BatchHeader get_header(const uint8_t *batch);
+
+// A new tuple of a type that has so many numbers. NULL with an exception: no memory.
+PyObject *new_numbers(PyTypeObject *type, const int64_t *numbers, Py_ssize_t count);
 
 // A new BatchHeader of Python; `type`: its class. NULL with an exception: no memory.
 PyObject *new_header(PyTypeObject *type, const BatchHeader *header);
