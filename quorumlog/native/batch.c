@@ -40,6 +40,12 @@ PyObject *new_header(PyTypeObject *type, const BatchHeader *header) {
     return new_numbers(type, fields, sizeof fields / sizeof *fields);
 }
 
+PyObject *leave_large_numbers(void) {
+    if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return NULL;
+    PyErr_Clear();
+    return Py_NewRef(Py_None);
+}
+
 bool is_whole_batch(const uint8_t *begin, const uint8_t *end, const BatchHeader *header) {
     return end - begin >= HEADER_BYTES &&
            (int64_t)header->batch_length + LOG_OVERHEAD_BYTES == end - begin &&

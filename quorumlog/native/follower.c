@@ -74,7 +74,7 @@ PyObject *check_copies(PyObject *Py_UNUSED(module), PyObject *args) {
     PyTypeObject *span_type, *header_type;
     if (!PyArg_ParseTuple(args, "y*LiO!O!", &data, &next_offset, &epoch, &PyType_Type, &span_type,
                           &PyType_Type, &header_type))
-        return NULL;
+        return leave_large_numbers();
     const uint8_t *begin = data.buf, *end = begin + data.len;
     PyThreadState *released = data.len >= GIL_BYTES ? PyEval_SaveThread() : NULL;
     Py_ssize_t count = count_batches(begin, end, next_offset, epoch);

@@ -74,6 +74,9 @@ PyObject *new_numbers(PyTypeObject *type, const int64_t *numbers, Py_ssize_t cou
 // A new BatchHeader of Python; `type`: its class. NULL with an exception: no memory.
 PyObject *new_header(PyTypeObject *type, const BatchHeader *header);
 
+// Return None for an OverflowError of an argument: Python has larger numbers; else NULL.
+PyObject *leave_large_numbers(void);
+
 // Whether the batch [begin, end) is one batch of format 2 with the right checksum.
 bool is_whole_batch(const uint8_t *begin, const uint8_t *end, const BatchHeader *header);
 

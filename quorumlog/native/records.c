@@ -135,7 +135,7 @@ PyObject *decode_records(PyObject *Py_UNUSED(module), PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*OLO!O!O!", &data, &header, &first_offset, &PyType_Type,
                           &shape.type, &PyTuple_Type, &shape.before, &PyTuple_Type,
                           &shape.behind))
-        return NULL;
+        return leave_large_numbers();
     shape.before_count = PyTuple_Size(shape.before);
     shape.behind_count = PyTuple_Size(shape.behind);
     const uint8_t *begin = data.buf;
@@ -148,10 +148,10 @@ PyObject *decode_records(PyObject *Py_UNUSED(module), PyObject *args) {
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-enum { OFFSET, TIME, KEY, KEY_SIZE, VALUE, VALUE_SIZE, HEADERS, HEADER_COUNT, COLUMNS };
+enum { OFFSET, TIME, KEY, KEY_SIZE, VALUE, VALUE_SIZE, HEADER_COUNT, HEADERS, COLUMNS };
 
-// Columns of `rows` numbers each. A position counts from the start of all bytes; a size is -1 for
-// null; HEADERS is behind the number of headers.
+// Columns of `rows` numbers each. A position counts from the start of all bytes, and does not
+// decrease; the size of null is -1. HEADERS is the position behind the number of headers.
 typedef struct {
     int64_t *numbers;
     Py_ssize_t rows, filled;
@@ -163,18 +163,18 @@ static const uint8_t *fill(Columns *columns, const uint8_t *at, const uint8_t *e
     for (; base->count; base->count--) {
         RecordView record;
         int64_t offset, time, *row = columns->numbers + columns->filled++;
+        const uint8_t *begin = at;
         at = read_timed(at, end, base, &record, &offset, &time);
         if (at == NULL) return NULL;
-        bool has_key = record.key != NULL, has_value = record.value != NULL;
         const int64_t values[COLUMNS] = {
             offset,
             time,
-            has_key ? record.key - columns->begin : 0,
-            has_key ? record.key_size : -1,
-            has_value ? record.value - columns->begin : 0,
-            has_value ? record.value_size : -1,
-            record.headers - columns->begin,
+            (record.key != NULL ? record.key : begin) - columns->begin,
+            record.key != NULL ? record.key_size : -1,
+            (record.value != NULL ? record.value : begin) - columns->begin,
+            record.value != NULL ? record.value_size : -1,
             record.header_count,
+            record.headers - columns->begin,
         };
         for (int i = 0; i < COLUMNS; i++) row[i * columns->rows] = values[i];
     }
@@ -222,7 +222,7 @@ PyObject *decode_columns(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *batches;
     Columns columns = {.filled = 0};
     if (!PyArg_ParseTuple(args, "y*O!n", &data, &PyList_Type, &batches, &columns.rows))
-        return NULL;
+        return leave_large_numbers();
     columns.begin = data.buf;
     columns.end = columns.begin + data.len;
     PyObject *result = NULL, *numbers = NULL, *pairs = NULL;
