@@ -159,4 +159,12 @@ static inline const uint8_t *read_record(
     return at == end ? at : NULL;
 }
 
+// Functions of the module: see produce.c.
+PyObject *match_run(PyObject *module, PyObject *args);
+PyObject *admit(PyObject *module, PyObject *args);
+PyObject *responses(PyObject *module, PyObject *args);
+PyObject *check_copies(PyObject *module, PyObject *args);
+PyObject *decode_records(PyObject *module, PyObject *args);
+PyObject *decode_columns(PyObject *module, PyObject *args);
+
 #endif

@@ -12,21 +12,14 @@ static PyObject *checksum(PyObject *Py_UNUSED(module), PyObject *args) {
     return PyLong_FromUnsignedLong(crc);
 }
 
-PyObject *check_copies(PyObject *module, PyObject *args);
-PyObject *decode_records(PyObject *module, PyObject *args);
-PyObject *decode_columns(PyObject *module, PyObject *args);
-
 static PyMethodDef functions[] = {
     {"checksum", checksum, METH_VARARGS, "Return the CRC-32C of bytes, optionally by tables."},
-    {"check_copies", check_copies, METH_VARARGS,
-     "(records, next_offset, leader_epoch, BatchSpan, BatchHeader): return the spans, and\n"
-     "(position, header) of each batch with a producer; None: a batch is not usual."},
-    {"decode_records", decode_records, METH_VARARGS,
-     "(body, header, first_offset, type, before, behind): return the records from first_offset\n"
-     "on as tuples of this type, each between the other items; None: one is not usual."},
-    {"decode_columns", decode_columns, METH_VARARGS,
-     "(bytes, [(header, body)], records): return columns of int64, and the pairs of all headers;\n"
-     "None: a record is not usual."},
+    {"match_run", match_run, METH_VARARGS, "Match the leading frames: `ProduceTemplate.match_run`."},
+    {"admit", admit, METH_VARARGS, "Return the headers of leading usual batches: `usual_headers`."},
+    {"responses", responses, METH_VARARGS, "Encode responses: `ProduceTemplate.responses`."},
+    {"check_copies", check_copies, METH_VARARGS, "Check fetched batches: `usual_copies`."},
+    {"decode_records", decode_records, METH_VARARGS, "Decode records as tuples: `decode_as`."},
+    {"decode_columns", decode_columns, METH_VARARGS, "Decode records: `_fields` of columns."},
     {NULL, NULL, 0, NULL},
 };
 

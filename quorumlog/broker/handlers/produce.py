@@ -166,10 +166,8 @@ class _Run:
         if template.acks == 0:
             return []
         base_offsets, append_time_ms, log_start_offset, _ = self.appended
-        return [
-            template.response(each, base_offset, append_time_ms, log_start_offset)
-            for each, base_offset in zip(correlation_ids, base_offsets[first:], strict=False)
-        ]
+        numbers = base_offsets[first : self._next], append_time_ms, log_start_offset
+        return [template.responses(correlation_ids, *numbers)]
 
     def _refusal(self, error_code: ErrorCode, correlation_id: int) -> list[Buffer]:
         template = self._template

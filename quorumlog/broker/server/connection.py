@@ -21,7 +21,7 @@ from quorumlog.broker.server.api import (
     RunReply,
     unsupported_version,
 )
-from quorumlog.broker.server.request_runs import RequestRuns, WaitingRun, with_followers
+from quorumlog.broker.server.request_runs import RequestRuns, WaitingRun
 from quorumlog.broker.server.turns import Turns
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.errors import MalformedFrame
@@ -170,20 +170,19 @@ class Connection(FrameProtocol):
 
     def run_received(self) -> bool:
         """Handle the requests that look like an earlier one, and like each other, in one step."""
-        received, end = self._received, self._end
-        found = self._runs.find(received, self._start, end)
+        count_max, size_max = self._turns_max - self._under_way, self._frame_max_bytes
+        found = self._runs.find(
+            self._received, self._start, self._end, count_max=count_max, frame_max_bytes=size_max
+        )
         if found is None:
             return False
         self._begin_request()
-        template, first = found
+        template, run = found
+        if self._waits_for_turn:
+            del run[1:]
         handle_run = self._handlers[template.header.api_key].handle_run
         if handle_run is None:
             return False
-        count_max = 1 if self._waits_for_turn else self._turns_max - self._under_way
-        size_max = self._frame_max_bytes
-        run = with_followers(
-            template, first, received, end, count_max=count_max, frame_max_bytes=size_max
-        )
         waiting = WaitingRun(self._answered)
         may_continue, deliver = self._server.turns.may_continue, waiting.deliver
         try:

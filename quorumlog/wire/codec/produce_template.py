@@ -4,9 +4,11 @@ A producer sends thousands of such requests for a partition. A template compares
 of decoding them, and its responses are the bytes of one response with other numbers.
 """
 
+from collections.abc import Sequence
 from struct import Struct as Packer
-from typing import Final
+from typing import Final, cast
 
+from quorumlog.native import lane
 from quorumlog.wire.codec.message import Buffer, Received
 from quorumlog.wire.codec.messages.produce import (
     PartitionProduceData,
@@ -25,7 +27,7 @@ ACKS: Final = (-1, 0, 1)
 _START: Final = Packer(">i4si")  # the frame's length, API and version, correlation id
 _INT32: Final = Packer(">i")
 _TAGS: Final = b"\0\0\0"  # behind the records, if flexible: of partition, topic and request
-_NUMBERS: Final = 24  # bytes: base offset, append time and log start of a response
+_NUMBERS: Final = Packer(">qqq")  # base offset, append time and log start of a response
 
 
 TemplateMatch = tuple[int, memoryview, int]
@@ -40,9 +42,8 @@ class ProduceTemplate:
     """
 
     __slots__ = (
-        "_api", "_behind", "_behind_records", "_middle", "_pack", "_prefix", "_response_size",
-        "_size", "acks", "head", "header", "partition", "timeout_ms", "topic_id", "topic_name",
-        "transactional_id",
+        "_api", "_behind_records", "_numbers_at", "_prefix", "_response", "_size", "acks", "head",
+        "header", "partition", "timeout_ms", "topic_id", "topic_name", "transactional_id",
     )  # fmt: skip
 
     def __init__(self, header: RequestHeader, request: ProduceRequest) -> None:
@@ -62,14 +63,31 @@ class ProduceTemplate:
         self.head: Final = start[_START.size :]
         self._size = -1  # of the last frame, and the bytes of frames of that size
         self._prefix: bytes | None = None
-        without, filled = (_response(header, topic, data, number) for number in (0, -1))
-        numbers_at = _first_difference(without, filled)
-        self._response_size: Final = without[: _INT32.size]
-        self._middle: Final = without[2 * _INT32.size : numbers_at]
-        self._behind: Final = without[numbers_at + _NUMBERS :]
-        self._pack: Final = Packer(
-            f">{_INT32.size}si{len(self._middle)}sqqq{len(self._behind)}s"
-        ).pack
+        self._response, filled = (_response(header, topic, data, number) for number in (0, -1))
+        self._numbers_at: Final = _first_difference(self._response, filled)
+
+    def match_run(
+        self, received: Received, start: int, end: int, *, count_max: int, frame_max_bytes: int
+    ) -> list[TemplateMatch]:
+        """Match the leading frames of received[start:end), at most `count_max`.
+
+        Those behind the first have at most `frame_max_bytes`, without their length.
+        """
+        functions = lane.functions
+        if functions is not None:
+            prefix = self._api, self.head, self._behind_records
+            found = functions.match_run(
+                received[1], start, end, *prefix, count_max, frame_max_bytes
+            )
+            return cast(list[TemplateMatch], found)
+        run: list[TemplateMatch] = []
+        while len(run) < count_max:
+            found = self.match(received, start, end)
+            if found is None or found[-1] - start > _INT32.size + frame_max_bytes:
+                break
+            run.append(found)
+            start = found[-1]
+        return run
 
     def match(self, received: Received, start: int, end: int) -> TemplateMatch | None:
         """Match the frame at received[start:end), its length included.
@@ -114,19 +132,25 @@ class ProduceTemplate:
                 return self.head + encoded
         return None
 
-    def response(
-        self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int
+    def responses(
+        self,
+        correlation_ids: Sequence[int],
+        base_offsets: Sequence[int],
+        append_time_ms: int,
+        log_start_offset: int,
     ) -> bytes:
-        """Return the frame of the response to an appended batch, as `encode_response` does."""
-        return self._pack(
-            self._response_size,
-            correlation_id,
-            self._middle,
-            base_offset,
-            append_time_ms,
-            log_start_offset,
-            self._behind,
-        )
+        """Return the frames of the responses to appended batches, as `encode_response` does."""
+        response, numbers_at, functions = self._response, self._numbers_at, lane.functions
+        if functions is not None:
+            numbers = correlation_ids, base_offsets, append_time_ms, log_start_offset
+            return cast(bytes, functions.responses(response, numbers_at, *numbers))
+        frames = bytearray(response * len(correlation_ids))
+        for at, correlation_id in enumerate(correlation_ids):
+            start = at * len(response)
+            _INT32.pack_into(frames, start + _INT32.size, correlation_id)
+            start += numbers_at
+            _NUMBERS.pack_into(frames, start, base_offsets[at], append_time_ms, log_start_offset)
+        return bytes(frames)
 
 
 def template_of(

@@ -188,7 +188,7 @@ def test_a_connection_keeps_the_templates_of_several_partitions() -> None:
         learned(runs, framed(at, 0))
     for at in places:
         frame = framed(at, 1)
-        found = runs.find(received(frame), 0, len(frame))
+        found = runs.find(received(frame), 0, len(frame), count_max=1, frame_max_bytes=2**20)
         assert found is not None
         assert (found[0].topic_name, found[0].partition) == at
     learned(runs, framed(TopicPartition("one", 99), 0))

@@ -7,9 +7,10 @@ records), KIP-937 (timestamps); Kafka's `ProduceRequest.validateRecords` and `Lo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from quorumlog.broker.partitions.core.data_path import RecordError
+from quorumlog.native import lane
 from quorumlog.settings.kinds import LONG_MAX
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.compression import Compression
@@ -39,6 +40,7 @@ from quorumlog.wire.codec.records import (
 # DEVIATION: Kafka accepts any number of records, and lists every invalid record.
 # docs/decisions/0038-record-validation.md
 ITEMS_MAX: Final = 250_000  # records and their headers in one batch: a quarter of a second
+BYTES_AT_ONCE: Final = 1024 * 1024  # of a run, until the next look at the time: less than 1 ms
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024  # or max.message.bytes, if that is larger
 RECORD_ERRORS_MAX: Final = 1000
 RECORD_ERRORS_SHOWN: Final = 3  # in the message for the whole batch
@@ -112,12 +114,34 @@ def is_transactional(records: Buffer) -> bool:
     )
 
 
+def usual_headers(
+    batches: Sequence[Buffer], limits: TopicLimits, wall_ms: int
+) -> list[BatchHeader]:
+    """Return the headers of leading batches that `admit` admits unchanged, by the native lane.
+
+    The next batch needs `admit`: it is compressed or unusual, or so many bytes would take long.
+    """
+    functions = lane.functions
+    if functions is None or limits.has_append_time or limits.is_internal:
+        return []
+    earliest = wall_ms - limits.timestamp_before_max_ms
+    latest = min(wall_ms + limits.timestamp_after_max_ms, LONG_MAX)
+    found = functions.admit(
+        *(batches, BatchHeader, limits.max_message_bytes, earliest, latest),
+        *(limits.is_compacted, ITEMS_MAX, BYTES_AT_ONCE),
+    )
+    return cast(list[BatchHeader], found)
+
+
 def admit(records: Buffer, limits: TopicLimits, wall_ms: int, at: TopicPartition) -> Admission:
     """Check the records that a client sent for the partition `at`.
 
     A wrong checksum is CORRUPT_MESSAGE: the client may send the batch again. Every other error is
     final: the same bytes are refused each time.
     """
+    usual = usual_headers((records,), limits, wall_ms)
+    if usual:
+        return Admission(ErrorCode.NONE, usual[0], records)
     framed = _judge_frame(records, limits)
     if framed.header is None or limits.is_internal:
         return framed

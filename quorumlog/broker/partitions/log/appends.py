@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from quorumlog.broker.partitions.core.admission import NO_TIMESTAMP, Admission, admit
+from quorumlog.broker.partitions.core.admission import NO_TIMESTAMP, Admission, admit, usual_headers
 from quorumlog.broker.partitions.core.data_path import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -147,14 +147,18 @@ class Appends:
             return None
         run: list[LeaderBatch] = []
         header: BatchHeader | None = None
+        usual = usual_headers(batches, limits, wall_ms)
         for records in batches:
             if run and not may_continue():
                 break
-            previous, admission = header, admit(records, limits, wall_ms, at)
-            header = admission.header
+            previous, admitted = header, records
+            if len(run) < len(usual):
+                header = usual[len(run)]
+            else:
+                _, header, admitted, *_ = admit(records, limits, wall_ms, at)
             if header is None or not self._is_plain(driver, previous, header, transaction):
                 break
-            run.append((admission.records, header))
+            run.append((admitted, header))
         if not run:
             return None
         try:
