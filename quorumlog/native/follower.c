@@ -67,6 +67,8 @@ static bool describe(const uint8_t *begin, Py_ssize_t count, PyTypeObject *span_
     return true;
 }
 
+// From (records, next offset, leader epoch, BatchSpan, BatchHeader) to the spans, and (position,
+// header) of each batch with a producer. None: a batch is not usual. The records do not change.
 PyObject *check_copies(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_buffer data;
     long long next_offset;

@@ -159,7 +159,7 @@ static inline const uint8_t *read_record(
     return at == end ? at : NULL;
 }
 
-// Functions of the module: see produce.c.
+// Functions of the module: see produce.c, follower.c, records.c.
 PyObject *match_run(PyObject *module, PyObject *args);
 PyObject *admit(PyObject *module, PyObject *args);
 PyObject *responses(PyObject *module, PyObject *args);

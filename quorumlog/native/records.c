@@ -126,6 +126,8 @@ static bool add_records(PyObject *list, const Shape *shape, const uint8_t *at, c
     return at == end;
 }
 
+// From (body, BatchHeader, first offset, type, before, behind) to the records from that offset on,
+// each a tuple of this type between the other items. None: a record is not usual.
 PyObject *decode_records(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_buffer data;
     PyObject *header;
@@ -217,6 +219,8 @@ static bool add_pairs(PyObject *list, const Columns *columns) {
     return true;
 }
 
+// From (bytes, [(BatchHeader, part of the bytes)], number of records) to their columns of int64, and
+// the pairs of all headers. None: a record is not usual.
 PyObject *decode_columns(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_buffer data;
     PyObject *batches;
