@@ -86,15 +86,13 @@ const uint8_t *read_long_varint(const uint8_t *at, const uint8_t *end, int bits,
 // NULL: it is longer, larger, or not whole. Numbers need not have the shortest encoding.
 static inline const uint8_t *read_varint(
     const uint8_t *at, const uint8_t *end, int bits, uint64_t *number) {
-    if (end - at >= 2) {
-        if (at[0] < 0x80) {
-            *number = at[0];
-            return at + 1;
-        }
-        if (at[1] < 0x80) {
-            *number = (uint64_t)(at[0] & 0x7f) | (uint64_t)at[1] << 7;
-            return at + 2;
-        }
+    if (end - at >= 1 && at[0] < 0x80) {
+        *number = at[0];
+        return at + 1;
+    }
+    if (end - at >= 2 && at[1] < 0x80) {
+        *number = (uint64_t)(at[0] & 0x7f) | (uint64_t)at[1] << 7;
+        return at + 2;
     }
     return read_long_varint(at, end, bits, number);
 }

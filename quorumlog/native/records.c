@@ -83,13 +83,24 @@ typedef struct {
     PyTypeObject *type;  // of the tuples
     PyObject *before, *behind;  // items of each tuple, around the fields of its record
     Py_ssize_t before_count, behind_count;
+    PyObject *time;  // of the last record: often that of the next, too
+    int64_t time_ms;
 } Shape;
 
-static PyObject *new_record(const Shape *shape, const RecordView *record, const uint8_t *end,
+static PyObject *new_time(Shape *shape, int64_t time_ms) {
+    if (shape->time == NULL || time_ms != shape->time_ms) {
+        Py_XDECREF(shape->time);
+        shape->time = PyLong_FromLongLong(time_ms);
+        shape->time_ms = time_ms;
+    }
+    return Py_XNewRef(shape->time);
+}
+
+static PyObject *new_record(Shape *shape, const RecordView *record, const uint8_t *end,
                             int64_t offset, int64_t time) {
     PyObject *fields[] = {
         PyLong_FromLongLong(offset),
-        PyLong_FromLongLong(time),
+        new_time(shape, time),
         new_content(record->key, record->key_size),
         new_content(record->value, record->value_size),
         new_pairs(record, end),
@@ -110,7 +121,7 @@ static PyObject *new_record(const Shape *shape, const RecordView *record, const 
 }
 
 // Add the records from `first_offset` on. False without an exception: one is not usual.
-static bool add_records(PyObject *list, const Shape *shape, const uint8_t *at, const uint8_t *end,
+static bool add_records(PyObject *list, Shape *shape, const uint8_t *at, const uint8_t *end,
                         const Base *base, int64_t first_offset) {
     for (Py_ssize_t left = base->count; left; left--) {
         RecordView record;
@@ -133,7 +144,7 @@ PyObject *decode_records(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *header;
     long long first_offset;
     Base base;
-    Shape shape;
+    Shape shape = {.time = NULL};
     if (!PyArg_ParseTuple(args, "y*OLO!O!O!", &data, &header, &first_offset, &PyType_Type,
                           &shape.type, &PyTuple_Type, &shape.before, &PyTuple_Type,
                           &shape.behind))
@@ -145,6 +156,7 @@ PyObject *decode_records(PyObject *Py_UNUSED(module), PyObject *args) {
     bool is_usual = list != NULL && get_base(header, &base) &&
                     add_records(list, &shape, begin, begin + data.len, &base, first_offset);
     PyBuffer_Release(&data);
+    Py_XDECREF(shape.time);
     if (is_usual) return list;
     Py_XDECREF(list);
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);

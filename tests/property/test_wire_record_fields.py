@@ -185,7 +185,7 @@ def assert_agrees(data: bytes, header: BatchHeader, *, must_know: bool = False) 
 
 
 @pytest.mark.usefixtures("compiled")
-@SETTINGS
+@examples(60)
 @given(batches(base_offset=7) | alike(), st.data(), st.booleans())
 def test_the_native_decoder_agrees_with_a_plain_one(
     records: list[Record], data: st.DataObject, has_append_time: bool
