@@ -83,6 +83,9 @@ def _state_of(node: Described, quorum: Described) -> str:
         words.append("no voter yet: the voter set has its lost directory")
     elif _is_observer(node, quorum):
         words.append("no voter")
+    native_lane = node["native_lane"]
+    if native_lane is not None:
+        words.append("native lane" if native_lane == "on" else f"no native lane: {native_lane}")
     return ", ".join(words)
 
 

@@ -339,6 +339,7 @@ class LocalCluster:
 
         `quorum`: the voters that answer, whether they are a majority, and the node of the view.
         Without a majority `controller_id` is None, and `topics` are outdated. `state`: NodeState.
+        `native_lane`: "on", or why not; None: the node does not answer.
         """
         states = {node.id: self.state(node.id) for node in self.spec.nodes}
         asked = {
@@ -368,6 +369,7 @@ class LocalCluster:
                     **self.describe_node(node),
                     "state": states[node.id].value,
                     "answers": node.id in views,
+                    "native_lane": views.get(node.id, {}).get("native_lane"),
                     "fenced": None if best is None else best["fenced"].get(str(node.id)),
                 }
                 for node in self.spec.nodes

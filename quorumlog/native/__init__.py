@@ -31,6 +31,11 @@ class _Lane:
         else:
             self.functions = _lane
 
+    @property
+    def state(self) -> str:
+        """Return "on", or why it is not."""
+        return self.why_not if self.functions is None else "on"
+
     def turn_off(self, why_not: str) -> None:
         """Use Python alone, from now on."""
         self.functions, self.why_not = None, why_not

@@ -1,4 +1,4 @@
-// CRC-32C: by instructions of SSE 4.2 and CLMUL, or by tables of 8 bytes.
+// CRC-32C: by the instruction of SSE 4.2 where the processor has it, else by tables of 8 bytes.
 
 #include "lane.h"
 #include <string.h>
@@ -7,21 +7,7 @@
 
 static uint32_t tables[8][256];
 
-static void fill_tables(void) {
-    for (uint32_t byte = 0; byte < 256; byte++) {
-        uint32_t crc = byte;
-        for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? crc >> 1 ^ POLYNOMIAL : crc >> 1;
-        tables[0][byte] = crc;
-    }
-    for (int table = 1; table < 8; table++)
-        for (int byte = 0; byte < 256; byte++) {
-            uint32_t before = tables[table - 1][byte];
-            tables[table][byte] = before >> 8 ^ tables[0][before & 0xff];
-        }
-}
-
 uint32_t crc32c_by_tables(const uint8_t *begin, const uint8_t *end) {
-    if (tables[0][1] == 0) fill_tables();  // writes the same values whoever is first
     uint32_t crc = 0xffffffff;
     for (; end - begin >= 8; begin += 8) {
         crc ^= begin[0] | begin[1] << 8 | begin[2] << 16 | (uint32_t)begin[3] << 24;
@@ -35,53 +21,76 @@ uint32_t crc32c_by_tables(const uint8_t *begin, const uint8_t *end) {
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-#include <immintrin.h>
+#define BLOCK_BYTES 512
 
-#define STREAM_BYTES 256  // of three streams at once: an instruction waits for the one before
-#define SHIFT_ONE 0xb9e02b86      // x^(8 * STREAM_BYTES - 33) modulo the polynomial, bits reversed
-#define SHIFT_TWO 0xdd7e3b0c      // the same of two streams
+static bool has_instruction;
+static uint32_t behind_zeros[4][256];  // the CRC of each byte of a CRC behind BLOCK_BYTES zeros
 
-#define FAST __attribute__((target("sse4.2,pclmul")))
-
-FAST static uint64_t next(uint64_t crc, const uint8_t *at) {
+static inline uint64_t get_word(const uint8_t *at) {
     uint64_t word;
     memcpy(&word, at, sizeof word);
-    return _mm_crc32_u64(crc, word);
+    return word;
 }
 
-// Multiply; `_mm_crc32_u64` of the product is the CRC behind as many zeros as `shift` stands for.
-FAST static uint64_t product(uint64_t crc, uint64_t shift) {
-    __m128i factors = _mm_set_epi64x((int64_t)shift, (int64_t)crc);
-    return (uint64_t)_mm_cvtsi128_si64(_mm_clmulepi64_si128(factors, factors, 0x10));
+static inline uint64_t shifted(uint64_t crc) {
+    return behind_zeros[0][crc & 0xff] ^ behind_zeros[1][crc >> 8 & 0xff] ^
+           behind_zeros[2][crc >> 16 & 0xff] ^ behind_zeros[3][crc >> 24 & 0xff];
 }
 
-FAST static uint32_t by_instruction(const uint8_t *begin, const uint8_t *end) {
-    uint64_t crc = 0xffffffff;
-    for (; end - begin >= 3 * STREAM_BYTES; begin += 2 * STREAM_BYTES) {
-        uint64_t second = 0, third = 0;
-        const uint8_t *stop = begin + STREAM_BYTES;
-#pragma GCC unroll 8
-        for (; begin < stop; begin += 8) {
-            crc = next(crc, begin);
-            second = next(second, begin + STREAM_BYTES);
-            third = next(third, begin + 2 * STREAM_BYTES);
+__attribute__((target("sse4.2"))) static void fill_behind_zeros(void) {
+    for (int place = 0; place < 4; place++)
+        for (uint32_t byte = 0; byte < 256; byte++) {
+            uint64_t crc = byte << 8 * place;
+            for (int i = 0; i < BLOCK_BYTES; i += 8) crc = __builtin_ia32_crc32di(crc, 0);
+            behind_zeros[place][byte] = (uint32_t)crc;
         }
-        crc = third ^ _mm_crc32_u64(0, product(crc, SHIFT_TWO) ^ product(second, SHIFT_ONE));
+}
+
+// The instruction takes three cycles, but one of them can begin in each: so three blocks at once.
+__attribute__((target("sse4.2"))) static uint32_t by_instruction(
+    const uint8_t *begin, const uint8_t *end) {
+    uint64_t crc = 0xffffffff;
+    for (; end - begin >= 3 * BLOCK_BYTES; begin += 2 * BLOCK_BYTES) {
+        uint64_t second = 0, third = 0;
+        for (const uint8_t *stop = begin + BLOCK_BYTES; begin < stop; begin += 8) {
+            crc = __builtin_ia32_crc32di(crc, get_word(begin));
+            second = __builtin_ia32_crc32di(second, get_word(begin + BLOCK_BYTES));
+            third = __builtin_ia32_crc32di(third, get_word(begin + 2 * BLOCK_BYTES));
+        }
+        crc = shifted(shifted(crc) ^ second) ^ third;
     }
-    for (; end - begin >= 8; begin += 8) crc = next(crc, begin);
-    for (; begin < end; begin++) crc = _mm_crc32_u8((uint32_t)crc, *begin);
+    for (; end - begin >= 8; begin += 8) crc = __builtin_ia32_crc32di(crc, get_word(begin));
+    for (; begin < end; begin++) crc = __builtin_ia32_crc32qi((uint32_t)crc, *begin);
     return ~(uint32_t)crc;
 }
 
+static void prepare_instruction(void) {
+    has_instruction = __builtin_cpu_supports("sse4.2") != 0;
+    if (has_instruction) fill_behind_zeros();
+}
+
 uint32_t crc32c(const uint8_t *begin, const uint8_t *end) {
-    static int has_instructions = -1;
-    if (has_instructions < 0)
-        has_instructions = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
-    return has_instructions ? by_instruction(begin, end) : crc32c_by_tables(begin, end);
+    return has_instruction ? by_instruction(begin, end) : crc32c_by_tables(begin, end);
 }
 
 #else
 
+static void prepare_instruction(void) {}
+
 uint32_t crc32c(const uint8_t *begin, const uint8_t *end) { return crc32c_by_tables(begin, end); }
 
 #endif
+
+void prepare_crc32c(void) {
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? crc >> 1 ^ POLYNOMIAL : crc >> 1;
+        tables[0][byte] = crc;
+    }
+    for (int table = 1; table < 8; table++)
+        for (int byte = 0; byte < 256; byte++) {
+            uint32_t before = tables[table - 1][byte];
+            tables[table][byte] = before >> 8 ^ tables[0][before & 0xff];
+        }
+    prepare_instruction();
+}

@@ -42,6 +42,9 @@ static inline void put_uint64(uint8_t *at, uint64_t value) {
     put_uint32(at + 4, (uint32_t)value);
 }
 
+// Fill the tables, once, before the first checksum: another thread may compute one later.
+void prepare_crc32c(void);
+
 // The CRC-32C of [begin, end), RFC 3720, section 12.1.
 uint32_t crc32c(const uint8_t *begin, const uint8_t *end);
 

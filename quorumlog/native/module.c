@@ -30,4 +30,7 @@ static struct PyModuleDef definition = {
     .m_methods = functions,
 };
 
-PyMODINIT_FUNC PyInit__lane(void) { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit__lane(void) {
+    prepare_crc32c();
+    return PyModule_Create(&definition);
+}

@@ -22,6 +22,7 @@ from aiohttp import web
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
+from quorumlog.native import lane
 from quorumlog.node import identity
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.dependencies import NodeDependencies
@@ -173,6 +174,7 @@ class Node:
             "fenced": {one: broker.fenced for one, broker in brokers.items()},
             "topics": _topics(image),
             "requests": dict(requests),  # served by its broker, by API key
+            "native_lane": lane.state,
         }
 
     def progress(self) -> str:

@@ -6,22 +6,28 @@ all that the data path refuses, and frames with changed bytes.
 
 import asyncio
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.produce import (
     PartitionProduceData,
+    PartitionProduceResponse,
     ProduceRequest,
+    ProduceResponse,
     TopicProduceData,
+    TopicProduceResponse,
 )
-from quorumlog.wire.codec.produce_template import template_of
+from quorumlog.wire.codec.produce_template import ProduceTemplate, TemplateMatch, template_of
 from quorumlog.wire.codec.records import Compression, Record, encode_batch
-from quorumlog.wire.codec.schemas import decode_request, encode_request
+from quorumlog.wire.codec.schemas import decode_request, encode_request, encode_response
 from tests.support.broker.produce_twins import NOW_MS, TOPICS, Twins
+from tests.support.native import LANES, native, needs_native
 from tests.support.sizes import examples
 
 TOPIC_IDS = {name: at.to_bytes(16, "big") for at, name in enumerate(TOPICS, 1)}
@@ -141,9 +147,11 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.parametrize("is_native", LANES)
 @examples(150)
 @given(st.lists(STREAMS, min_size=1, max_size=2), st.lists(STEPS, min_size=1, max_size=8))
 def test_a_run_has_the_outcome_of_its_requests_one_by_one(
+    is_native: bool,
     streams: list[Stream],
     steps: list[tuple],  # type: ignore[type-arg]  # of many shapes
 ) -> None:
@@ -159,7 +167,7 @@ def test_a_run_has_the_outcome_of_its_requests_one_by_one(
                 frames = [own[at % len(own)].frame(*one) for at, burst in requests for one in burst]
                 await twins.receive(b"".join(frames), pieces, others)
 
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, native(is_on=is_native):
         asyncio.run(story(Path(directory)))
 
 
@@ -169,11 +177,7 @@ def test_a_template_matches_exactly_the_frames_of_the_same_request(
     stream: Stream, number: int, other: int, data: st.DataObject
 ) -> None:
     stream = replace(stream, version=max(stream.version, 7), acks=min(stream.acks, 1))
-    learned = memoryview(stream.frame("next", number))[4:]
-    header, request = decode_request(learned)
-    assert isinstance(request, ProduceRequest)
-    template = template_of(learned, header, request)
-    assert template is not None
+    template = template_like(stream, number)
     frame = bytearray(stream.frame("next", other))
     received = frame, memoryview(frame).toreadonly()
     found = template.match(received, 0, len(frame))
@@ -188,3 +192,85 @@ def test_a_template_matches_exactly_the_frames_of_the_same_request(
     at = data.draw(st.integers(0, len(frame) - 1))
     frame[at] ^= data.draw(st.integers(1, 255))
     assert (template.match(received, 0, len(frame)) is not None) == (at in variable), at
+
+
+def template_like(stream: Stream, number: int) -> ProduceTemplate:
+    """Return the template of a stream's next request."""
+    learned = memoryview(stream.frame("next", number))[4:]
+    header, request = decode_request(learned)
+    assert isinstance(request, ProduceRequest)
+    template = template_of(learned, header, request)
+    assert template is not None
+    return template
+
+
+FRAMES = st.lists(
+    st.tuples(st.sampled_from(["next", "next", *VARIANTS]), st.integers(0, 2**16)), max_size=6
+)
+
+
+@needs_native
+@examples(300)
+@given(STREAMS, FRAMES, st.integers(0, 5), st.sampled_from([2**20, 2**20, 200]), st.data())
+def test_the_lane_finds_the_runs_that_python_finds(
+    stream: Stream,
+    made: list[tuple[str, int]],
+    count_max: int,
+    frame_max_bytes: int,
+    data: st.DataObject,
+) -> None:
+    stream = replace(stream, version=max(stream.version, 7), acks=min(stream.acks, 1))
+    template = template_like(stream, 0)
+    buffer = bytearray(b"".join(stream.frame(*one) for one in made))
+    if buffer and data.draw(st.booleans()):  # near a beginning, most likely
+        buffer[data.draw(st.integers(0, min(len(buffer) - 1, 120)))] ^= data.draw(
+            st.integers(1, 255)
+        )
+    received = buffer, memoryview(buffer).toreadonly()
+
+    def run_in(start: int, end: int) -> list[TemplateMatch]:
+        return template.match_run(
+            received, start, end, count_max=count_max, frame_max_bytes=frame_max_bytes
+        )
+
+    for start, end in [(0, end) for end in range(len(buffer) + 1)] + [(9, len(buffer))]:
+        with native(is_on=False):
+            expected = run_in(start, end)
+        with native(is_on=True):
+            assert run_in(start, end) == expected
+
+
+@pytest.mark.parametrize("is_native", LANES)
+@examples(100)
+@given(
+    STREAMS,
+    st.lists(st.tuples(st.integers(-(2**31), 2**31 - 1), st.integers(0, 2**63 - 1)), max_size=5),
+    st.integers(-1, 2**63 - 1),
+    st.integers(-1, 2**63 - 1),
+)
+def test_the_responses_of_a_run_are_those_of_its_requests(
+    is_native: bool,
+    stream: Stream,
+    pairs: Sequence[tuple[int, int]],
+    append_time_ms: int,
+    log_start: int,
+) -> None:
+    stream = replace(stream, version=max(stream.version, 7), acks=min(stream.acks, 1))
+    template = template_like(stream, 0)
+    expected = b""
+    for correlation_id, base_offset in pairs:
+        slot = PartitionProduceResponse(
+            index=stream.partition,
+            base_offset=base_offset,
+            log_append_time_ms=append_time_ms,
+            log_start_offset=log_start,
+        )
+        topic = TopicProduceResponse(
+            name=template.topic_name, topic_id=template.topic_id, partition_responses=[slot]
+        )
+        header = template.header._replace(correlation_id=correlation_id)
+        expected += b"".join(encode_response(header, ProduceResponse(responses=[topic])))
+    correlation_ids, base_offsets = ([pair[at] for pair in pairs] for at in (0, 1))
+    with native(is_on=is_native):
+        found = template.responses(correlation_ids, base_offsets, append_time_ms, log_start)
+    assert found == expected

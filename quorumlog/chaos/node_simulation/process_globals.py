@@ -17,6 +17,7 @@ from quorumlog import chance, clock
 from quorumlog.chaos.node_simulation.loop import START_S, SimulatedLoop, numbered
 from quorumlog.chaos.node_simulation.process import OWNER
 from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.native import lane
 from quorumlog.wire.io import frames
 
 EPOCH_NS: Final = 1_700_000_000_000_000_000  # the wall clock at the start of a run
@@ -24,6 +25,7 @@ EPOCH_NS: Final = 1_700_000_000_000_000_000  # the wall clock at the start of a 
 
 def replace_process_globals(loop: SimulatedLoop, seed: int) -> None:
     """Derive all time and all randomness of this process from the loop and the seed."""
+    lane.turn_off("a simulation is to be the same on every machine")
     wall_ns = _wall_clock(loop)
     clock.wall_ns = wall_ns
     chance.substitute(seeded("chance", seed))

@@ -13,6 +13,7 @@ from quorumlog.chaos.simulation.kernel.run import Run
 from quorumlog.chaos.simulation.kernel.swarm import shrink_schedule
 from quorumlog.chaos.simulation.worlds.registry import world_kind
 from quorumlog.invariants import InvariantViolation
+from quorumlog.native import lane
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError, UnexpectedOffset
 from quorumlog.wire.codec.errors import CorruptBatch
 
@@ -67,6 +68,7 @@ def simulate(
 
 def replay(schedule: Schedule, *, mutant: str | None = None) -> SimulationResult:
     """Run a schedule in the world that it names. Raises ValueError if it does not fit there."""
+    lane.turn_off("a simulation is to be the same on every machine")
     kind = world_kind(schedule.workload)
     kind.check_schedule(schedule)
     if mutant is not None and mutant not in kind.mutants:

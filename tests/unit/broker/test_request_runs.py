@@ -1,5 +1,6 @@
 """Produce requests of one read: which of them become one append, and their responses."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,9 +23,16 @@ from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.codec.schemas import decode_request, decode_response, encode_request
 from tests.support.broker.produce_twins import COPIED, NOW_MS, REQUESTS_MAX, Twins, Wire
 from tests.support.groups.single_broker import single_broker
+from tests.support.native import LANES, native
 from tests.support.waiting import until
 
 PLAIN = TopicPartition("plain", 0)
+
+
+@pytest.fixture(autouse=True, params=LANES)
+def each_lane(request: pytest.FixtureRequest) -> Iterator[None]:
+    with native(is_on=request.param):
+        yield
 
 
 def framed(

@@ -59,6 +59,7 @@ def described(*states: NodeState, active: int = -1) -> dict[str, Any]:
                 "pid": None if state.is_dead else 70 + number,
                 "state": state.value,
                 "answers": number in views,
+                "native_lane": {1: "on", 2: "QUORUMLOG_NATIVE=0"}.get(number * (number in views)),
                 "fenced": None if best is None else best["fenced"].get(str(number)),
             }
             for number, state in of.items()
@@ -121,6 +122,12 @@ def test_a_controller_that_was_removed_is_no_voter() -> None:
     quorum = cluster_status.describe_quorum([1, 2], views)
     shown = [*status_lines(described(*[RUNNING] * 3, active=1) | {"quorum": quorum}, internal=True)]
     assert shown[3].endswith("pid 73, no voter")
+
+
+def test_a_node_says_whether_its_native_lane_is_on() -> None:
+    shown = lines(RUNNING, RUNNING, RUNNING, active=1)
+    ends = ["fenced, native lane", "pid 72, no native lane: QUORUMLOG_NATIVE=0", "pid 73"]
+    assert [line[-len(end) :] for line, end in zip(shown[1:], ends, strict=False)] == ends
 
 
 def test_internal_topics_are_shown_if_asked_for() -> None:
