@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.native import lane
 from quorumlog.storage.core.append_checks import stamped_by_another, usual_copies
 from quorumlog.storage.core.leader_epochs import EpochEntry, LeaderEpochs
 from quorumlog.storage.core.segment_index import BatchSpan
@@ -26,6 +24,7 @@ from quorumlog.wire.codec.transaction_markers import (
     encode_marker,
     marked_headers,
 )
+from tests.support.native import native, needs_native
 from tests.support.sizes import examples
 from tests.support.storage.batches import DIRECTORY, batch, read_all
 
@@ -299,16 +298,16 @@ LIMITS = st.integers(-2, 3).map(lambda n: n.to_bytes(8, signed=True)) | st.sampl
 )
 
 
+@needs_native
 @examples(400)
 @given(copies(), st.sampled_from([-1, 2, 3, 4, 2**31 - 1]), st.sampled_from([0, 7, 2**63]))
 def test_a_followers_one_pass_agrees_with_the_others(
     records: bytes, leader_epoch: int, next_offset: int
 ) -> None:
     """The pass in C leaves to Python all that Python refuses, cuts or has to change."""
-    if lane.functions is None:
-        pytest.skip(lane.why_not)
     log: dict[str, Any] = {"next_offset": next_offset, "latest_epoch": 3}
-    found = usual_copies(records, leader_epoch=leader_epoch, **log)
+    with native(is_on=True):
+        found = usual_copies(records, leader_epoch=leader_epoch, **log)
     try:
         marked = marked_headers(records)
         headers = [(position, header) for position, header, _ in marked]

@@ -1,10 +1,11 @@
 """The decoders of records, with numbers in line and in C, agree with a plain one for any bytes."""
 
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quorumlog.native import lane
 from quorumlog.wire.codec import records as records_module
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.records import (
@@ -19,6 +20,7 @@ from quorumlog.wire.codec.records import (
     read_header,
 )
 from tests.property.test_wire_records import NOW_MS, batches
+from tests.support.native import COMPILED, native, needs_native
 from tests.support.sizes import examples
 
 SETTINGS = examples(200)
@@ -91,16 +93,16 @@ def in_line(data: bytes, header: BatchHeader) -> list[Fields] | None:
 
 def in_c(data: bytes, header: BatchHeader) -> list[Fields] | None:
     """Return the records, which rows and columns agree about; None: they are for Python."""
-    records: list[Record] | None = lane.functions.decode_records(
+    records: list[Any] | None = COMPILED.decode_records(
         data, header, -(2**63), Record, ("before",), ("behind", 7)
     )
-    columns = lane.functions.decode_columns(data, [(header, data)], header.record_count)
+    columns = COMPILED.decode_columns(data, [(header, data)], header.record_count)
     assert (columns is None) is (records is None)
     if records is None:
         return None
     assert all(type(one) is Record and one[0] == "before" for one in records)
     assert all(one[6:] == ("behind", 7) for one in records)
-    fields: list[Fields] = [one[1:6] for one in records]  # type: ignore[misc]
+    fields: list[Fields] = [one[1:6] for one in records]
     numbers, pairs = columns
     rows = [*zip(*[iter(memoryview(numbers).cast("q"))] * len(records), strict=True)]
     found = []
@@ -114,12 +116,6 @@ def in_c(data: bytes, header: BatchHeader) -> list[Fields] | None:
     assert found == fields
     assert not [*left]
     return fields
-
-
-@pytest.fixture(scope="module")
-def compiled() -> None:
-    if lane.functions is None:
-        pytest.skip(lane.why_not)
 
 
 @st.composite
@@ -184,7 +180,7 @@ def assert_agrees(data: bytes, header: BatchHeader, *, must_know: bool = False) 
     assert found == plainly(data, header) or (found is None and not must_know)
 
 
-@pytest.mark.usefixtures("compiled")
+@needs_native
 @examples(60)
 @given(batches(base_offset=7) | alike(), st.data(), st.booleans())
 def test_the_native_decoder_agrees_with_a_plain_one(
@@ -207,7 +203,7 @@ def test_the_native_decoder_agrees_with_a_plain_one(
     assert_agrees(body, header._replace(record_count=count))
 
 
-@pytest.mark.usefixtures("compiled")
+@needs_native
 @pytest.mark.parametrize("base", [2**63 - 1, 2**63 - 3, -(2**63), 2**63, -(2**63) - 1])
 def test_numbers_that_are_no_int64_are_left_to_python(base: int) -> None:
     """Offsets and times; a reader's first offset, too."""
@@ -219,8 +215,10 @@ def test_numbers_that_are_no_int64_are_left_to_python(base: int) -> None:
         assert_agrees(body, changed, must_know=fits)
         assert (in_c(body, changed) is not None) is fits
     expected = [one for one in records if one.offset >= base]
-    assert decode_as(Record, body, header, first_offset=base) == expected
-    assert decode_as(Record, body, header, first_offset=1) == records[1:]
+    for is_on in (False, True):
+        with native(is_on=is_on):
+            assert decode_as(Record, body, header, first_offset=base) == expected
+            assert decode_as(Record, body, header, first_offset=1) == records[1:]
 
 
 ONE = read_header(encode_batch([Record(0, 0, None, b"")]))
@@ -236,7 +234,7 @@ ONE = read_header(encode_batch([Record(0, 0, None, b"")]))
 @example(b"\x0e\0\0\0\3\0\0\0")  # -2 is null, too
 def test_any_bytes_are_a_record_for_both_or_for_none(data: bytes) -> None:
     assert in_line(data, ONE) == plainly(data, ONE)
-    if lane.functions is not None:
+    if COMPILED is not None:
         assert_agrees(data, ONE)
 
 
