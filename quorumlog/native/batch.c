@@ -20,6 +20,15 @@ BatchHeader get_header(const uint8_t *batch) {
     };
 }
 
+PyObject *new_numbers(PyTypeObject *type, const int64_t *numbers, Py_ssize_t count) {
+    PyObject *made = PyType_GenericAlloc(type, count);  // as `tuple.__new__` does for a subclass
+    for (Py_ssize_t i = 0; made != NULL && i < count; i++) {
+        PyObject *number = PyLong_FromLongLong(numbers[i]);
+        if (number == NULL || PyTuple_SetItem(made, i, number) < 0) Py_CLEAR(made);
+    }
+    return made;
+}
+
 PyObject *new_header(PyTypeObject *type, const BatchHeader *header) {
     const int64_t fields[] = {
         header->base_offset,   header->batch_length,      header->leader_epoch,
@@ -28,13 +37,13 @@ PyObject *new_header(PyTypeObject *type, const BatchHeader *header) {
         header->producer_id,   header->producer_epoch,    header->base_sequence,
         header->record_count,
     };
-    const Py_ssize_t count = sizeof fields / sizeof *fields;
-    PyObject *made = PyType_GenericAlloc(type, count);  // as `tuple.__new__` does for a subclass
-    for (Py_ssize_t i = 0; made != NULL && i < count; i++) {
-        PyObject *field = PyLong_FromLongLong(fields[i]);
-        if (field == NULL || PyTuple_SetItem(made, i, field) < 0) Py_CLEAR(made);
-    }
-    return made;
+    return new_numbers(type, fields, sizeof fields / sizeof *fields);
+}
+
+PyObject *leave_large_numbers(void) {
+    if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return NULL;
+    PyErr_Clear();
+    return Py_NewRef(Py_None);
 }
 
 bool is_whole_batch(const uint8_t *begin, const uint8_t *end, const BatchHeader *header) {

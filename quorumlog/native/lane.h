@@ -21,6 +21,8 @@
 #define TRANSACTIONAL_BIT 0x10
 #define CONTROL_BIT 0x20
 
+#define GIL_BYTES 65536  // a pass over as many releases the lock of the interpreter
+
 static inline uint16_t get_uint16(const uint8_t *at) { return (uint16_t)(at[0] << 8 | at[1]); }
 
 static inline uint32_t get_uint32(const uint8_t *at) {
@@ -69,8 +71,14 @@ typedef struct {
 // The header of the HEADER_BYTES at `batch`, unchecked.
 BatchHeader get_header(const uint8_t *batch);
 
+// A new tuple of a type that has so many numbers. NULL with an exception: no memory.
+PyObject *new_numbers(PyTypeObject *type, const int64_t *numbers, Py_ssize_t count);
+
 // A new BatchHeader of Python; `type`: its class. NULL with an exception: no memory.
 PyObject *new_header(PyTypeObject *type, const BatchHeader *header);
+
+// Return None for an OverflowError of an argument: Python has larger numbers; else NULL.
+PyObject *leave_large_numbers(void);
 
 // Whether the batch [begin, end) is one batch of format 2 with the right checksum.
 bool is_whole_batch(const uint8_t *begin, const uint8_t *end, const BatchHeader *header);
@@ -81,15 +89,13 @@ const uint8_t *read_long_varint(const uint8_t *at, const uint8_t *end, int bits,
 // NULL: it is longer, larger, or not whole. Numbers need not have the shortest encoding.
 static inline const uint8_t *read_varint(
     const uint8_t *at, const uint8_t *end, int bits, uint64_t *number) {
-    if (end - at >= 2) {
-        if (at[0] < 0x80) {
-            *number = at[0];
-            return at + 1;
-        }
-        if (at[1] < 0x80) {
-            *number = (uint64_t)(at[0] & 0x7f) | (uint64_t)at[1] << 7;
-            return at + 2;
-        }
+    if (end - at >= 1 && at[0] < 0x80) {
+        *number = at[0];
+        return at + 1;
+    }
+    if (end - at >= 2 && at[1] < 0x80) {
+        *number = (uint64_t)(at[0] & 0x7f) | (uint64_t)at[1] << 7;
+        return at + 2;
     }
     return read_long_varint(at, end, bits, number);
 }
@@ -154,9 +160,12 @@ static inline const uint8_t *read_record(
     return at == end ? at : NULL;
 }
 
-// Functions of the module: see produce.c.
+// Functions of the module: see produce.c, follower.c, records.c.
 PyObject *match_run(PyObject *module, PyObject *args);
 PyObject *admit(PyObject *module, PyObject *args);
 PyObject *responses(PyObject *module, PyObject *args);
+PyObject *check_copies(PyObject *module, PyObject *args);
+PyObject *decode_records(PyObject *module, PyObject *args);
+PyObject *decode_columns(PyObject *module, PyObject *args);
 
 #endif

@@ -17,6 +17,9 @@ static PyMethodDef functions[] = {
     {"match_run", match_run, METH_VARARGS, "Match the leading frames: `ProduceTemplate.match_run`."},
     {"admit", admit, METH_VARARGS, "Return the headers of leading usual batches: `usual_headers`."},
     {"responses", responses, METH_VARARGS, "Encode responses: `ProduceTemplate.responses`."},
+    {"check_copies", check_copies, METH_VARARGS, "Check fetched batches: `usual_copies`."},
+    {"decode_records", decode_records, METH_VARARGS, "Decode records as tuples: `decode_as`."},
+    {"decode_columns", decode_columns, METH_VARARGS, "Decode records: `_fields` of columns."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -23,9 +23,11 @@ from quorumlog.wire.codec.records import (
     read_header,
 )
 from tests.property.test_wire_records import batches, compressions
+from tests.support.native import each_lane
 from tests.support.sizes import examples
 
 T: Final = TopicPartition("t", 3)
+pytestmark = pytest.mark.usefixtures(each_lane.__name__)
 SETTINGS = examples(150)
 _LARGE: Final = [Record(n, 7, b"k" * n, b"v" * (1 << n)) for n in range(15)]
 

@@ -2,17 +2,29 @@
 
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.storage.core.append_checks import stamped_by_another, usual_copies
 from quorumlog.storage.core.leader_epochs import EpochEntry, LeaderEpochs
+from quorumlog.storage.core.segment_index import BatchSpan
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import RecordsTooLarge, UnexpectedOffset
 from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Epoch, Offset
-from quorumlog.wire.codec.records import read_header
+from quorumlog.wire.codec.records import Compression, Record, encode_batch, read_header, restamp
+from quorumlog.wire.codec.transaction_markers import (
+    TransactionMarker,
+    encode_marker,
+    marked_headers,
+)
+from tests.support.native import native, needs_native
 from tests.support.sizes import examples
 from tests.support.storage.batches import DIRECTORY, batch, read_all
 
@@ -237,3 +249,83 @@ def test_epochs_do_what_a_dumb_list_does(changes: list[tuple[str, int, int]]) ->
     for offset in range(25):
         held = [entry.epoch for entry in dumb if entry.start_offset <= offset]
         assert epochs.epoch_at(offset) == (held[-1] if held else -1)
+
+
+@st.composite
+def copies(draw: st.DrawFn) -> bytes:
+    """Return batches that continue a log at offset 7, in its epoch 3; perhaps damaged."""
+    offset, parts = 7, []
+    for _ in range(draw(st.integers(1, 4))):
+        records = [Record(offset + n, 1000 - n, None, b"v" * n) for n in range(3)]
+        marker = TransactionMarker(5, 0, 2, draw(st.booleans()))
+        numbered = draw(st.booleans())
+        batch = bytearray(
+            encode_marker(marker, 1000)
+            if draw(st.integers(0, 4)) == 0
+            else encode_batch(
+                records,
+                base_offset=offset,
+                compression=draw(st.sampled_from([Compression.NONE, Compression.GZIP])),
+                producer_id=5 if numbered else -1,
+                producer_epoch=0 if numbered else -1,
+                base_sequence=offset if numbered else -1,
+            )
+        )
+        restamp(batch, 0, base_offset=offset, leader_epoch=3)
+        offset = read_header(batch).next_offset
+        parts.append(batch)
+    damaged = draw(st.sampled_from(parts))
+    match draw(st.sampled_from(["nothing", "flip", "number", "cut", "epoch"])):
+        case "flip":
+            damaged[draw(st.integers(0, len(damaged) - 1))] ^= 1 << draw(st.integers(0, 7))
+        case "number":  # with a checksum that fits, unless the length changes
+            at, size = draw(st.sampled_from(FIELDS))
+            damaged[at : at + size] = draw(st.binary(min_size=size, max_size=size) | LIMITS)[-size:]
+            damaged[17:21] = crc32c(bytes(damaged[21:])).to_bytes(4)
+        case "cut":
+            del parts[-1][draw(st.integers(0, len(parts[-1]) - 1)) :]
+        case "epoch":
+            damaged[12:16] = draw(st.sampled_from([2, 4, 5])).to_bytes(4)
+        case _:
+            pass
+    return b"".join(parts)
+
+
+FIELDS = [(0, 8), (8, 4), (12, 4), (16, 1), (21, 2), (23, 4), (27, 8), (35, 8), (43, 8), (51, 2)]
+FIELDS += [(53, 4), (57, 4)]
+LIMITS = st.integers(-2, 3).map(lambda n: n.to_bytes(8, signed=True)) | st.sampled_from(
+    [(2**63 - 1).to_bytes(8), (2**31 - 1).to_bytes(8), b"\x80" + bytes(7), b"\0\0\0\0\x80\0\0\0"]
+)
+
+
+@needs_native
+@examples(400)
+@given(copies(), st.sampled_from([-1, 2, 3, 4, 2**31 - 1]), st.sampled_from([0, 7, 2**63]))
+def test_a_followers_one_pass_agrees_with_the_others(
+    records: bytes, leader_epoch: int, next_offset: int
+) -> None:
+    """The pass in C leaves to Python all that Python refuses, cuts or has to change."""
+    log: dict[str, Any] = {"next_offset": next_offset, "latest_epoch": 3}
+    with native(is_on=True):
+        found = usual_copies(records, leader_epoch=leader_epoch, **log)
+    try:
+        marked = marked_headers(records)
+        headers = [(position, header) for position, header, _ in marked]
+        expected = stamped_by_another(
+            memoryview(records), headers, leader_epoch=leader_epoch, may_have_gaps=False, **log
+        )
+    except (CorruptBatch, UnexpectedOffset, RecordsTooLarge):
+        assert found is None
+        return
+    is_usual = expected is not None and expected.size == len(records) and not expected.epoch_starts
+    if found is None:
+        markers = [header for _, header in headers if header.is_control]
+        assert not is_usual or any(header.producer_id < 0 for header in markers)
+        return
+    append, of_producers = found
+    assert expected is not None
+    assert append == expected._replace(chunks=[records], epoch_starts=())
+    assert all(type(span) is BatchSpan for span in append.spans)
+    assert of_producers == [one for one in headers if one[1].producer_id >= 0]
+    numbered = [one for one in marked if one[1].producer_id >= 0]
+    assert marked_headers(records, of_producers) == numbered

@@ -1,4 +1,6 @@
-"""The decoder of records, with numbers in line, agrees with a plain one for any bytes."""
+"""The decoders of records, with numbers in line and in C, agree with a plain one for any bytes."""
+
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -12,11 +14,13 @@ from quorumlog.wire.codec.records import (
     Fields,
     Record,
     _decode_records,
-    decode_batch,
+    decode_as,
+    decode_body,
     encode_batch,
     read_header,
 )
 from tests.property.test_wire_records import NOW_MS, batches
+from tests.support.native import COMPILED, native, needs_native
 from tests.support.sizes import examples
 
 SETTINGS = examples(200)
@@ -87,6 +91,33 @@ def in_line(data: bytes, header: BatchHeader) -> list[Fields] | None:
         return None
 
 
+def in_c(data: bytes, header: BatchHeader) -> list[Fields] | None:
+    """Return the records, which rows and columns agree about; None: they are for Python."""
+    records: list[Any] | None = COMPILED.decode_records(
+        data, header, -(2**63), Record, ("before",), ("behind", 7)
+    )
+    columns = COMPILED.decode_columns(data, [(header, data)], header.record_count)
+    assert (columns is None) is (records is None)
+    if records is None:
+        return None
+    assert all(type(one) is Record and one[0] == "before" for one in records)
+    assert all(one[6:] == ("behind", 7) for one in records)
+    fields: list[Fields] = [one[1:6] for one in records]
+    numbers, pairs = columns
+    rows = [*zip(*[iter(memoryview(numbers).cast("q"))] * len(records), strict=True)]
+    found = []
+    left = iter(pairs)
+    for offset, time, key, key_size, value, value_size, count, _ in zip(*rows, strict=True):
+        contents = [
+            None if size < 0 else data[at : at + size]
+            for at, size in ((key, key_size), (value, value_size))
+        ]
+        found.append((offset, time, *contents, tuple(next(left) for _ in range(count))))
+    assert found == fields
+    assert not [*left]
+    return fields
+
+
 @st.composite
 def alike(draw: st.DrawFn) -> list[Record]:
     """Return records of one size, perhaps but for one of them."""
@@ -144,6 +175,52 @@ def test_the_decoder_agrees_with_a_plain_one(
     assert in_line(bytes(body), header) == plainly(bytes(body), header)
 
 
+def assert_agrees(data: bytes, header: BatchHeader, *, must_know: bool = False) -> None:
+    found = in_c(data, header)
+    assert found == plainly(data, header) or (found is None and not must_know)
+
+
+@needs_native
+@examples(60)
+@given(batches(base_offset=7) | alike(), st.data(), st.booleans())
+def test_the_native_decoder_agrees_with_a_plain_one(
+    records: list[Record], data: st.DataObject, has_append_time: bool
+) -> None:
+    """Each byte changed, each cut; unchanged records must not be left to Python."""
+    batch = encode_batch(records, base_offset=7)
+    header, body = read_header(batch), batch[HEADER_BYTES:]
+    if has_append_time:
+        header = header._replace(attributes=header.attributes | 0x08)
+    is_ascii = all(key.isascii() for record in records for key, _ in record.headers)
+    assert_agrees(body, header, must_know=is_ascii)
+    start = data.draw(st.integers(0, max(0, len(body) - 50)))
+    for at in range(start, min(start + 50, len(body))):
+        assert_agrees(body[:at], header)
+        changed = bytearray(body)
+        changed[at] = data.draw(st.integers(0, 255)) if at % 20 == 0 else changed[at] ^ 1 << at % 8
+        assert_agrees(bytes(changed), header)
+    count = data.draw(st.sampled_from([-1, 0, len(records) - 1, len(records) + 1, 2**31 - 1]))
+    assert_agrees(body, header._replace(record_count=count))
+
+
+@needs_native
+@pytest.mark.parametrize("base", [2**63 - 1, 2**63 - 3, -(2**63), 2**63, -(2**63) - 1])
+def test_numbers_that_are_no_int64_are_left_to_python(base: int) -> None:
+    """Offsets and times; a reader's first offset, too."""
+    records = [Record(n, 100 + n, b"k", None) for n in range(3)]
+    batch = encode_batch(records)
+    body, header = batch[HEADER_BYTES:], read_header(batch)
+    fits = base >= -(2**63) and base + 2 < 2**63
+    for changed in (header._replace(base_offset=base), header._replace(base_timestamp=base)):
+        assert_agrees(body, changed, must_know=fits)
+        assert (in_c(body, changed) is not None) is fits
+    expected = [one for one in records if one.offset >= base]
+    for is_on in (False, True):
+        with native(is_on=is_on):
+            assert decode_as(Record, body, header, first_offset=base) == expected
+            assert decode_as(Record, body, header, first_offset=1) == records[1:]
+
+
 ONE = read_header(encode_batch([Record(0, 0, None, b"")]))
 
 
@@ -157,6 +234,8 @@ ONE = read_header(encode_batch([Record(0, 0, None, b"")]))
 @example(b"\x0e\0\0\0\3\0\0\0")  # -2 is null, too
 def test_any_bytes_are_a_record_for_both_or_for_none(data: bytes) -> None:
     assert in_line(data, ONE) == plainly(data, ONE)
+    if COMPILED is not None:
+        assert_agrees(data, ONE)
 
 
 def test_records_of_one_size_are_decoded_as_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,5 +249,5 @@ def test_records_of_one_size_are_decoded_as_runs(monkeypatch: pytest.MonkeyPatch
     records = [Record(n, NOW_MS + n // 9, b"k%04d" % n, b"v" * 90) for n in range(300)]
     batch = encode_batch(records)
     monkeypatch.setattr(records_module, "_walk", walk)
-    assert decode_batch(batch) == records
+    assert decode_body(batch[HEADER_BYTES:], read_header(batch)) == records
     assert walked == [0]

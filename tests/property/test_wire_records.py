@@ -25,8 +25,10 @@ from quorumlog.wire.codec.records import (
     restamp,
     validate_batch,
 )
+from tests.support.native import each_lane
 from tests.support.sizes import examples
 
+pytestmark = pytest.mark.usefixtures(each_lane.__name__)
 SETTINGS = examples(60, database=None)
 NOW_MS = 1_700_000_000_099
 texts = st.text(st.characters(codec="utf-8"), max_size=6)

@@ -30,3 +30,10 @@ def native(*, is_on: bool) -> Iterator[Any]:
         yield lane.functions
     finally:
         lane.functions = before
+
+
+@pytest.fixture(params=LANES, scope="module")
+def each_lane(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run all tests of a module with the lane, and without."""
+    with native(is_on=request.param):
+        yield

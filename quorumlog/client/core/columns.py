@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from quorumlog.native import lane
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.records import (
     BatchHeader,
@@ -43,6 +44,8 @@ _DATA_BYTES_MAX: Final = 2**31 - 1  # Arrow's offsets
 _SUMMAND_MAX: Final = 2**62 - 1  # two of them fit int64
 
 _Ints = npt.NDArray[np.int64]
+_Header = tuple[str, bytes | None]
+_Fields = tuple[_Ints, _Ints, _Ints, _Ints, _Ints, _Ints, _Ints, list[_Header]]
 
 
 class _Unusual(Exception):
@@ -71,6 +74,42 @@ def _table_at_once(batches: Sequence[tuple[BatchHeader, bytes]], first_offset: i
     data = b"".join([body for _, body in batches])
     if len(data) > _DATA_BYTES_MAX:
         raise _Unusual
+    counts = [header.record_count for header, _ in batches]
+    found = _fields_by_lane(batches, data, sum(counts)) or _fields(batches, data)
+    offset, timestamp, key, key_size, value, value_size, header_counts, headers = found
+
+    def repeated(values: list[int]) -> _Ints:
+        return np.repeat(np.array(values, np.int64), counts)
+
+    columns = [
+        pa.array(offset),
+        pa.array(timestamp),
+        _contents(data, key, key_size),
+        _contents(data, value, value_size),
+        _headers(header_counts, headers),
+        pa.array(repeated([header.leader_epoch for header, _ in batches]).astype(np.int32)),
+        pa.array(repeated([header.has_log_append_time for header, _ in batches]).astype(np.int8)),
+    ]
+    table = pa.Table.from_arrays(columns, schema=SCHEMA)
+    is_read = offset >= first_offset
+    return table if is_read.all() else table.filter(pa.array(is_read))
+
+
+def _fields_by_lane(
+    batches: Sequence[tuple[BatchHeader, bytes]], data: bytes, rows: int
+) -> _Fields | None:
+    """Return the fields of all records as `_fields` does; None: it must read them."""
+    if lane.functions is None:
+        return None
+    found = lane.functions.decode_columns(data, list(batches), rows)
+    if found is None:
+        return None
+    columns = np.frombuffer(found[0], np.int64).reshape(8, rows)
+    return (*columns[:7], found[1])
+
+
+def _fields(batches: Sequence[tuple[BatchHeader, bytes]], data: bytes) -> _Fields:
+    """Return offsets, times, positions and sizes of keys and of values, and the headers."""
     places = _places(batches, data)
     buffer = np.frombuffer(data + _PADDING, np.uint8)
     record_size, starts = _numbers(buffer, places, np.full(len(places), len(data)))
@@ -86,27 +125,17 @@ def _table_at_once(batches: Sequence[tuple[BatchHeader, bytes]], first_offset: i
     deltas = [int(np.abs(one).max(initial=0)) for one in (time_delta, offset_delta)]
     if max(*bases, *deltas) > _SUMMAND_MAX:
         raise _Unusual
-    counts = [header.record_count for header, _ in batches]
-
-    def repeated(values: list[int]) -> _Ints:
-        return np.repeat(np.array(values, np.int64), counts)
-
-    offset = repeated([header.base_offset for header, _ in batches]) + offset_delta
-    kind = repeated([int(header.has_log_append_time) for header, _ in batches])
-    append_time = repeated([header.max_timestamp for header, _ in batches])
-    created = repeated([header.base_timestamp for header, _ in batches]) + time_delta
-    columns = [
-        pa.array(offset),
-        pa.array(np.where(kind == 1, append_time, created)),
-        _contents(data, key, key_size),
-        _contents(data, value, value_size),
-        _headers(data, buffer, tail, ends),
-        pa.array(repeated([header.leader_epoch for header, _ in batches]).astype(np.int32)),
-        pa.array(kind.astype(np.int8)),
+    kept = [
+        (header.base_offset, header.max_timestamp, 0)
+        if header.has_log_append_time
+        else (header.base_offset, header.base_timestamp, 1)
+        for header, _ in batches
     ]
-    table = pa.Table.from_arrays(columns, schema=SCHEMA)
-    is_read = offset >= first_offset
-    return table if is_read.all() else table.filter(pa.array(is_read))
+    counts = [header.record_count for header, _ in batches]
+    base_offset, base_time, is_created = np.repeat(np.array(kept, np.int64), counts, axis=0).T
+    times = base_time + is_created * time_delta
+    sizes = (key, key_size, value, value_size)
+    return base_offset + offset_delta, times, *sizes, *_headers_at(data, buffer, tail, ends)
 
 
 def _places(batches: Sequence[tuple[BatchHeader, bytes]], data: bytes) -> _Ints:
@@ -171,12 +200,15 @@ def _contents(data: bytes, start: _Ints, size: _Ints) -> pa.Array:
     return pieces.take(pa.array(np.arange(0, 2 * count, 2), mask=size < 0))
 
 
-def _headers(data: bytes, buffer: npt.NDArray[np.uint8], tail: _Ints, ends: _Ints) -> pa.Array:
+def _headers_at(
+    data: bytes, buffer: npt.NDArray[np.uint8], tail: _Ints, ends: _Ints
+) -> tuple[_Ints, list[_Header]]:
+    """Return the number of headers of each record, and all headers."""
     has_some = buffer[tail] != 0
     if (~has_some & (tail + 1 != ends)).any():
         raise _Unusual
-    counts = np.zeros(len(tail) + 1, np.int32)
-    found: list[tuple[str, bytes | None]] = []
+    counts = np.zeros(len(tail), np.int64)
+    found: list[_Header] = []
     for index in np.flatnonzero(has_some).tolist():
         try:
             headers, end = decode_headers(data, int(tail[index]))
@@ -184,13 +216,18 @@ def _headers(data: bytes, buffer: npt.NDArray[np.uint8], tail: _Ints, ends: _Int
             raise _Unusual from error
         if end != ends[index]:
             raise _Unusual
-        counts[index + 1] = len(headers)
+        counts[index] = len(headers)
         found += headers
+    return counts, found
+
+
+def _headers(counts: _Ints, found: list[_Header]) -> pa.Array:
     keys = pa.array([key for key, _ in found], pa.string())
     values = pa.array([value for _, value in found], pa.binary())
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS.value_type))
-    offsets = pa.array(np.cumsum(counts, dtype=np.int32))
-    return pa.ListArray.from_arrays(offsets, pairs, type=HEADERS)
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), pairs, type=HEADERS)
 
 
 def _table_one_by_one(header: BatchHeader, body: bytes, first_offset: int) -> pa.Table:

@@ -8,6 +8,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from quorumlog.invariants import require
+from quorumlog.native import lane
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP, BatchSpan
 from quorumlog.storage.core.settings import INT32_MAX
 from quorumlog.storage.errors import OlderEpoch, RecordsTooLarge, UnexpectedOffset
@@ -134,6 +135,25 @@ def stamped_by_another(
         raise RecordsTooLarge(f"one append of {end} bytes and {offsets} offsets")
     max_timestamp = max([span.max_timestamp for span in spans])
     return Append([records[:end]], spans, base_offset, end, max_timestamp, epoch_starts)
+
+
+def usual_copies(
+    records: Buffer, *, next_offset: int, leader_epoch: int, latest_epoch: int
+) -> tuple[Append, list[tuple[int, BatchHeader]]] | None:
+    """Check batches as `stamped_by_another` does, in one pass, if all are usual.
+
+    Usual batches are whole, continue the log without a gap, and have its latest epoch. Return
+    also (position, header) of each batch with a producer. None decides nothing.
+    """
+    if lane.functions is None or latest_epoch > leader_epoch:
+        return None
+    found = lane.functions.check_copies(records, next_offset, latest_epoch, BatchSpan, BatchHeader)
+    if found is None:
+        return None
+    spans, of_producers = found
+    max_timestamp = max([span.max_timestamp for span in spans])
+    append = Append([records], spans, next_offset, len(records), max_timestamp, ())
+    return append, of_producers
 
 
 def earlier_beginning(records: Buffer, *, next_offset: int, leader_epoch: int) -> Offset | None:

@@ -228,6 +228,11 @@ class Log:
             return self._append(append, NO_TIMESTAMP)
         return AppendInfo(self.log_end_offset, Offset(self._log_end_offset - 1), NO_TIMESTAMP, 0)
 
+    def append_checked(self, append: Append) -> AppendInfo:
+        """Append batches that `usual_copies` has checked for this log end. Raises StorageError."""
+        self._health.require_usable()
+        return self._append(append, NO_TIMESTAMP)
+
     def _may_roll_within(self, append: Append, wall_ms: int) -> bool:
         """Whether the segment might roll for one of the batches, appended one by one."""
         index = self._segments.active.index

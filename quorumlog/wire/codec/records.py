@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from operator import itemgetter
 from struct import Struct as Packer
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
 from quorumlog.invariants import InvariantViolation, require
+from quorumlog.native import lane
 from quorumlog.wire.codec.compression import Compression, compress, decompress
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.message import Buffer
@@ -22,7 +23,7 @@ from quorumlog.wire.codec.varint import encode_uvarint
 
 __all__ = [
     "HEADER_BYTES", "BatchHeader", "Compression", "CorruptBatch", "Fields", "Record",
-    "decode_batch", "decode_batches", "decode_fields", "encode_batch", "iterate_headers",
+    "decode_as", "decode_batch", "decode_batches", "encode_batch", "iterate_headers",
     "read_header", "restamp", "validate_batch", "validate_checksum",
 ]  # fmt: skip
 
@@ -44,6 +45,9 @@ _CHECKED: Final = Packer(">hiqqqhii")  # after the checksum
 _INT64: Final = Packer(">q")
 _INT32: Final = Packer(">i")
 _TIMESTAMP: Final = itemgetter(1)  # of Fields
+_OFFSET_MIN: Final = -(2**63)
+
+RecordT = TypeVar("RecordT", bound=tuple[Any, ...])
 
 
 class BatchHeader(NamedTuple):
@@ -299,11 +303,7 @@ def decode_batch(
 ) -> list[Record]:
     """Return the records of the batch at `position`, as copies. Raises CorruptBatch."""
     header = read_header(buffer, position)
-    return _as_records(decode_fields(buffer, position, header, decompressed_bytes_max))
-
-
-def _as_records(decoded: list[Fields]) -> list[Record]:
-    return list(map(tuple.__new__, repeat(Record), decoded))  # half the time of Record._make
+    return decode_as(Record, body_of(buffer, position, header, decompressed_bytes_max), header)
 
 
 def decode_batches(
@@ -314,17 +314,38 @@ def decode_batches(
     Raises CorruptBatch.
     """
     for position, header in iterate_headers(buffer):
-        yield header, _as_records(decode_fields(buffer, position, header, decompressed_bytes_max))
+        body = body_of(buffer, position, header, decompressed_bytes_max)
+        yield header, decode_as(Record, body, header)
 
 
-def decode_fields(
-    buffer: Buffer,
-    position: int,
+def decode_as(
+    kind: type[RecordT],
+    body: bytes,
     header: BatchHeader,
-    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
-) -> list[Fields]:
-    """Return the records of the batch at `position` as plain tuples. Raises CorruptBatch."""
-    return decode_body(body_of(buffer, position, header, decompressed_bytes_max), header)
+    *,
+    first_offset: int = _OFFSET_MIN,
+    before: tuple[object, ...] = (),
+    behind: tuple[object, ...] = (),
+) -> list[RecordT]:
+    """Return the records from `first_offset` on in the `body_of` a batch.
+
+    Each is a tuple of this type: the items `before`, its Fields, the items `behind`. Raises
+    CorruptBatch.
+    """
+    if header.base_offset >= first_offset:
+        first_offset = _OFFSET_MIN
+    if lane.functions is not None:
+        found: list[RecordT] | None = lane.functions.decode_records(
+            body, header, first_offset, kind, before, behind
+        )
+        if found is not None:
+            return found
+    decoded: Sequence[tuple[Any, ...]] = decode_body(body, header)
+    if first_offset > _OFFSET_MIN:
+        decoded = [fields for fields in decoded if fields[0] >= first_offset]
+    if before or behind:
+        decoded = [before + fields + behind for fields in decoded]
+    return list(map(tuple.__new__, repeat(kind), decoded))  # half the time of `_make`
 
 
 def body_of(

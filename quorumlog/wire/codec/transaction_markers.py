@@ -5,7 +5,7 @@ The batch is transactional and control, and has the producer's id and epoch and 
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from quorumlog.wire.codec.errors import CorruptBatch
@@ -94,13 +94,16 @@ def _plain_marker(batch: Buffer, position: int, header: BatchHeader) -> Transact
     return TransactionMarker(header.producer_id, header.producer_epoch, epoch, kind == COMMIT)
 
 
-def marked_headers(batches: Buffer) -> list[tuple[int, BatchHeader, TransactionMarker | None]]:
+def marked_headers(
+    batches: Buffer, headers: Iterable[tuple[int, BatchHeader]] | None = None
+) -> list[tuple[int, BatchHeader, TransactionMarker | None]]:
     """Return (position, header, marker) of each whole batch. Raises CorruptBatch.
 
-    The caller checks the CRCs: a marker's CRC is not always checked here.
+    `headers`: only of these batches. The caller checks the CRCs: a marker's CRC is not always
+    checked here.
     """
     marked: list[tuple[int, BatchHeader, TransactionMarker | None]] = []
-    for position, header in iterate_headers(batches):
+    for position, header in iterate_headers(batches) if headers is None else headers:
         marker = None
         if header.attributes & CONTROL_BIT:
             try:

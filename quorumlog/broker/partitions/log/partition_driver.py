@@ -23,7 +23,7 @@ from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
 from quorumlog.broker.partitions.log import loaded_log
 from quorumlog.broker.partitions.log.dependencies import PartitionDependencies
 from quorumlog.invariants import InvariantViolation, require
-from quorumlog.storage.core.append_checks import LeaderBatch
+from quorumlog.storage.core.append_checks import LeaderBatch, usual_copies
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
@@ -168,9 +168,19 @@ class PartitionDriver:
         """
         require(not self.is_truncating, "no append during a truncation")
         if records:
-            batches = marked_headers(records)
-            headers = [(position, header) for position, header, _ in batches]
-            info = self.log.append_as_follower(records, headers, leader_epoch=leader_epoch)
+            usual = usual_copies(
+                records,
+                next_offset=self.log.log_end_offset,
+                leader_epoch=leader_epoch,
+                latest_epoch=self.log.epochs.latest_epoch,
+            )
+            if usual is None:
+                batches = marked_headers(records)
+                headers = [(position, header) for position, header, _ in batches]
+                info = self.log.append_as_follower(records, headers, leader_epoch=leader_epoch)
+            else:
+                batches = marked_headers(records, usual[1])
+                info = self.log.append_checked(usual[0])
             if info.size and info.first_offset == self.log.active_base_offset:
                 self._keep_producers(info.first_offset)
             for position, header, marker in batches:
