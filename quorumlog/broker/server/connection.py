@@ -314,7 +314,7 @@ class Connection(FrameProtocol):
                 self._wait_turn(header, self._done(reply))
             else:
                 self._send(header, reply)
-        elif asyncio.isfuture(reply):
+        elif isinstance(reply, asyncio.Future):
             self._wait_turn(header, reply)
         elif iscoroutine(reply):
             if header.api_key == PRODUCE_KEY:  # other requests hold no views into their frame
@@ -343,7 +343,8 @@ class Connection(FrameProtocol):
         self._turns.append((header, answer))
         self._under_way += 1
         if not answer.done():
-            answer.add_done_callback(self._answered)
+            is_fetch = header.api_key == FETCH_KEY
+            answer.add_done_callback(self._fetched if is_fetch else self._answered)
         elif len(self._turns) == 1:
             self._answered(answer)
         self._regulate()
@@ -351,6 +352,16 @@ class Connection(FrameProtocol):
     def _task_done(self, _task: "asyncio.Task[Any]") -> None:
         self._task = None
         self._regulate()
+
+    def _fetched(self, _answer: "asyncio.Future[Any]") -> None:
+        """Write the response to a delayed fetch, within the call that completes it."""
+        if self._end:  # it must not begin the next fetch, which has arrived already
+            self._loop.call_soon(self._answered)
+            return
+        self._is_delivering = True
+        self._answered()
+        self._is_delivering = False
+        self._flush()
 
     def _answered(self, _answer: "asyncio.Future[Any] | None" = None) -> None:
         """Send the responses whose turn it is."""
@@ -367,15 +378,17 @@ class Connection(FrameProtocol):
                 break
             self._turns.popleft()
             self._under_way -= 1
-            error = None if answer.cancelled() else answer.exception()
-            if isinstance(error, InvariantViolation):
-                self._server.on_fatal(error)
-            elif isinstance(error, Disconnect):
-                self.close(error)
-            elif answer.cancelled() or error is not None:
-                self._handler_failed(header, error or asyncio.CancelledError("cancelled"))
-            elif answer.result() is not None:
-                self._send(header, answer.result())
+            try:
+                response = answer.result()
+            except InvariantViolation as violation:
+                self._server.on_fatal(violation)
+            except Disconnect as reason:
+                self.close(reason)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as below
+                self._handler_failed(header, error)
+            else:
+                if response is not None:
+                    self._send(header, response)
         self._regulate()
 
     def _send(self, header: RequestHeader, response: Response) -> None:
@@ -416,13 +429,13 @@ class Connection(FrameProtocol):
     def _regulate(self) -> None:
         """Read frames only while there is room for their requests and responses."""
         has_room = self._under_way < self._turns_max and self._task is None
-        last = self._turns[-1] if self._turns else None
-        if last is not None and not isinstance(last, WaitingRun) and last[0].api_key == FETCH_KEY:
-            has_room = False
-        if has_room and self.is_writable and not self._waits_for_turn:
-            self.resume_frames()
-        else:
+        if has_room and self._turns:
+            last = self._turns[-1]
+            has_room = isinstance(last, WaitingRun) or last[0].api_key != FETCH_KEY
+        if not has_room or self._waits_for_turn or not self.is_writable:
             self.pause_frames()
+        elif self._is_paused:
+            self.resume_frames()
 
     # The end of a connection.
 

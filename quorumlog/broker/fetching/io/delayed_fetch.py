@@ -125,18 +125,28 @@ class DelayedFetch(WaitingFetch):
 
 
 class _Cancellable(asyncio.Future[Any]):
-    """A future that notes its cancel at once.
+    """A future that notes its cancel at once, and calls its connection within `set_result`.
 
-    A callback of the future would be called for each that is done, in a turn of the loop.
+    A callback of a future is called in another turn of the loop, with a context of its own.
     """
 
     def __init__(self, cancelled: Callable[[], None]) -> None:
-        super().__init__(loop=asyncio.get_running_loop())
+        super().__init__()
         self._note_cancelled: Callable[[], None] | None = cancelled
+        self._deliver: Callable[[Any], object] | None = None
+
+    def add_done_callback(self, fn: Callable[[Any], object], *, context: Any = None) -> None:
+        if context is None:
+            self._deliver = fn
+        else:  # a task waits
+            super().add_done_callback(fn, context=context)
 
     def set_result(self, result: Any) -> None:
+        deliver, self._deliver = self._deliver, None
         self._note_cancelled = None  # and no cycle is left to the garbage collector
         super().set_result(result)
+        if deliver is not None:
+            deliver(self)
 
     def cancel(self, msg: Any = None) -> bool:
         note, self._note_cancelled = self._note_cancelled, None
