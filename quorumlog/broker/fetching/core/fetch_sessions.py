@@ -81,7 +81,8 @@ class FetchSession:
     judged, its leader has not changed since, and it is only read on. Partitions whose records were
     sent last come last. `restless`: partitions to judge again periodically, because the follower
     may become eligible to join the ISR. `last_spec`: the FetchSpec of `last_request`, for the same
-    object again: then only its numbers have changed (`FetchDecoder`).
+    object again: then only its numbers have changed (`FetchDecoder`). `last_asked`: its partitions,
+    as the session has them and as the request has them; `last_names`: the topics' names then.
     """
 
     session_id: int
@@ -97,7 +98,9 @@ class FetchSession:
     swept_ms: int = 0
     waiting: WaitingFetch | None = None
     last_request: object = None
+    last_names: object = None
     last_spec: Any = None
+    last_asked: list[tuple[PartitionFetch, Any]] = field(default_factory=list)
 
     def candidates(self, now_ms: int) -> list[SessionPartition]:
         """Return the partitions that a fetch must check, in reading order.
@@ -211,6 +214,16 @@ class FetchSessions:
             self._put(session, key, fetch)
         return session
 
+    def find(self, session_id: int) -> FetchSession | None:
+        """Return an open session."""
+        return self._sessions.get(session_id)
+
+    def use(self, session: FetchSession, now_ms: int) -> None:
+        """Count the next fetch of a session."""
+        session.epoch = next_epoch(session.epoch)
+        session.used_ms = now_ms
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+
     def resume(
         self, now_ms: int, session_id: int, epoch: int, *, uses_topic_ids: bool
     ) -> FetchSession | ErrorCode:
@@ -222,9 +235,7 @@ class FetchSessions:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         if session.uses_topic_ids != uses_topic_ids:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-        session.epoch = next_epoch(epoch)
-        session.used_ms = now_ms
-        self._sessions[session_id] = self._sessions.pop(session_id)
+        self.use(session, now_ms)
         return session
 
     def change(
