@@ -236,11 +236,10 @@ def test_the_usual_response_is_what_the_message_is(
 
 def test_a_mutant_changes_the_message_of_an_encoded_response() -> None:
     found = [FetchedPartition(ErrorCode.NONE, records=[bytes(5000)])]
-    usual = fetch._usual(cast(Any, SimpleNamespace(partitions=[fetch_of(1, 0)])), found)
-    assert usual is not None
+    keys: Any = [fetch_of(1, 0).key]
     mutant = REQUESTS["session_forgets_one_partition"].parts.responses
     assert mutant is not None
-    handle = _changed(lambda *_: FetchedRecords(9, usual), mutant())
+    handle = _changed(lambda *_: FetchedRecords(9, keys, found), mutant())
     header = RequestHeader(FetchRequest.API_KEY, VERSION, 1, None)
     for epoch, left in ((0, 1), (1, 0)):
         response: Any = handle(cast(Any, None), header, FetchRequest(session_epoch=epoch))
@@ -258,9 +257,8 @@ def test_records_of_any_size_are_counted_and_large_ones_are_not_copied(size: int
     frame, whole, is_usual = frames_of(VERSION, 1, [fetch_of(1, 1)], found)
     assert frame == whole
     assert is_usual
-    usual = fetch._usual(cast(Any, SimpleNamespace(partitions=[fetch_of(1, 1)])), found)
-    assert usual is not None
-    is_kept = any(chunk is records for chunk in FetchedRecords(1, usual).frame(2))
+    keys: Any = [fetch_of(1, 1).key]
+    is_kept = any(chunk is records for chunk in FetchedRecords(1, keys, found).frame(2))
     assert is_kept == (size >= COPY_BELOW_BYTES)
 
 

@@ -22,7 +22,7 @@ from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.broker.settings import RACK_SELECTOR
 from quorumlog.clock import monotonic_ms
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.fetched_records import SINCE_VERSION, FetchedRecords, UsualPartition
+from quorumlog.wire.codec.fetched_records import SINCE_VERSION, FetchedRecords
 from quorumlog.wire.codec.identifiers import (
     UNKNOWN_OFFSET,
     BrokerId,
@@ -230,10 +230,11 @@ def _response(
 ) -> FetchResponse | FetchedRecords:
     """Return the response to `spec`: nearly always one that needs no message objects."""
     session_id = NO_SESSION if spec.session is None else spec.session.session_id
-    if header.api_version >= SINCE_VERSION:
-        usual = _usual(spec, fetched)
-        if usual is not None:
-            return FetchedRecords(session_id, usual)
+    is_usual = header.api_version >= SINCE_VERSION
+    for found in fetched:
+        is_usual = is_usual and found.is_plain and not found.aborted
+    if is_usual:
+        return FetchedRecords(session_id, [fetch.key for fetch in spec.partitions], fetched)
     return _whole_response(context, header, spec, fetched, session_id)
 
 
@@ -264,43 +265,6 @@ def _whole_response(
             for hint in leader_hints(context.image, moved)
         ]
     return response
-
-
-def _usual(spec: FetchSpec, fetched: list[FetchedPartition]) -> list[UsualPartition] | None:
-    """Return the partitions as the usual response has them; None: one is not usual."""
-    usual: list[UsualPartition] = []
-    for fetch, found in zip(spec.partitions, fetched, strict=True):
-        (
-            error_code,
-            high_watermark,
-            log_start,
-            records,
-            diverging,
-            _,
-            _,
-            preferred,
-            stable,
-            aborted,
-        ) = found
-        if (
-            error_code is not ErrorCode.NONE
-            or diverging is not None
-            or preferred != NO_REPLICA
-            or aborted
-        ):
-            return None
-        usual.append(
-            UsualPartition(
-                fetch.topic_id or ZERO_UUID,
-                fetch.topic_partition.partition,
-                high_watermark,
-                stable,
-                log_start,
-                aborted is not None,
-                records,
-            )
-        )
-    return usual
 
 
 def _aborted(found: FetchedPartition) -> list[AbortedTransaction] | None:

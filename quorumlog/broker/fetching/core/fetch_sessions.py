@@ -11,12 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from quorumlog.broker.partitions.core.data_path import (
-    NO_REPLICA,
-    FetchedPartition,
-    Key,
-    PartitionFetch,
-)
+from quorumlog.broker.partitions.core.data_path import FetchedPartition, Key, PartitionFetch
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -51,11 +46,7 @@ class SessionPartition:
 
     def tell(self, found: FetchedPartition) -> bool:
         """Record an answer before it is sent; False: it has nothing new, and is left out."""
-        if (
-            found.error_code is not ErrorCode.NONE
-            or found.diverging is not None
-            or found.preferred_replica != NO_REPLICA
-        ):
+        if not found.is_plain:
             self.high_watermark = UNKNOWN_OFFSET  # so that the next good answer is sent
             return True
         high_watermark, log_start_offset = found.high_watermark, found.log_start_offset
