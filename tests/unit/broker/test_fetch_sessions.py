@@ -237,8 +237,8 @@ def test_a_topic_whose_name_becomes_known_is_watched_by_it() -> None:
     session = sessions.open(0, [nameless], uses_topic_ids=True, is_privileged=False)
     assert session is not None
     assert sessions.change(session, [fetch_of(0)], [])
-    assert sessions.watching(TopicPartition("", 0)) == []
-    assert sessions.watching(TopicPartition("t", 0)) == [session]
+    assert list(sessions.watchers.get(TopicPartition("", 0), ())) == []
+    assert list(sessions.watchers.get(TopicPartition("t", 0), ())) == [session]
 
 
 def test_two_topics_of_one_name_are_two_partitions_of_a_session() -> None:
@@ -248,7 +248,7 @@ def test_two_topics_of_one_name_are_two_partitions_of_a_session() -> None:
     assert sessions.change(session, [fetch_of(0, topic_id=other)], [])
     assert len(session.partitions) == 2
     assert sessions.change(session, [], [(TOPIC_ID, 0)])
-    assert sessions.watching(TopicPartition("t", 0)) == [session]
+    assert list(sessions.watchers.get(TopicPartition("t", 0), ())) == [session]
     assert session.by_partition[TopicPartition("t", 0)].fetch.topic_id == other
 
 

@@ -267,10 +267,6 @@ class FetchSessions:
             is_awaited = is_awaited or (waiting is not None and bool(waiting.awaited & change))
         return is_awaited
 
-    def watching(self, topic_partition: TopicPartition) -> list[FetchSession]:
-        """Return the sessions with this partition, the oldest first."""
-        return list(self.watchers.get(topic_partition, ()))
-
     def _put(self, session: FetchSession, key: Key, fetch: PartitionFetch) -> None:
         partition = session.partitions.get(key)
         if partition is None:

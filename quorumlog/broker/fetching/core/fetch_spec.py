@@ -1,6 +1,7 @@
 """One fetch request as the broker handles it, independent of its version on the wire."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSession
 from quorumlog.broker.fetching.core.response_memory import ResponseAccount
@@ -10,7 +11,13 @@ from quorumlog.broker.partitions.core.data_path import (
     PartitionFetch,
     ReadEnd,
 )
+from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeup, FetchWakeups
 from quorumlog.wire.codec.identifiers import BrokerId
+
+_OF_COMMITS: Final = FetchWakeup.COMMITTED | FetchWakeup.CHANGED
+_OF_FOLLOWERS: Final = FetchWakeup.APPENDED | FetchWakeup.CHANGED | FetchWakeup.LOG_START
+# A debugging consumer may read a follower, whose high watermark advances with its appends.
+_OF_READERS_TO_THE_END: Final = FetchWakeup.APPENDED | FetchWakeup.COMMITTED | FetchWakeup.CHANGED
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +42,7 @@ class FetchSpec:
     awaits_commits: bool  # a follower that serves consumers: commits complete its fetch
     is_from_follower: bool = field(init=False)  # the leader then records its fetch offsets
     read_end: ReadEnd = field(init=False)  # consumers read only committed records
+    awaited: FetchWakeups = field(init=False)  # the changes that may complete it once delayed
 
     def __post_init__(self) -> None:
         """Compute the values that each step of the fetch needs."""
@@ -45,6 +53,12 @@ class FetchSpec:
             self.read_end = ReadEnd.LAST_STABLE
         else:
             self.read_end = ReadEnd.HIGH_WATERMARK
+        if self.read_end is not ReadEnd.LOG_END:  # the last stable offset moves with commits alone
+            self.awaited = _OF_COMMITS
+        elif self.is_from_follower:
+            self.awaited = ANY_CHANGE if self.awaits_commits else _OF_FOLLOWERS
+        else:
+            self.awaited = _OF_READERS_TO_THE_END
 
     @property
     def is_leader_only(self) -> bool:

@@ -1,7 +1,7 @@
 """A fetch under way: the records read of each partition, and the changes that it awaits."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -11,13 +11,11 @@ from quorumlog.broker.partitions.core.data_path import (
     DivergingEpoch,
     FetchedPartition,
     PartitionFetch,
-    ReadEnd,
 )
 from quorumlog.broker.partitions.core.effects import AnswerFetch
-from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeup, FetchWakeups
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 from quorumlog.wire.codec.message import Sendable
 
 FetchAnswers = list[FetchedPartition]
@@ -89,9 +87,10 @@ class DelayedFetch(WaitingFetch):
         ended: "Callable[[DelayedFetch], None]",
     ) -> None:
         # A session records the changes of its partitions itself.
-        partitions = spec.partitions if spec.session is None else ()
-        keys = [partition.topic_partition for partition in partitions]
-        super().__init__(deadline_ms, keys, _changes_of_interest(spec))
+        keys: Sequence[TopicPartition] = ()
+        if spec.session is None:
+            keys = [partition.topic_partition for partition in spec.partitions]
+        super().__init__(deadline_ms, keys, spec.awaited)
         self.spec = spec
         self.reads = reads
         self.is_late = False
@@ -155,16 +154,3 @@ class _Cancellable(asyncio.Future[Any]):
         return super().cancel(msg)
 
 
-_OF_COMMITS: Final = FetchWakeup.COMMITTED | FetchWakeup.CHANGED
-_OF_FOLLOWERS: Final = FetchWakeup.APPENDED | FetchWakeup.CHANGED | FetchWakeup.LOG_START
-# A debugging consumer may read a follower, whose high watermark advances with its appends.
-_OF_READERS_TO_THE_END: Final = FetchWakeup.APPENDED | FetchWakeup.COMMITTED | FetchWakeup.CHANGED
-
-
-def _changes_of_interest(spec: FetchSpec) -> FetchWakeups:
-    """Return the changes that may complete a delayed fetch."""
-    if spec.read_end is not ReadEnd.LOG_END:  # the last stable offset moves with commits alone
-        return _OF_COMMITS
-    if spec.is_from_follower:
-        return ANY_CHANGE if spec.awaits_commits else _OF_FOLLOWERS
-    return _OF_READERS_TO_THE_END

@@ -100,7 +100,8 @@ class Fetches:
         if session is not None:
             session.waiting = delayed
         response: asyncio.Future[AnswerT] = delayed.response
-        self._note_held(delayed, has_room=has_room)
+        if self._starved or not has_room or spec.account is not None:
+            self._note_held(delayed, has_room=has_room)
         return response
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
@@ -206,7 +207,7 @@ class Fetches:
         Then `_read` and `_is_enough` need no call. False: perhaps.
         """
         must_wait = spec.min_bytes > 0 and spec.max_wait_ms > 0 and not spec.awaits_commits
-        if not (spec.is_from_follower and must_wait and 0 < len(reads) <= FEW):
+        if not (must_wait and spec.is_from_follower and 0 < len(reads) <= FEW):
             return False
         for read in reads:
             driver = self._drivers.get(read.fetch.topic_partition)
@@ -307,17 +308,19 @@ class Fetches:
         """Continue the fetches that await one of the changes; complete each that has enough."""
         self._is_completion_due = False
         changes, self._changes = self._changes, {}
-        touched: dict[DelayedFetch, bool] = {}  # True: complete it, even if empty
+        may_restart = 0
+        touched: dict[DelayedFetch, int] = {}  # not 0: complete it, even if empty
         for topic_partition, change in changes.items():
+            may_restart |= change & FetchWakeup.CHANGED
             for delayed in self._waiting_on(topic_partition, change):
-                is_log_start = bool(change & delayed.awaited & FetchWakeup.LOG_START)
-                touched[delayed] = touched.get(delayed, False) or is_log_start
+                log_start = change & delayed.awaited & FetchWakeup.LOG_START
+                touched[delayed] = touched.get(delayed, 0) | log_start
         retried, self._starved = self._starved, {}
-        brought_in, self._brought_in = self._brought_in, set()
-        for topic_partition in sorted(brought_in):
-            retried |= dict.fromkeys(self._waiting_on(topic_partition))
-        may_restart = any(change & FetchWakeup.CHANGED for change in changes.values())
-        for delayed in dict.fromkeys((*retried, *touched)):
+        if self._brought_in:
+            brought_in, self._brought_in = self._brought_in, set()
+            for topic_partition in sorted(brought_in):
+                retried |= dict.fromkeys(self._waiting_on(topic_partition))
+        for delayed in {**retried, **touched}:
             if delayed.is_over:
                 continue  # completed meanwhile: an earlier fetch had no room
             if may_restart:
@@ -325,7 +328,7 @@ class Fetches:
             has_room = self._read(
                 delayed.spec, delayed.reads, None if delayed in retried else changes
             )
-            if touched.get(delayed, False) or self._is_enough(delayed.spec, delayed.reads):
+            if touched.get(delayed) or self._is_enough(delayed.spec, delayed.reads):
                 self._complete(delayed)
             else:
                 self._note_held(delayed, has_room=has_room)
@@ -338,7 +341,7 @@ class Fetches:
         Each of them now includes the partition.
         """
         delayed = self._purgatory.waiting_on(topic_partition, changes)
-        for session in self.sessions.watching(topic_partition):
+        for session in self.sessions.watchers.get(topic_partition, ()):
             waiting = session.waiting
             if isinstance(waiting, DelayedFetch) and waiting.awaited & changes:
                 waiting.join(session.by_partition[topic_partition].fetch)
@@ -391,8 +394,10 @@ class Fetches:
         session = delayed.spec.session
         if session is not None and session.waiting is delayed:
             session.waiting = None
-        self._starved.pop(delayed, None)
-        self._holding.pop(delayed, None)
+        if self._starved:
+            self._starved.pop(delayed, None)
+        if self._holding:
+            self._holding.pop(delayed, None)
 
     def _complete(self, delayed: DelayedFetch) -> None:
         self._end(delayed)
