@@ -24,6 +24,7 @@ from quorumlog.broker.fetching.io.session_answers import (
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeup, FetchWakeups
 from quorumlog.broker.partitions.core.purgatory import FetchPurgatory
+from quorumlog.broker.partitions.core.reads import RECORDS
 from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
 from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX, bring_in
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
@@ -140,7 +141,9 @@ class Fetches:
                 last_fetched_epoch=fetch.last_fetched_epoch,
                 log_start_offset=fetch.log_start_offset,
             )
-            read.judged(driver.judge_follower_fetch(now_ms, fetched))
+            judgement = driver.judge_follower_fetch(now_ms, fetched)
+            if judgement is not RECORDS:
+                read.judged(judgement)
 
     def _judge_read(self, spec: FetchSpec, read: PartitionRead) -> None:
         """Have the replica judge a fetch, without a change of the replica's state."""

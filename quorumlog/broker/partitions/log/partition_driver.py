@@ -99,7 +99,8 @@ class PartitionDriver:
         if self.is_truncating:  # no records can be read now
             return self.partition.serving.judge_follower(event)
         *ordered, answer = self.partition.step(now_ms, event)
-        self._perform(now_ms, ordered)
+        if ordered:
+            self._perform(now_ms, ordered)
         self.waiting.maybe_complete_deletions()
         if not isinstance(answer, AnswerFetch):
             raise InvariantViolation("a fetch is answered last")
@@ -244,7 +245,8 @@ class PartitionDriver:
 
     def ends_at(self, offset: Offset) -> bool:
         """Whether a read to the log's end returns no records from `offset` on, and no error."""
-        return self.end(ReadEnd.LOG_END) == offset and self.log.failure is None
+        end_offset = self.partition.serving.read_end(ReadEnd.LOG_END)
+        return end_offset == offset and self.log.failure is None
 
     def end(self, end: ReadEnd) -> Offset:
         """Return the offset (exclusive) where a read to this end stops."""
