@@ -100,7 +100,9 @@ def test_a_repeatable_fetch_is_sent_as_any_other(version: int) -> None:
             partitions = [one for topic in request.topics for one in topic.partitions]
             before = [(one.fetch_offset, 7, one.log_start_offset + 1) for one in partitions]
             renumbered(request, draw)
-            repeatable.renumber(request.session_epoch, before)
+            epochs = [one.current_leader_epoch for one in partitions]
+            positions = [(epoch, *one) for epoch, one in zip(epochs, before, strict=True)]
+            assert repeatable.renumber(request.session_epoch, positions)
             for one, numbers in zip(partitions, before, strict=True):
                 assert (one.fetch_offset, one.last_fetched_epoch, one.log_start_offset) == numbers
 

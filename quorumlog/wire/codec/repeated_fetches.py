@@ -74,14 +74,15 @@ class FetchTemplate:
             return None
         return correlation_id, session_epoch, rest
 
-    def frame(self, correlation_id: int, session_epoch: int, numbers: Sequence[int]) -> bytes:
-        """Return the frame with these numbers, three of each partition, in order."""
-        start, before_epoch, *between = self._between
-        values: list[Any] = [start, correlation_id, before_epoch, session_epoch, between[0]]
-        for partition in range(1, len(between)):
-            values += numbers[_NUMBERS * (partition - 1) : _NUMBERS * partition]
-            values.append(between[partition])
-        return self._packer.pack(*values)
+    def frame(
+        self, correlation_id: int, session_epoch: int, partitions: Sequence[FetchPartition]
+    ) -> bytes:
+        """Return the frame, with its length, that has the numbers of these partitions."""
+        start, before_epoch, first, *between = self._between
+        values: list[Any] = [start, correlation_id, before_epoch, session_epoch, first]
+        for one, behind in zip(partitions, between, strict=True):
+            values += (one.fetch_offset, one.last_fetched_epoch, one.log_start_offset, behind)
+        return _LENGTH.pack(self._packer.size) + self._packer.pack(*values)
 
 
 class RepeatableFetch(FetchRequest, EncodedRequest[FetchResponse]):
@@ -98,11 +99,17 @@ class RepeatableFetch(FetchRequest, EncodedRequest[FetchResponse]):
         self._encoded_for: tuple[int, str | None] | None = None
         self._template: FetchTemplate | None = None
 
-    def renumber(self, session_epoch: int, positions: Iterable[Sequence[int]]) -> None:
-        """Set the session epoch, and of each partition offset, last fetched epoch, log start."""
+    def renumber(self, session_epoch: int, positions: Iterable[Sequence[int]]) -> bool:
+        """Set the session epoch, and of each partition offset, last fetched epoch, log start.
+
+        A position begins with the leader epoch. False: it is another; the request is then void.
+        """
         self.session_epoch = session_epoch
         for one, position in zip(self._partitions, positions, strict=True):
-            one.fetch_offset, one.last_fetched_epoch, one.log_start_offset = position
+            leader_epoch, one.fetch_offset, one.last_fetched_epoch, one.log_start_offset = position
+            if leader_epoch != one.current_leader_epoch:
+                return False
+        return True
 
     def frame(self, api_version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
         """Return the frame with its length."""
@@ -115,11 +122,7 @@ class RepeatableFetch(FetchRequest, EncodedRequest[FetchResponse]):
                 self._template = FetchTemplate.of(frame, client_id, self.topics)
             self._encoded_for = encoded_for
             return chunks
-        numbers: list[int] = []
-        for one in self._partitions:
-            numbers += (one.fetch_offset, one.last_fetched_epoch, one.log_start_offset)
-        frame = template.frame(correlation_id, self.session_epoch, numbers)
-        return [_LENGTH.pack(len(frame)) + frame]
+        return [template.frame(correlation_id, self.session_epoch, self._partitions)]
 
 
 class FetchDecoder:
