@@ -28,7 +28,7 @@ from quorumlog.tasks import Tasks
 from quorumlog.wakeup import Wakeup
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
-from quorumlog.wire.codec.message import Response
+from quorumlog.wire.codec.message import Buffer, Response
 from quorumlog.wire.codec.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -287,7 +287,7 @@ class ReplicaFetcher:
     ) -> FetchRequest | FetchResponse | None:
         """Apply a small response and return the next fetch, if it is due at once; or else None.
 
-        Return a large response: it is still to be applied.
+        Return a large response: it is still to be applied. Its records are copied.
         """
         if not isinstance(outcome, FetchResponse):
             raise cast("Exception", outcome)
@@ -295,6 +295,8 @@ class ReplicaFetcher:
             raise _SessionLost(ErrorCode(outcome.error_code).name)
         answers = _answers_in(outcome)
         if serial != self._serial or len(answers) >= TAKEN_AT_ONCE:
+            for _, answer in answers:
+                answer.records = bytes(cast("Buffer", answer.records or b""))
             return outcome
         self._is_at_leader = False
         self._log_unused(self._take_slice(session, answers))
