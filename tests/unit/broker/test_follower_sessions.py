@@ -304,6 +304,23 @@ async def test_a_topic_made_again_is_another_one_for_a_session(tmp_path: Path) -
         assert (await anew.fetch())[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
+async def test_a_repeated_fetch_is_renumbered_until_its_topic_is_gone(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        consumer = await consuming(broker, connection, 1)
+        fetches = []
+        for offset in range(6):
+            append_to_topic(broker, 0)
+            assert (await consumer.fetch())[0].records
+            session = broker.replicas.fetch_sessions.find(consumer.session.session_id)
+            assert session is not None
+            [partition] = session.partitions.values()
+            assert partition.fetch.fetch_offset == offset
+            fetches.append(partition.fetch)
+        assert fetches[3] is fetches[4] is fetches[5]
+        await connection.send(DeleteTopicsRequest(topic_names=[TOPIC], timeout_ms=1000), version=5)
+        assert (await consumer.fetch())[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
 async def test_a_topic_that_is_not_known_yet_is_served_when_it_is(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
         known = await create(connection, "known", partitions=1)
