@@ -144,14 +144,10 @@ def _session(
 def _of_session(context: BrokerContext, session: FetchSession, now_ms: int) -> list[PartitionFetch]:
     """Return the partitions of the session that may have a new answer."""
     candidates = session.candidates(now_ms)
-    nameless = [
-        partition.fetch
-        for partition in candidates
-        if partition.fetch.error_code is ErrorCode.UNKNOWN_TOPIC_ID
-    ]
-    if nameless:
-        named = [_named(context, fetch) for fetch in nameless]
-        context.replicas.fetch_sessions.change(session, named, ())
+    for partition in candidates:
+        fetch = partition.fetch
+        if fetch.error_code is ErrorCode.UNKNOWN_TOPIC_ID:
+            context.replicas.fetch_sessions.change(session, [_named(context, fetch)], ())
     return [partition.fetch for partition in candidates]
 
 

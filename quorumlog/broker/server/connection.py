@@ -166,7 +166,8 @@ class Connection(FrameProtocol):
         super().buffer_updated(nbytes)
         self._is_delivering = False
         self._asked_s = None
-        self._flush()
+        if self._gathered:
+            self._flush()
 
     def run_received(self) -> bool:
         """Handle the requests that look like an earlier one, and like each other, in one step."""
@@ -332,7 +333,8 @@ class Connection(FrameProtocol):
         self._under_way += reply.handled
         if reply.responses is not None:
             waiting.deliver(reply.responses, reply.handled)
-        self._regulate()
+        if self._under_way >= self._turns_max:
+            self.pause_frames()
 
     def _done(self, response: Response) -> "asyncio.Future[Response]":
         answer: asyncio.Future[Response] = self._loop.create_future()
@@ -342,12 +344,13 @@ class Connection(FrameProtocol):
     def _wait_turn(self, header: RequestHeader, answer: "asyncio.Future[Any]") -> None:
         self._turns.append((header, answer))
         self._under_way += 1
+        is_fetch = header.api_key == FETCH_KEY
+        if is_fetch or self._task is not None or self._under_way >= self._turns_max:
+            self.pause_frames()
         if not answer.done():
-            is_fetch = header.api_key == FETCH_KEY
             answer.add_done_callback(self._fetched if is_fetch else self._answered)
         elif len(self._turns) == 1:
             self._answered(answer)
-        self._regulate()
 
     def _task_done(self, _task: "asyncio.Task[Any]") -> None:
         self._task = None
@@ -387,11 +390,13 @@ class Connection(FrameProtocol):
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as below
                 self._handler_failed(header, error)
             else:
-                if response is not None:
-                    self._send(header, response)
-        self._regulate()
+                self._send(header, response)
+        if self._is_paused:
+            self._regulate()
 
-    def _send(self, header: RequestHeader, response: Response) -> None:
+    def _send(self, header: RequestHeader, response: Response | None) -> None:
+        if response is None:
+            return
         try:
             chunks = response_to_send(header, response)
         except Exception as error:  # noqa: BLE001 - a handler's malformed response ends here

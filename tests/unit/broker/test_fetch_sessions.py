@@ -249,7 +249,7 @@ def test_two_topics_of_one_name_are_two_partitions_of_a_session() -> None:
     assert len(session.partitions) == 2
     assert sessions.change(session, [], [(TOPIC_ID, 0)])
     assert list(sessions.watchers.get(TopicPartition("t", 0), ())) == [session]
-    assert session.by_partition[TopicPartition("t", 0)].fetch.topic_id == other
+    assert sessions.watchers[TopicPartition("t", 0)][session].fetch.topic_id == other
 
 
 class Follower:

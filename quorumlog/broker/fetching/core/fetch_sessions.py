@@ -81,7 +81,6 @@ class FetchSession:
     is_privileged: bool
     epoch: int = 1  # of the next fetch
     partitions: dict[Key, SessionPartition] = field(default_factory=dict)
-    by_partition: dict[TopicPartition, SessionPartition] = field(default_factory=dict)
     unsettled: dict[Key, bool] = field(default_factory=dict)
     restless: dict[Key, None] = field(default_factory=dict)
     to_sweep: list[Key] = field(default_factory=list)  # the rest of the current sweep
@@ -170,7 +169,7 @@ class FetchSessions:
         self._slots_max: Final = slots_max
         self._new_id: Final = new_id
         self._sessions: dict[int, FetchSession] = {}
-        self.watchers: Final[dict[TopicPartition, dict[FetchSession, None]]] = {}
+        self.watchers: Final[dict[TopicPartition, dict[FetchSession, SessionPartition]]] = {}
         self._partition_count = 0
         self.on_closed: Callable[[FetchSession], None] = lambda _session: None
 
@@ -255,17 +254,16 @@ class FetchSessions:
 
     def note(self, topic_partition: TopicPartition, change: FetchWakeup) -> bool:
         """Record a change of a partition; return whether a fetch awaits this change."""
-        is_awaited = False
+        awaited = 0
         must_judge = change is FetchWakeup.CHANGED  # the other changes only advance offsets
-        for session in self.watchers.get(topic_partition, ()):
-            key = session.by_partition[topic_partition].key
+        for session, partition in self.watchers.get(topic_partition, {}).items():
             if must_judge:
-                session.unsettled[key] = True
+                session.unsettled[partition.key] = True
             else:
-                session.unsettled.setdefault(key, False)
-            waiting = session.waiting
-            is_awaited = is_awaited or (waiting is not None and bool(waiting.awaited & change))
-        return is_awaited
+                session.unsettled.setdefault(partition.key, False)
+            if session.waiting is not None:
+                awaited |= session.waiting.awaited
+        return bool(awaited & change)
 
     def _put(self, session: FetchSession, key: Key, fetch: PartitionFetch) -> None:
         partition = session.partitions.get(key)
@@ -290,16 +288,13 @@ class FetchSessions:
             self._unwatch(session, partition)
 
     def _watch(self, session: FetchSession, partition: SessionPartition) -> None:
-        at = partition.fetch.topic_partition
-        session.by_partition[at] = partition
-        self.watchers.setdefault(at, {})[session] = None
+        self.watchers.setdefault(partition.fetch.topic_partition, {})[session] = partition
 
     def _unwatch(self, session: FetchSession, partition: SessionPartition) -> None:
         at = partition.fetch.topic_partition
-        if session.by_partition.get(at) is not partition:
+        watchers = self.watchers.get(at, {})
+        if watchers.get(session) is not partition:
             return  # a re-created topic of the same name has replaced it
-        del session.by_partition[at]
-        watchers = self.watchers[at]
         del watchers[session]
         if not watchers:
             del self.watchers[at]

@@ -107,10 +107,8 @@ class Fetches:
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
         """Record a change; the next turn of the loop tries to complete the delayed fetches."""
-        is_awaited = topic_partition in self._purgatory.by_key
-        if topic_partition in self.sessions.watchers:
-            is_awaited |= self.sessions.note(topic_partition, change)
-        if not is_awaited:
+        is_awaited = self.sessions.note(topic_partition, change)
+        if not is_awaited and topic_partition not in self._purgatory.by_key:
             return
         self._changes[topic_partition] = self._changes.get(topic_partition, 0) | change
         self._schedule_completion()
@@ -258,8 +256,7 @@ class Fetches:
         read.chunks += chunks
         read.size += read_bytes
         read.next_offset = Offset(next_offset)
-        is_lent = bool(chunks) and isinstance(chunks[0], FileRange)
-        if spec.account is not None and not is_lent:
+        if spec.account is not None and not isinstance(chunks[0], FileRange):
             read.held += read_bytes
             spec.account.take(read_bytes)
         return read_bytes
@@ -344,10 +341,10 @@ class Fetches:
         Each of them now includes the partition.
         """
         delayed = self._purgatory.waiting_on(topic_partition, changes)
-        for session in self.sessions.watchers.get(topic_partition, ()):
+        for session, partition in self.sessions.watchers.get(topic_partition, {}).items():
             waiting = session.waiting
             if isinstance(waiting, DelayedFetch) and waiting.awaited & changes:
-                waiting.join(session.by_partition[topic_partition].fetch)
+                waiting.join(partition.fetch)
                 delayed.append(waiting)
         return delayed
 
