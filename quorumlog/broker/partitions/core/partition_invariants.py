@@ -64,26 +64,33 @@ class PartitionInvariants:
         `truncates`: the log has been cut or begun anew; `cuts`: it has been cut.
         """
         state = self._state
-        leader = state.role if isinstance(state.role, Leader) else None
-        leader_epoch, partition_epoch, former_end, committed, _ = before
-        high_watermark, log_end_offset = state.high_watermark, state.log_end_offset
-        falls = former_end > log_end_offset or committed > high_watermark
-        may_fall = truncates and leader is None
-        if (
-            leader_epoch > state.leader_epoch
-            or partition_epoch > state.partition_epoch
-            or (falls and not may_fall)
+        role = state.role
+        leads = isinstance(role, Leader)
+        if not (
+            before.leader_epoch <= state.leader_epoch
+            and before.partition_epoch <= state.partition_epoch
+            and (
+                (truncates and not leads)
+                or (
+                    before.log_end_offset <= state.log_end_offset
+                    and before.high_watermark <= state.high_watermark
+                )
+            )
         ):
             require(False, f"1: epochs and offsets never decrease ({before} {self.marks()})")
-        log_start_offset = state.log_start_offset
-        if not state.kept_log_start_offset <= log_start_offset <= high_watermark <= log_end_offset:
+        if not (
+            state.kept_log_start_offset
+            <= state.log_start_offset
+            <= state.high_watermark
+            <= state.log_end_offset
+        ):
             require(False, "2: kept log start <= log start <= high watermark <= log end")
-        if cuts and state.is_member and high_watermark < committed:
+        if cuts and state.is_member and state.high_watermark < before.high_watermark:
             require(False, "8: a member's high watermark does not fall")
-        if state.flushed_offset > log_end_offset:
+        if state.flushed_offset > state.log_end_offset:
             require(False, "7: flushed offset <= log end")
-        if leader is not None:
-            self._check_leader(leader, before)
+        if isinstance(role, Leader):
+            self._check_leader(role, before)
 
     def _check_leader(self, role: Leader, before: Marks) -> None:
         state = self._state
@@ -92,9 +99,11 @@ class PartitionInvariants:
             require(False, "3: leader in isr <= maximal_isr")
         high_watermark = state.high_watermark
         rose = high_watermark > before.high_watermark
-        joined = state.leader_epoch == before.leader_epoch and maximal_isr != before.maximal_isr
-        if not maximal_isr - {state.broker_id} <= followers.keys():
-            require(False, "3: maximal_isr <= replicas")
+        joined = False
+        if maximal_isr is not before.maximal_isr or state.partition_epoch != before.partition_epoch:
+            joined = state.leader_epoch == before.leader_epoch and maximal_isr != before.maximal_isr
+            if not maximal_isr - {state.broker_id} <= followers.keys():
+                require(False, "3: maximal_isr <= replicas")
         if not (rose or joined):
             return
         floor = max(high_watermark, role.epoch_start)
