@@ -163,7 +163,7 @@ class Connection(FrameProtocol):
         if self._server.turns.is_over(self._asked_s):
             self._wait_for_turn()
         self._is_delivering = True
-        super().buffer_updated(nbytes)
+        FrameProtocol.buffer_updated(self, nbytes)  # `super` makes an object each time
         self._is_delivering = False
         self._asked_s = None
         if self._gathered:

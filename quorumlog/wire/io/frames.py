@@ -242,6 +242,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._reads_shared = received <= PREPENDED_MAX
         if self._reads_shared:  # a copy: perhaps nothing can be read, and the next one reads
             buffer, _ = _shared.received
+            if not received:
+                return memoryview(buffer)
             buffer[:received] = self._received[1][self._start : self._end]
             return memoryview(buffer)[received:]
         if self._end == len(self._received[0]):
@@ -325,13 +327,12 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def _keep_undelivered(self) -> None:
         """Leave the shared buffer to the other connections."""
         received = self._end - self._start
-        is_shared = self._received is _shared.received
         if self._is_frame_kept and not self._is_closing:
-            if is_shared:
+            if self._received is _shared.received:
                 _shared.received = _new_buffer(SHARED_BYTES)
         elif not received or self._is_closing:
             self._received, self._start, self._end = _NOTHING, 0, 0
-        elif is_shared or 2 * received < len(self._received[0]):
+        elif self._received is _shared.received or 2 * received < len(self._received[0]):
             grows = received > PREPENDED_MAX and not self._is_paused
             self._replace_buffer(self._size_to_grow() if grows else received)
 
