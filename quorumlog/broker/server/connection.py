@@ -172,7 +172,7 @@ class Connection(FrameProtocol):
     def run_received(self) -> bool:
         """Handle the requests that look like an earlier one, and like each other, in one step."""
         received, end = self._received, self._end
-        found = self._runs.find(received, self._start, end)
+        found = self._runs.find(received, self._start, end) if self._runs else None
         if found is None:
             return False
         self._begin_request()
@@ -368,7 +368,7 @@ class Connection(FrameProtocol):
 
     def _answered(self, _answer: "asyncio.Future[Any] | None" = None) -> None:
         """Send the responses whose turn it is."""
-        while self._turns and not self.is_closing:
+        while self._turns and not self._is_closing:
             turn = self._turns[0]
             if isinstance(turn, WaitingRun):
                 self._send_ready(turn)
@@ -423,12 +423,12 @@ class Connection(FrameProtocol):
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        if self._gathered and not self.is_closing:
+        if self._gathered and not self._is_closing:
             chunks, self._gathered = self._gathered, []
             self._stats.bytes_out += self._gathered_bytes
             self._gathered_bytes = 0
             self.write(chunks)
-            if self.is_writable:
+            if self._drained is None:
                 self._account.sent()
 
     def _regulate(self) -> None:

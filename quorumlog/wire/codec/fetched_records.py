@@ -65,10 +65,7 @@ class FetchedRecords(EncodedResponse):
     FLEXIBLE_SINCE = FetchResponse.FLEXIBLE_SINCE
 
     def __init__(
-        self,
-        session_id: int,
-        keys: Sequence[tuple[Any, int]],
-        partitions: Sequence[UsualPartition],
+        self, session_id: int, keys: Sequence[tuple[Any, int]], partitions: Sequence[UsualPartition]
     ) -> None:
         self.session_id = session_id
         self.keys = keys

@@ -110,12 +110,6 @@ class FetchSession:
             del self.to_sweep[:SWEEP_PARTITIONS]
         return [self.partitions[key] for key in self.unsettled]
 
-    def judged(self) -> list[SessionPartition]:
-        """Return the unsettled partitions that need no judgement."""
-        return [
-            self.partitions[key] for key, must_judge in self.unsettled.items() if not must_judge
-        ]
-
     def partition_of(self, fetch: PartitionFetch) -> SessionPartition | None:
         """Return the partition of `fetch`; None: the session has dropped or replaced the fetch."""
         partition = self.partitions.get(fetch.key)
@@ -146,7 +140,7 @@ class FetchSession:
         key = partition.key
         if is_restless:
             self.restless[key] = None
-        else:
+        elif self.restless:
             self.restless.pop(key, None)
         must_judge = self.unsettled.get(key, False) or is_final
         is_settled = is_settled and not must_judge

@@ -152,5 +152,3 @@ class _Cancellable(asyncio.Future[Any]):
         if note is not None:
             note()
         return super().cancel(msg)
-
-

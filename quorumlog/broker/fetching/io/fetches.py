@@ -401,7 +401,9 @@ class Fetches:
 
     def _complete(self, delayed: DelayedFetch) -> None:
         self._end(delayed)
-        if delayed.spec.session is not None:
-            for partition in delayed.spec.session.judged():
-                delayed.join(partition.fetch)
+        session = delayed.spec.session
+        if session is not None:
+            for key, must_judge in session.unsettled.items():
+                if not must_judge:
+                    delayed.join(session.partitions[key].fetch)
         delayed.answer(self._answers(delayed.spec, delayed.reads))

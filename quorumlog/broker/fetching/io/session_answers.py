@@ -58,8 +58,8 @@ def unsettled_answers(
     answers: FetchAnswers = []
     for read in reads:
         fetch = read.fetch
-        partition = session.partition_of(fetch)
-        if partition is None:
+        partition = session.partitions.get(fetch.key)
+        if partition is None or partition.fetch is not fetch:
             continue  # replaced or dropped meanwhile
         driver = drivers.get(fetch.topic_partition)
         found = answer_to(spec, read, driver)
