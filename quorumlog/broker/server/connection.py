@@ -191,10 +191,6 @@ class Connection(FrameProtocol):
             reply = handle_run(
                 self._context, template, run, may_continue=may_continue, deliver=deliver
             )
-        except InvariantViolation as violation:
-            self._start = run[-1][-1]
-            self._server.on_fatal(violation)
-            return True
         except Exception as error:  # noqa: BLE001 - the outermost frame of a handler
             self._start = run[-1][-1]
             self._handler_failed(template.header, error)
@@ -237,10 +233,6 @@ class Connection(FrameProtocol):
             self._runs.learn(frame, header, request)
         try:
             reply = handler.handle(self._context, header, request)
-        except InvariantViolation as violation:
-            self._server.on_fatal(violation)
-        except Disconnect as reason:
-            self.close(reason)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a handler
             self._handler_failed(header, error)
         else:
@@ -312,7 +304,9 @@ class Connection(FrameProtocol):
             return
         if isinstance(reply, Response):
             if self._turns:
-                self._wait_turn(header, self._done(reply))
+                answer: asyncio.Future[Response] = self._loop.create_future()
+                answer.set_result(reply)
+                self._wait_turn(header, answer)
             else:
                 self._send(header, reply)
         elif isinstance(reply, asyncio.Future):
@@ -335,11 +329,6 @@ class Connection(FrameProtocol):
             waiting.deliver(reply.responses, reply.handled)
         if self._under_way >= self._turns_max:
             self.pause_frames()
-
-    def _done(self, response: Response) -> "asyncio.Future[Response]":
-        answer: asyncio.Future[Response] = self._loop.create_future()
-        answer.set_result(response)
-        return answer
 
     def _wait_turn(self, header: RequestHeader, answer: "asyncio.Future[Any]") -> None:
         self._turns.append((header, answer))
@@ -383,11 +372,7 @@ class Connection(FrameProtocol):
             self._under_way -= 1
             try:
                 response = answer.result()
-            except InvariantViolation as violation:
-                self._server.on_fatal(violation)
-            except Disconnect as reason:
-                self.close(reason)
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as below
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
                 self._handler_failed(header, error)
             else:
                 self._send(header, response)
@@ -459,6 +444,11 @@ class Connection(FrameProtocol):
 
     def _handler_failed(self, header: RequestHeader, error: BaseException) -> None:
         """Close: some responses cannot carry an error, and the client must not wait for one."""
-        reason = f"closed: {header.label} failed"
-        self._server.note_refused(self._client, reason, error)
-        self.close()
+        if isinstance(error, InvariantViolation):
+            self._server.on_fatal(error)
+        elif isinstance(error, Disconnect):
+            self.close(error)
+        else:
+            reason = f"closed: {header.label} failed"
+            self._server.note_refused(self._client, reason, error)
+            self.close()

@@ -8,7 +8,7 @@ compares them. Source: KIP-227.
 
 from collections.abc import Iterable, Sequence
 from struct import Struct as Packer
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from quorumlog.wire.codec.message import Buffer, EncodedRequest, Request
 from quorumlog.wire.codec.messages.fetch import (
@@ -63,15 +63,18 @@ class FetchTemplate:
             last = start + _NUMBERS_BYTES
         return cls(Packer(f"{layout}{len(frame) - last}s"), frame)
 
-    def numbers(self, frame: Buffer) -> tuple[int, int, Sequence[Any]] | None:
-        """Return correlation id, session epoch, and the rest; None: other bytes differ.
-
-        The rest are bytes and the three numbers of a partition, in turns.
-        """
+    def read(
+        self, frame: Buffer, request: FetchRequest, partitions: Iterable[FetchPartition]
+    ) -> int | None:
+        """Read the numbers into a request; return the correlation id; None: other bytes differ."""
         start, correlation_id, before_epoch, session_epoch, *rest = self._packer.unpack(frame)
         if (start, before_epoch, *rest[:: _NUMBERS + 1]) != self._between:
             return None
-        return correlation_id, session_epoch, rest
+        request.session_epoch, at = session_epoch, 1
+        for one in partitions:
+            one.fetch_offset, one.last_fetched_epoch, one.log_start_offset = rest[at : at + 3]
+            at += _NUMBERS + 1
+        return cast(int, correlation_id)
 
     def frame(
         self, correlation_id: int, session_epoch: int, partitions: Sequence[FetchPartition]
@@ -172,16 +175,11 @@ class FetchDecoder:
                 return False
             self._template = template
             self._partitions = [one for topic in request.topics for one in topic.partitions]
-        numbers = template.numbers(frame)
-        if numbers is None:
+        correlation_id = template.read(frame, request, self._partitions)
+        if correlation_id is None:
             return False
-        correlation_id, request.session_epoch, rest = numbers
         api_key, api_version, _, client_id = self._header
         self._header = RequestHeader(api_key, api_version, correlation_id, client_id)
-        at = 1
-        for one in self._partitions:
-            one.fetch_offset, one.last_fetched_epoch, one.log_start_offset = rest[at : at + 3]
-            at += _NUMBERS + 1
         return True
 
 

@@ -178,8 +178,9 @@ class KafkaConnection:
         header, frame = self._encode(request, version)
         wait_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         answer: asyncio.Future[Response] = self._loop.create_future()
-        settle = partial(_settle, answer)
-        pending = self._start(header, frame, wait_ms, settle, is_kept=True)
+        deadline_s = self._loop.time() + wait_ms / 1000
+        pending = _Pending(header, frame, deadline_s, partial(_settle, answer), is_kept=True)
+        self._start(pending)
         try:
             return cast(ResponseT, await answer)
         except asyncio.CancelledError:
@@ -194,23 +195,13 @@ class KafkaConnection:
         ConnectionLost: the request was not sent.
         """
         header, frame = self._encode(request, None)
-        self._start(header, frame, self._request_timeout_ms, done, is_kept=False)
+        deadline_s = self._loop.time() + self._request_timeout_ms / 1000
+        self._start(_Pending(header, frame, deadline_s, done, is_kept=False))
 
-    def _start(
-        self,
-        header: RequestHeader,
-        frame: list[Buffer],
-        wait_ms: float,
-        done: Done,
-        *,
-        is_kept: bool,
-    ) -> _Pending:
-        deadline_s = self._loop.time() + wait_ms / 1000
-        pending = _Pending(header, frame, deadline_s, done, is_kept)
-        self._arm(deadline_s)
+    def _start(self, pending: _Pending) -> None:
+        self._arm(pending.deadline_s)
         self._waiting.append(pending)
         self._send_waiting()
-        return pending
 
     def send_no_reply(self, request: Request[Any], *, version: int | None = None) -> None:
         """Send a request without a response (Produce with acks=0). Never blocks; see `drain`.
