@@ -172,7 +172,7 @@ class Connection(FrameProtocol):
     def run_received(self) -> bool:
         """Handle the requests that look like an earlier one, and like each other, in one step."""
         received, end = self._received, self._end
-        found = self._runs.find(received, self._start, end) if self._runs else None
+        found = self._runs.find(received, self._start, end)
         if found is None:
             return False
         self._begin_request()

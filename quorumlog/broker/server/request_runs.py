@@ -28,10 +28,6 @@ class RequestRuns:
         self._last: ProduceTemplate | None = None
         self._unused = 0  # templates made, less the runs found
 
-    def __bool__(self) -> bool:
-        """Whether there is a template."""
-        return self._last is not None
-
     def learn(self, frame: memoryview, header: RequestHeader, request: Request[Any]) -> None:
         """Keep the template of a request without template, if it can have one."""
         if not isinstance(request, ProduceRequest) or self._unused >= UNUSED_MAX:

@@ -6,7 +6,6 @@ on: a property test compares them. Source: KIP-516 (topic ids), KIP-482.
 
 from collections.abc import Sequence
 from itertools import groupby
-from operator import itemgetter
 from struct import Struct as Packer
 from typing import Any, Final, Protocol, cast
 
@@ -76,16 +75,15 @@ class FetchedRecords(EncodedResponse):
         keys, partitions = self.keys, self.partitions
         if len(partitions) == 1:
             return _frame_of_one(correlation_id, self.session_id, *keys[0], partitions[0])
-        topics = [len(list(run)) for _, run in groupby(keys, itemgetter(0))]
+        found = zip(keys, partitions, strict=True)
+        topics = [(topic_id, [*run]) for topic_id, run in groupby(found, lambda one: one[0][0])]
         chunks: list[Sendable] = []
         parts: list[Buffer] = [_count(len(topics))]
-        at = 0
-        for length in topics:
-            parts += (keys[at][0], _count(length))
-            for index in range(at, at + length):
-                parts = _add(keys[index][1], partitions[index], chunks, parts)
+        for topic_id, run in topics:
+            parts += (topic_id, _count(len(run)))
+            for (_, index), partition in run:
+                parts = _add(index, partition, chunks, parts)
             parts.append(b"\0")  # the topic has no tagged fields
-            at += length
         parts.append(b"\0")  # nor has the response
         chunks.append(b"".join(parts))
         size = _HEAD_SIZE + sum(map(len, chunks))

@@ -8,7 +8,7 @@ compares them. Source: KIP-227.
 
 from collections.abc import Iterable, Sequence
 from struct import Struct as Packer
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from quorumlog.wire.codec.message import Buffer, EncodedRequest, Request
 from quorumlog.wire.codec.messages.fetch import (
@@ -74,7 +74,7 @@ class FetchTemplate:
         for one in partitions:
             one.fetch_offset, one.last_fetched_epoch, one.log_start_offset = rest[at : at + 3]
             at += _NUMBERS + 1
-        return cast(int, correlation_id)
+        return correlation_id  # type: ignore[no-any-return]
 
     def frame(
         self, correlation_id: int, session_epoch: int, partitions: Sequence[FetchPartition]
@@ -155,16 +155,12 @@ class FetchDecoder:
             self._to_pass = self._pause
         header, request = decode_request(frame)
         if type(request) is FetchRequest:
-            self._remember(frame, header, request)
+            self._frame, self._template = b"", None
+            if self._to_pass:
+                self._to_pass -= 1
+            elif len(frame) <= _FRAME_BYTES_MAX and header.api_version >= SINCE_VERSION:
+                self._frame, self._header, self._request = bytes(frame), header, request
         return header, request
-
-    def _remember(self, frame: memoryview, header: RequestHeader, request: FetchRequest) -> None:
-        """Keep a frame that the next may repeat."""
-        self._frame, self._template = b"", None
-        if self._to_pass:
-            self._to_pass -= 1
-        elif len(frame) <= _FRAME_BYTES_MAX and header.api_version >= SINCE_VERSION:
-            self._frame, self._header, self._request = bytes(frame), header, request
 
     def _repeats(self, frame: memoryview) -> bool:
         """Read the numbers of a repeated request; False: it differs in other bytes, too."""

@@ -1,7 +1,6 @@
 """One fetch request as the broker handles it, independent of its version on the wire."""
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSession
 from quorumlog.broker.fetching.core.response_memory import ResponseAccount
@@ -13,11 +12,6 @@ from quorumlog.broker.partitions.core.data_path import (
 )
 from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeup, FetchWakeups
 from quorumlog.wire.codec.identifiers import BrokerId
-
-_OF_COMMITS: Final = FetchWakeup.COMMITTED | FetchWakeup.CHANGED
-_OF_FOLLOWERS: Final = FetchWakeup.APPENDED | FetchWakeup.CHANGED | FetchWakeup.LOG_START
-# A debugging consumer may read a follower, whose high watermark advances with its appends.
-_OF_READERS_TO_THE_END: Final = FetchWakeup.APPENDED | FetchWakeup.COMMITTED | FetchWakeup.CHANGED
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,11 +48,13 @@ class FetchSpec:
         else:
             self.read_end = ReadEnd.HIGH_WATERMARK
         if self.read_end is not ReadEnd.LOG_END:  # the last stable offset moves with commits alone
-            self.awaited = _OF_COMMITS
+            self.awaited = FetchWakeup.COMMITTED | FetchWakeup.CHANGED
         elif self.is_from_follower:
-            self.awaited = ANY_CHANGE if self.awaits_commits else _OF_FOLLOWERS
-        else:
-            self.awaited = _OF_READERS_TO_THE_END
+            self.awaited = (
+                ANY_CHANGE if self.awaits_commits else ANY_CHANGE & ~FetchWakeup.COMMITTED
+            )
+        else:  # it may read a follower, whose high watermark advances with its appends
+            self.awaited = ANY_CHANGE & ~FetchWakeup.LOG_START
 
     @property
     def is_leader_only(self) -> bool:

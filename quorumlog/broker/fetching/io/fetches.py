@@ -101,8 +101,7 @@ class Fetches:
         if session is not None:
             session.waiting = delayed
         response: asyncio.Future[AnswerT] = delayed.response
-        if self._starved or not has_room or spec.account is not None:
-            self._note_held(delayed, has_room=has_room)
+        self._note_held(delayed, has_room=has_room)
         return response
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
@@ -394,10 +393,8 @@ class Fetches:
         session = delayed.spec.session
         if session is not None and session.waiting is delayed:
             session.waiting = None
-        if self._starved:
-            self._starved.pop(delayed, None)
-        if self._holding:
-            self._holding.pop(delayed, None)
+        self._starved.pop(delayed, None)
+        self._holding.pop(delayed, None)
 
     def _complete(self, delayed: DelayedFetch) -> None:
         self._end(delayed)

@@ -120,11 +120,8 @@ class FetchedPartition(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether it is neither an error, nor a divergence, nor another replica."""
-        return (
-            self.error_code is ErrorCode.NONE
-            and self.diverging is None
-            and self.preferred_replica == NO_REPLICA
-        )
+        has_data = self.error_code is ErrorCode.NONE and self.diverging is None
+        return has_data and self.preferred_replica == NO_REPLICA
 
 
 class LocalRead(NamedTuple):

@@ -106,10 +106,13 @@ class Partition:
         role = self.state.role
         if isinstance(event, events.FollowerFetched) and isinstance(role, Leader):
             ordered = self._leadership.follower_fetched(role, now_ms, event)
-        elif isinstance(event, events.LeaderAnswered) and isinstance(role, Follower):
+            self._invariants.check(before)
+            return ordered
+        if isinstance(event, events.LeaderAnswered) and isinstance(role, Follower):
             ordered = self._followership.leader_answered(event)
-        else:
-            ordered = self._handle(now_ms, event)
+            self._invariants.check(before)
+            return ordered
+        ordered = self._handle(now_ms, event)
         truncates = isinstance(event, _TRUNCATIONS)
         cuts = truncates and isinstance(event, events.LogTruncated)
         self._invariants.check(before, truncates=truncates, cuts=cuts)

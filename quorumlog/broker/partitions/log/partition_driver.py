@@ -99,8 +99,7 @@ class PartitionDriver:
         if self.is_truncating:  # no records can be read now
             return self.partition.serving.judge_follower(event)
         *ordered, answer = self.partition.step(now_ms, event)
-        if ordered:
-            self._perform(now_ms, ordered)
+        self._perform(now_ms, ordered)
         self.waiting.maybe_complete_deletions()
         if not isinstance(answer, AnswerFetch):
             raise InvariantViolation("a fetch is answered last")
