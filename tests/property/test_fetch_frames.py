@@ -100,7 +100,9 @@ def test_a_repeatable_fetch_is_sent_as_any_other(version: int) -> None:
             partitions = [one for topic in request.topics for one in topic.partitions]
             before = [(one.fetch_offset, 7, one.log_start_offset + 1) for one in partitions]
             renumbered(request, draw)
-            repeatable.renumber(request.session_epoch, before)
+            epochs = [one.current_leader_epoch for one in partitions]
+            positions = [(epoch, *one) for epoch, one in zip(epochs, before, strict=True)]
+            assert repeatable.renumber(request.session_epoch, positions)
             for one, numbers in zip(partitions, before, strict=True):
                 assert (one.fetch_offset, one.last_fetched_epoch, one.log_start_offset) == numbers
 
@@ -236,11 +238,10 @@ def test_the_usual_response_is_what_the_message_is(
 
 def test_a_mutant_changes_the_message_of_an_encoded_response() -> None:
     found = [FetchedPartition(ErrorCode.NONE, records=[bytes(5000)])]
-    usual = fetch._usual(cast(Any, SimpleNamespace(partitions=[fetch_of(1, 0)])), found)
-    assert usual is not None
+    keys: Any = [fetch_of(1, 0).key]
     mutant = REQUESTS["session_forgets_one_partition"].parts.responses
     assert mutant is not None
-    handle = _changed(lambda *_: FetchedRecords(9, usual), mutant())
+    handle = _changed(lambda *_: FetchedRecords(9, keys, found), mutant())
     header = RequestHeader(FetchRequest.API_KEY, VERSION, 1, None)
     for epoch, left in ((0, 1), (1, 0)):
         response: Any = handle(cast(Any, None), header, FetchRequest(session_epoch=epoch))
@@ -258,9 +259,8 @@ def test_records_of_any_size_are_counted_and_large_ones_are_not_copied(size: int
     frame, whole, is_usual = frames_of(VERSION, 1, [fetch_of(1, 1)], found)
     assert frame == whole
     assert is_usual
-    usual = fetch._usual(cast(Any, SimpleNamespace(partitions=[fetch_of(1, 1)])), found)
-    assert usual is not None
-    is_kept = any(chunk is records for chunk in FetchedRecords(1, usual).frame(2))
+    keys: Any = [fetch_of(1, 1).key]
+    is_kept = any(chunk is records for chunk in FetchedRecords(1, keys, found).frame(2))
     assert is_kept == (size >= COPY_BELOW_BYTES)
 
 

@@ -22,7 +22,7 @@ from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.broker.settings import RACK_SELECTOR
 from quorumlog.clock import monotonic_ms
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.fetched_records import SINCE_VERSION, FetchedRecords, UsualPartition
+from quorumlog.wire.codec.fetched_records import SINCE_VERSION, FetchedRecords
 from quorumlog.wire.codec.identifiers import (
     UNKNOWN_OFFSET,
     BrokerId,
@@ -59,16 +59,54 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
 
     Version 18 carries a follower's high watermark of the metadata log (KIP-1166): unused here.
     """
-    now_ms = monotonic_ms()
-    asked = _asked(context, header.api_version, request)
-    session = _session(context, header.api_version, request, asked, now_ms)
-    if isinstance(session, ErrorCode):
-        return FetchResponse(error_code=session)
-    if session is None:
-        spec = _spec(context, header.api_version, request, asked, None)
-    else:
-        spec = _spec_of_session(context, header.api_version, request, session, now_ms)
+    now_ms, version = monotonic_ms(), header.api_version
+    spec = _repeated(context, request, now_ms)
+    if spec is None:
+        asked = _asked(context, version, request)
+        session = _session(context, version, request, asked, now_ms)
+        if isinstance(session, ErrorCode):
+            return FetchResponse(error_code=session)
+        if session is None:
+            spec = _spec(context, version, request, asked, None)
+        else:
+            partitions = _of_session(context, session, now_ms)
+            spec = _spec(context, version, request, partitions, session)
+            flat = [fetch for topic in request.topics for fetch in topic.partitions]
+            session.last_request, session.last_spec = request, spec
+            session.last_names = context.image.topic_names
+            session.last_asked = [
+                (session.partitions[one.key].fetch, numbers)
+                for one, numbers in zip(asked, flat, strict=True)
+            ]
     return context.replicas.fetches.fetch(spec, partial(_response, context, header, spec))
+
+
+def _repeated(context: BrokerContext, request: FetchRequest, now_ms: int) -> FetchSpec | None:
+    """Return the last spec of the session, if its last request comes again with other numbers.
+
+    `FetchDecoder` then passes the same object again. None: it has to be handled as another.
+    """
+    sessions = context.replicas.fetch_sessions
+    session = sessions.find(request.session_id)
+    if (
+        session is None
+        or session.last_request is not request
+        or session.last_names is not context.image.topic_names
+        or session.waiting is not None
+        or session.epoch != request.session_epoch
+        or request.forgotten_topics_data
+    ):
+        return None
+    sessions.use(session, now_ms)
+    for fetch, numbers in session.last_asked:
+        fetch.fetch_offset = Offset(numbers.fetch_offset)
+        fetch.last_fetched_epoch = Epoch(numbers.last_fetched_epoch)
+        fetch.log_start_offset = Offset(numbers.log_start_offset)
+        session.unsettled[fetch.key] = True
+    spec: FetchSpec = session.last_spec
+    spec.partitions = _of_session(context, session, now_ms)
+    spec.min_bytes = min(request.min_bytes, spec.max_bytes)
+    return spec
 
 
 def _session(
@@ -103,31 +141,13 @@ def _session(
     return session if sessions.change(session, asked, forgotten) else None
 
 
-def _spec_of_session(
-    context: BrokerContext, version: int, request: FetchRequest, session: FetchSession, now_ms: int
-) -> FetchSpec:
-    """Return the fetch of the session's partitions; a repeated request has its last spec."""
-    partitions = _of_session(context, session, now_ms)
-    spec: FetchSpec
-    if session.last_request is request and session.waiting is None:
-        spec = session.last_spec
-        spec.partitions = partitions
-        spec.min_bytes = min(request.min_bytes, spec.max_bytes)
-    else:
-        spec = _spec(context, version, request, partitions, session)
-        session.last_request, session.last_spec = request, spec
-    return spec
-
-
 def _of_session(context: BrokerContext, session: FetchSession, now_ms: int) -> list[PartitionFetch]:
     """Return the partitions of the session that may have a new answer."""
     candidates = session.candidates(now_ms)
-    fetches = [partition.fetch for partition in candidates]
-    nameless = [one for one in fetches if one.error_code is ErrorCode.UNKNOWN_TOPIC_ID]
-    if not nameless:
-        return fetches
-    named = [_named(context, fetch) for fetch in nameless]
-    context.replicas.fetch_sessions.change(session, named, ())
+    for partition in candidates:
+        fetch = partition.fetch
+        if fetch.error_code is ErrorCode.UNKNOWN_TOPIC_ID:
+            context.replicas.fetch_sessions.change(session, [_named(context, fetch)], ())
     return [partition.fetch for partition in candidates]
 
 
@@ -206,10 +226,11 @@ def _response(
 ) -> FetchResponse | FetchedRecords:
     """Return the response to `spec`: nearly always one that needs no message objects."""
     session_id = NO_SESSION if spec.session is None else spec.session.session_id
-    if header.api_version >= SINCE_VERSION:
-        usual = _usual(spec, fetched)
-        if usual is not None:
-            return FetchedRecords(session_id, usual)
+    is_usual = header.api_version >= SINCE_VERSION
+    for found in fetched:
+        is_usual = is_usual and found.is_plain and not found.aborted
+    if is_usual:
+        return FetchedRecords(session_id, [fetch.key for fetch in spec.partitions], fetched)
     return _whole_response(context, header, spec, fetched, session_id)
 
 
@@ -240,43 +261,6 @@ def _whole_response(
             for hint in leader_hints(context.image, moved)
         ]
     return response
-
-
-def _usual(spec: FetchSpec, fetched: list[FetchedPartition]) -> list[UsualPartition] | None:
-    """Return the partitions as the usual response has them; None: one is not usual."""
-    usual: list[UsualPartition] = []
-    for fetch, found in zip(spec.partitions, fetched, strict=True):
-        (
-            error_code,
-            high_watermark,
-            log_start,
-            records,
-            diverging,
-            _,
-            _,
-            preferred,
-            stable,
-            aborted,
-        ) = found
-        if (
-            error_code is not ErrorCode.NONE
-            or diverging is not None
-            or preferred != NO_REPLICA
-            or aborted
-        ):
-            return None
-        usual.append(
-            UsualPartition(
-                fetch.topic_id or ZERO_UUID,
-                fetch.topic_partition.partition,
-                high_watermark,
-                stable,
-                log_start,
-                aborted is not None,
-                records,
-            )
-        )
-    return usual
 
 
 def _aborted(found: FetchedPartition) -> list[AbortedTransaction] | None:

@@ -163,10 +163,11 @@ class Connection(FrameProtocol):
         if self._server.turns.is_over(self._asked_s):
             self._wait_for_turn()
         self._is_delivering = True
-        super().buffer_updated(nbytes)
+        FrameProtocol.buffer_updated(self, nbytes)  # `super` makes an object each time
         self._is_delivering = False
         self._asked_s = None
-        self._flush()
+        if self._gathered:
+            self._flush()
 
     def run_received(self) -> bool:
         """Handle the requests that look like an earlier one, and like each other, in one step."""
@@ -189,10 +190,6 @@ class Connection(FrameProtocol):
             reply = handle_run(
                 self._context, template, run, may_continue=may_continue, deliver=deliver
             )
-        except InvariantViolation as violation:
-            self._start = run[-1][-1]
-            self._server.on_fatal(violation)
-            return True
         except Exception as error:  # noqa: BLE001 - the outermost frame of a handler
             self._start = run[-1][-1]
             self._handler_failed(template.header, error)
@@ -235,10 +232,6 @@ class Connection(FrameProtocol):
             self._runs.learn(frame, header, request)
         try:
             reply = handler.handle(self._context, header, request)
-        except InvariantViolation as violation:
-            self._server.on_fatal(violation)
-        except Disconnect as reason:
-            self.close(reason)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a handler
             self._handler_failed(header, error)
         else:
@@ -310,10 +303,12 @@ class Connection(FrameProtocol):
             return
         if isinstance(reply, Response):
             if self._turns:
-                self._wait_turn(header, self._done(reply))
+                answer: asyncio.Future[Response] = self._loop.create_future()
+                answer.set_result(reply)
+                self._wait_turn(header, answer)
             else:
                 self._send(header, reply)
-        elif asyncio.isfuture(reply):
+        elif isinstance(reply, asyncio.Future):
             self._wait_turn(header, reply)
         elif iscoroutine(reply):
             if header.api_key == PRODUCE_KEY:  # other requests hold no views into their frame
@@ -331,29 +326,37 @@ class Connection(FrameProtocol):
         self._under_way += reply.handled
         if reply.responses is not None:
             waiting.deliver(reply.responses, reply.handled)
-        self._regulate()
-
-    def _done(self, response: Response) -> "asyncio.Future[Response]":
-        answer: asyncio.Future[Response] = self._loop.create_future()
-        answer.set_result(response)
-        return answer
+        if self._under_way >= self._turns_max:
+            self.pause_frames()
 
     def _wait_turn(self, header: RequestHeader, answer: "asyncio.Future[Any]") -> None:
         self._turns.append((header, answer))
         self._under_way += 1
+        is_fetch = header.api_key == FETCH_KEY
+        if is_fetch or self._task is not None or self._under_way >= self._turns_max:
+            self.pause_frames()
         if not answer.done():
-            answer.add_done_callback(self._answered)
+            answer.add_done_callback(self._fetched if is_fetch else self._answered)
         elif len(self._turns) == 1:
             self._answered(answer)
-        self._regulate()
 
     def _task_done(self, _task: "asyncio.Task[Any]") -> None:
         self._task = None
         self._regulate()
 
+    def _fetched(self, _answer: "asyncio.Future[Any]") -> None:
+        """Write the response to a delayed fetch, within the call that completes it."""
+        if self._end:  # it must not begin the next fetch, which has arrived already
+            self._loop.call_soon(self._answered)
+            return
+        self._is_delivering = True
+        self._answered()
+        self._is_delivering = False
+        self._flush()
+
     def _answered(self, _answer: "asyncio.Future[Any] | None" = None) -> None:
         """Send the responses whose turn it is."""
-        while self._turns and not self.is_closing:
+        while self._turns and not self._is_closing:
             turn = self._turns[0]
             if isinstance(turn, WaitingRun):
                 self._send_ready(turn)
@@ -366,18 +369,18 @@ class Connection(FrameProtocol):
                 break
             self._turns.popleft()
             self._under_way -= 1
-            error = None if answer.cancelled() else answer.exception()
-            if isinstance(error, InvariantViolation):
-                self._server.on_fatal(error)
-            elif isinstance(error, Disconnect):
-                self.close(error)
-            elif answer.cancelled() or error is not None:
-                self._handler_failed(header, error or asyncio.CancelledError("cancelled"))
-            elif answer.result() is not None:
-                self._send(header, answer.result())
-        self._regulate()
+            try:
+                response = answer.result()
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
+                self._handler_failed(header, error)
+            else:
+                self._send(header, response)
+        if self._is_paused:
+            self._regulate()
 
-    def _send(self, header: RequestHeader, response: Response) -> None:
+    def _send(self, header: RequestHeader, response: Response | None) -> None:
+        if response is None:
+            return
         try:
             chunks = response_to_send(header, response)
         except Exception as error:  # noqa: BLE001 - a handler's malformed response ends here
@@ -404,24 +407,24 @@ class Connection(FrameProtocol):
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        if self._gathered and not self.is_closing:
+        if self._gathered and not self._is_closing:
             chunks, self._gathered = self._gathered, []
             self._stats.bytes_out += self._gathered_bytes
             self._gathered_bytes = 0
             self.write(chunks)
-            if self.is_writable:
+            if self._drained is None:
                 self._account.sent()
 
     def _regulate(self) -> None:
         """Read frames only while there is room for their requests and responses."""
         has_room = self._under_way < self._turns_max and self._task is None
-        last = self._turns[-1] if self._turns else None
-        if last is not None and not isinstance(last, WaitingRun) and last[0].api_key == FETCH_KEY:
-            has_room = False
-        if has_room and self.is_writable and not self._waits_for_turn:
-            self.resume_frames()
-        else:
+        if has_room and self._turns:
+            last = self._turns[-1]
+            has_room = isinstance(last, WaitingRun) or last[0].api_key != FETCH_KEY
+        if not has_room or self._waits_for_turn or not self.is_writable:
             self.pause_frames()
+        elif self._is_paused:
+            self.resume_frames()
 
     # The end of a connection.
 
@@ -440,6 +443,11 @@ class Connection(FrameProtocol):
 
     def _handler_failed(self, header: RequestHeader, error: BaseException) -> None:
         """Close: some responses cannot carry an error, and the client must not wait for one."""
-        reason = f"closed: {header.label} failed"
-        self._server.note_refused(self._client, reason, error)
-        self.close()
+        if isinstance(error, InvariantViolation):
+            self._server.on_fatal(error)
+        elif isinstance(error, Disconnect):
+            self.close(error)
+        else:
+            reason = f"closed: {header.label} failed"
+            self._server.note_refused(self._client, reason, error)
+            self.close()

@@ -5,8 +5,9 @@ on: a property test compares them. Source: KIP-516 (topic ids), KIP-482.
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 from struct import Struct as Packer
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, Protocol, cast
 
 from quorumlog.wire.codec.decoder import DECODING_ERRORS
 from quorumlog.wire.codec.encoder import COPY_BELOW_BYTES
@@ -33,49 +34,56 @@ _ONE: Final = 2  # the compact encoding of a count of one
 _PARTITION: Final = Packer(">ihqqqBi")
 
 
-class UsualPartition(NamedTuple):
-    """One partition without an error, a divergence or a preferred replica.
+class UsualPartition(Protocol):
+    """The answer for one partition: without an error, a divergence or a preferred replica."""
 
-    `records`: whole batches, in order. `is_read_committed`: the response has a list of aborted
-    transactions, an empty one.
-    """
+    @property
+    def high_watermark(self) -> int: ...  # noqa: D102
+    @property
+    def last_stable_offset(self) -> int: ...  # noqa: D102
+    @property
+    def log_start_offset(self) -> int: ...  # noqa: D102
+    @property
+    def records(self) -> Sequence[Sendable]:
+        """Whole batches, in order."""
 
-    topic_id: bytes
-    partition_index: int
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    is_read_committed: bool
-    records: Sequence[Sendable]
+    @property
+    def aborted(self) -> Sequence[object] | None:
+        """The aborted transactions, an empty list; None: there is no list."""
 
 
 class FetchedRecords(EncodedResponse):
-    """A FetchResponse of usual partitions; neighbours of one topic share an entry."""
+    """A FetchResponse of usual partitions; neighbours of one topic share an entry.
 
-    __slots__ = ("partitions", "session_id")
+    `keys`: of each partition, the id of its topic, and its index.
+    """
+
+    __slots__ = ("keys", "partitions", "session_id")
     API_KEY = FetchResponse.API_KEY
     VERSIONS = range(SINCE_VERSION, FetchResponse.VERSIONS.stop)
     FLEXIBLE_SINCE = FetchResponse.FLEXIBLE_SINCE
 
-    def __init__(self, session_id: int, partitions: Sequence[UsualPartition]) -> None:
+    def __init__(
+        self, session_id: int, keys: Sequence[tuple[Any, int]], partitions: Sequence[UsualPartition]
+    ) -> None:
         self.session_id = session_id
+        self.keys = keys
         self.partitions = partitions
 
     def frame(self, correlation_id: int) -> list[Sendable]:
         """Return the frame with its length, to be sent in order. The first chunk is bytes."""
-        partitions = self.partitions
+        keys, partitions = self.keys, self.partitions
         if len(partitions) == 1:
-            return _frame_of_one(correlation_id, self.session_id, partitions[0])
-        topics = _runs_of_topics(partitions)
+            return _frame_of_one(correlation_id, self.session_id, *keys[0], partitions[0])
+        found = zip(keys, partitions, strict=True)
+        topics = [(topic_id, [*run]) for topic_id, run in groupby(found, lambda one: one[0][0])]
         chunks: list[Sendable] = []
         parts: list[Buffer] = [_count(len(topics))]
-        at = 0
-        for length in topics:
-            parts += (partitions[at].topic_id, _count(length))
-            for partition in partitions[at : at + length]:
-                parts = _add(partition, chunks, parts)
+        for topic_id, run in topics:
+            parts += (topic_id, _count(len(run)))
+            for (_, index), partition in run:
+                parts = _add(index, partition, chunks, parts)
             parts.append(b"\0")  # the topic has no tagged fields
-            at += length
         parts.append(b"\0")  # nor has the response
         chunks.append(b"".join(parts))
         size = _HEAD_SIZE + sum(map(len, chunks))
@@ -84,15 +92,17 @@ class FetchedRecords(EncodedResponse):
         return chunks
 
 
-def _frame_of_one(correlation_id: int, session_id: int, found: UsualPartition) -> list[Sendable]:
+def _frame_of_one(
+    correlation_id: int, session_id: int, topic_id: bytes, index: int, found: UsualPartition
+) -> list[Sendable]:
     """Return the frame of a response with one partition, as most are."""
-    topic_id, index, high_watermark, stable, log_start, is_read_committed, records = found
+    records = found.records
     records_size = sum(map(len, records))
     count = _count(records_size)
     head = _OF_ONE.pack(
         *(_OF_ONE_SIZE + len(count) + records_size, correlation_id, 0, 0, 0, session_id),
-        *(_ONE, topic_id, _ONE, index, 0, high_watermark, stable, log_start),
-        *(is_read_committed, _NO_PREFERRED_REPLICA),
+        *(_ONE, topic_id, _ONE, index, 0, found.high_watermark, found.last_stable_offset),
+        *(found.log_start_offset, found.aborted is not None, _NO_PREFERRED_REPLICA),
     )
     if records_size < COPY_BELOW_BYTES:
         return [b"".join((head, count, *contents(records), _NO_TAGGED_FIELDS))]
@@ -187,26 +197,15 @@ def _partition(
     )
 
 
-def _runs_of_topics(partitions: Sequence[UsualPartition]) -> list[int]:
-    """Return the lengths of the runs of partitions with the same topic."""
-    runs: list[int] = []
-    last = None
-    for partition in partitions:
-        if partition.topic_id == last:
-            runs[-1] += 1
-        else:
-            last = partition.topic_id
-            runs.append(1)
-    return runs
-
-
-def _add(partition: UsualPartition, chunks: list[Sendable], parts: list[Buffer]) -> list[Buffer]:
+def _add(
+    index: int, found: UsualPartition, chunks: list[Sendable], parts: list[Buffer]
+) -> list[Buffer]:
     """Add the bytes of a partition, large records uncopied; return the parts of the next chunk."""
-    _, index, high_watermark, last_stable_offset, log_start, is_read_committed, records = partition
+    records = found.records
     size = sum(map(len, records))
     head = _PARTITION.pack(
-        *(index, 0, high_watermark, last_stable_offset, log_start),
-        *(int(is_read_committed), _NO_PREFERRED_REPLICA),
+        *(index, 0, found.high_watermark, found.last_stable_offset, found.log_start_offset),
+        *(found.aborted is not None, _NO_PREFERRED_REPLICA),
     )
     parts += (head, _count(size))
     if size < COPY_BELOW_BYTES:

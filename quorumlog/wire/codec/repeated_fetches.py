@@ -20,7 +20,6 @@ from quorumlog.wire.codec.messages.fetch import (
 from quorumlog.wire.codec.schemas import RequestHeader, decode_request, encode_whole_request
 
 SINCE_VERSION: Final = 15  # since then the replica's id is behind all that differs
-_API_KEY: Final = FetchRequest.API_KEY.to_bytes(2, "big")
 _FRAME_BYTES_MAX: Final = 4096  # a larger one names many partitions: seldom the same ones again
 _PAUSE_MAX: Final = 63  # frames that are decoded between two comparisons
 _LENGTH: Final = Packer(">i")
@@ -64,24 +63,28 @@ class FetchTemplate:
             last = start + _NUMBERS_BYTES
         return cls(Packer(f"{layout}{len(frame) - last}s"), frame)
 
-    def numbers(self, frame: Buffer) -> tuple[int, int, Sequence[Any]] | None:
-        """Return correlation id, session epoch, and the rest; None: other bytes differ.
-
-        The rest are bytes and the three numbers of a partition, in turns.
-        """
+    def read(
+        self, frame: Buffer, request: FetchRequest, partitions: Iterable[FetchPartition]
+    ) -> int | None:
+        """Read the numbers into a request; return the correlation id; None: other bytes differ."""
         start, correlation_id, before_epoch, session_epoch, *rest = self._packer.unpack(frame)
         if (start, before_epoch, *rest[:: _NUMBERS + 1]) != self._between:
             return None
-        return correlation_id, session_epoch, rest
+        request.session_epoch, at = session_epoch, 1
+        for one in partitions:
+            one.fetch_offset, one.last_fetched_epoch, one.log_start_offset = rest[at : at + 3]
+            at += _NUMBERS + 1
+        return correlation_id  # type: ignore[no-any-return]
 
-    def frame(self, correlation_id: int, session_epoch: int, numbers: Sequence[int]) -> bytes:
-        """Return the frame with these numbers, three of each partition, in order."""
-        start, before_epoch, *between = self._between
-        values: list[Any] = [start, correlation_id, before_epoch, session_epoch, between[0]]
-        for partition in range(1, len(between)):
-            values += numbers[_NUMBERS * (partition - 1) : _NUMBERS * partition]
-            values.append(between[partition])
-        return self._packer.pack(*values)
+    def frame(
+        self, correlation_id: int, session_epoch: int, partitions: Sequence[FetchPartition]
+    ) -> bytes:
+        """Return the frame, with its length, that has the numbers of these partitions."""
+        start, before_epoch, first, *between = self._between
+        values: list[Any] = [start, correlation_id, before_epoch, session_epoch, first]
+        for one, behind in zip(partitions, between, strict=True):
+            values += (one.fetch_offset, one.last_fetched_epoch, one.log_start_offset, behind)
+        return _LENGTH.pack(self._packer.size) + self._packer.pack(*values)
 
 
 class RepeatableFetch(FetchRequest, EncodedRequest[FetchResponse]):
@@ -98,11 +101,17 @@ class RepeatableFetch(FetchRequest, EncodedRequest[FetchResponse]):
         self._encoded_for: tuple[int, str | None] | None = None
         self._template: FetchTemplate | None = None
 
-    def renumber(self, session_epoch: int, positions: Iterable[Sequence[int]]) -> None:
-        """Set the session epoch, and of each partition offset, last fetched epoch, log start."""
+    def renumber(self, session_epoch: int, positions: Iterable[Sequence[int]]) -> bool:
+        """Set the session epoch, and of each partition offset, last fetched epoch, log start.
+
+        A position begins with the leader epoch. False: it is another; the request is then void.
+        """
         self.session_epoch = session_epoch
         for one, position in zip(self._partitions, positions, strict=True):
-            one.fetch_offset, one.last_fetched_epoch, one.log_start_offset = position
+            leader_epoch, one.fetch_offset, one.last_fetched_epoch, one.log_start_offset = position
+            if leader_epoch != one.current_leader_epoch:
+                return False
+        return True
 
     def frame(self, api_version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
         """Return the frame with its length."""
@@ -115,11 +124,7 @@ class RepeatableFetch(FetchRequest, EncodedRequest[FetchResponse]):
                 self._template = FetchTemplate.of(frame, client_id, self.topics)
             self._encoded_for = encoded_for
             return chunks
-        numbers: list[int] = []
-        for one in self._partitions:
-            numbers += (one.fetch_offset, one.last_fetched_epoch, one.log_start_offset)
-        frame = template.frame(correlation_id, self.session_epoch, numbers)
-        return [_LENGTH.pack(len(frame)) + frame]
+        return [template.frame(correlation_id, self.session_epoch, self._partitions)]
 
 
 class FetchDecoder:
@@ -142,7 +147,7 @@ class FetchDecoder:
 
     def decode(self, frame: memoryview) -> tuple[RequestHeader, Request[Any]]:
         """Return the header and the request. Raises the errors of `decode_request`."""
-        if len(frame) == len(self._frame) and frame[:2] == _API_KEY:
+        if len(frame) == len(self._frame):
             if self._repeats(frame):
                 self._pause = 0
                 return self._header, self._request
@@ -150,16 +155,12 @@ class FetchDecoder:
             self._to_pass = self._pause
         header, request = decode_request(frame)
         if type(request) is FetchRequest:
-            self._remember(frame, header, request)
+            self._frame, self._template = b"", None
+            if self._to_pass:
+                self._to_pass -= 1
+            elif len(frame) <= _FRAME_BYTES_MAX and header.api_version >= SINCE_VERSION:
+                self._frame, self._header, self._request = bytes(frame), header, request
         return header, request
-
-    def _remember(self, frame: memoryview, header: RequestHeader, request: FetchRequest) -> None:
-        """Keep a frame that the next may repeat."""
-        self._frame, self._template = b"", None
-        if self._to_pass:
-            self._to_pass -= 1
-        elif len(frame) <= _FRAME_BYTES_MAX and header.api_version >= SINCE_VERSION:
-            self._frame, self._header, self._request = bytes(frame), header, request
 
     def _repeats(self, frame: memoryview) -> bool:
         """Read the numbers of a repeated request; False: it differs in other bytes, too."""
@@ -170,16 +171,11 @@ class FetchDecoder:
                 return False
             self._template = template
             self._partitions = [one for topic in request.topics for one in topic.partitions]
-        numbers = template.numbers(frame)
-        if numbers is None:
+        correlation_id = template.read(frame, request, self._partitions)
+        if correlation_id is None:
             return False
-        correlation_id, request.session_epoch, rest = numbers
         api_key, api_version, _, client_id = self._header
         self._header = RequestHeader(api_key, api_version, correlation_id, client_id)
-        at = 1
-        for one in self._partitions:
-            one.fetch_offset, one.last_fetched_epoch, one.log_start_offset = rest[at : at + 3]
-            at += _NUMBERS + 1
         return True
 
 

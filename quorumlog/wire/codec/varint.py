@@ -32,6 +32,9 @@ def finish_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]
 
     Raises IndexError at the end of the buffer, MalformedFrame after more than five bytes.
     """
+    if buffer[position] >= 0x80 > buffer[position + 1]:  # the size of most fetched records
+        second, third = buffer[position], buffer[position + 1]
+        return first & 0x7F | (second & 0x7F) << 7 | third << 14, position + 2
     value, shift = first & 0x7F, 7
     while True:
         byte = buffer[position]

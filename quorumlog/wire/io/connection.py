@@ -51,7 +51,7 @@ Done = Callable[[Response | Exception], None]
 """Receives the response to a request, or the error. It must raise no exception."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Pending:
     """A request that waits for its turn to be sent, then for its response."""
 
@@ -59,6 +59,7 @@ class _Pending:
     frame: list[Buffer]  # emptied when it is sent
     deadline_s: float  # by the loop's clock
     done: "Done"
+    is_kept: bool  # its response outlives the call of `done`
 
     def finish(self, outcome: "Response | Exception") -> None:
         """Pass on the outcome, the first one only."""
@@ -74,8 +75,7 @@ class _ClientProtocol(FrameProtocol):
         self._owner: Final = owner
 
     def frame_received(self, frame: memoryview) -> None:
-        # A copy: a response, with its records, outlives the connection's buffer.
-        self._owner.handle_frame(bytes(frame))
+        self._owner.handle_frame(frame)
 
     def connection_closed(self, error: Exception | None) -> None:
         self._owner.handle_closed(error)
@@ -178,7 +178,9 @@ class KafkaConnection:
         header, frame = self._encode(request, version)
         wait_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         answer: asyncio.Future[Response] = self._loop.create_future()
-        pending = self._start(header, frame, wait_ms, partial(_settle, answer))
+        deadline_s = self._loop.time() + wait_ms / 1000
+        pending = _Pending(header, frame, deadline_s, partial(_settle, answer), is_kept=True)
+        self._start(pending)
         try:
             return cast(ResponseT, await answer)
         except asyncio.CancelledError:
@@ -188,21 +190,18 @@ class KafkaConnection:
     def request(self, request: Request[Any], done: Done) -> None:
         """Send `request`, and call `done` once, within the callback of the socket or the timer.
 
-        `done` receives the response, ConnectionLost or RequestTimedOut. Raises UnsupportedVersion,
-        UnencodableMessage and ConnectionLost: the request was not sent.
+        `done` receives the response, whose records are views that are valid during the call, or
+        ConnectionLost or RequestTimedOut. Raises UnsupportedVersion, UnencodableMessage and
+        ConnectionLost: the request was not sent.
         """
         header, frame = self._encode(request, None)
-        self._start(header, frame, self._request_timeout_ms, done)
+        deadline_s = self._loop.time() + self._request_timeout_ms / 1000
+        self._start(_Pending(header, frame, deadline_s, done, is_kept=False))
 
-    def _start(
-        self, header: RequestHeader, frame: list[Buffer], wait_ms: float, done: Done
-    ) -> _Pending:
-        deadline_s = self._loop.time() + wait_ms / 1000
-        pending = _Pending(header=header, frame=frame, deadline_s=deadline_s, done=done)
-        self._arm(deadline_s)
+    def _start(self, pending: _Pending) -> None:
+        self._arm(pending.deadline_s)
         self._waiting.append(pending)
         self._send_waiting()
-        return pending
 
     def send_no_reply(self, request: Request[Any], *, version: int | None = None) -> None:
         """Send a request without a response (Produce with acks=0). Never blocks; see `drain`.
@@ -326,14 +325,15 @@ class KafkaConnection:
         if was_sent:
             self._protocol.abort(RequestTimedOut(f"no answer to {request} in time"))
 
-    def handle_frame(self, frame: bytes) -> None:
+    def handle_frame(self, frame: memoryview) -> None:
         """Handle a response from the protocol: it belongs to the oldest request in flight."""
         if not self._pending:
             self._protocol.abort(MalformedFrame("an answer to no request"))
             return
-        header = self._pending[0].header
+        pending = self._pending[0]
+        header, data = pending.header, bytes(frame) if pending.is_kept else frame
         try:
-            correlation_id, response = decode_response(header.api_key, header.api_version, frame)
+            correlation_id, response = decode_response(header.api_key, header.api_version, data)
         except MalformedFrame as error:
             self._protocol.abort(error)
             return

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from struct import Struct as Packer
 from typing import Final, cast
 
-from quorumlog.invariants import require
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.message import Buffer, Received, Sendable, contents
@@ -62,9 +61,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
       4. No frame is delivered after `connection_closed`, or after `close` or `abort`.
     """
 
+    transport: asyncio.Transport
+    """The socket's transport, once the connection is open."""
+
     def __init__(self, *, frame_max_bytes: int = FRAME_MAX_BYTES) -> None:
         self._frame_max_bytes: Final = frame_max_bytes
-        self._transport: asyncio.Transport | None = None
         self._received = _NOTHING  # the shared buffer or its own
         self._start = self._end = 0  # received bytes, not yet delivered
         self._frame_bytes = 0  # the size of the frame that is not yet whole, with its length
@@ -113,12 +114,6 @@ class FrameProtocol(asyncio.BufferedProtocol):
     # For the owner.
 
     @property
-    def transport(self) -> asyncio.Transport:
-        """The socket's transport, once the connection is open."""
-        require(self._transport is not None, "the connection has been opened")
-        return cast(asyncio.Transport, self._transport)
-
-    @property
     def is_closing(self) -> bool:
         """Whether the connection is closed or about to be: written bytes are then dropped."""
         return self._is_closing
@@ -141,10 +136,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """
         if self._is_closing:
             return
-        if self._sends_files:
+        if self._files is not None and self._sends_files:
             self._write_behind_files(chunks)
         elif FileRange not in map(type, chunks):
-            self._write_buffers(cast(Sequence[Buffer], chunks))
+            self._write_buffers(chunks)  # type: ignore[arg-type]
         elif self._opens_files():
             self._write_behind_files(chunks)
         else:  # they were in memory a moment ago
@@ -210,9 +205,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
         if not self._is_paused:
             return
         self._is_paused = self._is_frame_kept = False
-        self._deliver()
-        if not self._is_delivering_read:
-            self._keep_undelivered()
+        if self._received is not _NOTHING:
+            self._deliver()
+            if not self._is_delivering_read:
+                self._keep_undelivered()
         if not (self._is_paused or self._is_closing):
             self.transport.resume_reading()
 
@@ -236,7 +232,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport, and open the connection."""
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         self.connection_opened()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -246,6 +242,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._reads_shared = received <= PREPENDED_MAX
         if self._reads_shared:  # a copy: perhaps nothing can be read, and the next one reads
             buffer, _ = _shared.received
+            if not received:
+                return memoryview(buffer)
             buffer[:received] = self._received[1][self._start : self._end]
             return memoryview(buffer)[received:]
         if self._end == len(self._received[0]):
@@ -329,13 +327,12 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def _keep_undelivered(self) -> None:
         """Leave the shared buffer to the other connections."""
         received = self._end - self._start
-        is_shared = self._received is _shared.received
         if self._is_frame_kept and not self._is_closing:
-            if is_shared:
+            if self._received is _shared.received:
                 _shared.received = _new_buffer(SHARED_BYTES)
         elif not received or self._is_closing:
             self._received, self._start, self._end = _NOTHING, 0, 0
-        elif is_shared or 2 * received < len(self._received[0]):
+        elif self._received is _shared.received or 2 * received < len(self._received[0]):
             grows = received > PREPENDED_MAX and not self._is_paused
             self._replace_buffer(self._size_to_grow() if grows else received)
 

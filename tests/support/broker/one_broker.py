@@ -221,7 +221,7 @@ def follow(replicas: Replicas, isr: tuple[int, ...] = (1, 2)) -> Take:
             now_ms=0,
             wall_ms=lambda: 0,
             backoff=Backoff(10, 1000),
-            random_fraction=0.5,
+            random_fraction=lambda: 0.5,
         )
         return followed
 

@@ -69,6 +69,32 @@ async def test_a_small_response_is_followed_by_the_next_fetch_in_the_same_callba
     assert (len(leader.fetches), failures) == (8, [])
 
 
+async def test_a_large_response_keeps_its_records_until_its_last_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader, taken = RoundLeader(), list[bytes]()
+    monkeypatch.setattr(KafkaConnection, "open", leader.open)
+
+    def note(_followed: object, _asked: object, answer: PartitionData, **_options: object) -> bool:
+        taken.append(bytes(memoryview(answer.records)))  # type: ignore[arg-type]
+        return False
+
+    monkeypatch.setattr(replica_fetcher, "take_answer", note)
+    fetches, buffer = fetcher(), bytearray(b"records")
+    fetches.set_followed(follow(TAKEN_AT_ONCE))
+    await leader.asked(1)
+    leader.answer(
+        *(
+            PartitionData(partition_index=index, records=memoryview(buffer))
+            for index in range(TAKEN_AT_ONCE)
+        )
+    )
+    buffer[:] = b"another"  # the connection reads on into it
+    await leader.asked(2)
+    assert taken == [b"records"] * TAKEN_AT_ONCE
+    await fetches.stop()
+
+
 async def test_a_violation_in_a_round_ends_the_fetcher_by_its_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

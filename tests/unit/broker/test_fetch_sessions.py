@@ -137,7 +137,7 @@ def test_only_what_has_changed_is_looked_at_and_everything_now_and_then() -> Non
     settle(1, is_settled=True)
     settle(2, is_settled=False, is_final=True)
     assert looked_at(1) == [2, 0]
-    assert [one.key[1] for one in session.judged()] == [0]
+    assert [key[1] for key, must_judge in session.unsettled.items() if not must_judge] == [0]
     sessions.note(TopicPartition("t", 1), FetchWakeup.APPENDED)
     assert looked_at(2) == [2, 0, 1]
     settle(0, is_settled=False)
@@ -158,7 +158,7 @@ def test_a_change_that_a_waiting_fetch_does_not_wait_for_is_told_with_its_answer
     session.settle(partition, is_settled=True)
     session.waiting = WaitingFetch(100, (), FetchWakeup.APPENDED)
     assert not sessions.note(TopicPartition("t", 0), FetchWakeup.COMMITTED)
-    assert [one.key[1] for one in session.judged()] == [0]
+    assert [key[1] for key, must_judge in session.unsettled.items() if not must_judge] == [0]
     assert sessions.note(TopicPartition("t", 0), FetchWakeup.APPENDED)
 
 
@@ -237,8 +237,8 @@ def test_a_topic_whose_name_becomes_known_is_watched_by_it() -> None:
     session = sessions.open(0, [nameless], uses_topic_ids=True, is_privileged=False)
     assert session is not None
     assert sessions.change(session, [fetch_of(0)], [])
-    assert sessions.watching(TopicPartition("", 0)) == []
-    assert sessions.watching(TopicPartition("t", 0)) == [session]
+    assert list(sessions.watchers.get(TopicPartition("", 0), ())) == []
+    assert list(sessions.watchers.get(TopicPartition("t", 0), ())) == [session]
 
 
 def test_two_topics_of_one_name_are_two_partitions_of_a_session() -> None:
@@ -248,8 +248,8 @@ def test_two_topics_of_one_name_are_two_partitions_of_a_session() -> None:
     assert sessions.change(session, [fetch_of(0, topic_id=other)], [])
     assert len(session.partitions) == 2
     assert sessions.change(session, [], [(TOPIC_ID, 0)])
-    assert sessions.watching(TopicPartition("t", 0)) == [session]
-    assert session.by_partition[TopicPartition("t", 0)].fetch.topic_id == other
+    assert list(sessions.watchers.get(TopicPartition("t", 0), ())) == [session]
+    assert sessions.watchers[TopicPartition("t", 0)][session].fetch.topic_id == other
 
 
 class Follower:

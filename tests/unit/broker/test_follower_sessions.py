@@ -169,7 +169,7 @@ async def test_a_follower_that_is_not_in_sync_is_judged_again_and_again(tmp_path
         follower = FollowerTwo(replicas)
         await follower.fetch()
         await follower.fetch()
-        assert [partition.fetch.topic_partition for partition in follower.session.judged()] == []
+        assert all(follower.session.unsettled.values())
         assert len(follower.session.restless) == 1
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follower = FollowerTwo(replicas)
@@ -302,6 +302,23 @@ async def test_a_topic_made_again_is_another_one_for_a_session(tmp_path: Path) -
         anew = Consumer(connection, consumer.topic_id)  # no session has kept the name for this id
         anew.positions = {0: 0}
         assert (await anew.fetch())[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_a_repeated_fetch_is_renumbered_until_its_topic_is_gone(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        consumer = await consuming(broker, connection, 1)
+        fetches = []
+        for offset in range(6):
+            append_to_topic(broker, 0)
+            assert (await consumer.fetch())[0].records
+            session = broker.replicas.fetch_sessions.find(consumer.session.session_id)
+            assert session is not None
+            [partition] = session.partitions.values()
+            assert partition.fetch.fetch_offset == offset
+            fetches.append(partition.fetch)
+        assert fetches[3] is fetches[4] is fetches[5]
+        await connection.send(DeleteTopicsRequest(topic_names=[TOPIC], timeout_ms=1000), version=5)
+        assert (await consumer.fetch())[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 async def test_a_topic_that_is_not_known_yet_is_served_when_it_is(tmp_path: Path) -> None:

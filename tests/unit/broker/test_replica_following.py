@@ -164,7 +164,7 @@ def follower(replicas: Replicas, clock: Clock, isr: tuple[int, ...]) -> Take:
             now_ms=clock.now_ms,
             wall_ms=lambda: 0,
             backoff=Backoff(10, 1000),
-            random_fraction=0.5,
+            random_fraction=lambda: 0.5,
         )
         return followed
 

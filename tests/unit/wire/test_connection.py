@@ -132,6 +132,24 @@ async def test_a_callback_receives_each_outcome_once() -> None:
     assert len(outcomes) == 3
 
 
+async def test_a_callback_gets_records_without_a_copy() -> None:
+    """They are a view into the buffer of the socket, which the callback has to copy or to use."""
+    found: list[tuple[type, bytes]] = []
+
+    def received(outcome: Any) -> None:
+        records = outcome.responses[0].partitions[0].records
+        found.append((type(records), bytes(records)))
+
+    data = PartitionData(partition_index=0, records=b"a" * 50_000)
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[data])])
+    async with connected() as (broker, connection):
+        connection.request(FetchRequest(), received)
+        await broker.answer(response)
+        while not found:
+            await asyncio.sleep(0)
+    assert found == [(memoryview, b"a" * 50_000)]
+
+
 async def test_a_callback_may_send_the_next_request() -> None:
     answers: list[object] = []
     async with connected(in_flight_max=1) as (broker, connection):

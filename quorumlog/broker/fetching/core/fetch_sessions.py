@@ -11,12 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from quorumlog.broker.partitions.core.data_path import (
-    NO_REPLICA,
-    FetchedPartition,
-    Key,
-    PartitionFetch,
-)
+from quorumlog.broker.partitions.core.data_path import FetchedPartition, Key, PartitionFetch
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -51,11 +46,7 @@ class SessionPartition:
 
     def tell(self, found: FetchedPartition) -> bool:
         """Record an answer before it is sent; False: it has nothing new, and is left out."""
-        if (
-            found.error_code is not ErrorCode.NONE
-            or found.diverging is not None
-            or found.preferred_replica != NO_REPLICA
-        ):
+        if not found.is_plain:
             self.high_watermark = UNKNOWN_OFFSET  # so that the next good answer is sent
             return True
         high_watermark, log_start_offset = found.high_watermark, found.log_start_offset
@@ -81,7 +72,8 @@ class FetchSession:
     judged, its leader has not changed since, and it is only read on. Partitions whose records were
     sent last come last. `restless`: partitions to judge again periodically, because the follower
     may become eligible to join the ISR. `last_spec`: the FetchSpec of `last_request`, for the same
-    object again: then only its numbers have changed (`FetchDecoder`).
+    object again: then only its numbers have changed (`FetchDecoder`). `last_asked`: its partitions,
+    as the session has them and as the request has them; `last_names`: the topics' names then.
     """
 
     session_id: int
@@ -89,7 +81,6 @@ class FetchSession:
     is_privileged: bool
     epoch: int = 1  # of the next fetch
     partitions: dict[Key, SessionPartition] = field(default_factory=dict)
-    by_partition: dict[TopicPartition, SessionPartition] = field(default_factory=dict)
     unsettled: dict[Key, bool] = field(default_factory=dict)
     restless: dict[Key, None] = field(default_factory=dict)
     to_sweep: list[Key] = field(default_factory=list)  # the rest of the current sweep
@@ -97,7 +88,9 @@ class FetchSession:
     swept_ms: int = 0
     waiting: WaitingFetch | None = None
     last_request: object = None
+    last_names: object = None
     last_spec: Any = None
+    last_asked: list[tuple[PartitionFetch, Any]] = field(default_factory=list)
 
     def candidates(self, now_ms: int) -> list[SessionPartition]:
         """Return the partitions that a fetch must check, in reading order.
@@ -116,12 +109,6 @@ class FetchSession:
                     self.unsettled[key] = True
             del self.to_sweep[:SWEEP_PARTITIONS]
         return [self.partitions[key] for key in self.unsettled]
-
-    def judged(self) -> list[SessionPartition]:
-        """Return the unsettled partitions that need no judgement."""
-        return [
-            self.partitions[key] for key, must_judge in self.unsettled.items() if not must_judge
-        ]
 
     def partition_of(self, fetch: PartitionFetch) -> SessionPartition | None:
         """Return the partition of `fetch`; None: the session has dropped or replaced the fetch."""
@@ -153,7 +140,7 @@ class FetchSession:
         key = partition.key
         if is_restless:
             self.restless[key] = None
-        else:
+        elif self.restless:
             self.restless.pop(key, None)
         must_judge = self.unsettled.get(key, False) or is_final
         is_settled = is_settled and not must_judge
@@ -176,7 +163,7 @@ class FetchSessions:
         self._slots_max: Final = slots_max
         self._new_id: Final = new_id
         self._sessions: dict[int, FetchSession] = {}
-        self.watchers: Final[dict[TopicPartition, dict[FetchSession, None]]] = {}
+        self.watchers: Final[dict[TopicPartition, dict[FetchSession, SessionPartition]]] = {}
         self._partition_count = 0
         self.on_closed: Callable[[FetchSession], None] = lambda _session: None
 
@@ -211,6 +198,16 @@ class FetchSessions:
             self._put(session, key, fetch)
         return session
 
+    def find(self, session_id: int) -> FetchSession | None:
+        """Return an open session."""
+        return self._sessions.get(session_id)
+
+    def use(self, session: FetchSession, now_ms: int) -> None:
+        """Count the next fetch of a session."""
+        session.epoch = next_epoch(session.epoch)
+        session.used_ms = now_ms
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+
     def resume(
         self, now_ms: int, session_id: int, epoch: int, *, uses_topic_ids: bool
     ) -> FetchSession | ErrorCode:
@@ -222,9 +219,7 @@ class FetchSessions:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         if session.uses_topic_ids != uses_topic_ids:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-        session.epoch = next_epoch(epoch)
-        session.used_ms = now_ms
-        self._sessions[session_id] = self._sessions.pop(session_id)
+        self.use(session, now_ms)
         return session
 
     def change(
@@ -253,21 +248,16 @@ class FetchSessions:
 
     def note(self, topic_partition: TopicPartition, change: FetchWakeup) -> bool:
         """Record a change of a partition; return whether a fetch awaits this change."""
-        is_awaited = False
+        awaited = 0
         must_judge = change is FetchWakeup.CHANGED  # the other changes only advance offsets
-        for session in self.watchers.get(topic_partition, ()):
-            key = session.by_partition[topic_partition].key
+        for session, partition in self.watchers.get(topic_partition, {}).items():
             if must_judge:
-                session.unsettled[key] = True
+                session.unsettled[partition.key] = True
             else:
-                session.unsettled.setdefault(key, False)
-            waiting = session.waiting
-            is_awaited = is_awaited or (waiting is not None and bool(waiting.awaited & change))
-        return is_awaited
-
-    def watching(self, topic_partition: TopicPartition) -> list[FetchSession]:
-        """Return the sessions with this partition, the oldest first."""
-        return list(self.watchers.get(topic_partition, ()))
+                session.unsettled.setdefault(partition.key, False)
+            if session.waiting is not None:
+                awaited |= session.waiting.awaited
+        return bool(awaited & change)
 
     def _put(self, session: FetchSession, key: Key, fetch: PartitionFetch) -> None:
         partition = session.partitions.get(key)
@@ -292,16 +282,13 @@ class FetchSessions:
             self._unwatch(session, partition)
 
     def _watch(self, session: FetchSession, partition: SessionPartition) -> None:
-        at = partition.fetch.topic_partition
-        session.by_partition[at] = partition
-        self.watchers.setdefault(at, {})[session] = None
+        self.watchers.setdefault(partition.fetch.topic_partition, {})[session] = partition
 
     def _unwatch(self, session: FetchSession, partition: SessionPartition) -> None:
         at = partition.fetch.topic_partition
-        if session.by_partition.get(at) is not partition:
+        watchers = self.watchers.get(at, {})
+        if watchers.get(session) is not partition:
             return  # a re-created topic of the same name has replaced it
-        del session.by_partition[at]
-        watchers = self.watchers[at]
         del watchers[session]
         if not watchers:
             del self.watchers[at]

@@ -10,6 +10,7 @@ from quorumlog.broker.partitions.core.data_path import (
     PartitionFetch,
     ReadEnd,
 )
+from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeup, FetchWakeups
 from quorumlog.wire.codec.identifiers import BrokerId
 
 
@@ -35,6 +36,7 @@ class FetchSpec:
     awaits_commits: bool  # a follower that serves consumers: commits complete its fetch
     is_from_follower: bool = field(init=False)  # the leader then records its fetch offsets
     read_end: ReadEnd = field(init=False)  # consumers read only committed records
+    awaited: FetchWakeups = field(init=False)  # the changes that may complete it once delayed
 
     def __post_init__(self) -> None:
         """Compute the values that each step of the fetch needs."""
@@ -45,6 +47,14 @@ class FetchSpec:
             self.read_end = ReadEnd.LAST_STABLE
         else:
             self.read_end = ReadEnd.HIGH_WATERMARK
+        if self.read_end is not ReadEnd.LOG_END:  # the last stable offset moves with commits alone
+            self.awaited = FetchWakeup.COMMITTED | FetchWakeup.CHANGED
+        elif self.is_from_follower:
+            self.awaited = (
+                ANY_CHANGE if self.awaits_commits else ANY_CHANGE & ~FetchWakeup.COMMITTED
+            )
+        else:  # it may read a follower, whose high watermark advances with its appends
+            self.awaited = ANY_CHANGE & ~FetchWakeup.LOG_START
 
     @property
     def is_leader_only(self) -> bool:

@@ -1,7 +1,7 @@
 """A fetch under way: the records read of each partition, and the changes that it awaits."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -11,13 +11,11 @@ from quorumlog.broker.partitions.core.data_path import (
     DivergingEpoch,
     FetchedPartition,
     PartitionFetch,
-    ReadEnd,
 )
 from quorumlog.broker.partitions.core.effects import AnswerFetch
-from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeup, FetchWakeups
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 from quorumlog.wire.codec.message import Sendable
 
 FetchAnswers = list[FetchedPartition]
@@ -89,9 +87,10 @@ class DelayedFetch(WaitingFetch):
         ended: "Callable[[DelayedFetch], None]",
     ) -> None:
         # A session records the changes of its partitions itself.
-        partitions = spec.partitions if spec.session is None else ()
-        keys = [partition.topic_partition for partition in partitions]
-        super().__init__(deadline_ms, keys, _changes_of_interest(spec))
+        keys: Sequence[TopicPartition] = ()
+        if spec.session is None:
+            keys = [partition.topic_partition for partition in spec.partitions]
+        super().__init__(deadline_ms, keys, spec.awaited)
         self.spec = spec
         self.reads = reads
         self.is_late = False
@@ -125,36 +124,31 @@ class DelayedFetch(WaitingFetch):
 
 
 class _Cancellable(asyncio.Future[Any]):
-    """A future that notes its cancel at once.
+    """A future that notes its cancel at once, and calls its connection within `set_result`.
 
-    A callback of the future would be called for each that is done, in a turn of the loop.
+    A callback of a future is called in another turn of the loop, with a context of its own.
     """
 
     def __init__(self, cancelled: Callable[[], None]) -> None:
-        super().__init__(loop=asyncio.get_running_loop())
+        super().__init__()
         self._note_cancelled: Callable[[], None] | None = cancelled
+        self._deliver: Callable[[Any], object] | None = None
+
+    def add_done_callback(self, fn: Callable[[Any], object], *, context: Any = None) -> None:
+        if context is None:
+            self._deliver = fn
+        else:  # a task waits
+            super().add_done_callback(fn, context=context)
 
     def set_result(self, result: Any) -> None:
+        deliver, self._deliver = self._deliver, None
         self._note_cancelled = None  # and no cycle is left to the garbage collector
         super().set_result(result)
+        if deliver is not None:
+            deliver(self)
 
     def cancel(self, msg: Any = None) -> bool:
         note, self._note_cancelled = self._note_cancelled, None
         if note is not None:
             note()
         return super().cancel(msg)
-
-
-_OF_COMMITS: Final = FetchWakeup.COMMITTED | FetchWakeup.CHANGED
-_OF_FOLLOWERS: Final = FetchWakeup.APPENDED | FetchWakeup.CHANGED | FetchWakeup.LOG_START
-# A debugging consumer may read a follower, whose high watermark advances with its appends.
-_OF_READERS_TO_THE_END: Final = FetchWakeup.APPENDED | FetchWakeup.COMMITTED | FetchWakeup.CHANGED
-
-
-def _changes_of_interest(spec: FetchSpec) -> FetchWakeups:
-    """Return the changes that may complete a delayed fetch."""
-    if spec.read_end is not ReadEnd.LOG_END:  # the last stable offset moves with commits alone
-        return _OF_COMMITS
-    if spec.is_from_follower:
-        return ANY_CHANGE if spec.awaits_commits else _OF_FOLLOWERS
-    return _OF_READERS_TO_THE_END

@@ -24,6 +24,7 @@ from quorumlog.broker.fetching.io.session_answers import (
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeup, FetchWakeups
 from quorumlog.broker.partitions.core.purgatory import FetchPurgatory
+from quorumlog.broker.partitions.core.reads import RECORDS
 from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
 from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX, bring_in
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
@@ -105,10 +106,8 @@ class Fetches:
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
         """Record a change; the next turn of the loop tries to complete the delayed fetches."""
-        is_awaited = topic_partition in self._purgatory.by_key
-        if topic_partition in self.sessions.watchers:
-            is_awaited |= self.sessions.note(topic_partition, change)
-        if not is_awaited:
+        is_awaited = self.sessions.note(topic_partition, change)
+        if not is_awaited and topic_partition not in self._purgatory.by_key:
             return
         self._changes[topic_partition] = self._changes.get(topic_partition, 0) | change
         self._schedule_completion()
@@ -139,7 +138,9 @@ class Fetches:
                 last_fetched_epoch=fetch.last_fetched_epoch,
                 log_start_offset=fetch.log_start_offset,
             )
-            read.judged(driver.judge_follower_fetch(now_ms, fetched))
+            judgement = driver.judge_follower_fetch(now_ms, fetched)
+            if judgement is not RECORDS:
+                read.judged(judgement)
 
     def _judge_read(self, spec: FetchSpec, read: PartitionRead) -> None:
         """Have the replica judge a fetch, without a change of the replica's state."""
@@ -206,7 +207,7 @@ class Fetches:
         Then `_read` and `_is_enough` need no call. False: perhaps.
         """
         must_wait = spec.min_bytes > 0 and spec.max_wait_ms > 0 and not spec.awaits_commits
-        if not (spec.is_from_follower and must_wait and 0 < len(reads) <= FEW):
+        if not (must_wait and spec.is_from_follower and 0 < len(reads) <= FEW):
             return False
         for read in reads:
             driver = self._drivers.get(read.fetch.topic_partition)
@@ -254,8 +255,7 @@ class Fetches:
         read.chunks += chunks
         read.size += read_bytes
         read.next_offset = Offset(next_offset)
-        is_lent = bool(chunks) and isinstance(chunks[0], FileRange)
-        if spec.account is not None and not is_lent:
+        if spec.account is not None and not isinstance(chunks[0], FileRange):
             read.held += read_bytes
             spec.account.take(read_bytes)
         return read_bytes
@@ -307,17 +307,19 @@ class Fetches:
         """Continue the fetches that await one of the changes; complete each that has enough."""
         self._is_completion_due = False
         changes, self._changes = self._changes, {}
-        touched: dict[DelayedFetch, bool] = {}  # True: complete it, even if empty
+        may_restart = 0
+        touched: dict[DelayedFetch, int] = {}  # not 0: complete it, even if empty
         for topic_partition, change in changes.items():
+            may_restart |= change & FetchWakeup.CHANGED
             for delayed in self._waiting_on(topic_partition, change):
-                is_log_start = bool(change & delayed.awaited & FetchWakeup.LOG_START)
-                touched[delayed] = touched.get(delayed, False) or is_log_start
+                log_start = change & delayed.awaited & FetchWakeup.LOG_START
+                touched[delayed] = touched.get(delayed, 0) | log_start
         retried, self._starved = self._starved, {}
-        brought_in, self._brought_in = self._brought_in, set()
-        for topic_partition in sorted(brought_in):
-            retried |= dict.fromkeys(self._waiting_on(topic_partition))
-        may_restart = any(change & FetchWakeup.CHANGED for change in changes.values())
-        for delayed in dict.fromkeys((*retried, *touched)):
+        if self._brought_in:
+            brought_in, self._brought_in = self._brought_in, set()
+            for topic_partition in sorted(brought_in):
+                retried |= dict.fromkeys(self._waiting_on(topic_partition))
+        for delayed in {**retried, **touched}:
             if delayed.is_over:
                 continue  # completed meanwhile: an earlier fetch had no room
             if may_restart:
@@ -325,7 +327,7 @@ class Fetches:
             has_room = self._read(
                 delayed.spec, delayed.reads, None if delayed in retried else changes
             )
-            if touched.get(delayed, False) or self._is_enough(delayed.spec, delayed.reads):
+            if touched.get(delayed) or self._is_enough(delayed.spec, delayed.reads):
                 self._complete(delayed)
             else:
                 self._note_held(delayed, has_room=has_room)
@@ -338,10 +340,10 @@ class Fetches:
         Each of them now includes the partition.
         """
         delayed = self._purgatory.waiting_on(topic_partition, changes)
-        for session in self.sessions.watching(topic_partition):
+        for session, partition in self.sessions.watchers.get(topic_partition, {}).items():
             waiting = session.waiting
             if isinstance(waiting, DelayedFetch) and waiting.awaited & changes:
-                waiting.join(session.by_partition[topic_partition].fetch)
+                waiting.join(partition.fetch)
                 delayed.append(waiting)
         return delayed
 
@@ -396,7 +398,9 @@ class Fetches:
 
     def _complete(self, delayed: DelayedFetch) -> None:
         self._end(delayed)
-        if delayed.spec.session is not None:
-            for partition in delayed.spec.session.judged():
-                delayed.join(partition.fetch)
+        session = delayed.spec.session
+        if session is not None:
+            for key, must_judge in session.unsettled.items():
+                if not must_judge:
+                    delayed.join(session.partitions[key].fetch)
         delayed.answer(self._answers(delayed.spec, delayed.reads))

@@ -6,13 +6,13 @@ from typing import Final
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSession, FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.io.delayed_fetch import FetchAnswers, PartitionRead
-from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch, ReadEnd
+from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chance import random_number
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
 FEW: Final = 8  # a fetch of so few partitions is not reduced
 Drivers = Mapping[TopicPartition, PartitionDriver]
@@ -25,16 +25,17 @@ def answer_to(
     if driver is None or read.fetch.error_code is not ErrorCode.NONE:
         return FetchedPartition(read.error_code)
     state = driver.partition.state
+    high_watermark, start = state.high_watermark, state.log_start_offset
     return FetchedPartition(
         read.error_code,
-        state.high_watermark,
-        state.log_start_offset,
+        high_watermark,
+        start,
         read.chunks,
         read.diverging,
         state.leader_id,
         state.leader_epoch,
         read.preferred_replica,
-        driver.end(ReadEnd.LAST_STABLE),
+        Offset(driver.producers.transactions.last_stable_offset(start, high_watermark)),
         _aborted(read, driver) if spec.is_read_committed else None,
     )
 
@@ -57,8 +58,8 @@ def unsettled_answers(
     answers: FetchAnswers = []
     for read in reads:
         fetch = read.fetch
-        partition = session.partition_of(fetch)
-        if partition is None:
+        partition = session.partitions.get(fetch.key)
+        if partition is None or partition.fetch is not fetch:
             continue  # replaced or dropped meanwhile
         driver = drivers.get(fetch.topic_partition)
         found = answer_to(spec, read, driver)

@@ -28,7 +28,7 @@ from quorumlog.tasks import Tasks
 from quorumlog.wakeup import Wakeup
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
-from quorumlog.wire.codec.message import Response
+from quorumlog.wire.codec.message import Buffer, Response
 from quorumlog.wire.codec.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -57,8 +57,8 @@ TAKEN_AT_ONCE: Final = 25  # partitions of a response, in one turn of the loop; 
 THROTTLE_CHECK_MS: Final = 1_000  # a raised rate takes effect within this time
 _Key = tuple[bytes, int]  # a topic's id and a partition's index
 _Session = SessionClient[_Key, Position]
-_Shape = tuple[int, int, Changes[_Key], list[Epoch]]
-"""Session id, broker epoch, changes and leader epochs: all that is not a number of a repetition."""
+_Shape = tuple[int, int, Changes[_Key]]
+"""Session id, broker epoch and changes: nearly all that is not a number of a repetition."""
 _Answer = tuple[_Key, PartitionData]
 NextFetch = Callable[[TopicPartition, BrokerId, int, int], int]
 """Returns when a follower may fetch again: see `ReplicationThrottle.next_fetch_ms`."""
@@ -287,7 +287,7 @@ class ReplicaFetcher:
     ) -> FetchRequest | FetchResponse | None:
         """Apply a small response and return the next fetch, if it is due at once; or else None.
 
-        Return a large response: it is still to be applied.
+        Return a large response: it is still to be applied. Its records are copied.
         """
         if not isinstance(outcome, FetchResponse):
             raise cast("Exception", outcome)
@@ -295,9 +295,11 @@ class ReplicaFetcher:
             raise _SessionLost(ErrorCode(outcome.error_code).name)
         answers = _answers_in(outcome)
         if serial != self._serial or len(answers) >= TAKEN_AT_ONCE:
+            for _, answer in answers:
+                answer.records = bytes(cast("Buffer", answer.records or b""))
             return outcome
         self._is_at_leader = False
-        self._log_unused(self._take_slice(session, answers, random_fraction()))
+        self._log_unused(self._take_slice(session, answers))
         if serial != self._serial or not self._is_due():
             return None
         request = self._request(session)
@@ -335,12 +337,14 @@ class ReplicaFetcher:
     def _is_due(self) -> bool:
         """Whether a followed partition may be fetched now, and no flush must end before."""
         now_ms = monotonic_ms()
-        self._ask_throttle(now_ms)
-        return (
-            not self._flushing
-            and self._broker_epoch() >= 0
-            and any(followed.may_ask(now_ms) for followed in self._followed.values())
-        )
+        if self._throttled:
+            self._ask_throttle(now_ms)
+        if self._flushing or self._broker_epoch() < 0:
+            return False
+        for followed in self._followed.values():  # noqa: SIM110 - `any` costs a generator
+            if followed.may_ask(now_ms):
+                return True
+        return False
 
     def _ask_throttle(self, now_ms: int) -> None:
         """End the throttle delay of partitions early if the rate was raised."""
@@ -382,14 +386,10 @@ class ReplicaFetcher:
         asked = session.asked
         if not asked:
             return None
+        shape = session.session_id, self._broker_epoch(), changes
         positions = [asked[key] for key in changes.named]
-        epochs = [position.leader_epoch for position in positions]
-        shape = session.session_id, self._broker_epoch(), changes, epochs
-        if shape != self._shape:
+        if shape != self._shape or not self._repeated.renumber(session.epoch, positions):
             self._shape, self._repeated = shape, self._new_request(session, changes)
-        else:
-            numbers = [position[1:] for position in positions]
-            self._repeated.renumber(session.epoch, numbers)
         return self._repeated
 
     def _new_request(self, session: _Session, changes: Changes[_Key]) -> RepeatableFetch:
@@ -434,11 +434,10 @@ class ReplicaFetcher:
         The event loop runs between two slices. The session's next fetch follows the last slice.
         """
         answers = _answers_in(response)
-        jitter = random_fraction()  # once: a system call for each partition costs more
         unused: list[str] = []
         for start in range(0, len(answers), TAKEN_AT_ONCE):
             part = answers[start : start + TAKEN_AT_ONCE]
-            unused += self._take_slice(session, part, jitter)
+            unused += self._take_slice(session, part)
             if len(part) == TAKEN_AT_ONCE:
                 await asyncio.sleep(0)
         self._log_unused(unused)
@@ -448,9 +447,7 @@ class ReplicaFetcher:
             more = f", and {len(unused) - 1} more such" if len(unused) > 1 else ""
             _logger.info("fetching from %s:%d: %s%s", *self.address, unused[0], more)
 
-    def _take_slice(
-        self, session: _Session, answers: Iterable[_Answer], jitter: float
-    ) -> list[str]:
+    def _take_slice(self, session: _Session, answers: Iterable[_Answer]) -> list[str]:
         """Apply a slice of a response; return the new failures, to be logged once."""
         unused: list[str] = []
         now_ms = monotonic_ms()
@@ -468,7 +465,7 @@ class ReplicaFetcher:
                 now_ms=now_ms,
                 wall_ms=self._wall_ms,
                 backoff=self._backoff,
-                random_fraction=jitter,
+                random_fraction=random_fraction,
             )
             if is_unused:
                 at, code = followed.driver.topic_partition, answer.error_code

@@ -56,7 +56,7 @@ class FollowedPartition:
 
     def may_ask(self, now_ms: int) -> bool:
         """Whether the delays are over, and the log is ready for a fetch."""
-        return self.due_ms <= now_ms and self.is_ready
+        return self.not_before_ms <= now_ms >= self.paid_ms and self.is_ready
 
     @property
     def due_ms(self) -> int:
@@ -66,9 +66,9 @@ class FollowedPartition:
     @property
     def is_ready(self) -> bool:
         """Whether the log is not being truncated, not contradicted, and durable as required."""
-        partition = self.driver.partition
-        is_free = not self.driver.is_truncating and not partition.state.is_contradicted
-        return is_free and partition.may_fetch()
+        driver = self.driver
+        is_free = not driver.is_truncating and not driver.partition.state.is_contradicted
+        return is_free and driver.partition.may_fetch()
 
     @property
     def is_flushing(self) -> bool:
@@ -105,7 +105,7 @@ def take_answer(
     now_ms: int,
     wall_ms: Callable[[], int],
     backoff: Backoff,
-    random_fraction: float,
+    random_fraction: Callable[[], float],
 ) -> bool:
     """Append, truncate or start over, if the answer is still current.
 
@@ -134,7 +134,7 @@ def take_answer(
         if driver.is_truncating or driver.partition.state.log_end_offset != fetch_offset:
             return False
     is_first = followed.failures == 0 and answer.error_code != ErrorCode.NONE
-    followed.back_off(now_ms, backoff, random_fraction)
+    followed.back_off(now_ms, backoff, random_fraction())
     return is_first
 
 

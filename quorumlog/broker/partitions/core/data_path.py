@@ -117,6 +117,12 @@ class FetchedPartition(NamedTuple):
     last_stable_offset: Offset = UNKNOWN_OFFSET
     aborted: Sequence[AbortedTransaction] | None = None  # in `records`; None: not requested
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is neither an error, nor a divergence, nor another replica."""
+        has_data = self.error_code is ErrorCode.NONE and self.diverging is None
+        return has_data and self.preferred_replica == NO_REPLICA
+
 
 class LocalRead(NamedTuple):
     """A read on this broker: `records` are whole batches in [offset of the read, next_offset).

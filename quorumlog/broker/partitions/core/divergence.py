@@ -39,7 +39,8 @@ def judge_fetch(
     """
     if fetch_offset < log_start_offset:
         return ErrorCode.OFFSET_OUT_OF_RANGE, None
-    if last_fetched_epoch != NO_EPOCH:
+    is_older = last_fetched_epoch != epochs.latest_epoch
+    if last_fetched_epoch != NO_EPOCH and (is_older or fetch_offset > log_end_offset):
         epoch, end_offset = epochs.end_offset_for(last_fetched_epoch, log_end_offset)
         if epoch == NO_EPOCH:
             return ErrorCode.OFFSET_OUT_OF_RANGE, None

@@ -69,7 +69,8 @@ class Followership:
 
     def may_fetch(self) -> bool:
         """Whether a fetch may report the log end: with `acks_after_flush` only once flushed."""
-        return self._state.counted_offset == self._state.log_end_offset
+        state = self._state
+        return not state.acks_after_flush or state.flushed_offset == state.log_end_offset
 
     def still_fits(
         self, event: events.LeaderDiverged | events.FetchOutOfRange | events.BatchBeganEarlier

@@ -11,7 +11,7 @@ from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr import FollowerProgress
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
 from quorumlog.broker.partitions.core.partition_state import NO_EFFECTS, PartitionState
-from quorumlog.broker.partitions.core.reads import Reads
+from quorumlog.broker.partitions.core.reads import RECORDS, Reads
 from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -71,7 +71,7 @@ class Leadership:
             return [AnswerFetch(error_code=ErrorCode.UNKNOWN_LEADER_EPOCH)]
         if self.is_replaced(progress, event):
             return [AnswerFetch(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)]
-        if answer.error_code is not ErrorCode.NONE or answer.diverging is not None:
+        if answer is not RECORDS:
             return [answer]  # its log diverges: its offset does not count (13141)
         progress.fetched(now_ms, event.fetch_offset, event.broker_epoch, self._state.log_end_offset)
         progress.log_start_offset = event.log_start_offset

@@ -103,6 +103,15 @@ class Partition:
         For FollowerFetched the last effect is its AnswerFetch.
         """
         before = self._invariants.marks()
+        role = self.state.role
+        if isinstance(event, events.FollowerFetched) and isinstance(role, Leader):
+            ordered = self._leadership.follower_fetched(role, now_ms, event)
+            self._invariants.check(before)
+            return ordered
+        if isinstance(event, events.LeaderAnswered) and isinstance(role, Follower):
+            ordered = self._followership.leader_answered(event)
+            self._invariants.check(before)
+            return ordered
         ordered = self._handle(now_ms, event)
         truncates = isinstance(event, _TRUNCATIONS)
         cuts = truncates and isinstance(event, events.LogTruncated)

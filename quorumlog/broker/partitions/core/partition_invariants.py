@@ -99,8 +99,10 @@ class PartitionInvariants:
             require(False, "3: leader in isr <= maximal_isr")
         high_watermark = state.high_watermark
         rose = high_watermark > before.high_watermark
-        joined = state.leader_epoch == before.leader_epoch and maximal_isr != before.maximal_isr
-        if not maximal_isr - {state.broker_id} <= followers.keys():
+        was = before.maximal_isr
+        is_new = maximal_isr is not was or state.partition_epoch != before.partition_epoch
+        joined = is_new and state.leader_epoch == before.leader_epoch and maximal_isr != was
+        if is_new and not maximal_isr - {state.broker_id} <= followers.keys():
             require(False, "3: maximal_isr <= replicas")
         if not (rose or joined):
             return

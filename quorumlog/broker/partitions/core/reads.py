@@ -13,7 +13,8 @@ from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 
-_RECORDS: Final = AnswerFetch(error_code=ErrorCode.NONE)  # shared: most fetches get it
+RECORDS: Final = AnswerFetch(error_code=ErrorCode.NONE)
+"""The answer that most fetches get: always this object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Reads:
             log_end_offset=state.log_end_offset,
         )
         if error_code is ErrorCode.NONE and diverging is None:
-            return _RECORDS
+            return RECORDS
         if diverging is not None and not state.is_leader:
             # DEVIATION: a follower that is behind lacks newer epochs, so it reports no truncation
             # to consumers. docs/decisions/0019-fetch-sessions.md

@@ -75,7 +75,9 @@ class ReplicationThrottle:
     @property
     def is_on(self) -> bool:
         """Whether a rate is set; without one, no replica is checked and no bytes are counted."""
-        return self._rate() != LONG_MAX
+        if self._image() is not self._seen_image:
+            self._rate()
+        return self._seen_rate != LONG_MAX
 
     def chunk_bytes(self, most: int) -> int:
         """Return the bytes to copy at a time: at most one second of the rate, and `most`."""
@@ -85,12 +87,9 @@ class ReplicationThrottle:
         self, at: TopicPartition, follower_id: BrokerId, size: int, now_ms: int
     ) -> int:
         """Count `size` bytes for a follower; return when it may fetch again, in ms."""
-        rate = self._rate()
-        if rate == LONG_MAX:
+        if not self.is_on or not self._is_throttled(at, follower_id):
             return now_ms
-        if not self._is_throttled(at, follower_id):
-            return now_ms
-        bytes_per_ms = max(1, rate) / 1000
+        bytes_per_ms = max(1, self._seen_rate) / 1000
         paid = 0.0 if self._paid_ms is None else (now_ms - self._paid_ms) * bytes_per_ms
         self._debt = max(self._debt - paid, -CREDIT_MS * bytes_per_ms) + size
         self._paid_ms = now_ms

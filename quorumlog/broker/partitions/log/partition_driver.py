@@ -254,7 +254,8 @@ class PartitionDriver:
 
     def ends_at(self, offset: Offset) -> bool:
         """Whether a read to the log's end returns no records from `offset` on, and no error."""
-        return self.end(ReadEnd.LOG_END) == offset and self.log.failure is None
+        end_offset = self.partition.serving.read_end(ReadEnd.LOG_END)
+        return end_offset == offset and self.log.failure is None
 
     def end(self, end: ReadEnd) -> Offset:
         """Return the offset (exclusive) where a read to this end stops."""
