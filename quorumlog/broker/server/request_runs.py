@@ -14,7 +14,6 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 TEMPLATES_MAX: Final = 16  # per connection: one for each partition that it writes to
 UNUSED_MAX: Final = 64  # templates that matched nothing: their making is not worth the time
-LENGTH_BYTES: Final = 4
 _HEAD_AT: Final = 12  # in a frame with its length: behind the correlation id
 
 
@@ -40,21 +39,26 @@ class RequestRuns:
             self._templates[template.head] = self._last = template
 
     def find(
-        self, received: Received, start: int, end: int
-    ) -> tuple[ProduceTemplate, TemplateMatch] | None:
-        """Return the template of the frame at received[start:end), and its match."""
+        self, received: Received, start: int, end: int, count_max: int, frame_max_bytes: int
+    ) -> tuple[ProduceTemplate, list[TemplateMatch]] | None:
+        """Return the template of the first frame of received[start:end), and its run.
+
+        The run has at most `count_max` frames, and all but the first at most `frame_max_bytes`.
+        """
         template = self._last
         if template is None:
             return None
-        found = template.match(received, start, end)
-        if found is None:
+        limits = count_max, frame_max_bytes
+        run = template.match_run(received, start, end, *limits)
+        if not run:
             template = self._other(received[0], start)
-            found = None if template is None else template.match(received, start, end)
-        if template is None or found is None:
+            run = [] if template is None else template.match_run(received, start, end, *limits)
+        if template is None or not run:
             return None
         self._last = template
-        self._unused -= self._unused > 0
-        return template, found
+        if self._unused:
+            self._unused -= 1
+        return template, run
 
     def _other(self, buffer: bytearray, start: int) -> ProduceTemplate | None:
         start += _HEAD_AT
@@ -63,26 +67,6 @@ class RequestRuns:
             if template is not None:
                 return template
         return None
-
-
-def with_followers(
-    template: ProduceTemplate,
-    first: TemplateMatch,
-    received: Received,
-    end: int,
-    *,
-    count_max: int,
-    frame_max_bytes: int,
-) -> list[TemplateMatch]:
-    """Return `first` and the frames behind it that match, too: at most `count_max`."""
-    run, start = [first], first[-1]
-    while len(run) < count_max:
-        found = template.match(received, start, end)
-        if found is None or found[-1] - start > LENGTH_BYTES + frame_max_bytes:
-            break
-        run.append(found)
-        start = found[-1]
-    return run
 
 
 class WaitingRun:
@@ -94,10 +78,10 @@ class WaitingRun:
 
     __slots__ = ("_changed", "ready", "ready_count", "waiting")
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], waiting: int) -> None:
         self._changed: Final = changed
         self.ready: list[Buffer] = []
-        self.ready_count = self.waiting = 0
+        self.ready_count, self.waiting = 0, waiting
 
     def deliver(self, responses: Sequence[Buffer], count: int) -> None:
         """Add the responses to the next `count` requests."""

@@ -4,9 +4,11 @@ A producer sends thousands of such requests for a partition. A template compares
 of decoding them, and its responses are the bytes of one response with other numbers.
 """
 
+from collections.abc import Iterable
 from struct import Struct as Packer
 from typing import Final
 
+from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Buffer, Received
 from quorumlog.wire.codec.messages.produce import (
     PartitionProduceData,
@@ -36,13 +38,12 @@ class ProduceTemplate:
     """The requests with the bytes of `header` and `request`, and their responses without error.
 
     `match` finds exactly those frames that `decode_request` decodes to this request with other
-    records. The request has one partition; `topic_name` or `topic_id` names its topic.
+    records. The request has one partition, `at`; without a topic's name it has a `topic_id`.
     """
 
     __slots__ = (
         "_api", "_behind", "_behind_records", "_middle", "_pack", "_prefix", "_response_size",
-        "_size", "acks", "head", "header", "partition", "timeout_ms", "topic_id", "topic_name",
-        "transactional_id",
+        "_size", "acks", "at", "head", "header", "timeout_ms", "topic_id", "transactional_id",
     )  # fmt: skip
 
     def __init__(self, header: RequestHeader, request: ProduceRequest) -> None:
@@ -52,9 +53,8 @@ class ProduceTemplate:
         self.acks: Final = request.acks
         self.timeout_ms: Final = request.timeout_ms
         self.transactional_id: Final = request.transactional_id
-        self.topic_name: Final = topic.name
         self.topic_id: Final = topic.topic_id
-        self.partition: Final = data.index
+        self.at: Final = TopicPartition(topic.name, data.index)
         is_flexible = header.api_version >= ProduceRequest.FLEXIBLE_SINCE
         self._behind_records: Final = _TAGS if is_flexible else b""
         start = _encoded_start(header, request, topic, data)
@@ -70,6 +70,19 @@ class ProduceTemplate:
         self._pack: Final = Packer(
             f">{_INT32.size}si{len(self._middle)}sqqq{len(self._behind)}s"
         ).pack
+
+    def match_run(
+        self, received: Received, start: int, end: int, count_max: int, frame_max_bytes: int
+    ) -> list[TemplateMatch]:
+        """Match the leading frames of received[start:end): at most `count_max` of this size."""
+        run: list[TemplateMatch] = []
+        while start < end and len(run) < count_max:
+            found = self.match(received, start, end)
+            if found is None or found[-1] - start > _INT32.size + frame_max_bytes:
+                break
+            run.append(found)
+            start = found[-1]
+        return run
 
     def match(self, received: Received, start: int, end: int) -> TemplateMatch | None:
         """Match the frame at received[start:end), its length included.
@@ -114,19 +127,25 @@ class ProduceTemplate:
                 return self.head + encoded
         return None
 
-    def response(
-        self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int
-    ) -> bytes:
-        """Return the frame of the response to an appended batch, as `encode_response` does."""
-        return self._pack(
-            self._response_size,
-            correlation_id,
-            self._middle,
-            base_offset,
-            append_time_ms,
-            log_start_offset,
-            self._behind,
-        )
+    def responses(
+        self,
+        correlation_ids: Iterable[int],
+        base_offsets: Iterable[int],
+        append_time_ms: int,
+        log_start_offset: int,
+    ) -> list[Buffer]:
+        """Return the frames of the responses to appended batches, as `encode_response` does.
+
+        There are none with acks=0, nor for correlation ids without a base offset.
+        """
+        if self.acks == 0:
+            return []
+        size, middle, behind, pack = self._response_size, self._middle, self._behind, self._pack
+        numbers = append_time_ms, log_start_offset, behind
+        return [
+            pack(size, correlation_id, middle, base_offset, *numbers)
+            for correlation_id, base_offset in zip(correlation_ids, base_offsets, strict=False)
+        ]
 
 
 def template_of(

@@ -188,9 +188,9 @@ def test_a_connection_keeps_the_templates_of_several_partitions() -> None:
         learned(runs, framed(at, 0))
     for at in places:
         frame = framed(at, 1)
-        found = runs.find(received(frame), 0, len(frame))
+        found = runs.find(received(frame), 0, len(frame), 1, len(frame))
         assert found is not None
-        assert (found[0].topic_name, found[0].partition) == at
+        assert found[0].at == at
     learned(runs, framed(TopicPartition("one", 99), 0))
     assert len(runs._templates) == 1
 
@@ -200,7 +200,7 @@ def test_a_connection_whose_requests_never_match_makes_few_templates() -> None:
     for at in range(2 * UNUSED_MAX):
         learned(runs, framed(TopicPartition("orders", at), 0))
     assert runs._last is not None
-    assert runs._last.partition == UNUSED_MAX - 1
+    assert runs._last.at.partition == UNUSED_MAX - 1
 
 
 async def test_a_request_that_continues_in_slices_keeps_its_frame(
