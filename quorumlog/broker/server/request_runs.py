@@ -14,6 +14,8 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 TEMPLATES_MAX: Final = 16  # per connection: one for each partition that it writes to
 UNUSED_MAX: Final = 64  # templates that matched nothing: their making is not worth the time
+_PRODUCE: Final = ProduceRequest.API_KEY.to_bytes(2, "big")
+_LENGTH_BYTES: Final = 4
 _HEAD_AT: Final = 12  # in a frame with its length: behind the correlation id
 
 
@@ -31,6 +33,13 @@ class RequestRuns:
         """Keep the template of a request without template, if it can have one."""
         if not isinstance(request, ProduceRequest) or self._unused >= UNUSED_MAX:
             return
+        last, head_at = self._last, _HEAD_AT - _LENGTH_BYTES
+        if (
+            last is not None
+            and last.header.api_version == header.api_version
+            and frame[head_at : head_at + len(last.head)] == last.head
+        ):
+            return  # it was found, but its batch needs more than an append
         template = template_of(frame, header, request)
         self._unused += 1
         if template is not None:
@@ -46,7 +55,7 @@ class RequestRuns:
         The run has at most `count_max` frames, and all but the first at most `frame_max_bytes`.
         """
         template = self._last
-        if template is None:
+        if template is None or not received[0].startswith(_PRODUCE, start + _LENGTH_BYTES):
             return None
         limits = count_max, frame_max_bytes
         run = template.match_run(received, start, end, *limits)

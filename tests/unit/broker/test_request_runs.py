@@ -203,6 +203,25 @@ def test_a_connection_whose_requests_never_match_makes_few_templates() -> None:
     assert runs._last.at.partition == UNUSED_MAX - 1
 
 
+def test_a_request_whose_template_is_known_makes_no_other() -> None:
+    runs, frame = RequestRuns(), framed(PLAIN, 0)
+    learned(runs, frame)
+    (first,) = runs._templates.values()
+    assert runs.find(received(frame), 0, len(frame), 1, len(frame)) is not None
+    learned(runs, framed(PLAIN, 0, value=b"of another size"))  # its batch was not plain
+    assert [*runs._templates.values()] == [first]
+    assert runs._last is first
+    learned(runs, framed(PLAIN, 0, acks=-1))
+    assert len(runs._templates) == 2
+
+
+def test_requests_of_other_apis_are_no_runs() -> None:
+    runs, frame = RequestRuns(), framed(PLAIN, 0)
+    learned(runs, frame)
+    other = frame[:4] + b"\0\1" + frame[6:]
+    assert runs.find(received(other), 0, len(other), 1, len(other)) is None
+
+
 async def test_a_request_that_continues_in_slices_keeps_its_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
