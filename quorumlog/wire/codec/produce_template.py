@@ -27,7 +27,9 @@ ACKS: Final = (-1, 0, 1)
 _START: Final = Packer(">i4si")  # the frame's length, API and version, correlation id
 _INT32: Final = Packer(">i")
 _TAGS: Final = b"\0\0\0"  # behind the records, if flexible: of partition, topic and request
-_NUMBERS: Final = 24  # bytes: base offset, append time and log start of a response
+_NUMBER: Final = -2  # no name has its bytes, which are no UTF-8
+_NUMBERS: Final = Packer(">qqq").pack(_NUMBER, _NUMBER, _NUMBER)
+"""Stands for the base offset, the append time and the log start in the bytes of a response."""
 
 
 TemplateMatch = tuple[int, memoryview, int]
@@ -46,7 +48,8 @@ class ProduceTemplate:
         "_size", "acks", "at", "head", "header", "timeout_ms", "topic_id", "transactional_id",
     )  # fmt: skip
 
-    def __init__(self, header: RequestHeader, request: ProduceRequest) -> None:
+    def __init__(self, header: RequestHeader, request: ProduceRequest, frame: bytes) -> None:
+        """`frame`: the request with its length, in the shortest encoding."""
         (topic,) = request.topic_data
         (data,) = topic.partition_data
         self.header: Final = header
@@ -57,16 +60,16 @@ class ProduceTemplate:
         self.at: Final = TopicPartition(topic.name, data.index)
         is_flexible = header.api_version >= ProduceRequest.FLEXIBLE_SINCE
         self._behind_records: Final = _TAGS if is_flexible else b""
-        start = _encoded_start(header, request, topic, data)
-        self._api: Final = start[_INT32.size : 2 * _INT32.size]
-        self.head: Final = start[_START.size :]
+        size = len(data.records or b"")
+        length_size = len(encode_uvarint(size + 1)) if is_flexible else _INT32.size
+        self._api: Final = frame[_INT32.size : 2 * _INT32.size]
+        self.head: Final = frame[_START.size : -length_size - size - len(self._behind_records)]
         self._size = -1  # of the last frame, and the bytes of frames of that size
         self._prefix: bytes | None = None
-        without, filled = (_response(header, topic, data, number) for number in (0, -1))
-        numbers_at = _first_difference(without, filled)
-        self._response_size: Final = without[: _INT32.size]
-        self._middle: Final = without[2 * _INT32.size : numbers_at]
-        self._behind: Final = without[numbers_at + _NUMBERS :]
+        before, _, behind = _response(header, topic, data).partition(_NUMBERS)
+        self._response_size: Final = before[: _INT32.size]
+        self._middle: Final = before[2 * _INT32.size :]
+        self._behind: Final = behind
         self._pack: Final = Packer(
             f">{_INT32.size}si{len(self._middle)}sqqq{len(self._behind)}s"
         ).pack
@@ -162,49 +165,20 @@ def template_of(
     (topic,) = request.topic_data
     if len(topic.partition_data) != 1 or not isinstance(topic.partition_data[0].records, Buffer):
         return None
-    template = ProduceTemplate(header, request)
-    framed = bytearray(_INT32.pack(len(frame)))
-    framed += frame
-    received = framed, memoryview(framed)
-    return None if template.match(received, 0, len(framed)) is None else template
-
-
-def _encoded_start(
-    header: RequestHeader,
-    request: ProduceRequest,
-    topic: TopicProduceData,
-    data: PartitionProduceData,
-) -> bytes:
-    """Return the bytes of the frame before the length of its records."""
-    empty = TopicProduceData(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partition_data=[PartitionProduceData(index=data.index, records=b"")],
-    )
     chunks = encode_request(
-        ProduceRequest(
-            transactional_id=request.transactional_id,
-            acks=request.acks,
-            timeout_ms=request.timeout_ms,
-            topic_data=[empty],
-        ),
+        request,
         api_version=header.api_version,
         correlation_id=header.correlation_id,
         client_id=header.client_id,
     )
-    is_flexible = header.api_version >= ProduceRequest.FLEXIBLE_SINCE
-    return b"".join(chunks)[: -1 - len(_TAGS) if is_flexible else -_INT32.size]
+    framed = b"".join(chunks)
+    return ProduceTemplate(header, request, framed) if framed[_INT32.size :] == frame else None
 
 
-def _first_difference(one: bytes, other: bytes) -> int:
-    return next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
-
-
-def _response(
-    header: RequestHeader, topic: TopicProduceData, data: PartitionProduceData, number: int
-) -> bytes:
+def _response(header: RequestHeader, topic: TopicProduceData, data: PartitionProduceData) -> bytes:
+    """Return the frame of a response whose numbers are _NUMBERS."""
     slot = PartitionProduceResponse(
-        index=data.index, base_offset=number, log_append_time_ms=number, log_start_offset=number
+        index=data.index, base_offset=_NUMBER, log_append_time_ms=_NUMBER, log_start_offset=_NUMBER
     )
     named = TopicProduceResponse(
         name=topic.name, topic_id=topic.topic_id, partition_responses=[slot]
