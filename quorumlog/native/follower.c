@@ -47,15 +47,15 @@ static bool add(PyObject *list, PyObject *item) {
 }
 
 // Add the spans of all batches, and (position, header) of those that a producer has numbered.
-static bool describe(const uint8_t *begin, Py_ssize_t count, PyTypeObject *span_type,
-                     PyTypeObject *header_type, PyObject *spans, PyObject *numbered) {
+static bool describe(const uint8_t *begin, Py_ssize_t count, PyTypeObject *header_type,
+                     PyObject *spans, PyObject *numbered) {
     const uint8_t *at = begin;
     for (; count; count--) {
         BatchHeader header = get_header(at);
         int32_t size = header.batch_length + LOG_OVERHEAD_BYTES;
-        const int64_t span[] = {
-            header.base_offset + header.last_offset_delta, size, header.max_timestamp};
-        if (!add(spans, new_numbers(span_type, span, 3))) return false;
+        long long last_offset = header.base_offset + header.last_offset_delta;
+        PyObject *span = Py_BuildValue("LiL", last_offset, size, (long long)header.max_timestamp);
+        if (!add(spans, span)) return false;
         if (header.producer_id >= 0) {
             PyObject *found = new_header(header_type, &header);
             if (found == NULL ||
@@ -67,15 +67,15 @@ static bool describe(const uint8_t *begin, Py_ssize_t count, PyTypeObject *span_
     return true;
 }
 
-// From (records, next offset, leader epoch, BatchSpan, BatchHeader) to the spans, and (position,
+// From (records, next offset, leader epoch, BatchHeader) to the spans, and (position,
 // header) of each batch with a producer. None: a batch is not usual. The records do not change.
 PyObject *check_copies(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_buffer data;
     long long next_offset;
     int epoch;
-    PyTypeObject *span_type, *header_type;
-    if (!PyArg_ParseTuple(args, "y*LiO!O!", &data, &next_offset, &epoch, &PyType_Type, &span_type,
-                          &PyType_Type, &header_type))
+    PyTypeObject *header_type;
+    if (!PyArg_ParseTuple(
+            args, "y*LiO!", &data, &next_offset, &epoch, &PyType_Type, &header_type))
         return leave_large_numbers();
     const uint8_t *begin = data.buf, *end = begin + data.len;
     PyThreadState *released = data.len >= GIL_BYTES ? PyEval_SaveThread() : NULL;
@@ -85,7 +85,7 @@ PyObject *check_copies(PyObject *Py_UNUSED(module), PyObject *args) {
     if (count == 0)
         result = Py_NewRef(Py_None);
     else if (spans != NULL && numbered != NULL &&
-             describe(begin, count, span_type, header_type, spans, numbered))
+             describe(begin, count, header_type, spans, numbered))
         result = PyTuple_Pack(2, spans, numbered);
     Py_XDECREF(spans);
     Py_XDECREF(numbered);

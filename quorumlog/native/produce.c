@@ -213,7 +213,7 @@ PyObject *responses(PyObject *Py_UNUSED(module), PyObject *args) {
             args, "y#nOOLL", &response, &size, &numbers_at, &correlation_ids, &base_offsets,
             &append_time_ms, &log_start_offset))
         return NULL;
-    Py_ssize_t count = PySequence_Size(correlation_ids);
+    Py_ssize_t count = PySequence_Size(base_offsets);
     if (numbers_at < START_BYTES || size - numbers_at < NUMBERS_BYTES) PyErr_BadArgument();
     if (PyErr_Occurred()) return NULL;
     PyObject *joined = PyBytes_FromStringAndSize(NULL, count * size);

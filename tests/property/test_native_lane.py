@@ -148,7 +148,8 @@ def test_the_lane_stops_at_the_first_other_batch_or_after_enough_bytes(
     run: Any, bytes_max: int
 ) -> None:
     batches = [changed(batch_of(records, producer), more) for records, producer, more in run]
-    size, expected = 0, []
+    size = 0
+    expected: list[Any] = []
     with native(is_on=True) as functions:
         for batch in batches:
             alone = usual_headers([memoryview(batch)], WIDE, NOW_MS)

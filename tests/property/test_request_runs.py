@@ -266,11 +266,11 @@ def test_the_responses_of_a_run_are_those_of_its_requests(
             log_start_offset=log_start,
         )
         topic = TopicProduceResponse(
-            name=template.topic_name, topic_id=template.topic_id, partition_responses=[slot]
+            name=template.at.topic, topic_id=template.topic_id, partition_responses=[slot]
         )
         header = template.header._replace(correlation_id=correlation_id)
         expected += b"".join(encode_response(header, ProduceResponse(responses=[topic])))
     correlation_ids, base_offsets = ([pair[at] for pair in pairs] for at in (0, 1))
     with native(is_on=is_native):
         found = template.responses(correlation_ids, base_offsets, append_time_ms, log_start)
-    assert found == expected
+    assert b"".join(found) == (expected if stream.acks else b"")

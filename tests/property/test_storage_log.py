@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.append_checks import stamped_by_another, usual_copies
 from quorumlog.storage.core.leader_epochs import EpochEntry, LeaderEpochs
-from quorumlog.storage.core.segment_index import BatchSpan
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import RecordsTooLarge, UnexpectedOffset
 from quorumlog.storage.io.log import Log
@@ -325,7 +324,6 @@ def test_a_followers_one_pass_agrees_with_the_others(
     append, of_producers = found
     assert expected is not None
     assert append == expected._replace(chunks=[records], epoch_starts=())
-    assert all(type(span) is BatchSpan for span in append.spans)
     assert of_producers == [one for one in headers if one[1].producer_id >= 0]
     numbered = [one for one in marked if one[1].producer_id >= 0]
     assert marked_headers(records, of_producers) == numbered

@@ -100,7 +100,8 @@ def in_c(data: bytes, header: BatchHeader) -> list[Fields] | None:
     assert (columns is None) is (records is None)
     if records is None:
         return None
-    assert all(type(one) is Record and one[0] == "before" for one in records)
+    assert all(type(one) is Record for one in records)
+    assert {one[0] for one in map(tuple, records)} <= {"before"}
     assert all(one[6:] == ("behind", 7) for one in records)
     fields: list[Fields] = [one[1:6] for one in records]
     numbers, pairs = columns

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from quorumlog.broker.partitions.core.admission import (
@@ -10,7 +12,7 @@ from quorumlog.broker.partitions.core.admission import (
     is_transactional,
     is_zstd_too_early,
 )
-from quorumlog.broker.partitions.core.data_path import AppendedRun, ProduceResult
+from quorumlog.broker.partitions.core.data_path import ProduceResult, RunDone
 from quorumlog.broker.partitions.io.appends import verification_by
 from quorumlog.broker.partitions.log.appends import WITHOUT_TRANSACTIONAL_ID
 from quorumlog.broker.partitions.log.verified_appends import ClientTransaction
@@ -123,61 +125,40 @@ def _transaction(context: BrokerContext, version: int, transactional_id: str) ->
     )
 
 
+@dataclass(frozen=True, slots=True)
 class _Run:
-    """The responses to the requests of one run, as they get their outcomes, in order."""
+    """Requests of one run whose batches are in the log; they get their outcomes in order.
 
-    __slots__ = (
-        "_at",
-        "_context",
-        "_correlation_ids",
-        "_deliver",
-        "_next",
-        "_template",
-        "appended",
-    )
+    requests: the correlation id and the base offset of each, without an outcome yet.
+    numbers: append time and log start, as in the responses.
+    """
 
-    def __init__(
-        self,
-        context: BrokerContext,
-        template: ProduceTemplate,
-        at: TopicPartition,
-        requests: Sequence[TemplateMatch],
-        deliver: Deliver,
-    ) -> None:
-        self._context: Final = context
-        self._template: Final = template
-        self._at: Final = at
-        self._correlation_ids: Final = [correlation_id for correlation_id, _, _ in requests]
-        self._deliver: Final = deliver
-        self._next = 0
-        self.appended = AppendedRun((), -1, -1, None)
+    context: BrokerContext
+    template: ProduceTemplate
+    at: TopicPartition
+    requests: Iterator[tuple[int, int]]
+    numbers: tuple[int, int]
 
-    def complete(self, error_code: ErrorCode, count: int) -> None:
-        """Deliver the responses to the next `count` requests."""
-        self._deliver(self.responses(error_code, count), count)
+    def wait(self, until_done: Callable[[RunDone], None], deliver: Deliver) -> None:
+        """Deliver the responses with the outcomes."""
+        until_done(lambda error_code, count: deliver(self.responses(error_code, count), count))
 
     def responses(self, error_code: ErrorCode, count: int) -> list[Buffer]:
         """Return the responses to the next `count` requests; none with acks=0."""
-        first, self._next = self._next, self._next + count
-        correlation_ids = self._correlation_ids[first : self._next]
-        template = self._template
-        if error_code is not ErrorCode.NONE:
-            return [part for each in correlation_ids for part in self._refusal(error_code, each)]
-        if template.acks == 0:
-            return []
-        base_offsets, append_time_ms, log_start_offset, _ = self.appended
-        numbers = base_offsets[first : self._next], append_time_ms, log_start_offset
-        return [template.responses(correlation_ids, *numbers)]
+        correlation_ids, base_offsets = zip(*islice(self.requests, count), strict=True)
+        if error_code is ErrorCode.NONE:
+            return self.template.responses(correlation_ids, base_offsets, *self.numbers)
+        return [part for each in correlation_ids for part in self._refusal(error_code, each)]
 
     def _refusal(self, error_code: ErrorCode, correlation_id: int) -> list[Buffer]:
-        template = self._template
-        answer = _Answer(self._context, template.header.api_version)
-        slot = PartitionProduceResponse(index=template.partition)
+        template = self.template
+        answer = _Answer(self.context, template.header.api_version)
+        slot = PartitionProduceResponse(index=self.at.partition)
         topic = TopicProduceResponse(
-            name=template.topic_name, topic_id=template.topic_id, partition_responses=[slot]
+            name=template.at.topic, topic_id=template.topic_id, partition_responses=[slot]
         )
         answer.response.responses.append(topic)
-        answer.take(self._at, slot, ProduceResult(error_code))
+        answer.take(self.at, slot, ProduceResult(error_code))
         header = template.header._replace(correlation_id=correlation_id)
         return encode_response(header, answer.finish())
 
@@ -188,32 +169,37 @@ def handle_run(
     requests: Sequence[TemplateMatch],
     *,
     may_continue: Callable[[], bool],
-    deliver: Deliver,
 ) -> RunReply | None:
     """Append the batches of requests for one partition together: see HandleRun."""
-    name = template.topic_name or context.image.topic_names.get(TopicId(template.topic_id))
-    if name is None or name in INTERNAL_TOPICS:
-        return None
+    at = template.at
+    if not at.topic:
+        name = context.image.topic_names.get(TopicId(template.topic_id))
+        if name is None:
+            return None
+        at = TopicPartition(name, at.partition)
     transaction = None
     if template.transactional_id is not None:
         version = template.header.api_version
         transaction = _transaction(context, version, template.transactional_id)
-    at = TopicPartition(name, template.partition)
-    run = _Run(context, template, at, requests, deliver)
+    correlation_ids, batches, _ = zip(*requests, strict=True)
     appended = context.replicas.appends.append_run(
         at,
-        [records for _, records, _ in requests],
+        batches,
         acks=template.acks,
         timeout_ms=template.timeout_ms,
         transaction=transaction,
         may_continue=may_continue,
-        done=run.complete,
     )
     if appended is None:
         return None
-    run.appended = appended
-    count, outcome = len(appended.base_offsets), appended.outcome
-    return RunReply(count, None if outcome is None else run.responses(outcome, count))
+    base_offsets, append_time_ms, log_start_offset, outcome = appended
+    numbers, count = (append_time_ms, log_start_offset), len(base_offsets)
+    if outcome is ErrorCode.NONE:
+        return count, template.responses(correlation_ids, base_offsets, *numbers)
+    run = _Run(context, template, at, zip(correlation_ids, base_offsets, strict=False), numbers)
+    if isinstance(outcome, ErrorCode):
+        return count, run.responses(outcome, count)
+    return count, partial(run.wait, outcome)
 
 
 # librdkafka and others choose features by the version 0 (KAFKA-18659).

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
@@ -39,14 +39,9 @@ Deliver: TypeAlias = Callable[[Sequence[Buffer], int], None]
 """Receives the frames of the responses to the next so many requests of a run; none for acks=0."""
 
 
-class RunReply(NamedTuple):
-    """The reply to the `handled` leading requests of a run.
-
-    `responses`: their frames; None: `Deliver` receives them.
-    """
-
-    handled: int
-    responses: Sequence[Buffer] | None
+RunReply: TypeAlias = tuple[int, list[Buffer] | Callable[[Deliver], None]]
+"""The reply to so many leading requests of a run: the frames of their responses, or, if they wait,
+a function to call once, with the receiver of the responses."""
 
 
 class HandleRun(Protocol):
@@ -59,12 +54,11 @@ class HandleRun(Protocol):
         requests: Sequence[TemplateMatch],
         *,
         may_continue: Callable[[], bool],
-        deliver: Deliver,
     ) -> RunReply | None:
         """Handle the leading requests that are plain; None: the first is not.
 
-        `may_continue`: whether there is time for another request. `deliver` is called after this
-        call. The other requests go to the handler of single requests.
+        `may_continue`: whether there is time for another request. The other requests go to the
+        handler of single requests.
         """
 
 

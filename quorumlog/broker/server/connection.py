@@ -16,16 +16,16 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from quorumlog.broker.server.api import (
     BrokerContext,
+    Deliver,
     Disconnect,
     Reply,
-    RunReply,
     unsupported_version,
 )
 from quorumlog.broker.server.request_runs import RequestRuns, WaitingRun
 from quorumlog.broker.server.turns import Turns
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.errors import MalformedFrame
-from quorumlog.wire.codec.message import Response, Sendable
+from quorumlog.wire.codec.message import Buffer, Response, Sendable
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
 from quorumlog.wire.codec.repeated_fetches import FetchDecoder
 from quorumlog.wire.codec.schemas import (
@@ -119,6 +119,7 @@ class Connection(FrameProtocol):
         self._turns: Final[deque[Turn]] = deque()
         self._under_way = 0
         self._runs: Final = RequestRuns()
+        self._may_continue: Final = server.turns.may_continue
         # DEVIATION: Kafka counts the requests of all connections together.
         # docs/decisions/0039-limits.md
         self._turns_max: Final = server.context.settings.queued_max_requests
@@ -171,9 +172,12 @@ class Connection(FrameProtocol):
 
     def run_received(self) -> bool:
         """Handle the requests that look like an earlier one, and like each other, in one step."""
-        count_max, size_max = self._turns_max - self._under_way, self._frame_max_bytes
         found = self._runs.find(
-            self._received, self._start, self._end, count_max=count_max, frame_max_bytes=size_max
+            self._received,
+            self._start,
+            self._end,
+            self._turns_max - self._under_way,
+            self._frame_max_bytes,
         )
         if found is None:
             return False
@@ -181,24 +185,25 @@ class Connection(FrameProtocol):
         template, run = found
         if self._waits_for_turn:
             del run[1:]
-        handle_run = self._handlers[template.header.api_key].handle_run
+        api_key = template.header.api_key
+        handle_run = self._handlers[api_key].handle_run
         if handle_run is None:
             return False
-        waiting = WaitingRun(self._answered)
-        may_continue, deliver = self._server.turns.may_continue, waiting.deliver
         try:
-            reply = handle_run(
-                self._context, template, run, may_continue=may_continue, deliver=deliver
-            )
+            reply = handle_run(self._context, template, run, may_continue=self._may_continue)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a handler
             self._start = run[-1][-1]
             self._handler_failed(template.header, error)
             return True
         if reply is None:
             return False
-        self._start = run[reply.handled - 1][-1]
-        self._count(template.header.api_key, reply.handled)
-        self._take_run(reply, waiting)
+        handled, responses = reply
+        self._start = run[handled - 1][-1]
+        self._count(api_key, handled)
+        if isinstance(responses, list) and not (self._turns and responses):
+            self._gather(responses)  # with acks=0 there is none, and none has to wait
+        else:
+            self._wait_turn_of_run(handled, responses)
         return True
 
     def _begin_request(self) -> None:
@@ -317,15 +322,16 @@ class Connection(FrameProtocol):
             self._task.add_done_callback(self._task_done)
             self._wait_turn(header, self._task)
 
-    def _take_run(self, reply: RunReply, waiting: WaitingRun) -> None:
-        if reply.responses is not None and not (self._turns and reply.responses):
-            self._gather(reply.responses)  # with acks=0 there is none, and none has to wait
-            return
-        waiting.waiting = reply.handled
+    def _wait_turn_of_run(
+        self, handled: int, responses: list[Buffer] | Callable[[Deliver], None]
+    ) -> None:
+        waiting = WaitingRun(self._answered, handled)
         self._turns.append(waiting)
-        self._under_way += reply.handled
-        if reply.responses is not None:
-            waiting.deliver(reply.responses, reply.handled)
+        self._under_way += handled
+        if isinstance(responses, list):
+            waiting.deliver(responses, handled)
+        else:
+            responses(waiting.deliver)
         if self._under_way >= self._turns_max:
             self.pause_frames()
 

@@ -14,6 +14,8 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 TEMPLATES_MAX: Final = 16  # per connection: one for each partition that it writes to
 UNUSED_MAX: Final = 64  # templates that matched nothing: their making is not worth the time
+_PRODUCE: Final = ProduceRequest.API_KEY.to_bytes(2, "big")
+_LENGTH_BYTES: Final = 4
 _HEAD_AT: Final = 12  # in a frame with its length: behind the correlation id
 
 
@@ -31,6 +33,13 @@ class RequestRuns:
         """Keep the template of a request without template, if it can have one."""
         if not isinstance(request, ProduceRequest) or self._unused >= UNUSED_MAX:
             return
+        last, head_at = self._last, _HEAD_AT - _LENGTH_BYTES
+        if (
+            last is not None
+            and last.header.api_version == header.api_version
+            and frame[head_at : head_at + len(last.head)] == last.head
+        ):
+            return  # it was found, but its batch needs more than an append
         template = template_of(frame, header, request)
         self._unused += 1
         if template is not None:
@@ -39,25 +48,26 @@ class RequestRuns:
             self._templates[template.head] = self._last = template
 
     def find(
-        self, received: Received, start: int, end: int, *, count_max: int, frame_max_bytes: int
+        self, received: Received, start: int, end: int, count_max: int, frame_max_bytes: int
     ) -> tuple[ProduceTemplate, list[TemplateMatch]] | None:
-        """Return the template of the frame at received[start:end), and its run.
+        """Return the template of the first frame of received[start:end), and its run.
 
         The run has at most `count_max` frames, and all but the first at most `frame_max_bytes`.
         """
         template = self._last
-        for _ in range(2):
-            if template is None:
-                return None
-            run = template.match_run(
-                received, start, end, count_max=count_max, frame_max_bytes=frame_max_bytes
-            )
-            if run:
-                self._last = template
-                self._unused -= self._unused > 0
-                return template, run
+        if template is None or not received[0].startswith(_PRODUCE, start + _LENGTH_BYTES):
+            return None
+        limits = count_max, frame_max_bytes
+        run = template.match_run(received, start, end, *limits)
+        if not run:
             template = self._other(received[0], start)
-        return None
+            run = [] if template is None else template.match_run(received, start, end, *limits)
+        if template is None or not run:
+            return None
+        self._last = template
+        if self._unused:
+            self._unused -= 1
+        return template, run
 
     def _other(self, buffer: bytearray, start: int) -> ProduceTemplate | None:
         start += _HEAD_AT
@@ -77,10 +87,10 @@ class WaitingRun:
 
     __slots__ = ("_changed", "ready", "ready_count", "waiting")
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], waiting: int) -> None:
         self._changed: Final = changed
         self.ready: list[Buffer] = []
-        self.ready_count = self.waiting = 0
+        self.ready_count, self.waiting = 0, waiting
 
     def deliver(self, responses: Sequence[Buffer], count: int) -> None:
         """Add the responses to the next `count` requests."""

@@ -21,7 +21,7 @@ from quorumlog.broker.partitions.log.log_flusher import LogFlusher
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.chaos.mutants.requests import encoded_again
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
-from quorumlog.storage.core.append_checks import AppendInfo
+from quorumlog.storage.core.append_checks import Append
 from quorumlog.storage.core.producer_snapshot import SnapshotEntry
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
@@ -323,7 +323,7 @@ class _AltersSomeCopies(Log):
         headers: Iterable[tuple[int, BatchHeader]] | None = None,
         *,
         leader_epoch: int | None = None,
-    ) -> AppendInfo:
+    ) -> Append:
         return super().append_as_follower(_altered(bytes(records)), leader_epoch=leader_epoch)
 
 

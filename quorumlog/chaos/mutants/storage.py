@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from quorumlog.broker.partitions.log.log_directory import REFUSED_FILE, LogDirectory
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.chaos.mutants.parts import HandsOn, of_every_log
-from quorumlog.storage.core.append_checks import AppendInfo
+from quorumlog.storage.core.append_checks import Append
 from quorumlog.storage.core.recovery import MAX_EPOCH, SegmentScan
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.append_handles import AppendFile, DiskFile
@@ -229,7 +229,7 @@ class _CutsTooMuch(Log):
 class _StampsCopiesAnew(Log):
     def append_as_follower(
         self, records: Buffer, headers: Any = None, *, leader_epoch: int | None = None
-    ) -> AppendInfo:
+    ) -> Append:
         stamped = bytearray(records)
         for position, header in headers or iterate_headers(records):
             if leader_epoch is not None:

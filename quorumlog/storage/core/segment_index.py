@@ -4,7 +4,7 @@ The only writer of index entries, for appends and for rebuilding alike, so that 
 equals the one that was lost. Source: Kafka's `LogSegment.append` and `recover`.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from quorumlog.storage.core.log_index import (
     OFFSET_ENTRY_BYTES,
@@ -19,12 +19,8 @@ from quorumlog.storage.core.settings import INT32_MAX, LogSettings
 NO_TIMESTAMP: Final = -1
 
 
-class BatchSpan(NamedTuple):
-    """The fields of a batch that the indexes need."""
-
-    last_offset: int
-    size: int
-    max_timestamp: int
+BatchSpan = tuple[int, int, int]
+"""The fields of a batch that the indexes need: its last offset, its size, its largest timestamp."""
 
 
 class SegmentIndex:

@@ -51,7 +51,6 @@ class AppendHandles:
         self._open_max: Final = open_max
         self._lock: Final = threading.Lock()
         self._open: Final[OrderedDict[AppendFile, DiskFile]] = OrderedDict()  # newest use last
-        self._in_use: Final[dict[AppendFile, int]] = {}  # number of threads that use it
 
     @property
     def open_count(self) -> int:
@@ -64,42 +63,38 @@ class AppendHandles:
         None if it is not open, and not `may_open`. Raises OSError.
         """
         with self._lock:
-            handle = self._use(file)
-        if handle is not None or not may_open:
-            return handle
+            handle = self._open.get(file)
+            if handle is not None:  # nearly always
+                self._open.move_to_end(file)
+                file.users += 1
+                return handle
+        if not may_open:
+            return None
         opened = file.open_again()  # without the lock: it may wait for the disk
         try:
             with self._lock:
-                handle = self._use(file)  # another thread may have opened it meanwhile
+                handle = self._open.get(file)  # another thread may have opened it meanwhile
                 if handle is None:
                     file.require_same_size(opened)
-                    self._open[file] = opened
-                    return self._use(file)
+                    handle = self._open[file] = opened
+                file.users += 1
         except BaseException:
             opened.close()
             raise
-        opened.close()
+        if handle is not opened:
+            opened.close()
         return handle
 
     def add(self, file: "AppendFile", handle: DiskFile) -> None:
         """Add the handle of a new file, not yet shared; it is in use until `give_back`."""
         with self._lock:
-            self._open[file], self._in_use[file] = handle, 1
-
-    def _use(self, file: "AppendFile") -> DiskFile | None:
-        handle = self._open.get(file)
-        if handle is not None:
-            self._open.move_to_end(file)
-            self._in_use[file] = self._in_use.get(file, 0) + 1
-        return handle
+            self._open[file], file.users = handle, 1
 
     def give_back(self, file: "AppendFile") -> None:
         """End a use, and close surplus handles."""
         with self._lock:
-            users = self._in_use.pop(file) - 1
-            if users:
-                self._in_use[file] = users
-            elif file.is_closed:
+            file.users -= 1
+            if file.is_closed and not file.users:
                 self._close(file)
             if len(self._open) > self._open_max:  # several at once: cheaper than one by one
                 self._close_surplus(self._open_max - self._open_max // _SPARED)
@@ -113,11 +108,11 @@ class AppendHandles:
         """Close the handle of a file for good; a handle in use, when it is given back."""
         with self._lock:
             file.is_closed = True
-            if file not in self._in_use:
+            if not file.users:
                 self._close(file)
 
     def _close_surplus(self, wanted: int) -> bool:
-        idle = (file for file in self._open if file not in self._in_use)
+        idle = (file for file in self._open if not file.users)
         surplus = list(islice(idle, len(self._open) - wanted))
         for file in surplus:
             file.let_go(self._open[file])
@@ -146,13 +141,14 @@ class AppendFile:
         "_size",
         "_synced",
         "is_closed",
+        "users",
     )
 
     def __init__(
         self, handles: AppendHandles, open_file: Callable[[], DiskFile], *, new: DiskFile | None
     ) -> None:
         """Open the file with its first use; `new` is the handle of a file just created."""
-        self.is_closed = False  # written by the pool, under its lock
+        self.is_closed, self.users = False, 0  # and threads that use it: the pool's, by its lock
         self._handles: Final = handles
         self._open: Final = open_file
         # Counts of changes: all, fsynced, in doubt (handle closed before their fsync), and read

@@ -108,8 +108,8 @@ class RealFile:
         self._lent: LentDescriptor | None = None  # if ranges may refer to it: closes it
 
     def append(self, chunks: Sequence[Buffer]) -> None:  # noqa: D102 - see DiskFile
-        for start in range(0, len(chunks), CHUNKS_PER_WRITE):
-            group = chunks[start : start + CHUNKS_PER_WRITE]
+        while chunks:
+            group, chunks = chunks[:CHUNKS_PER_WRITE], chunks[CHUNKS_PER_WRITE:]
             written = os.writev(self._descriptor, group)
             if written != sum(map(len, group)):  # the disk is nearly full, or a signal interrupted
                 rest = memoryview(b"".join(group))[written:]

@@ -10,7 +10,6 @@ from typing import ClassVar, Final, TypeVar
 
 from quorumlog.storage.core.append_checks import (
     Append,
-    AppendInfo,
     LeaderBatch,
     stamped_by_another,
     stamped_by_leader,
@@ -148,6 +147,11 @@ class Log:
         return Offset(self._flushed_offset)
 
     @property
+    def unflushed_offsets(self) -> int:
+        """The number of offsets whose records may not survive power loss."""
+        return self._log_end_offset - self._flushed_offset
+
+    @property
     def failure(self) -> StorageError | None:
         """Why this log is unusable; None while it is usable."""
         return self._health.failure
@@ -171,7 +175,7 @@ class Log:
 
     def append_as_leader(
         self, batch: Buffer, header: BatchHeader | None = None, *, leader_epoch: int, wall_ms: int
-    ) -> AppendInfo:
+    ) -> Append:
         """Append one batch as `append_run` does; pass its header if you have read it."""
         if header is None:
             header = read_header(batch)
@@ -179,7 +183,7 @@ class Log:
 
     def append_run(
         self, batches: Sequence[LeaderBatch], *, leader_epoch: int, wall_ms: int
-    ) -> AppendInfo:
+    ) -> Append:
         """Append batches, stamped with the next offsets and this leader epoch, by one write.
 
         The buffers are neither changed nor copied. Before a segment rolls for a later batch, the
@@ -188,18 +192,12 @@ class Log:
         StorageError: then the log is unchanged.
         """
         self._health.require_usable()
-        append = self._stamped(batches, leader_epoch)
+        epochs = leader_epoch, self.epochs.latest_epoch
+        append = stamped_by_leader(batches, self._log_end_offset, *epochs)
         if len(batches) > 1 and self._may_roll_within(append, wall_ms):
-            append = self._stamped(batches[:1], leader_epoch)
-        return self._append(append, wall_ms)
-
-    def _stamped(self, batches: Sequence[LeaderBatch], leader_epoch: int) -> Append:
-        return stamped_by_leader(
-            batches,
-            next_offset=self._log_end_offset,
-            leader_epoch=leader_epoch,
-            latest_epoch=self.epochs.latest_epoch,
-        )
+            append = stamped_by_leader(batches[:1], self._log_end_offset, *epochs)
+        self._append(append, wall_ms)
+        return append
 
     def append_as_follower(
         self,
@@ -207,7 +205,7 @@ class Log:
         headers: Iterable[tuple[int, BatchHeader]] | None = None,
         *,
         leader_epoch: int | None = None,
-    ) -> AppendInfo:
+    ) -> Append:
         """Append batches that a leader has stamped; a partial batch at the end is left out.
 
         `headers`: (position, header) of each whole batch, if the caller has read them. With
@@ -224,19 +222,21 @@ class Log:
             latest_epoch=self.epochs.latest_epoch,
             may_have_gaps=self.settings.may_have_gaps,
         )
-        if append is not None:
-            return self._append(append, NO_TIMESTAMP)
-        return AppendInfo(self.log_end_offset, Offset(self._log_end_offset - 1), NO_TIMESTAMP, 0)
+        if append is None:
+            next_offset = self._log_end_offset
+            return Append((), (), next_offset, next_offset - 1, 0, NO_TIMESTAMP, ())
+        self._append(append, NO_TIMESTAMP)
+        return append
 
-    def append_checked(self, append: Append) -> AppendInfo:
+    def append_checked(self, append: Append) -> None:
         """Append batches that `usual_copies` has checked for this log end. Raises StorageError."""
         self._health.require_usable()
-        return self._append(append, NO_TIMESTAMP)
+        self._append(append, NO_TIMESTAMP)
 
     def _may_roll_within(self, append: Append, wall_ms: int) -> bool:
         """Whether the segment might roll for one of the batches, appended one by one."""
         index = self._segments.active.index
-        is_untimed = min([span.max_timestamp for span in append.spans]) <= NO_TIMESTAMP
+        is_untimed = min([max_timestamp for _, _, max_timestamp in append.spans]) <= NO_TIMESTAMP
         return not index.size or index.must_roll_for(
             size=append.size,
             last_offset=append.last_offset,
@@ -245,11 +245,11 @@ class Log:
             entries=len(append.spans),
         )
 
-    def _append(self, append: Append, wall_ms: int) -> AppendInfo:
-        last_offset, max_timestamp = append.last_offset, append.max_timestamp
+    def _append(self, append: Append, wall_ms: int) -> None:
+        chunks, spans, _, last_offset, size, max_timestamp, epoch_starts = append
         active = self._segments.active
         if active.index.must_roll_for(
-            size=append.size,
+            size=size,
             last_offset=last_offset,
             max_timestamp=max_timestamp if max_timestamp > NO_TIMESTAMP else wall_ms,
             settings=self.settings,
@@ -257,16 +257,14 @@ class Log:
             # At the log's end, even if the batches begin later: see `loading._continues`.
             active = self.roll(max(self._log_end_offset, last_offset - INT32_MAX))
         try:
-            active.append(append.chunks, append.spans)
+            active.append(chunks, spans)
         except OSError as error:
             if error.errno not in NO_HANDLES:  # without a handle nothing was written
                 self._undo_append(error)
             raise self._health.refused("append", error) from error
-        if append.epoch_starts:  # after the append: a failed append must add no epoch
-            self.epochs.extend(append.epoch_starts)
+        if epoch_starts:  # after the append: a failed append must add no epoch
+            self.epochs.extend(epoch_starts)
         self._log_end_offset = last_offset + 1  # after both: `flush` relies on it
-        first = Offset(append.base_offset)
-        return AppendInfo(first, Offset(last_offset), max_timestamp, append.size)
 
     def roll(self, base_offset: int) -> Segment:
         """Start a new active segment with this base offset. Raises StorageError."""

@@ -135,7 +135,7 @@ class Segment:
     @property
     def index(self) -> SegmentIndex:
         """The index; loads it if need be."""
-        if not self.is_loaded:
+        if self._file is None and not self.is_planned:
             self.load()
         return self._index
 
@@ -305,9 +305,10 @@ class Segment:
 
         Raises OSError; then part of them may be in the file: `undo_append`.
         """
-        self._file_to_change().append(chunks)
+        (self._own_file or self._file_to_change()).append(chunks)
+        add = self._index.add
         for span in spans:
-            self._index.add(*span)
+            add(*span)
 
     def undo_append(self) -> None:
         """Cut the remains of a failed append. Raises OSError."""

@@ -47,6 +47,9 @@ class RecordsSummary(NamedTuple):
     has_null_key: bool
 
 
+_new_summary: Final = tuple.__new__  # half the cost of a call of the class
+
+
 class RecordFacts(NamedTuple):
     """The facts of one record that a topic's limits apply to."""
 
@@ -86,7 +89,7 @@ def inspect_records(data: Buffer, header: BatchHeader, *, items_max: int) -> Rec
     max_timestamp = header.base_timestamp + most
     if min_timestamp < _INT64_MIN or max_timestamp > _INT64_MAX:
         raise CorruptBatch("the timestamp of a record does not fit 64 bits")
-    return RecordsSummary(min_timestamp, max_timestamp, has_null_key)
+    return _new_summary(RecordsSummary, (min_timestamp, max_timestamp, has_null_key))
 
 
 def _look_at_all(data: memoryview, count: int, headers_left: int) -> tuple[int, int, bool]:

@@ -9,6 +9,7 @@ from struct import Struct as Packer
 from typing import Final, cast
 
 from quorumlog.native import lane
+from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Buffer, Received
 from quorumlog.wire.codec.messages.produce import (
     PartitionProduceData,
@@ -27,7 +28,8 @@ ACKS: Final = (-1, 0, 1)
 _START: Final = Packer(">i4si")  # the frame's length, API and version, correlation id
 _INT32: Final = Packer(">i")
 _TAGS: Final = b"\0\0\0"  # behind the records, if flexible: of partition, topic and request
-_NUMBERS: Final = Packer(">qqq")  # base offset, append time and log start of a response
+_NUMBER: Final = -2  # no name has its bytes, which are no UTF-8
+_NUMBERS: Final = Packer(">qqq")  # the base offset, append time and log start of a response
 
 
 TemplateMatch = tuple[int, memoryview, int]
@@ -38,41 +40,39 @@ class ProduceTemplate:
     """The requests with the bytes of `header` and `request`, and their responses without error.
 
     `match` finds exactly those frames that `decode_request` decodes to this request with other
-    records. The request has one partition; `topic_name` or `topic_id` names its topic.
+    records. The request has one partition, `at`; without a topic's name it has a `topic_id`.
     """
 
     __slots__ = (
-        "_api", "_behind_records", "_numbers_at", "_prefix", "_response", "_size", "acks", "head",
-        "header", "partition", "timeout_ms", "topic_id", "topic_name", "transactional_id",
+        "_api", "_behind_records", "_numbers_at", "_prefix", "_response", "_size", "acks", "at",
+        "head", "header", "timeout_ms", "topic_id", "transactional_id",
     )  # fmt: skip
 
-    def __init__(self, header: RequestHeader, request: ProduceRequest) -> None:
+    def __init__(self, header: RequestHeader, request: ProduceRequest, frame: bytes) -> None:
+        """`frame`: the request with its length, in the shortest encoding."""
         (topic,) = request.topic_data
         (data,) = topic.partition_data
         self.header: Final = header
         self.acks: Final = request.acks
         self.timeout_ms: Final = request.timeout_ms
         self.transactional_id: Final = request.transactional_id
-        self.topic_name: Final = topic.name
         self.topic_id: Final = topic.topic_id
-        self.partition: Final = data.index
+        self.at: Final = TopicPartition(topic.name, data.index)
         is_flexible = header.api_version >= ProduceRequest.FLEXIBLE_SINCE
         self._behind_records: Final = _TAGS if is_flexible else b""
-        start = _encoded_start(header, request, topic, data)
-        self._api: Final = start[_INT32.size : 2 * _INT32.size]
-        self.head: Final = start[_START.size :]
+        size = len(data.records or b"")
+        length_size = len(encode_uvarint(size + 1)) if is_flexible else _INT32.size
+        self._api: Final = frame[_INT32.size : 2 * _INT32.size]
+        self.head: Final = frame[_START.size : -length_size - size - len(self._behind_records)]
         self._size = -1  # of the last frame, and the bytes of frames of that size
         self._prefix: bytes | None = None
-        self._response, filled = (_response(header, topic, data, number) for number in (0, -1))
-        self._numbers_at: Final = _first_difference(self._response, filled)
+        self._response: Final = _response(header, topic, data)
+        self._numbers_at: Final = self._response.index(_NUMBERS.pack(_NUMBER, _NUMBER, _NUMBER))
 
     def match_run(
-        self, received: Received, start: int, end: int, *, count_max: int, frame_max_bytes: int
+        self, received: Received, start: int, end: int, count_max: int, frame_max_bytes: int
     ) -> list[TemplateMatch]:
-        """Match the leading frames of received[start:end), at most `count_max`.
-
-        Those behind the first have at most `frame_max_bytes`, without their length.
-        """
+        """Match the leading frames of received[start:end): at most `count_max` of this size."""
         functions = lane.functions
         if functions is not None:
             prefix = self._api, self.head, self._behind_records
@@ -81,7 +81,7 @@ class ProduceTemplate:
             )
             return cast(list[TemplateMatch], found)
         run: list[TemplateMatch] = []
-        while len(run) < count_max:
+        while start < end and len(run) < count_max:
             found = self.match(received, start, end)
             if found is None or found[-1] - start > _INT32.size + frame_max_bytes:
                 break
@@ -138,19 +138,25 @@ class ProduceTemplate:
         base_offsets: Sequence[int],
         append_time_ms: int,
         log_start_offset: int,
-    ) -> bytes:
-        """Return the frames of the responses to appended batches, as `encode_response` does."""
+    ) -> list[Buffer]:
+        """Return the frames of the responses to appended batches, as `encode_response` does.
+
+        There are none with acks=0, nor for correlation ids without a base offset.
+        """
+        if self.acks == 0:
+            return []
         response, numbers_at, functions = self._response, self._numbers_at, lane.functions
         if functions is not None:
-            numbers = correlation_ids, base_offsets, append_time_ms, log_start_offset
-            return cast(bytes, functions.responses(response, numbers_at, *numbers))
-        frames = bytearray(response * len(correlation_ids))
-        for at, correlation_id in enumerate(correlation_ids):
-            start = at * len(response)
+            pairs, numbers = (correlation_ids, base_offsets), (append_time_ms, log_start_offset)
+            return [functions.responses(response, numbers_at, *pairs, *numbers)]
+        frames = bytearray(response * len(base_offsets))
+        for start, correlation_id, base_offset in zip(
+            range(0, len(frames), len(response)), correlation_ids, base_offsets, strict=False
+        ):
             _INT32.pack_into(frames, start + _INT32.size, correlation_id)
-            start += numbers_at
-            _NUMBERS.pack_into(frames, start, base_offsets[at], append_time_ms, log_start_offset)
-        return bytes(frames)
+            at = start + numbers_at
+            _NUMBERS.pack_into(frames, at, base_offset, append_time_ms, log_start_offset)
+        return [frames]
 
 
 def template_of(
@@ -167,49 +173,20 @@ def template_of(
     (topic,) = request.topic_data
     if len(topic.partition_data) != 1 or not isinstance(topic.partition_data[0].records, Buffer):
         return None
-    template = ProduceTemplate(header, request)
-    framed = bytearray(_INT32.pack(len(frame)))
-    framed += frame
-    received = framed, memoryview(framed)
-    return None if template.match(received, 0, len(framed)) is None else template
-
-
-def _encoded_start(
-    header: RequestHeader,
-    request: ProduceRequest,
-    topic: TopicProduceData,
-    data: PartitionProduceData,
-) -> bytes:
-    """Return the bytes of the frame before the length of its records."""
-    empty = TopicProduceData(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partition_data=[PartitionProduceData(index=data.index, records=b"")],
-    )
     chunks = encode_request(
-        ProduceRequest(
-            transactional_id=request.transactional_id,
-            acks=request.acks,
-            timeout_ms=request.timeout_ms,
-            topic_data=[empty],
-        ),
+        request,
         api_version=header.api_version,
         correlation_id=header.correlation_id,
         client_id=header.client_id,
     )
-    is_flexible = header.api_version >= ProduceRequest.FLEXIBLE_SINCE
-    return b"".join(chunks)[: -1 - len(_TAGS) if is_flexible else -_INT32.size]
+    framed = b"".join(chunks)
+    return ProduceTemplate(header, request, framed) if framed[_INT32.size :] == frame else None
 
 
-def _first_difference(one: bytes, other: bytes) -> int:
-    return next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
-
-
-def _response(
-    header: RequestHeader, topic: TopicProduceData, data: PartitionProduceData, number: int
-) -> bytes:
+def _response(header: RequestHeader, topic: TopicProduceData, data: PartitionProduceData) -> bytes:
+    """Return the frame of a response whose numbers are _NUMBERS."""
     slot = PartitionProduceResponse(
-        index=data.index, base_offset=number, log_append_time_ms=number, log_start_offset=number
+        index=data.index, base_offset=_NUMBER, log_append_time_ms=_NUMBER, log_start_offset=_NUMBER
     )
     named = TopicProduceResponse(
         name=topic.name, topic_id=topic.topic_id, partition_responses=[slot]

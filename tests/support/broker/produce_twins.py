@@ -81,7 +81,7 @@ class Twin:
         def noted(*arguments: Any, **options: Any) -> Any:
             reply = handle_run(*arguments, **options)
             if reply is not None:
-                self.runs.append(reply.handled)
+                self.runs.append(reply[0])
             return reply
 
         changed = replace(produce, handle_run=noted if has_runs else None)

@@ -196,9 +196,9 @@ def test_a_connection_keeps_the_templates_of_several_partitions() -> None:
         learned(runs, framed(at, 0))
     for at in places:
         frame = framed(at, 1)
-        found = runs.find(received(frame), 0, len(frame), count_max=1, frame_max_bytes=2**20)
+        found = runs.find(received(frame), 0, len(frame), 1, len(frame))
         assert found is not None
-        assert (found[0].topic_name, found[0].partition) == at
+        assert found[0].at == at
     learned(runs, framed(TopicPartition("one", 99), 0))
     assert len(runs._templates) == 1
 
@@ -208,7 +208,26 @@ def test_a_connection_whose_requests_never_match_makes_few_templates() -> None:
     for at in range(2 * UNUSED_MAX):
         learned(runs, framed(TopicPartition("orders", at), 0))
     assert runs._last is not None
-    assert runs._last.partition == UNUSED_MAX - 1
+    assert runs._last.at.partition == UNUSED_MAX - 1
+
+
+def test_a_request_whose_template_is_known_makes_no_other() -> None:
+    runs, frame = RequestRuns(), framed(PLAIN, 0)
+    learned(runs, frame)
+    (first,) = runs._templates.values()
+    assert runs.find(received(frame), 0, len(frame), 1, len(frame)) is not None
+    learned(runs, framed(PLAIN, 0, value=b"of another size"))  # its batch was not plain
+    assert [*runs._templates.values()] == [first]
+    assert runs._last is first
+    learned(runs, framed(PLAIN, 0, acks=-1))
+    assert len(runs._templates) == 2
+
+
+def test_requests_of_other_apis_are_no_runs() -> None:
+    runs, frame = RequestRuns(), framed(PLAIN, 0)
+    learned(runs, frame)
+    other = frame[:4] + b"\0\1" + frame[6:]
+    assert runs.find(received(other), 0, len(other), 1, len(other)) is None
 
 
 async def test_a_request_that_continues_in_slices_keeps_its_frame(

@@ -9,12 +9,11 @@ import pytest
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.invariants import InvariantViolation
-from quorumlog.storage.core.append_checks import AppendInfo
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError, UnexpectedOffset
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.errors import CorruptBatch
-from quorumlog.wire.codec.identifiers import Epoch, Offset
+from quorumlog.wire.codec.identifiers import Epoch
 from tests.support.storage.batches import (
     COMPACTED,
     DIRECTORY,
@@ -35,9 +34,9 @@ def test_a_leader_gives_offsets_and_its_epoch_and_leaves_the_given_buffer_alone(
     log = log_of(["z"], leader_epoch=0)
     given = batch("a", "b", timestamp_ms=2000)
     view = memoryview(given)
-    assert log.append_as_leader(view, leader_epoch=7, wall_ms=0) == AppendInfo(
-        first_offset=Offset(1), last_offset=Offset(2), max_timestamp=2000, size=len(given)
-    )
+    append = log.append_as_leader(view, leader_epoch=7, wall_ms=0)
+    assert (append.first_offset, append.last_offset) == (1, 2)
+    assert (append.max_timestamp, append.size) == (2000, len(given))
     assert given == batch("a", "b", timestamp_ms=2000)
     assert read_all(log)[-len(given) :] == batch(
         "a", "b", base_offset=1, leader_epoch=7, timestamp_ms=2000

@@ -1,8 +1,10 @@
 """The partition of an internal topic for a group id or a transactional id, as in Java."""
 
 import codecs
+from functools import lru_cache
 from typing import Final
 
+CACHED_MAX: Final = 4096  # groups and transactional ids ask again and again
 # Looked up at import: Python reads the codec from a file, which fails without free descriptors.
 _UTF16: Final = codecs.getencoder("utf-16-be")
 
@@ -16,6 +18,7 @@ def java_string_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
+@lru_cache(maxsize=CACHED_MAX)
 def partition_for(key: str, partitions: int) -> int:
     """Return the partition of a key. As in Java, the smallest hash has the absolute value 0."""
     value = java_string_hash(key)

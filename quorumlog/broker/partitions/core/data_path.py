@@ -60,16 +60,10 @@ RunDone = Callable[[ErrorCode, int], None]
 """Called with the outcome of the next so many batches of a run, after the call that appends."""
 
 
-class AppendedRun(NamedTuple):
-    """The leading batches of a run, appended in one step. Times in ms, -1 as in ProduceResult.
-
-    `outcome`: of all of them; None: they wait, and `RunDone` receives their outcomes.
-    """
-
-    base_offsets: Sequence[int]
-    log_append_time_ms: int
-    log_start_offset: int
-    outcome: ErrorCode | None
+AppendedRun = tuple[Sequence[int], int, int, ErrorCode | Callable[[RunDone], None]]
+"""The leading batches of a run, appended in one step: their base offsets, and as in ProduceResult
+their append time and the log start; their outcome, or, if they wait, a function to call once, with
+the receiver of their outcomes."""
 
 
 class DivergingEpoch(NamedTuple):

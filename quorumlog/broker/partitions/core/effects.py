@@ -61,7 +61,7 @@ class AdvanceLogStart:
     offset: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class CompleteBelow:
     """Acknowledge the records below `high_watermark`, and show them to consumers."""
 

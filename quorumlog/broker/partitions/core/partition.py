@@ -125,11 +125,10 @@ class Partition:
         before = self._invariants.marks()
         state = self.state
         role = state.role
+        former_end, state.log_end_offset = state.log_end_offset, log_end_offset
         ordered = NO_EFFECTS
         if isinstance(role, Leader):
-            role.note_append(now_ms, state.log_end_offset)
-        state.log_end_offset = log_end_offset
-        if isinstance(role, Leader):
+            role.note_append(now_ms, former_end)
             ordered = self._high_watermark.maybe_advance(role, now_ms)
         self._invariants.check(before)
         return ordered

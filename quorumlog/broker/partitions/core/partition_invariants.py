@@ -1,7 +1,7 @@
 """The invariants of a replica, checked after every step, in production too."""
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from quorumlog.broker.partitions.core.partition_state import PartitionState
 from quorumlog.broker.partitions.core.roles import Leader
@@ -11,14 +11,9 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 _NOBODY: Final[frozenset[BrokerId]] = frozenset()
 
 
-class Marks(NamedTuple):
-    """The values that the invariants compare before and after a step."""
-
-    leader_epoch: Epoch
-    partition_epoch: Epoch
-    log_end_offset: Offset
-    high_watermark: Offset
-    maximal_isr: frozenset[BrokerId]
+Marks = tuple[Epoch, Epoch, Offset, Offset, frozenset[BrokerId]]
+"""The values that the invariants compare before and after a step: leader epoch, partition epoch,
+log end, high watermark, maximal ISR."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +38,7 @@ class PartitionInvariants:
         """Return the values that `check` compares; call it before the step."""
         state = self._state
         role = state.role
-        return Marks(
+        return (
             state.leader_epoch,
             state.partition_epoch,
             state.log_end_offset,
@@ -65,29 +60,28 @@ class PartitionInvariants:
         """
         state = self._state
         role = state.role
+        high_watermark, log_end_offset = state.high_watermark, state.log_end_offset
         leads = isinstance(role, Leader)
+        leader_epoch, partition_epoch, former_end, former_watermark, _ = before
         if not (
-            before.leader_epoch <= state.leader_epoch
-            and before.partition_epoch <= state.partition_epoch
+            leader_epoch <= state.leader_epoch
+            and partition_epoch <= state.partition_epoch
             and (
                 (truncates and not leads)
-                or (
-                    before.log_end_offset <= state.log_end_offset
-                    and before.high_watermark <= state.high_watermark
-                )
+                or (former_end <= log_end_offset and former_watermark <= high_watermark)
             )
         ):
             require(False, f"1: epochs and offsets never decrease ({before} {self.marks()})")
         if not (
             state.kept_log_start_offset
             <= state.log_start_offset
-            <= state.high_watermark
-            <= state.log_end_offset
+            <= high_watermark
+            <= log_end_offset
         ):
             require(False, "2: kept log start <= log start <= high watermark <= log end")
-        if cuts and state.is_member and state.high_watermark < before.high_watermark:
+        if cuts and state.is_member and high_watermark < former_watermark:
             require(False, "8: a member's high watermark does not fall")
-        if state.flushed_offset > state.log_end_offset:
+        if state.flushed_offset > log_end_offset:
             require(False, "7: flushed offset <= log end")
         if isinstance(role, Leader):
             self._check_leader(role, before)
@@ -98,10 +92,10 @@ class PartitionInvariants:
         if not (state.broker_id in isr and isr <= maximal_isr):
             require(False, "3: leader in isr <= maximal_isr")
         high_watermark = state.high_watermark
-        rose = high_watermark > before.high_watermark
-        was = before.maximal_isr
-        is_new = maximal_isr is not was or state.partition_epoch != before.partition_epoch
-        joined = is_new and state.leader_epoch == before.leader_epoch and maximal_isr != was
+        leader_epoch, partition_epoch, _, former_watermark, former_isr = before
+        rose = high_watermark > former_watermark
+        is_new = maximal_isr is not former_isr or state.partition_epoch != partition_epoch
+        joined = is_new and state.leader_epoch == leader_epoch and maximal_isr != former_isr
         if is_new and not maximal_isr - {state.broker_id} <= followers.keys():
             require(False, "3: maximal_isr <= replicas")
         if not (rose or joined):
@@ -114,8 +108,8 @@ class PartitionInvariants:
                 require(False, "4: every member of the maximal ISR has all committed records")
             elif (
                 joined
-                and member not in before.maximal_isr
-                and state.partition_epoch == before.partition_epoch
+                and member not in former_isr
+                and state.partition_epoch == partition_epoch
                 and progress.log_end_offset < floor
             ):
                 require(False, "5: a replica that joins the ISR has all committed records")

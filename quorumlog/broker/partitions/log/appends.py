@@ -22,7 +22,7 @@ from quorumlog.broker.partitions.core.data_path import (
     RunDone,
 )
 from quorumlog.broker.partitions.core.producer_state import ACCEPTED
-from quorumlog.broker.partitions.core.purgatory import ProduceQueue, deadline_of
+from quorumlog.broker.partitions.core.purgatory import deadline_of
 from quorumlog.broker.partitions.core.verification import Guard
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
@@ -34,7 +34,7 @@ from quorumlog.broker.partitions.log.verified_appends import (
 from quorumlog.storage.core.append_checks import LeaderBatch
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, read_header
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
@@ -46,7 +46,6 @@ NO_TIMEOUT_MS: Final = 2_147_483_647  # for markers, which must be written
 TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait already"
 
 _MarkerAt = tuple[TransactionMarker, int]  # and the time
-_NOT_REFUSED: Final = ProduceResult(ErrorCode.NONE)
 WITHOUT_TRANSACTIONAL_ID: Final = ProduceResult(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     error_message="transactional records in a request without a transactional id",
@@ -113,8 +112,7 @@ class Appends:
             topic_partition, admission.records, header, acks, timeout_ms, done, transaction
         )
         if limits.is_internal:  # a coordinator's batch
-            error_code = driver.producers.check_epoch(header)
-            self._append(driver, batch, ProduceResult(error_code))
+            self._append(driver, batch, driver.producers.check_epoch(header))
         elif header.producer_id < 0:  # not transactional: `admit` has checked that
             self._append(driver, batch)
         elif header.is_transactional and transaction is None:
@@ -131,7 +129,6 @@ class Appends:
         timeout_ms: int,
         transaction: ClientTransaction | None,
         may_continue: Callable[[], bool],
-        done: RunDone,
     ) -> AppendedRun | None:
         """Append the leading batches that need nothing but an append, by one write and one step.
 
@@ -162,17 +159,19 @@ class Appends:
         if not run:
             return None
         try:
-            base_offsets = driver.append_as_leader(run, now_ms=self._now_ms(), wall_ms=wall_ms)
+            base_offsets, next_offset = driver.append_as_leader(
+                run, now_ms=self._now_ms(), wall_ms=wall_ms
+            )
         except StorageError:
             return None  # some may fit on a full disk: `append` tries each, and reports
-        ends = [
-            base_offset + header.last_offset_delta + 1
-            for base_offset, (_, header) in zip(base_offsets, run, strict=False)
-        ]
-        outcome = self._outcome(driver, ends, acks, timeout_ms, done)
         append_time_ms = wall_ms if limits.has_append_time else NO_TIMESTAMP
         start = driver.partition.state.log_start_offset
-        return AppendedRun(base_offsets, append_time_ms, start, outcome)
+        outcome = self._outcome(driver, next_offset, acks)
+        if outcome is not None:
+            return base_offsets, append_time_ms, start, outcome
+        ends = [*base_offsets[1:], next_offset]
+        wait = partial(self._wait, driver, ends, acks, timeout_ms)
+        return base_offsets, append_time_ms, start, wait
 
     def _is_plain(
         self,
@@ -221,7 +220,7 @@ class Appends:
             error_code = driver.producers.check_marker(marker, transaction_version)
         encoded, header = self._encoded(marker)
         batch = AdmittedBatch(topic_partition, encoded, header, ACKS_ALL, NO_TIMEOUT_MS, done)
-        self._append(driver, batch, ProduceResult(error_code), marker)
+        self._append(driver, batch, error_code, marker)
 
     def _encoded(self, marker: TransactionMarker) -> tuple[bytes, BatchHeader]:
         """Return the batch of a marker, cached: the partitions of a request usually share it."""
@@ -262,11 +261,11 @@ class Appends:
             # It waits like the first attempt, whose batch may not be committed yet.
             # DEVIATION: Kafka remembers the time of the first attempt's append.
             # docs/decisions/0038-record-validation.md
-            self._wait(driver, batch, stored.base_offset, stored.last_offset + 1, NO_TIMESTAMP)
+            self._answer(driver, batch, stored.base_offset, stored.last_offset + 1, NO_TIMESTAMP)
             return
         if error_code is ErrorCode.NONE:
             error_code = self._transaction_flaw(driver, header, transaction, guard)
-        self._append(driver, batch, ProduceResult(error_code))
+        self._append(driver, batch, error_code)
 
     def _transaction_flaw(
         self,
@@ -282,15 +281,15 @@ class Appends:
         self,
         driver: PartitionDriver,
         batch: AdmittedBatch,
-        refusal: ProduceResult = _NOT_REFUSED,
+        error_code: ErrorCode = ErrorCode.NONE,
         marker: TransactionMarker | None = None,
     ) -> None:
-        if refusal.error_code is not ErrorCode.NONE:
-            batch.done(refusal)
+        if error_code is not ErrorCode.NONE:
+            batch.done(ProduceResult(error_code))
             return
         header = batch.header
         try:
-            (base_offset,) = driver.append_as_leader(
+            (base_offset,), next_offset = driver.append_as_leader(
                 ((batch.records, header),),
                 now_ms=self._now_ms(),
                 wall_ms=self._wall_ms(),
@@ -302,10 +301,9 @@ class Appends:
             batch.done(failed)
             return
         append_time_ms = header.max_timestamp if header.has_log_append_time else NO_TIMESTAMP
-        next_offset = base_offset + header.last_offset_delta + 1
-        self._wait(driver, batch, base_offset, next_offset, append_time_ms)
+        self._answer(driver, batch, base_offset, next_offset, append_time_ms)
 
-    def _wait(
+    def _answer(
         self,
         driver: PartitionDriver,
         batch: AdmittedBatch,
@@ -316,39 +314,37 @@ class Appends:
         """Answer a batch in the log at [base_offset, next_offset), now or once committed."""
         start = driver.partition.state.log_start_offset
         result = ProduceResult(ErrorCode.NONE, base_offset, append_time_ms, start)
-        done = partial(_conclude, batch.done, result)
-        outcome = self._outcome(driver, (next_offset,), batch.acks, batch.timeout_ms, done)
-        if outcome is not None:
-            done(outcome, 1)
+        outcome = self._outcome(driver, next_offset, batch.acks)
+        if outcome is None:
+            done = partial(_conclude, batch.done, result)
+            self._wait(driver, (next_offset,), batch.acks, batch.timeout_ms, done)
+        else:
+            _conclude(batch.done, result, outcome, 1)
 
-    def _outcome(
+    def _outcome(self, driver: PartitionDriver, next_offset: int, acks: int) -> ErrorCode | None:
+        """Return the outcome of batches in the log below `next_offset`, or None: they `_wait`."""
+        state = driver.partition.state
+        if acks == ACKS_ALL:
+            is_committed = state.high_watermark >= next_offset
+            return driver.partition.serving.commit_outcome() if is_committed else None
+        if acks == ACKS_LEADER and state.counted_offset < next_offset:
+            return None
+        return ErrorCode.NONE
+
+    def _wait(
         self,
         driver: PartitionDriver,
         ends: Sequence[int],
         acks: int,
         timeout_ms: int,
         done: RunDone,
-    ) -> ErrorCode | None:
-        """Return the outcome of batches in the log, or None: they wait, and `done` receives it."""
-        queue = self._queue(driver, Offset(ends[-1]), acks)
-        if queue is None:
-            is_all = acks == ACKS_ALL
-            return driver.partition.serving.commit_outcome() if is_all else ErrorCode.NONE
-        lacks_disk_alone = acks == ACKS_LEADER or driver.partition.serving.is_sole_replica()
+    ) -> None:
+        """Let batches in the log, which end at these offsets, wait; `done` gets their outcome."""
+        is_all, waiting = acks == ACKS_ALL, driver.waiting
+        lacks_disk_alone = not is_all or driver.partition.serving.is_sole_replica()
         deadline_ms = deadline_of(self._now_ms(), timeout_ms, lacks_disk_alone=lacks_disk_alone)
-        if queue.add(deadline_ms, ends, done):
+        if (waiting.commits if is_all else waiting.flushes).add(deadline_ms, ends, done):
             self._arm(deadline_ms)
-        return None
-
-    def _queue(
-        self, driver: PartitionDriver, next_offset: Offset, acks: int
-    ) -> ProduceQueue | None:
-        """Return the queue in which a produce waits; None: its outcome is decided."""
-        state = driver.partition.state
-        if acks == ACKS_ALL:
-            return driver.waiting.commits if state.high_watermark < next_offset else None
-        must_wait = acks == ACKS_LEADER and state.counted_offset < next_offset
-        return driver.waiting.flushes if must_wait else None
 
     def expire(self, now_ms: int) -> None:
         """Answer REQUEST_TIMED_OUT to the produces whose deadline has come."""

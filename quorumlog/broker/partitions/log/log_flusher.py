@@ -57,7 +57,7 @@ class LogFlusher:
     def maybe_flush(self, unflushed_max: int) -> None:
         """Flush if that many records or more are not durable (flush.messages)."""
         log = self._log
-        is_due = log.log_end_offset - log.flushed_offset >= unflushed_max or self._refused.lasts()
+        is_due = log.unflushed_offsets >= unflushed_max or self._refused.lasts()
         if is_due and not self._is_under_way:
             self._is_under_way = True
             self._disk.submit(self._at, log.flush, self._ended)
@@ -65,7 +65,7 @@ class LogFlusher:
     def note_tick(self, now_ms: int) -> bool:
         """Flush if records are unflushed for flush.ms; return whether any are unflushed."""
         log, self._ticked_ms = self._log, now_ms
-        if log.log_end_offset == log.flushed_offset and not self._refused.lasts():
+        if not (log.unflushed_offsets or self._refused.lasts()):
             self._dirty_since_ms = None
             return False
         if self._dirty_since_ms is None:

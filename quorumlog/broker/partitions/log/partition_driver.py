@@ -116,35 +116,33 @@ class PartitionDriver:
         now_ms: int,
         wall_ms: int,
         marker: TransactionMarker | None = None,
-    ) -> list[int]:
-        """Append checked batches by one write and one step; return the base offset of each.
+    ) -> tuple[list[int], int]:
+        """Append checked batches by one write and one step.
 
-        `marker`: the content of a single control batch. The last batches are left out if a segment
-        must roll for them. Raises StorageError; the log is then unchanged.
+        Return the base offset of each, and the offset behind the last. `marker`: the content of a
+        single control batch. The last batches are left out if a segment must roll for them. Raises
+        StorageError; the log is then unchanged.
         """
-        state = self.partition.state
+        state, log = self.partition.state, self.log
         base_offsets: list[int] = []
-        info = self.log.append_run(batches, leader_epoch=state.leader_epoch, wall_ms=wall_ms)
-        next_offset: int = info.first_offset
-        last_offset = info.last_offset
-        if next_offset == self.log.active_base_offset:
-            self._keep_producers(info.first_offset)
+        append = log.append_run(batches, leader_epoch=state.leader_epoch, wall_ms=wall_ms)
+        next_offset = append.first_offset
+        if next_offset == log.active_base_offset:
+            self._keep_producers(next_offset)
         has_followers = state.has_followers
         if has_followers:
             self._tail.forget_below(state.high_watermark)
-        for records, header in batches:
-            if next_offset > last_offset:
-                break
+        for (records, header), (last_offset, _, _) in zip(batches, append.spans, strict=False):
             base_offsets.append(next_offset)
             if header.producer_id >= 0:
                 self._record(header, next_offset, wall_ms, marker)
             if has_followers:
                 self._note_recent(records, header, next_offset)
-            next_offset += header.last_offset_delta + 1
+            next_offset = last_offset + 1
         self._around.readers.note_change(self.topic_partition, FetchWakeup.APPENDED)
-        self._perform(now_ms, self.partition.appended(now_ms, Offset(last_offset + 1)))
+        self._perform(now_ms, self.partition.appended(now_ms, Offset(next_offset)))
         self._maybe_flush()
-        return base_offsets
+        return base_offsets, next_offset
 
     def _note_recent(self, records: Buffer, header: BatchHeader, base_offset: int) -> None:
         stamped = bytearray(records)
@@ -177,15 +175,16 @@ class PartitionDriver:
             if usual is None:
                 batches = marked_headers(records)
                 headers = [(position, header) for position, header, _ in batches]
-                info = self.log.append_as_follower(records, headers, leader_epoch=leader_epoch)
+                append = self.log.append_as_follower(records, headers, leader_epoch=leader_epoch)
             else:
-                batches = marked_headers(records, usual[1])
-                info = self.log.append_checked(usual[0])
-            if info.size and info.first_offset == self.log.active_base_offset:
-                self._keep_producers(info.first_offset)
+                append, unmarked = usual
+                batches = marked_headers(records, unmarked)
+                self.log.append_checked(append)
+            if append.size and append.first_offset == self.log.active_base_offset:
+                self._keep_producers(append.first_offset)
             for position, header, marker in batches:
                 # Later batches were left out.
-                if header.producer_id >= 0 and position < info.size:
+                if header.producer_id >= 0 and position < append.size:
                     self._record(header, header.base_offset, wall_ms, marker)
         answered = events.LeaderAnswered(
             leader_epoch=leader_epoch,
@@ -203,9 +202,9 @@ class PartitionDriver:
         if aborted is not None:
             self.log.aborted.add(aborted)
 
-    def _keep_producers(self, offset: Offset) -> None:
+    def _keep_producers(self, offset: int) -> None:
         """Keep a producer snapshot at a segment's start: a start of the broker reads on from it."""
-        work = loaded_log.work_to_spare_reads(self.log, self.producers, offset)
+        work = loaded_log.work_to_spare_reads(self.log, self.producers, Offset(offset))
         self._around.disk.submit(self.topic_partition, work, lambda _: None)
 
     def work_to_keep_producers(self) -> Callable[[], None]:
@@ -419,9 +418,10 @@ class PartitionDriver:
     # --- Flushes ---
 
     def _maybe_flush(self) -> None:
-        if not self.is_truncating and self.partition.state.is_assigned:
-            at_once = self.partition.state.acks_after_flush
-            self._flusher.maybe_flush(1 if at_once else self.log.settings.flush_messages)
+        state = self.partition.state
+        if not self.is_truncating and state.is_assigned:
+            unflushed_max = 1 if state.acks_after_flush else self.log.settings.flush_messages
+            self._flusher.maybe_flush(unflushed_max)
 
     def _flushed(self, offset: Offset) -> None:
         self.feed(self._around.now_ms(), events.LogFlushed(flushed_offset=offset))

@@ -314,9 +314,9 @@ class TransactionCoordinator:
         """Raise InvariantViolation if a pending change is not under way, or the reverse."""
         under_way = self._outbox.changes_under_way(transactional_id)
         pending = 0 if transaction is None else transaction.pending_changes
-        require(
-            pending == under_way, f"5: {transactional_id}: {pending} pending, {under_way} under way"
-        )
+        if pending != under_way:
+            text = f"{transactional_id}: {pending} pending, {under_way} under way"
+            require(False, f"5: {text}")
         self._adding.check_progress(transactional_id)
 
     def _deadline_ms(self, transaction: Transaction) -> int | None:

@@ -39,10 +39,9 @@ STATUS: Final[Mapping[TransactionState, int]] = {
 }
 """The number of each state in Kafka's records."""
 
-PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+# Tuples: a set would call the hash of a state, which is not of C.
+PREPARED: Final = (S.PREPARE_COMMIT, S.PREPARE_ABORT)
 """Decided, and waiting for markers."""
 
-WITHOUT_TRANSACTION: Final = frozenset(
-    {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
-)
+WITHOUT_TRANSACTION: Final = (S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT)
 """No transaction is open: the id may expire."""

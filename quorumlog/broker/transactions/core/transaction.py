@@ -238,8 +238,9 @@ class Transaction:
         self._metadata = metadata
 
     def _require_legal(self, source: TransactionState, to: TransactionState) -> None:
-        change = f"{self.transactional_id}: {source.value} -> {to.value}"
-        require(to in TRANSITIONS[source], f"1: {change} is no legal change")
+        if to not in TRANSITIONS[source]:
+            change = f"{self.transactional_id}: {source.value} -> {to.value}"
+            require(False, f"1: {change} is no legal change")
 
     def _expect_markers(self) -> None:
         is_prepared = self.state in PREPARED
