@@ -327,10 +327,11 @@ async def test_a_fetch_that_is_behind_another_begins_after_the_call_that_ends_it
         monkeypatch.setattr(Fetches, "_complete", noting_end)
         monkeypatch.setattr(Fetches, "fetch", noting_begin)
         first = asyncio.create_task(consumer.fetch(max_wait_ms=10_000))
-        await parked(broker)
         behind = FetchRequest(session_epoch=-1, max_wait_ms=0)
         second = asyncio.create_task(connection.send(behind, version=17))
-        await asyncio.sleep(0.1)  # it has arrived, and waits
+        await parked(broker)
+        [accepted] = broker.server._connections
+        assert accepted._end > 0  # the second has arrived with the first
         assert seen == ["begins"]
         append_to_topic(broker, 0)
         assert (await first)[0].records
