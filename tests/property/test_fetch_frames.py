@@ -118,6 +118,10 @@ def usual_fetch(partitions: int) -> FetchRequest:
     )
 
 
+def test_a_frame_without_bytes_repeats_no_fetch() -> None:
+    assert outcome(FetchDecoder().decode, b"") == outcome(decode_request, b"")
+
+
 def test_a_repeated_fetch_is_not_decoded_again() -> None:
     request, decoder = usual_fetch(2), FetchDecoder()
     seen = []

@@ -38,11 +38,11 @@ class UsualPartition(Protocol):
     """The answer for one partition: without an error, a divergence or a preferred replica."""
 
     @property
-    def high_watermark(self) -> int: ...  # noqa: D102
+    def high_watermark(self) -> int: ...  # noqa: D102 - as in PartitionData
     @property
-    def last_stable_offset(self) -> int: ...  # noqa: D102
+    def last_stable_offset(self) -> int: ...  # noqa: D102 - as in PartitionData
     @property
-    def log_start_offset(self) -> int: ...  # noqa: D102
+    def log_start_offset(self) -> int: ...  # noqa: D102 - as in PartitionData
     @property
     def records(self) -> Sequence[Sendable]:
         """Whole batches, in order."""

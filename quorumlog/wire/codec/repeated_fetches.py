@@ -20,6 +20,7 @@ from quorumlog.wire.codec.messages.fetch import (
 from quorumlog.wire.codec.schemas import RequestHeader, decode_request, encode_whole_request
 
 SINCE_VERSION: Final = 15  # since then the replica's id is behind all that differs
+_API_KEY: Final = FetchRequest.API_KEY.to_bytes(2, "big")
 _FRAME_BYTES_MAX: Final = 4096  # a larger one names many partitions: seldom the same ones again
 _PAUSE_MAX: Final = 63  # frames that are decoded between two comparisons
 _LENGTH: Final = Packer(">i")
@@ -147,7 +148,7 @@ class FetchDecoder:
 
     def decode(self, frame: memoryview) -> tuple[RequestHeader, Request[Any]]:
         """Return the header and the request. Raises the errors of `decode_request`."""
-        if len(frame) == len(self._frame):
+        if len(frame) == len(self._frame) and frame[:2] == _API_KEY:
             if self._repeats(frame):
                 self._pause = 0
                 return self._header, self._request

@@ -242,9 +242,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._reads_shared = received <= PREPENDED_MAX
         if self._reads_shared:  # a copy: perhaps nothing can be read, and the next one reads
             buffer, _ = _shared.received
-            if not received:
-                return memoryview(buffer)
-            buffer[:received] = self._received[1][self._start : self._end]
+            if received:
+                buffer[:received] = self._received[1][self._start : self._end]
             return memoryview(buffer)[received:]
         if self._end == len(self._received[0]):
             self._replace_buffer(self._size_to_grow())

@@ -4,6 +4,7 @@ import asyncio
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from quorumlog.broker.fetching.core.fetch_sessions import (
     FetchSession,
 )
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
+from quorumlog.broker.fetching.io.delayed_fetch import DelayedFetch
+from quorumlog.broker.fetching.io.fetches import Fetches
 from quorumlog.broker.following.core.session_client import SessionClient
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import FetchedPartition
@@ -302,6 +305,38 @@ async def test_a_topic_made_again_is_another_one_for_a_session(tmp_path: Path) -
         anew = Consumer(connection, consumer.topic_id)  # no session has kept the name for this id
         anew.positions = {0: 0}
         assert (await anew.fetch())[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_a_fetch_that_is_behind_another_begins_after_the_call_that_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete, fetch, seen = Fetches._complete, Fetches.fetch, list[str]()
+
+    def noting_end(self: Fetches, delayed: DelayedFetch) -> None:
+        seen.append("ends")
+        complete(self, delayed)
+        seen.append("has ended")
+
+    def noting_begin(self: Fetches, *asked: Any) -> Any:
+        seen.append("begins")
+        return fetch(self, *asked)
+
+    async with asking(tmp_path) as (broker, connection):
+        consumer = await consuming(broker, connection, 1)
+        await consumer.fetch()
+        monkeypatch.setattr(Fetches, "_complete", noting_end)
+        monkeypatch.setattr(Fetches, "fetch", noting_begin)
+        first = asyncio.create_task(consumer.fetch(max_wait_ms=10_000))
+        behind = FetchRequest(session_epoch=-1, max_wait_ms=0)
+        second = asyncio.create_task(connection.send(behind, version=17))
+        await parked(broker)
+        [accepted] = broker.server._connections
+        assert accepted._end > 0  # the second has arrived with the first
+        assert seen == ["begins"]
+        append_to_topic(broker, 0)
+        assert (await first)[0].records
+        assert (await second).error_code == 0
+    assert seen == ["begins", "ends", "has ended", "begins"]
 
 
 async def test_a_repeated_fetch_is_renumbered_until_its_topic_is_gone(tmp_path: Path) -> None:
