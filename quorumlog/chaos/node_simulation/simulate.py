@@ -1,11 +1,11 @@
 """Draws the settings of a seed for whole nodes, runs them, and shrinks failing schedules."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from quorumlog.chaos.faults.registry import faults_made_of
 from quorumlog.chaos.mutants.registry import mutant_called
-from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked, run_one
+from quorumlog.chaos.node_simulation.forked import run_one
 from quorumlog.chaos.node_simulation.settings import (
     DEFAULT_OPTIONS,
     OPTIONS_OF,
@@ -96,11 +96,6 @@ def replayed(settings: NodesSettings, schedule: Schedule) -> NodesSettings:
         if not isinstance(action.target, str) and not nodes.issuperset(action.target):
             raise ValueError(f"the schedule names other nodes than {sorted(nodes)}")
     return replace(settings, schedule=schedule)
-
-
-def simulate_many(wanted: Sequence[NodesSettings]) -> Iterator[NodesResult | RunFailed]:
-    """Run all settings, one process per core; yield the results in order of the settings."""
-    return run_forked(wanted)
 
 
 def shrink(settings: NodesSettings, result: NodesResult) -> Schedule:
