@@ -154,9 +154,7 @@ class GroupSession:
             self.post(facts.CountsChanged(counts=self._cluster.metadata.partition_counts(wanted)))
 
     async def _perform_all(self) -> None:
-        while (
-            not self._is_closed
-        ):  # the user's listener, which runs in this task, may leave the group
+        while not self._is_closed:  # the listener, which runs in this task, may leave the group
             await self._wake.wait()
             self._wake.clear()
             while self._effects:
