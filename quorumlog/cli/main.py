@@ -322,7 +322,6 @@ def main() -> None:
 
 
 def _run(app: "Typer", arguments: list[str]) -> int:
-    """Run a command and return its exit status."""
     from typer.exceptions import Abort, TyperException
 
     from quorumlog.cli.output import EXIT_INTERRUPTED, EXIT_USAGE, document_error, expect, say

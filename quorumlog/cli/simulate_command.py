@@ -101,7 +101,6 @@ def _report(
     *,
     json_output: bool,
 ) -> None:
-    """Print the results; end with status 1 if a rule broke."""
     if json_output:
         document(summary)
     else:

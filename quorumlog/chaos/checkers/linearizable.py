@@ -83,7 +83,6 @@ class _Check:
         self._counts: Flags = (self._outcome != FAIL) & ~(is_read & is_open)
 
     def partial(self) -> Partial:
-        """Return the partial result."""
         partial = Partial(counts=count_calls(self._calls))
         rows = np.flatnonzero(self._counts)
         bad: list[_Found] = []

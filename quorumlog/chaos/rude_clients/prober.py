@@ -99,7 +99,6 @@ class Prober(RawClient):
         ]
 
     async def _fetches(self, partition: int, leader: Leader, connection: RawConnection) -> Facts:
-        """Fetch from the same offset in two versions."""
         offset, pair = self._known(partition), next(self.numbers.pairs)
         fetches = [
             OneFetch(partition, offset, leader.epoch, fetch_version(self, connection), pair=pair)
@@ -144,7 +143,6 @@ class Prober(RawClient):
         return await self._fetch_all(connection, fetches)
 
     async def _far(self, partition: int, leader: Leader, connection: RawConnection) -> Facts:
-        """Fetch far behind the end."""
         offset = FAR_OFFSET + self.rng.randrange(1 << 20)
         one = OneFetch(partition, offset, leader.epoch, fetch_version(self, connection))
         return await self._fetch_all(connection, [one])

@@ -66,7 +66,6 @@ class _Client:
         self.consumer: Final = consumer
 
     async def close(self) -> None:
-        """Release all resources."""
         await self.producer.close()
         if self.consumer is not None:
             await self.consumer.close()

@@ -339,7 +339,6 @@ class ConsumerMembership:
 
 
 def _common(one: AssignedTopics, other: AssignedTopics) -> AssignedTopics:
-    """Return the partitions in both."""
     return _without(one, _without(one, other))
 
 
