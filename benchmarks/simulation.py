@@ -8,8 +8,8 @@ from collections.abc import Collection
 from typing import Final
 
 from benchmarks.measure import Figure, Table
-from quorumlog.chaos.node_simulation.forked import RunFailed
-from quorumlog.chaos.node_simulation.simulate import settings_of, simulate_many
+from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked
+from quorumlog.chaos.node_simulation.simulate import settings_of
 
 SEEDS: Final = range(1, 9)
 DURATION_MS: Final = 12_000
@@ -37,7 +37,7 @@ def _measured(
         settings_of(seed, faults=faults, duration_ms=duration_ms, options=options) for seed in SEEDS
     ]
     virtual_s = cpu_s = start_s = 0.0
-    for outcome in simulate_many(wanted):
+    for outcome in run_forked(wanted):
         if isinstance(outcome, RunFailed):
             raise outcome
         virtual_s += outcome.virtual_s

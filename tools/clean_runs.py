@@ -29,9 +29,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import track
 
-from quorumlog.chaos.node_simulation.forked import RunFailed
+from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked
 from quorumlog.chaos.node_simulation.settings import NodesSettings
-from quorumlog.chaos.node_simulation.simulate import settings_of, simulate_many
+from quorumlog.chaos.node_simulation.simulate import settings_of
 from tools import kill_rounds
 
 OTHER_WORKLOADS: Final = (
@@ -94,7 +94,7 @@ def transactions(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
 
 
 def _whole_nodes(wanted: Sequence[NodesSettings]) -> Iterator[dict[str, Any]]:
-    for settings, outcome in zip(wanted, simulate_many(wanted), strict=True):
+    for settings, outcome in zip(wanted, run_forked(wanted), strict=True):
         seed, workload = settings.schedule.seed, settings.schedule.workload
         noted: dict[str, Any] = {"seed": seed, "workload": workload}
         if isinstance(outcome, RunFailed):

@@ -104,7 +104,6 @@ class _Dump:
             self._end_file(self._print_items(contents.items))
 
     def _print_items(self, items: Iterator[Item | Problem]) -> int:
-        """Print the items; return the number of problems."""
         problems = 0
         for item in items:
             if isinstance(item, Problem):

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -15,207 +15,166 @@ _JUDGING: Final = frozenset({"verify", "chaos", "simulate"})
 _CANNOT_WRITE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
-class Command(NamedTuple):
-    """One command, or a group of them: its module, its line in the list, and its examples.
+class Command:
+    """One command: the function of its name in a module. `summary`: its line in the list."""
 
-    A command is the function of its name in the module; a group is the module's `app`.
-    """
+    def __init__(self, module: str, summary: str, *examples: str) -> None:
+        self.module, self.summary, self.examples = module, summary, examples
 
-    module: str
-    summary: str
-    examples: tuple[str, ...] = ()
-    is_group: bool = False
+
+class Group(Command):
+    """A group of commands: the `app` of a module."""
 
 
 COMMANDS: Final[dict[str, Command]] = {
     "up": Command(
         "cluster_commands",
         "Start a cluster.",
-        (
-            "quorumlog up",
-            "quorumlog up --detach --port 0 --dir /tmp/cluster",
-            "quorumlog up --controllers 3 --brokers 2",
-            "quorumlog up --config num.partitions=6 --config min.insync.replicas=2",
-        ),
+        "quorumlog up",
+        "quorumlog up --detach --port 0 --dir /tmp/cluster",
+        "quorumlog up --controllers 3 --brokers 2",
+        "quorumlog up --config num.partitions=6 --config min.insync.replicas=2",
     ),
     "down": Command(
         "cluster_commands",
         "Stop a cluster cleanly; its data stays.",
-        ("quorumlog down", "quorumlog down --all"),
+        "quorumlog down",
+        "quorumlog down --all",
     ),
     "status": Command(
         "cluster_commands",
         "Show nodes, topics and leaders.",
-        ("quorumlog status", "quorumlog status --all"),
+        "quorumlog status",
+        "quorumlog status --all",
     ),
-    "node": Command(
+    "node": Group(
         "node_commands",
         "Kill, pause, stop or start one node.",
-        ("quorumlog node kill 2", "quorumlog node start 2", "quorumlog status"),
-        is_group=True,
+        "quorumlog node kill 2",
+        "quorumlog node start 2",
+        "quorumlog status",
     ),
-    "topics": Command(
+    "topics": Group(
         "topic_commands",
         "Create, list, describe, grow and delete topics.",
-        (
-            "quorumlog topics create orders --partitions 3 --config retention.ms=3600000",
-            "quorumlog topics describe orders --json",
-            "quorumlog topics grow orders --partitions 6",
-            "quorumlog topics list --bootstrap localhost:9092",
-        ),
-        is_group=True,
+        "quorumlog topics create orders --partitions 3 --config retention.ms=3600000",
+        "quorumlog topics describe orders --json",
+        "quorumlog topics grow orders --partitions 6",
+        "quorumlog topics list --bootstrap localhost:9092",
     ),
     "reassign": Command(
         "reassign_command",
         "Move the partitions of a topic to other brokers.",
-        (
-            "quorumlog reassign --topic orders --brokers 2,3,4",
-            "quorumlog reassign --topic orders --partition 0 --brokers 1,2 --detach",
-            "quorumlog reassign --topic orders --cancel",
-        ),
+        "quorumlog reassign --topic orders --brokers 2,3,4",
+        "quorumlog reassign --topic orders --partition 0 --brokers 1,2 --detach",
+        "quorumlog reassign --topic orders --cancel",
     ),
-    "log-dirs": Command(
+    "log-dirs": Group(
         "log_dirs_commands",
         "Show log directories; move replicas to others.",
-        (
-            "quorumlog log-dirs describe --broker 1",
-            "quorumlog log-dirs move --topic orders --broker 1 --to /disk2",
-        ),
-        is_group=True,
+        "quorumlog log-dirs describe --broker 1",
+        "quorumlog log-dirs move --topic orders --broker 1 --to /disk2",
     ),
-    "configs": Command(
+    "configs": Group(
         "config_commands",
         "Show and change settings of topics and brokers.",
-        (
-            "quorumlog configs describe topic orders",
-            "quorumlog configs alter topic orders --set retention.ms=3600000",
-        ),
-        is_group=True,
+        "quorumlog configs describe topic orders",
+        "quorumlog configs alter topic orders --set retention.ms=3600000",
     ),
-    "groups": Command(
+    "groups": Group(
         "group_commands",
         "Show groups and their lag, reset offsets, delete groups.",
-        (
-            "quorumlog groups list",
-            "quorumlog groups lag billing",
-            "quorumlog groups reset-offsets billing --topic orders --to-earliest",
-        ),
-        is_group=True,
+        "quorumlog groups list",
+        "quorumlog groups lag billing",
+        "quorumlog groups reset-offsets billing --topic orders --to-earliest",
     ),
-    "transactions": Command(
+    "transactions": Group(
         "transaction_commands",
         "Show transactions, and abort one that hangs.",
-        (
-            "quorumlog transactions list",
-            "quorumlog transactions find-hanging",
-            "quorumlog transactions abort --topic orders --partition 0 --start-offset 40",
-        ),
-        is_group=True,
+        "quorumlog transactions list",
+        "quorumlog transactions find-hanging",
+        "quorumlog transactions abort --topic orders --partition 0 --start-offset 40",
     ),
-    "acls": Command(
+    "acls": Group(
         "acl_commands",
         "Show and change ACLs (stored, not enforced).",
-        (
-            "quorumlog acls list",
-            "quorumlog acls add --principal User:alice --operation read --resource orders",
-            "quorumlog acls remove --principal User:alice",
-        ),
-        is_group=True,
+        "quorumlog acls list",
+        "quorumlog acls add --principal User:alice --operation read --resource orders",
+        "quorumlog acls remove --principal User:alice",
     ),
-    "quotas": Command(
+    "quotas": Group(
         "quota_commands",
         "Show and change quotas of clients (stored, not enforced).",
-        (
-            "quorumlog quotas describe",
-            "quorumlog quotas alter --entity user=alice --set producer_byte_rate=1048576",
-        ),
-        is_group=True,
+        "quorumlog quotas describe",
+        "quorumlog quotas alter --entity user=alice --set producer_byte_rate=1048576",
     ),
-    "users": Command(
+    "users": Group(
         "user_commands",
         "Show and change SCRAM credentials (stored, no login).",
-        ("quorumlog users describe", "quorumlog users set alice"),
-        is_group=True,
+        "quorumlog users describe",
+        "quorumlog users set alice",
     ),
-    "features": Command(
+    "features": Group(
         "feature_commands",
         "Show and change the cluster's feature levels.",
-        (
-            "quorumlog features describe",
-            "quorumlog features upgrade group.version=1 transaction.version=2",
-        ),
-        is_group=True,
+        "quorumlog features describe",
+        "quorumlog features upgrade group.version=1 transaction.version=2",
     ),
-    "quorum": Command(
+    "quorum": Group(
         "quorum_commands",
         "Show the metadata quorum, and change its voters.",
-        ("quorumlog quorum describe", "quorumlog quorum describe --json | jq .leader_id"),
-        is_group=True,
+        "quorumlog quorum describe",
+        "quorumlog quorum describe --json | jq .leader_id",
     ),
     "elect": Command(
         "elect_command",
         "Elect the leaders of partitions.",
-        (
-            "quorumlog elect --preferred",
-            "quorumlog elect --preferred --topic orders",
-            "quorumlog elect --unclean --topic orders --partition 3",
-        ),
+        "quorumlog elect --preferred",
+        "quorumlog elect --preferred --topic orders",
+        "quorumlog elect --unclean --topic orders --partition 3",
     ),
     "dump-log": Command(
         "dump_log_command",
         "Print the files of a log directory.",
-        (
-            "quorumlog dump-log data/orders-0",
-            "quorumlog dump-log data/orders-0/00000000000000000000.log --offset 40 --values",
-            "quorumlog dump-log data/__consumer_offsets-3 --json | jq .files[].batches",
-            "quorumlog dump-log data --batches --index-sanity",
-        ),
+        "quorumlog dump-log data/orders-0",
+        "quorumlog dump-log data/orders-0/00000000000000000000.log --offset 40 --values",
+        "quorumlog dump-log data/__consumer_offsets-3 --json | jq .files[].batches",
+        "quorumlog dump-log data --batches --index-sanity",
     ),
     "produce": Command(
         "record_commands",
         "Send lines of standard input as records.",
-        (
-            "seq 1000 | quorumlog produce orders",
-            "quorumlog produce orders --key-separator : --header source=test < lines.txt",
-        ),
+        "seq 1000 | quorumlog produce orders",
+        "quorumlog produce orders --key-separator : --header source=test < lines.txt",
     ),
     "consume": Command(
         "record_commands",
         "Print the records of a topic.",
-        (
-            "quorumlog consume orders --from beginning --max 10",
-            r"quorumlog consume orders --group g --format '%p %o %k %s\n'",
-            "quorumlog consume orders --from beginning --json | jq .value",
-        ),
+        "quorumlog consume orders --from beginning --max 10",
+        r"quorumlog consume orders --group g --format '%p %o %k %s\n'",
+        "quorumlog consume orders --from beginning --json | jq .value",
     ),
-    "chaos": Command(
+    "chaos": Group(
         "chaos_commands",
         "Break a cluster and prove what survived.",
-        (
-            "quorumlog chaos list",
-            "quorumlog chaos run --fault kill,pause --duration 60s --out run",
-            "quorumlog chaos run --mutant high-watermark --fault pause_kill --partitions 1",
-        ),
-        is_group=True,
+        "quorumlog chaos list",
+        "quorumlog chaos run --fault kill,pause --duration 60s --out run",
+        "quorumlog chaos run --mutant high-watermark --fault pause_kill --partitions 1",
     ),
     "verify": Command(
         "verify",
         "Check the history of a run.",
-        (
-            "quorumlog verify run",
-            "quorumlog verify run/history.jsonl --json",
-            "quorumlog verify run --engine spark --master spark://host:7077",
-        ),
+        "quorumlog verify run",
+        "quorumlog verify run/history.jsonl --json",
+        "quorumlog verify run --engine spark --master spark://host:7077",
     ),
     "simulate": Command(
         "simulate_command",
         "Run the cores, or whole nodes, under seeded faults.",
-        (
-            "quorumlog simulate nodes --seeds 10 --duration 12s",
-            "quorumlog simulate --seeds 100",
-            "quorumlog simulate --seed 1434 --duration 17s",
-            "quorumlog simulate --mutant second_vote --shrink smallest.json",
-        ),
+        "quorumlog simulate nodes --seeds 10 --duration 12s",
+        "quorumlog simulate --seeds 100",
+        "quorumlog simulate --seed 1434 --duration 17s",
+        "quorumlog simulate --mutant second_vote --shrink smallest.json",
     ),
 }
 _WIDTH_MAX: Final = 120  # width of a help text, in characters: longer lines are hard to read
@@ -271,9 +230,9 @@ def _load(app: "Typer", name: str, command: Command) -> None:
     from quorumlog.cli.options import PlainCommand
 
     module = import_module(f"quorumlog.cli.{command.module}")
-    found = module.app if command.is_group else getattr(module, name.replace("-", "_"))
+    found = module.app if isinstance(command, Group) else getattr(module, name.replace("-", "_"))
     epilog = _shown(command.examples)
-    if command.is_group:
+    if isinstance(command, Group):
         for one in found.registered_commands:
             one.cls = PlainCommand
         app.add_typer(found, name=name, short_help=command.summary, epilog=epilog)
@@ -322,7 +281,6 @@ def main() -> None:
 
 
 def _run(app: "Typer", arguments: list[str]) -> int:
-    """Run a command and return its exit status."""
     from typer.exceptions import Abort, TyperException
 
     from quorumlog.cli.output import EXIT_INTERRUPTED, EXIT_USAGE, document_error, expect, say
@@ -354,7 +312,7 @@ def _hint(arguments: Sequence[str]) -> str:
         return ""
     found = []
     for group, command in COMMANDS.items():
-        if command.is_group:
+        if isinstance(command, Group):
             registered = import_module(f"quorumlog.cli.{command.module}").app.registered_commands
             if name in {one.name or one.callback.__name__ for one in registered}:
                 found.append(f"quorumlog {group} {name}")

@@ -59,7 +59,10 @@ def describe(cluster: Cluster) -> None:
         "observers": observers,
         "addresses": addresses,
     }
-    shown = [row | {"role": _role_of(row, quorum)} for row in voters]
+    shown = [
+        row | {"role": "leader" if row["replica_id"] == quorum.leader_id else "voter"}
+        for row in voters
+    ]
     shown += [row | {"role": "observer"} for row in observers]
     title = (
         f"leader {quorum.leader_id}, epoch {quorum.leader_epoch}, "
@@ -146,10 +149,6 @@ def _uuid(text: str) -> bytes:
         return uuid_from_text(text)
     except ValueError:
         fail(f"--directory {text}: not a directory.id", EXIT_USAGE)
-
-
-def _role_of(row: Row, quorum: QuorumDescription) -> str:
-    return "leader" if row["replica_id"] == quorum.leader_id else "voter"
 
 
 def _row(one: QuorumReplica, leader: QuorumReplica | None) -> Row:

@@ -112,7 +112,6 @@ class _Sent:
             self._settled += 1
 
     def count(self) -> int:
-        """Return the number of acknowledged records."""
         return self._settled + sum(_is_acknowledged(delivery) for delivery in self._waiting)
 
 

@@ -4,9 +4,10 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import compress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -76,7 +77,8 @@ def simulate(
         whole.simulate_nodes(wanted, asked, schedule, shrink_to=shrink_to, json_output=json_output)
         return
     given = (controllers, brokers, workload, workload_option, partitions, any_power_loss, config)
-    _refuse_options_of_nodes(dict(zip(options.OF_NODES, given, strict=True)))
+    for name in compress(options.OF_NODES, given):
+        fail(f"{name} applies to whole nodes only: run quorumlog simulate nodes", EXIT_USAGE)
     flags = _Flags(duration or options.DURATION, faults)
     started_s, started_cpu_s = time.monotonic(), _cpu_s()
     if schedule is None:
@@ -99,7 +101,6 @@ def _report(
     *,
     json_output: bool,
 ) -> None:
-    """Print the results; end with status 1 if a rule broke."""
     if json_output:
         document(summary)
     else:
@@ -107,13 +108,6 @@ def _report(
         _explain(failed, flags)
     if failed:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _refuse_options_of_nodes(given: Mapping[str, object]) -> None:
-    """End with a usage error for an option of whole nodes only."""
-    for name, value in given.items():
-        if value:
-            fail(f"{name} applies to whole nodes only: run quorumlog simulate nodes", EXIT_USAGE)
 
 
 def _seeds(count: int, one: int | None) -> range:

@@ -13,7 +13,7 @@ from quorumlog.chance import random_fraction
 from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.checks import checked_group_metadata, checked_places
 from quorumlog.client.core.accumulator import Accumulator, PartitionQueue
-from quorumlog.client.core.batch import BATCH_OVERHEAD_BYTES, checked_record_size
+from quorumlog.client.core.batch import BATCH_OVERHEAD_BYTES, check_timestamp, checked_record_size
 from quorumlog.client.core.partitioner import partition_for_key
 from quorumlog.client.core.record_columns import Column, HeaderPairs, records_of
 from quorumlog.client.core.topic_queues import TopicQueues, refresh_all
@@ -36,16 +36,6 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 _logger: Final = logging.getLogger(__name__)
-
-TIMESTAMP_MAX_MS: Final = 2**63 - 1
-
-
-def check_timestamp(timestamp_ms: int) -> None:
-    """Raise TypeError or ValueError if a record cannot have this timestamp."""
-    if not isinstance(timestamp_ms, int):
-        raise TypeError(f"timestamp_ms is an int, not {type(timestamp_ms).__name__}")
-    if not 0 <= timestamp_ms <= TIMESTAMP_MAX_MS:
-        raise ValueError(f"timestamp_ms is {timestamp_ms}: not milliseconds since 1970")
 
 
 def _wake_first(lines: Mapping[str, deque[asyncio.Event]]) -> None:
@@ -210,14 +200,8 @@ class Producer(AsyncClient[_Opened]):
         thousand records in a call.
         """
         opened = self._running()
-        records, sizes = records_of(
-            values,
-            keys,
-            headers,
-            timestamps_ms,
-            now_ms=clock.wall_ns() // 1_000_000,
-            check_timestamp=check_timestamp,
-        )
+        now_ms = clock.wall_ns() // 1_000_000
+        records, sizes = records_of(values, keys, headers, timestamps_ms, now_ms=now_ms)
         transactor = opened.sender.transactor
         ticket = 0 if transactor is None else transactor.transactions.ticket()
         if max(sizes, default=0) > self._record_bytes_max:

@@ -44,10 +44,6 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def _is_worker(config: pytest.Config) -> bool:
-    return hasattr(config, "workerinput")  # of pytest-xdist
-
-
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Show the given or drawn seed."""
     seed = config.stash[OPTIONS].seed
@@ -72,7 +68,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             keywords = cast(dict[str, Any], marker.kwargs)
             keywords.setdefault("scope", metafunc.config.stash[OPTIONS].cluster_scope)
     wrong = ""
-    if _is_worker(metafunc.config):
+    if hasattr(metafunc.config, "workerinput"):  # of pytest-xdist
         try:
             read_mark(metafunc.definition, with_seed=False)  # it has no parameters yet
         except pytest.UsageError as error:

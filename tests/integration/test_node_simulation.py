@@ -17,10 +17,10 @@ from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
 from quorumlog.broker.following.core.session_client import SessionClient
 from quorumlog.chaos.faults.machines import PowerLoss
 from quorumlog.chaos.faults.processes import KillAll
-from quorumlog.chaos.node_simulation.forked import RunFailed, run_one
+from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked, run_one
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.settings import NodesResult
-from quorumlog.chaos.node_simulation.simulate import settings_of, simulate_many, simulate_nodes
+from quorumlog.chaos.node_simulation.simulate import settings_of, simulate_nodes
 from quorumlog.chaos.node_simulation.swarm import draw_swarm
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.cluster import ClusterShape
@@ -122,7 +122,7 @@ def test_the_same_seed_gives_the_same_run_on_other_versions_of_python() -> None:
 
 def test_overlapping_faults_break_no_rule() -> None:
     """Each kind of fault is met by some seed."""
-    outcomes = [*simulate_many([settings_of(seed, duration_ms=8_000) for seed in SEEDS])]
+    outcomes = [*run_forked([settings_of(seed, duration_ms=8_000) for seed in SEEDS])]
     failed = [one for one in outcomes if isinstance(one, RunFailed) or one.valid is not True]
     assert failed == []
     met = {name for one in outcomes if isinstance(one, NodesResult) for name in one.faults}

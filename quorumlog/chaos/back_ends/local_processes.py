@@ -204,7 +204,7 @@ class LocalProcesses:
 
     async def _kill(self, node_id: int) -> None:
         self._paused.discard(node_id)
-        self._end_starving((node_id,))
+        self._end_starving(node_id)
         await _in_thread(self.cluster.kill, node_id)
 
     async def _pause(self, node_id: int) -> None:
@@ -226,7 +226,7 @@ class LocalProcesses:
             except NodeFailed:
                 with suppress(ClusterError):  # it has just ended
                     await asyncio.to_thread(self.cluster.kill, node_id)
-        self._end_starving((node_id,))
+        self._end_starving(node_id)
 
     async def _start(self, node_ids: Sequence[int]) -> None:
         # `LocalCluster.start` would kill a node that is not ready in time, and that would look as
@@ -248,11 +248,10 @@ class LocalProcesses:
             work = self._pause_in_turns(node_id, share_percent=share_percent)
             self._starved[node_id] = asyncio.create_task(work)
 
-    def _end_starving(self, node_ids: Sequence[int]) -> None:
-        """End the starving of these nodes: their next process runs at full speed."""
-        for node_id in node_ids:
-            if (starving := self._starved.pop(node_id, None)) is not None:
-                starving.cancel()
+    def _end_starving(self, node_id: int) -> None:
+        """End the starving of a node: its next process runs at full speed."""
+        if (starving := self._starved.pop(node_id, None)) is not None:
+            starving.cancel()
 
     async def _pause_in_turns(self, node_id: int, *, share_percent: int) -> None:
         """Let the process run for a share of each period, until it ends or is fed."""

@@ -200,14 +200,15 @@ class VoterChanger:
         """Return why a quorum of these voters must not lose the disk of `without`, or ""."""
         if not all(any(one.directory_id) for one in voters):
             return ""  # kraft.version is 0: a voter that lost its disk catches up, and votes again
-        intact = [one for one in voters if one.replica_id != without and self._is_intact(one)]
+        intact = [
+            one
+            for one in voters
+            if one.replica_id != without and self._has_now(one.replica_id, one.directory_id)
+        ]
         if len(intact) > len(voters) // 2:
             return ""
         ids = ", ".join(str(one.replica_id) for one in voters)
         return f"of the voters {ids}, no majority would have its disks"
-
-    def _is_intact(self, voter: QuorumReplica) -> bool:
-        return self._has_now(voter.replica_id, voter.directory_id)
 
     def _has_now(self, node_id: int, directory_id: bytes) -> bool:
         return self._directory_of(node_id) == directory_id != self._gone.get(node_id)

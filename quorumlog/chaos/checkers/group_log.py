@@ -158,7 +158,6 @@ class _Key:
         return (entry for entry in self._entries if entry.kind == kind)
 
     def check(self) -> None:
-        """Apply every rule."""
         count(
             self._partial,
             acknowledged=len(self._acknowledged),

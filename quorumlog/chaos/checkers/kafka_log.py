@@ -123,7 +123,6 @@ ANOMALIES: Final = (
 )
 _MODEL: Final = "kafka_log"
 _MUST_SUCCEED: Final = ("poll", "assign", "subscribe", "final_poll", "final_end")
-_TEXT: Final = TEXTS["kafka_log"]
 
 
 def check(table: pa.Table, facts: Facts) -> Partial:
@@ -239,7 +238,7 @@ def told_losses(errors: Entries) -> list[CheckResult]:
 
 CHECKER: Final = Checker(
     model=_MODEL,
-    text=_TEXT,
+    text=TEXTS[_MODEL],
     anomalies=ANOMALIES,
     operations=OPERATIONS,
     entries=ENTRY_SCHEMA,

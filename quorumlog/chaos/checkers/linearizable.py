@@ -42,18 +42,18 @@ ANOMALIES: Final = (
     ),
 )
 _EASY: Final = Budget(steps=200_000, held_bytes=64 << 20)
-_HARD: Final = Budget(steps=6_000_000, held_bytes=768 << 20)  # about 10 s
+_HARD: Final = Budget(steps=6_000_000, held_bytes=768 << 20)  # of a second search: about 10 s
 _KINDS: Final = {"read": READ, "write": WRITE, "cas": CAS}
 
 
-def linearizable(model: Model, *, hard: Budget = _HARD) -> Checker:
-    """Return the checker of a sequential model. `hard`: the budget of one key's second search."""
-
-    def check(calls: pa.Table) -> Partial:
-        return _Check(model, calls, hard).partial()
-
+def linearizable(model: Model) -> Checker:
+    """Return the checker of a sequential model."""
     return calls_checker(
-        model.name, linearizable_text(model.name), ANOMALIES, model.operations, check
+        model.name,
+        linearizable_text(model.name),
+        ANOMALIES,
+        model.operations,
+        lambda calls: _Check(model, calls).partial(),
     )
 
 
@@ -69,8 +69,8 @@ class _Found:
 class _Check:
     """The check of some keys, with all calls of those keys."""
 
-    def __init__(self, model: Model, calls: pa.Table, hard: Budget) -> None:
-        self._model, self._calls, self._hard = model, calls, hard
+    def __init__(self, model: Model, calls: pa.Table) -> None:
+        self._model, self._calls = model, calls
         self._keys, codes = sorted_codes(calls.column("key"))
         self._key = codes.astype(np.int64)
         self._outcome = calls.column("outcome").to_numpy()
@@ -83,7 +83,6 @@ class _Check:
         self._counts: Flags = (self._outcome != FAIL) & ~(is_read & is_open)
 
     def partial(self) -> Partial:
-        """Return the partial result."""
         partial = Partial(counts=count_calls(self._calls))
         rows = np.flatnonzero(self._counts)
         bad: list[_Found] = []
@@ -165,7 +164,7 @@ class _Check:
             if bad:
                 partial.counts["keys_not_searched"] = len(hard)
                 break
-            answer = self._search(mine, self._hard)
+            answer = self._search(mine, _HARD)
             if answer.answer is Answer.UNDECIDED:
                 undecided.append(self._keys[key] or "the only key")
             elif answer.answer is Answer.NO:

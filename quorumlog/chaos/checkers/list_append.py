@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
-from quorumlog.chaos.checkers.texts import TEXTS, TEXTS_OF
 from quorumlog.chaos.checkers.transactions import (
     SNAPSHOT_ISOLATION,
     STRICT_SERIALIZABLE,
@@ -233,18 +232,9 @@ def _connect_reads(
 
 
 _MICROS: Final = frozenset({APPEND, READ})
-CHECKER: Final = transactions_checker(
-    "list-append", TEXTS["list-append"], _ANOMALIES, _MICROS, _judge
-)
+CHECKER: Final = transactions_checker("list-append", _ANOMALIES, _MICROS, _judge)
 OTHERS: Final = tuple(
-    transactions_checker(
-        f"list-append={consistency}",
-        TEXTS_OF[consistency],
-        _ANOMALIES,
-        _MICROS,
-        _judge,
-        consistency=consistency,
-    )
-    for consistency in (STRICT_SERIALIZABLE, SNAPSHOT_ISOLATION)
+    transactions_checker("list-append", _ANOMALIES, _MICROS, _judge, consistency=one)
+    for one in (STRICT_SERIALIZABLE, SNAPSHOT_ISOLATION)
 )
 """The checkers of other consistencies than serializability."""

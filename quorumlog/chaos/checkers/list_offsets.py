@@ -109,7 +109,6 @@ class _Key:
         return (row for row in self._rows if row.kind == kind)
 
     def check(self) -> None:
-        """Apply every rule."""
         asked = [row for row in self._rows if row.kind in _QUESTIONS and row.outcome == "ok"]
         count(
             self._partial,

@@ -95,10 +95,6 @@ def _replaced(table: pa.Table, names: Mapping[str, str], **columns: pa.Array) ->
     return table
 
 
-def _explode_run(table: pa.Table, context: pa.Table) -> pa.Table:
-    return explode_run(as_log(table), context)
-
-
 def _check(entries: pa.Table, facts: Facts) -> Partial:
     partial = kafka_log.check(entries, facts)
     partial.results = [
@@ -120,7 +116,7 @@ CHECKER: Final = replace(
     check=_check,
     runs=Runs(
         context=lambda table: context_of(as_log(table)),
-        explode=_explode_run,
+        explode=lambda table, context: explode_run(as_log(table), context),
         explode_context=explode_lives,
     ),
 )

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers.cycles import Graph
 from quorumlog.chaos.checkers.entries import FAIL
-from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.transactions import Findings, Transaction, transactions_checker
 from quorumlog.chaos.checkers.verdict import Anomaly, Severity
 from quorumlog.chaos.history.model import HistoryError
@@ -125,6 +124,5 @@ def _report(
 
 # rw-register judges the same operations, and finds more.
 CHECKER: Final = replace(
-    transactions_checker(LONG_FORK, TEXTS[LONG_FORK], _ANOMALIES, frozenset({WRITE, READ}), _judge),
-    is_guessed=False,
+    transactions_checker(LONG_FORK, _ANOMALIES, frozenset({WRITE, READ}), _judge), is_guessed=False
 )

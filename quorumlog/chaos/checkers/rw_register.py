@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
-from quorumlog.chaos.checkers.texts import TEXTS, TEXTS_OF
 from quorumlog.chaos.checkers.transactions import (
     STRICT_SERIALIZABLE,
     Findings,
@@ -139,18 +138,9 @@ def _connect(name: str, each: _Register, happened: frozenset[int], graph: Graph)
 
 
 _MICROS: Final = frozenset({WRITE, READ})
-CHECKER: Final = transactions_checker(
-    "rw-register", TEXTS["rw-register"], _ANOMALIES, _MICROS, _judge
-)
+CHECKER: Final = transactions_checker("rw-register", _ANOMALIES, _MICROS, _judge)
 OTHERS: Final = tuple(
-    transactions_checker(
-        f"rw-register={consistency}",
-        TEXTS_OF[consistency],
-        _ANOMALIES,
-        _MICROS,
-        _judge,
-        consistency=consistency,
-    )
-    for consistency in (STRICT_SERIALIZABLE,)
+    transactions_checker("rw-register", _ANOMALIES, _MICROS, _judge, consistency=one)
+    for one in (STRICT_SERIALIZABLE,)
 )
 """The checkers of other consistencies than serializability."""

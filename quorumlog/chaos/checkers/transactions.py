@@ -31,6 +31,7 @@ from quorumlog.chaos.checkers.cycles import (
 )
 from quorumlog.chaos.checkers.entries import FAIL, OK
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY
+from quorumlog.chaos.checkers.texts import TEXTS, TEXTS_OF
 from quorumlog.chaos.checkers.verdict import Anomaly, Gap, Partial, Severity
 from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, HistoryError
 
@@ -174,7 +175,6 @@ Judge = Callable[[Sequence[Transaction], Findings], Graph]
 
 def transactions_checker(
     model: str,
-    text: str,
     anomalies: Sequence[Anomaly],
     micros: frozenset[str],
     judge_them: Judge,
@@ -183,8 +183,11 @@ def transactions_checker(
 ) -> Checker:
     """Return a checker of transactions: `judge_them` adds findings, and returns the graph.
 
-    With STRICT_SERIALIZABLE, a transaction that ended before another began must precede it.
+    With STRICT_SERIALIZABLE, a transaction that ended before another began must precede it. A
+    consistency other than SERIALIZABLE is a part of the model's name.
     """
+    text = TEXTS_OF.get(consistency, TEXTS[model])
+    model = model if consistency == SERIALIZABLE else f"{model}={consistency}"
     cycles = {one.name: one for one in _CYCLES_OF[consistency]}
     ranked = (NODE_ENDED_ANOMALY, *anomalies, *cycles.values())
     find = find_cycles_of_snapshots if consistency == SNAPSHOT_ISOLATION else find_cycles

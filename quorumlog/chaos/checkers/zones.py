@@ -18,7 +18,7 @@ chains and unknown outcomes are an extension, compared with two searches in
 tests/property/test_linearizability_agrees.py.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -58,15 +58,8 @@ class Registers:
 
     def take(self, chosen: Ints | Flags) -> "Registers":
         """Return some of the operations."""
-        return Registers(
-            key=self.key[chosen],
-            kind=self.kind[chosen],
-            seen=self.seen[chosen],
-            made=self.made[chosen],
-            invoked=self.invoked[chosen],
-            completed=self.completed[chosen],
-            initial=self.initial,
-        )
+        columns = ("key", "kind", "seen", "made", "invoked", "completed")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +121,7 @@ def check_zones(registers: Registers) -> list[Finding]:
     for finding in found:
         first.setdefault(finding.key, finding)
     return [
-        Finding(
-            key=finding.key,
-            note=finding.note,
-            told=tuple((role, int(chosen[op])) for role, op in finding.told),
-        )
+        replace(finding, told=tuple((role, int(chosen[op])) for role, op in finding.told))
         for _, finding in sorted(first.items())
     ]
 
@@ -140,16 +129,7 @@ def check_zones(registers: Registers) -> list[Finding]:
 def _plain(registers: Registers) -> Registers:
     """Turn a compare-and-set of a value to itself into a read."""
     idle = (registers.kind == CAS) & (registers.seen == registers.made)
-    kind = np.where(idle, READ, registers.kind).astype(np.int8)
-    return Registers(
-        key=registers.key,
-        kind=kind,
-        seen=registers.seen,
-        made=registers.made,
-        invoked=registers.invoked,
-        completed=registers.completed,
-        initial=registers.initial,
-    )
+    return replace(registers, kind=np.where(idle, READ, registers.kind).astype(np.int8))
 
 
 def _clusters(registers: Registers) -> _Clusters:

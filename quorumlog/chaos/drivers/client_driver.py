@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import cycle
-from typing import Any, Final, TypeVar, Unpack, cast
+from typing import Any, Final, TypeVar, Unpack
 
-from quorumlog.chaos.drivers.common import Rebalancing, member_settings, translating
+from quorumlog.chaos.drivers.common import Rebalancing, member_settings, records_of, translating
 from quorumlog.chaos.drivers.driver import (
     AT_ONCE,
     NO_GENERATION,
@@ -23,7 +23,6 @@ from quorumlog.chaos.drivers.driver import (
 from quorumlog.client import (
     Admin,
     Consumer,
-    ConsumerRecord,
     Delivery,
     GroupMetadata,
     KafkaError,
@@ -31,7 +30,6 @@ from quorumlog.client import (
     Producer,
     RebalanceListener,
 )
-from quorumlog.client.settings import CompressionType, GroupProtocol
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -112,7 +110,7 @@ class _Polling:
     async def poll(self, timeout_ms: int) -> list[Record]:
         with _translated():
             polled = await self._consumer.poll(timeout_ms, max_records=_POLL_RECORDS_MAX)
-        return [_record(record) for records in polled.values() for record in records]
+        return records_of(polled, time="timestamp_ms")
 
     async def close(self) -> None:
         await self._consumer.stop()
@@ -222,81 +220,56 @@ class ClientDriver:
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
     ) -> _Producer:
         """Make a producer. Raises DriverError if no broker answers."""
-        producer = Producer(
-            bootstrap_servers=bootstrap,
-            client_id=client_id,
-            linger_ms=batching.linger_ms,
-            compression_type=cast(CompressionType, batching.compression),
-            **_WRITING,
-        )
-        return _Producer(await _started(producer))
+        batches = {"linger_ms": batching.linger_ms, "compression_type": batching.compression}
+        return _Producer(await _started(Producer, bootstrap, client_id, **batches, **_WRITING))
 
     async def transactional(
         self, bootstrap: str, client_id: str, transactional_id: str
     ) -> _Transactions:
         """Make the producer of an id. Raises DriverError if its predecessors are not fenced."""
-        producer = Producer(
-            bootstrap_servers=bootstrap,
-            client_id=client_id,
+        producer = await _started(
+            Producer,
+            bootstrap,
+            client_id,
             transactional_id=transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             **_WRITING,
         )
-        with _translated():
-            await producer.start()
-            try:
+        try:
+            with _translated():
                 await producer.init_transactions()
-            except BaseException:  # the caller may have been cancelled
-                await producer.stop(timeout_ms=0)
-                raise
+        except BaseException:  # the caller may have been cancelled
+            await producer.stop(timeout_ms=0)
+            raise
         return _Transactions(producer)
 
     async def consumer(self, bootstrap: str, client_id: str) -> _Consumer:
         """Make a consumer; a reset of its offsets would hide a gap. Raises DriverError."""
-        consumer = Consumer(
-            bootstrap_servers=bootstrap,
-            client_id=client_id,
-            client_rack=next(self._racks),
-            auto_offset_reset="none",
-            **_READING,
-        )
-        return _Consumer(await _started(consumer))
+        return _Consumer(await self._consumer(bootstrap, client_id))
 
     async def reader(self, bootstrap: str, client_id: str, group_id: str) -> _Reader:
         """Make a read_committed reader. Raises DriverError if no broker answers."""
-        consumer = Consumer(
-            bootstrap_servers=bootstrap,
-            client_id=client_id,
-            client_rack=next(self._racks),
-            group_id=group_id,
-            enable_auto_commit=False,
-            isolation_level="read_committed",
-            auto_offset_reset="none",
-            **_READING,
-        )
-        return _Reader(await _started(consumer))
+        own = {"group_id": group_id, "isolation_level": "read_committed"}
+        return _Reader(await self._consumer(bootstrap, client_id, **own, enable_auto_commit=False))
+
+    async def _consumer(self, bootstrap: str, client_id: str, **settings: Any) -> Consumer:
+        rack = next(self._racks)
+        own = {"client_rack": rack, "auto_offset_reset": "none", **settings}
+        return await _started(Consumer, bootstrap, client_id, **own, **_READING)
 
     async def member(self, bootstrap: str, client_id: str, membership: Membership) -> _Member:
         """Make a consumer that can join a group. Raises DriverError if no broker answers."""
-        consumer = Consumer(
-            bootstrap_servers=bootstrap,
-            client_id=client_id,
-            group_protocol=cast(GroupProtocol, membership.protocol),
-            enable_auto_commit=False,
-            **member_settings(membership),
-            **_READING,
-        )
-        return _Member(await _started(consumer))
+        own = {"group_protocol": membership.protocol, **member_settings(membership), **_READING}
+        own["enable_auto_commit"] = False
+        return _Member(await _started(Consumer, bootstrap, client_id, **own))
 
     async def admin(self, bootstrap: str, client_id: str) -> _Admin:
         """Make an administrator, which looks up offsets, too. Raises DriverError."""
-        admin = Admin(
-            bootstrap_servers=bootstrap,
-            client_id=client_id,
-            request_timeout_ms=_REQUEST_TIMEOUT_MS,
-            default_api_timeout_ms=_DELIVERY_TIMEOUT_MS,
-        )
-        return _Admin(await _started(admin))
+        limits = {
+            "request_timeout_ms": _REQUEST_TIMEOUT_MS,
+            "default_api_timeout_ms": _DELIVERY_TIMEOUT_MS,
+        }
+        return _Admin(await _started(Admin, bootstrap, client_id, **limits))
 
     offsets = admin
 
@@ -309,7 +282,10 @@ class ClientDriver:
                 await admin.create_topics([_new_topic(topic, options)])
 
 
-async def _started(client: _Started) -> _Started:
+async def _started(
+    kind: type[_Started], bootstrap: str, client_id: str, **settings: Any
+) -> _Started:
+    client = kind(bootstrap_servers=bootstrap, client_id=client_id, **settings)
     with _translated():
         await client.start()
     return client
@@ -326,18 +302,6 @@ def _by_place(topic: str, offsets: Mapping[int, int]) -> dict[TopicPartition, in
 
 def _places(topic: str, partitions: Sequence[int]) -> list[TopicPartition]:
     return [TopicPartition(topic, partition) for partition in partitions]
-
-
-def _record(record: ConsumerRecord) -> Record:
-    return Record(
-        record.topic,
-        record.partition,
-        record.offset,
-        record.value or b"",
-        record.key,
-        record.headers,
-        record.timestamp_ms,
-    )
 
 
 DRIVER: Final = ClientDriver()

@@ -63,8 +63,8 @@ def member_settings(membership: Membership) -> dict[str, Any]:
     }
 
 
-def records_of(polled: Mapping[Any, Iterable[Any]]) -> list[Record]:
-    """Return the records of a poll of aiokafka or kafka-python, in order per partition."""
+def records_of(polled: Mapping[Any, Iterable[Any]], *, time: str = "timestamp") -> list[Record]:
+    """Return the records of a poll, in order per partition. `time`: the library's name for it."""
     return [
         Record(
             record.topic,
@@ -73,7 +73,7 @@ def records_of(polled: Mapping[Any, Iterable[Any]]) -> list[Record]:
             record.value or b"",
             record.key,
             tuple(record.headers),
-            record.timestamp,
+            getattr(record, time),
         )
         for records in polled.values()
         for record in records

@@ -114,7 +114,6 @@ class LateStart(StepFault):
     broker.session.timeout.ms.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"kill", "start"})
     breaks: ClassVar[str] = "kill"
     hits_others: ClassVar[bool] = True
     late_us: int = ranged(0, 60 * MILLION, default=4_500_000)

@@ -138,7 +138,6 @@ class AckKill(StepFault):
     unanswered_us: from the first lost answer to the SIGKILL.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"kill", "start"})
     imposes: ClassVar[frozenset[type[Effect]]] = frozenset({DropReply})
     breaks: ClassVar[str] = "kill"
     drawn_duration_ms: ClassVar[tuple[int, int]] = (600, 1_500)  # producers try for 5 s

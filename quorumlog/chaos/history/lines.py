@@ -70,7 +70,8 @@ def read_lines(file: Path, frame: Frame) -> pa.Table:
         table = operations_of(_events(file, frame), frame.facts())
     except EventError as error:
         _explain(file, frame)
-        line = _line_of(file, frame, error.place)
+        lines = enumerate(_lines(file, frame))
+        line = next(line for n, (line, _) in lines if n == error.place)
         raise HistoryError(f"{file}:{line}: {error.reason}") from error
     except (pa.ArrowException, HistoryError) as error:
         _explain(file, frame)
@@ -265,11 +266,6 @@ def _micro(lists: pa.ListArray, f: pa.Array) -> pa.ListArray:
     starts = np.zeros(len(lists) + 1, np.int32)
     np.cumsum(lengths, out=starts[1:])
     return pa.ListArray.from_arrays(pa.array(starts), values, type=MICRO)
-
-
-def _line_of(file: Path, frame: Frame, place: int) -> int:
-    """Return the number of the line that holds the event at `place`."""
-    return next(line for n, (line, _) in enumerate(_lines(file, frame)) if n == place)
 
 
 def _lines(file: Path, frame: Frame) -> Iterator[tuple[int, bytes]]:

@@ -92,11 +92,8 @@ def part_facts(table: pa.Table) -> PartFacts | None:
     )
 
 
-def merge_facts(parts: Iterable[PartFacts | None], *, events: int | None = None) -> None:
-    """Check the parts together, in their order. `events`: the required number of events.
-
-    Raises HistoryError.
-    """
+def merge_facts(parts: Iterable[PartFacts | None]) -> None:
+    """Check the parts together, in their order. Raises HistoryError."""
     open_: dict[int, int] = {}  # completions that lie in later parts: event -> time
     last_completed: dict[int, tuple[int, int]] = {}  # process -> event, index
     next_index, next_event, last_ns = 0, 0, 0
@@ -119,10 +116,6 @@ def merge_facts(parts: Iterable[PartFacts | None], *, events: int | None = None)
     rest = np.arange(next_event, next_event + len(open_)).reshape(-1, 1)
     bounds = np.broadcast_to([last_ns, NEVER_NS], (len(rest), 2))
     _take(open_, np.hstack([rest, bounds]))
-    if events is not None and events != next_event + len(rest):
-        raise HistoryError(
-            f"it holds {next_event + len(rest)} events, but its end row counts {events}"
-        )
 
 
 def check_columns(table: pa.Table) -> None:

@@ -1,6 +1,6 @@
 """Controllers with one broken rule each: registrations, fencing, ISRs, elections, reassignments."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -106,14 +106,8 @@ class _KeepsTheElrWhileItCommits(PartitionChanges):
 
 @CONTROLLERS.breaks("a replica outside ISR and ELR is elected when no member is alive")
 class _ElectsAnyThatLives(PartitionChanges):
-    def change(
-        self,
-        located: Located,
-        target_isr: tuple[BrokerId, ...],
-        active: Set[BrokerId],
-        *others: Any,
-        **options: Any,
-    ) -> PartitionChange | None:
+    def change(self, located: Located, *known: Any, **options: Any) -> PartitionChange | None:
+        target_isr, active, *others = known
         partition = located.partition
         alive = [replica for replica in partition.replicas if replica in active]
         if not {*target_isr} & {*alive} and not {*partition.elr} & {*alive} and alive:
@@ -167,18 +161,11 @@ class _PassesOverTheEligible(PartitionChanges):
 
 @CONTROLLERS.breaks("an unclean election leaves other replicas than the new leader in the ISR")
 class _KeepsTheIsrOfTheLostHistory(PartitionChanges):
-    def change(
-        self,
-        located: Located,
-        target_isr: tuple[BrokerId, ...],
-        active: Set[BrokerId],
-        *others: Any,
-        **options: Any,
-    ) -> PartitionChange | None:
-        change = super().change(located, target_isr, active, *others, **options)
+    def change(self, located: Located, *known: Any, **options: Any) -> PartitionChange | None:
+        change = super().change(located, *known, **options)
         if change is None or change.leader is None or not change.is_recovering:
             return change
-        alive = [one for one in located.partition.replicas if one in active]
+        alive = [one for one in located.partition.replicas if one in known[1]]
         return replace(change, isr=(change.leader, *(o for o in alive if o != change.leader)))
 
 
@@ -201,14 +188,8 @@ class _KeepsWhatWasCommitted(Followership):
 
 @ELECTIONS.breaks("a controller elects a replica outside the ISR although a member is alive")
 class _ElectsOutsideTheIsr(PartitionChanges):
-    def change(
-        self,
-        located: Located,
-        target_isr: tuple[BrokerId, ...],
-        active: Set[BrokerId],
-        *others: Any,
-        **options: Any,
-    ) -> PartitionChange | None:
+    def change(self, located: Located, *known: Any, **options: Any) -> PartitionChange | None:
+        target_isr, active, *others = known
         partition = located.partition
         if partition.leader_id not in target_isr:
             outside = [

@@ -224,8 +224,6 @@ class _ForgetsSnapshotEpoch(SnapshotDownloads):
 
 
 class _CountsWaits(Timeouts):
-    """For a mutant below."""
-
     def note_wait(self, took_ms: int) -> None:
         pass
 
@@ -236,8 +234,6 @@ class _DeadlinesBeginBeforeTheWrite(QuorumState):
 
 
 class _Configured(Timeouts):
-    """For a mutant below."""
-
     def _slowest_ms(self, peers: Iterable[BrokerId]) -> int:
         return 0
 
@@ -248,8 +244,6 @@ class _TimeoutsIgnoreTheDisk(QuorumState):
 
 
 class _OwnDiskAlone(Timeouts):
-    """For a mutant below."""
-
     def note_peer(self, node_id: BrokerId, write_ms: int) -> None:
         """Do nothing."""
 

@@ -62,76 +62,58 @@ _WAITING_MAX: Final = 3  # batches above the high watermark, with the one just a
 class CommitsAlone(HighWatermarkRule):
     """Commits records that only the leader holds."""
 
-    def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
-        """Break the rule."""
+    def replicas_that_count(  # noqa: D102 - the broken rule
+        self, role: Leader, now_ms: int
+    ) -> Iterable[FollowerProgress]:
         return ()
 
 
 @REPLICAS.breaks("a leader does not count the members of its proposed ISR (KIP-497)")
-class CountsOnlyTheGrantedIsr(HighWatermarkRule):
-    """Leaves out replicas that the controller may have granted already."""
-
+class _CountsOnlyTheGrantedIsr(HighWatermarkRule):
     def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
-        """Break the rule."""
         return [progress for member, progress in role.followers.items() if member in role.isr]
 
 
 @REPLICAS.breaks("a follower joins the ISR although it lacks committed records")
-class LetsLaggardsJoin(IsrRules):
-    """Proposes replicas that are behind."""
-
+class _LetsLaggardsJoin(IsrRules):
     def may_join(self, role: Leader, replica: BrokerId) -> bool:
-        """Break the rule."""
         return True
 
 
-class CountsEchoesOfOlderProcesses(Leadership):
-    """Counts a fetch of a replaced process."""
-
+class _CountsEchoesOfOlderProcesses(Leadership):
     def is_replaced(self, progress: FollowerProgress, event: events.FollowerFetched) -> bool:
-        """Break the rule."""
         return False
 
 
 @REPLICAS.breaks(
     "a leader takes a restarted follower for its former process (KIP-903)",
-    also=CountsEchoesOfOlderProcesses,
+    also=_CountsEchoesOfOlderProcesses,
 )
-class IgnoresBrokerEpochs(IsrRules):
-    """Proposes any process of a broker, not only the process that fetched."""
-
+class _IgnoresBrokerEpochs(IsrRules):
     def broker_epoch(self, role: Leader, member: BrokerId) -> int:
-        """Break the rule."""
         state = self._state
         return -1 if member == state.broker_id else state.brokers[member].broker_epoch
 
     def may_join(self, role: Leader, replica: BrokerId) -> bool:
-        """Break the rule."""
         floor = max(self._state.high_watermark, role.epoch_start)
         return role.followers[replica].log_end_offset >= floor
 
 
 @REPLICAS.breaks("a leader counts a follower by its fetch offset, also if the logs diverge")
-class CountsDivergingFollowers(Leadership):
-    """Counts a fetch before it compares the logs."""
-
+class _CountsDivergingFollowers(Leadership):
     def follower_fetched(
         self, role: Leader, now_ms: int, event: events.FollowerFetched
     ) -> Sequence[effects.Effect]:
-        """Break the rule."""
         if event.broker_id in role.followers:
             role.followers[event.broker_id].log_end_offset = event.fetch_offset
         return super().follower_fetched(role, now_ms, event)
 
 
 @REPLICAS.breaks("a leader serves a fetch without comparing the logs (KIP-595)")
-class IgnoresDivergence(Reads):
-    """Sends records to a follower whose log differs."""
-
+class _IgnoresDivergence(Reads):
     def judge_read(
         self, leader_epoch: Epoch, fetch_offset: Offset, last_fetched_epoch: Epoch, **known: bool
     ) -> effects.AnswerFetch:
-        """Break the rule."""
         return super().judge_read(leader_epoch, fetch_offset, NO_EPOCH, **known)
 
 
@@ -147,11 +129,8 @@ class _TruncatesBeforeItFollows(RoleChanges):
     "a follower truncates its log to its own high watermark, as before KIP-101",
     also=_TruncatesBeforeItFollows,
 )
-class TruncatesToItsHighWatermark(Followership):
-    """Truncates as before KIP-101."""
-
+class _TruncatesToItsHighWatermark(Followership):
     def leader_diverged(self, event: events.LeaderDiverged) -> Sequence[effects.Effect]:
-        """Break the rule."""
         if not self.still_fits(event):
             return ()
         return [effects.TruncateTo(offset=self._state.high_watermark)]
@@ -183,33 +162,24 @@ class _TakesAnyRefusalForFinal(Leadership):
 
 
 @REPLICAS.breaks("the response to an older ISR proposal counts for the pending proposal (KIP-497)")
-class TakesAnswersToOlderProposals(IsrRules):
-    """Gives up a proposal that the controller may have granted."""
-
+class _TakesAnswersToOlderProposals(IsrRules):
     def answered(self, role: Leader, event: events.IsrAnswered) -> bool:
-        """Break the rule."""
         if role.pending is not None:
             event = replace(event, asked_epoch=role.pending.partition_epoch)
         return super().answered(role, event)
 
 
 @REPLICAS.breaks("a replica leaves the timer sweeps for ever: its waits never time out")
-class NeverLooksAtTheClock(Leadership):
-    """Counts each replica as settled, even if it has fallen behind."""
-
+class _NeverLooksAtTheClock(Leadership):
     def is_settled(self, role: Leader) -> bool:
-        """Break the rule."""
         return True
 
 
 @REPLICAS.breaks("a new topic opens the log of a deleted topic with the same name (KAFKA-14616)")
-class TakesUpLogsOfDeletedTopics(LogDirectory):
-    """Opens any log with the name of a partition, whatever its topic id."""
-
+class _TakesUpLogsOfDeletedTopics(LogDirectory):
     def open(
         self, topic_partition: TopicPartition, topic_id: TopicId, *known: Any, **options: Any
     ) -> tuple[Log, Offset]:
-        """Break the rule."""
         found_id = self.topic_id_of(str(topic_partition)) if self.holds(topic_partition) else None
         known_id = topic_id if found_id is None else found_id
         return super().open(topic_partition, known_id, *known, **options)

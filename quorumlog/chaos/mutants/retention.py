@@ -1,5 +1,6 @@
 """Logs that delete or compact wrongly, with one broken rule each."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -327,9 +328,7 @@ class _CleansTheDirtyPartAlone(Cleaning):
 
 @RETENTION.breaks("a cleaned segment replaces others before it is flushed")
 class _CleanedSegmentsAreNotFlushed(NotFlushed):
-    @staticmethod
-    def is_meant(path: str) -> bool:
-        return path.endswith(CLEANED_SUFFIX)
+    files = f"{re.escape(CLEANED_SUFFIX)}$"
 
 
 @RETENTION.breaks("a start does not complete an interrupted swap of segments")

@@ -4,9 +4,10 @@ A broken disk stands for code that forgets to flush, to cut or to delete: it ski
 operation of the real disk, and passes on all others.
 """
 
+import re
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from quorumlog.broker.partitions.log.log_directory import REFUSED_FILE, LogDirectory
 from quorumlog.chaos.mutants.mutant import Mutants
@@ -52,21 +53,18 @@ class _FileNotFlushed(HandsOn):
 
 
 class NotFlushed(OtherFiles):
-    """Claims that some files are durable. `is_meant` selects them by path."""
+    """Claims that some files are durable. `files`: the regular expression of their paths."""
 
+    files: ClassVar[str]
     _renamed_in = ""
 
-    @staticmethod
-    def is_meant(path: str) -> bool:
-        """Return whether the file is one of them."""
-        raise NotImplementedError
-
     def other(self, path: str, file: Any) -> Any:  # noqa: D102 - see OtherFiles
-        return _FileNotFlushed(file) if self.is_meant(path.removesuffix(".tmp")) else file
+        is_meant = re.search(self.files, path.removesuffix(".tmp"))
+        return _FileNotFlushed(file) if is_meant else file
 
     def rename(self, source: str, target: str) -> None:  # noqa: D102 - see Disk
         self._real.rename(source, target)
-        self._renamed_in = target.rpartition("/")[0] if self.is_meant(target) else ""
+        self._renamed_in = target.rpartition("/")[0] if re.search(self.files, target) else ""
 
     def fsync_dir(self, path: str) -> None:  # noqa: D102 - see Disk
         renamed_in, self._renamed_in = self._renamed_in, ""
@@ -76,23 +74,17 @@ class NotFlushed(OtherFiles):
 
 @STORAGE.breaks("a vote is sent before it is durable: its file is not flushed")
 class _VotesAreNotFlushed(NotFlushed):
-    @staticmethod
-    def is_meant(path: str) -> bool:
-        return path.endswith("/quorum-state")
+    files = "/quorum-state$"
 
 
 @STORAGE.breaks("a flush of the metadata log does not reach the disk")
 class _MetadataIsNotFlushed(NotFlushed):
-    @staticmethod
-    def is_meant(path: str) -> bool:
-        return path.endswith(".log") and "/__cluster_metadata-0/" in path
+    files = r"/__cluster_metadata-0/.*\.log$"
 
 
 @STORAGE.breaks("a checkpoint is renamed before its content is flushed (KAFKA-16541)")
 class _CheckpointsAreNotFlushed(NotFlushed):
-    @staticmethod
-    def is_meant(path: str) -> bool:
-        return path.endswith("-checkpoint")
+    files = "-checkpoint$"
 
 
 @STORAGE.breaks("a directory's entries are never flushed")

@@ -14,10 +14,12 @@ further responses of its node and API in its second, which have no lines of thei
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
+
+T = TypeVar("T")
 
 RESPONSES_FILE: Final = "responses.jsonl"
 NONE: Final = "NONE"
@@ -100,16 +102,20 @@ def read_responses(directory: Path) -> list[ErrorResponse]:
 
     A line cut off at the end is left out. Raises ValueError for a file with other contents.
     """
-    file = directory / RESPONSES_FILE
-    if not file.is_file():
-        return []
-    lines = file.read_text(encoding="utf-8").split("\n")[:-1]
-    rows = [_row_of(number, line) for number, line in enumerate(lines, start=1)]
+    rows = read_json_lines(directory / RESPONSES_FILE, ErrorResponse.from_json, "response")
     return sorted(rows, key=lambda row: row.time_ns)
 
 
-def _row_of(number: int, line: str) -> ErrorResponse:
-    try:
-        return ErrorResponse.from_json(json.loads(line))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{RESPONSES_FILE}:{number}: not a response: {error!r}") from error
+def read_json_lines(file: Path, read: Callable[[Any], T], noun: str) -> list[T]:
+    """Return the result of `read` for each line of a file, but for a line cut off at the end.
+
+    Returns [] without a file. Raises ValueError with the line that is no `noun`.
+    """
+    found: list[T] = []
+    lines = file.read_text(encoding="utf-8").split("\n")[:-1] if file.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(read(json.loads(line)))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{file.name}:{number}: not a {noun}: {error!r}") from error
+    return found

@@ -12,7 +12,6 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextvars import Context
-from functools import partial
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, Unpack, cast
@@ -113,7 +112,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._kernel_pools: Final[dict[Any, ThreadPool]] = {}
         self._instant_began_at = 0  # the number of callbacks then
         self.set_exception_handler(_failed)
-        self.set_task_factory(partial(_new_task, numbered(asyncio.Task, self.numbers_in_sets)))
+        new_task = numbered(asyncio.Task, self.numbers_in_sets)
+        self.set_task_factory(lambda loop, work, **options: new_task(work, loop=loop, **options))
 
     # --- time and callbacks ---
 
@@ -326,15 +326,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         """Do nothing: there is no other thread to wake."""
-
-
-def _new_task(
-    made: type[asyncio.Task[Any]],
-    loop: asyncio.AbstractEventLoop,
-    coroutine: Coroutine[Any, Any, Any],
-    **options: Any,
-) -> asyncio.Task[Any]:
-    return made(coroutine, loop=loop, **options)
 
 
 def _failed(loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:

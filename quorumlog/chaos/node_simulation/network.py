@@ -91,7 +91,7 @@ class Network:
         """`planes`: the protocol by port, where rules may apply to single messages."""
         self._planes: Final = planes or {}
         self.loop: Final = loop
-        self.overhear: Overhear = _overhear_nothing
+        self.overhear: Overhear = lambda _client, _broker: None
         self.bytes = 0
         self._seed: Final = seed
         self._carried: Final = carried
@@ -317,10 +317,6 @@ class Network:
         for server in [*self._listeners.values()]:
             if server.process is process:
                 self._close_listener(server)
-
-
-def _overhear_nothing(client: tuple[str, int], broker: tuple[str, int]) -> None:
-    del client, broker
 
 
 def _reset(endpoint: Endpoint) -> None:

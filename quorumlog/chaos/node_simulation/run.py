@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -99,16 +99,6 @@ class Trace:
         return self._hash.hexdigest()
 
 
-@dataclass(slots=True)
-class _Marks:
-    """The observations of a run so far."""
-
-    start_cpu_s: float = 0.0
-    violations: list[str] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    operations: int = 0
-
-
 class SimulatedRun:
     """One run, in a process of its own. `directory`: where to write the history."""
 
@@ -120,7 +110,10 @@ class SimulatedRun:
         self._loop: Final = SimulatedLoop(self._seed)
         self._network: Final = Network(self._loop, self._seed, self._trace.add, PLANES)
         self._loop.sockets = self._network
-        self._marks: Final = _Marks()
+        self._start_cpu_s = 0.0
+        self._violations: Final[list[str]] = []
+        self._faults: list[str] = []
+        self._operations = 0
         self._machines: Final[dict[int, Machine]] = {}
         self._copies: Final = _copies(settings, self._machines)
         self._oracle: Final = Oracle(
@@ -191,7 +184,7 @@ class SimulatedRun:
 
     def _look(self) -> None:
         self._oracle.look()
-        if self._marks.violations:
+        if self._violations:
             raise _Ended
 
     def _unchecked(self) -> Verdict:
@@ -219,7 +212,7 @@ class SimulatedRun:
         found = [one for one in verdict.results if one.severity == _SEVERE and one.count]
         anomalies = tuple(one.name for one in found if not _is_of(one, losses))
         is_excused = bool(found) and not anomalies
-        violations = tuple(self._marks.violations)
+        violations = tuple(self._violations)
         return NodesResult(
             seed=self._seed,
             digest=self._trace.digest(),
@@ -229,9 +222,9 @@ class SimulatedRun:
             violations=violations,
             virtual_s=round(self._loop.now_s - START_S, 3),
             cpu_s=round(time.process_time() - started_s, 3),
-            start_cpu_s=round(self._marks.start_cpu_s, 3),
-            operations=self._marks.operations,
-            faults=tuple(self._marks.faults),
+            start_cpu_s=round(self._start_cpu_s, 3),
+            operations=self._operations,
+            faults=tuple(self._faults),
             schedule=settings.schedule,
             mutant=settings.mutant,
             losses=tuple(f"{name}: {loss}" for name in losses for loss in losses[name]),
@@ -246,7 +239,7 @@ class SimulatedRun:
         self._trace.add(self._loop.now_s, what)
 
     def _violated(self, what: str) -> None:
-        seen = self._marks.violations
+        seen = self._violations
         if what not in seen and len(seen) < VIOLATIONS_MAX:
             seen.append(what)
             self._trace.add(self._loop.now_s, what)
@@ -255,7 +248,7 @@ class SimulatedRun:
 
     async def _phases(self, started_s: float) -> None:
         await self._start()
-        self._marks.start_cpu_s = time.process_time() - started_s
+        self._start_cpu_s = time.process_time() - started_s
         schedule, loop = self._settings.schedule, self._loop
         workload, broker_ids = find_workload(schedule.workload), self._settings.broker_ids
         with HistoryWriter(
@@ -289,8 +282,8 @@ class SimulatedRun:
                 self._violated("not live: the final reads did not end")
             await self._send_everywhere(setup)
             await nemesis.note_ended()
-            self._marks.faults += nemesis.done
-            self._marks.operations = sum(history.messages.values())
+            self._faults += nemesis.done
+            self._operations = sum(history.messages.values())
 
     async def _start(self) -> None:
         for machine in self._machines.values():

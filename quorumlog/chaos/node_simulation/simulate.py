@@ -1,11 +1,12 @@
 """Draws the settings of a seed for whole nodes, runs them, and shrinks failing schedules."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 from quorumlog.chaos.faults.registry import faults_made_of
 from quorumlog.chaos.mutants.registry import mutant_called
-from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked, run_one
+from quorumlog.chaos.node_simulation.forked import run_one
 from quorumlog.chaos.node_simulation.settings import (
     DEFAULT_OPTIONS,
     OPTIONS_OF,
@@ -54,33 +55,15 @@ def settings_of(
 
 
 def simulate_nodes(
-    seed: int,
-    *,
-    duration_ms: int = 12_000,
-    workload: str = "append_read",
-    options: Mapping[str, Option] | None = None,
-    faults: Collection[str] | None = None,
-    schedule: Schedule | None = None,
-    mutant: str | None = None,
-    shape: ClusterShape | None = None,
-    config: Mapping[str, str] | None = None,
-    until_violated: bool = False,
+    seed: int, *, schedule: Schedule | None = None, until_violated: bool = False, **given: Any
 ) -> NodesResult:
     """Run one seed, or one schedule, in a process of its own. Equal arguments, equal result.
 
-    until_violated: end at the first violated rule, which shows a planted bug.
+    until_violated: end at the first violated rule, which shows a planted bug. given: the other
+    arguments of `settings_of`.
     Raises ValueError for unknown names, as `settings_of`, and RunFailed without a result.
     """
-    settings = settings_of(
-        seed,
-        duration_ms=duration_ms,
-        workload=workload,
-        options=options,
-        faults=faults,
-        shape=shape,
-        config=config,
-        mutant=mutant,
-    )
+    settings = settings_of(seed, **given)
     if schedule is not None:
         settings = replayed(settings, schedule)
     return run_one(replace(settings, until_violated=until_violated))
@@ -96,11 +79,6 @@ def replayed(settings: NodesSettings, schedule: Schedule) -> NodesSettings:
         if not isinstance(action.target, str) and not nodes.issuperset(action.target):
             raise ValueError(f"the schedule names other nodes than {sorted(nodes)}")
     return replace(settings, schedule=schedule)
-
-
-def simulate_many(wanted: Sequence[NodesSettings]) -> Iterator[NodesResult | RunFailed]:
-    """Run all settings, one process per core; yield the results in order of the settings."""
-    return run_forked(wanted)
 
 
 def shrink(settings: NodesSettings, result: NodesResult) -> Schedule:

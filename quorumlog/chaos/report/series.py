@@ -62,13 +62,8 @@ def run_series(table: pa.Table) -> RunSeries:
         start_s=rows.invoked_ns / _S,
         end_s=np.where(ended, rows.completed_ns, last_ns) / _S,
         records=np.where(ended, rows.lengths(), 0),
-        entries=explode(_log_operations(table)),
+        entries=explode(table.filter(pc.field("f").isin(sorted(OPERATIONS)))),  # of a log alone
     )
-
-
-def _log_operations(table: pa.Table) -> pa.Table:
-    """Return the operations with offsets of a log, without those of other models."""
-    return table.filter(pc.field("f").isin(sorted(OPERATIONS)))
 
 
 def quantiles_over_time(

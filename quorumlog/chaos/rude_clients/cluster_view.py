@@ -10,8 +10,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER
 from quorumlog.wire.codec.message import ZERO_UUID, Request
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
 
-LEADER_EPOCHS_SINCE: Final = 7  # Metadata
-TOPIC_IDS_SINCE: Final = 10
+TOPIC_IDS_SINCE: Final = 10  # Metadata
 _BOOTSTRAP: Final = -1  # the node of a connection to a bootstrap server
 MAIN: Final = "main"
 SECOND: Final = "second"

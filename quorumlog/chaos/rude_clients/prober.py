@@ -36,7 +36,8 @@ _EARLIEST: Final = -2
 _FIRST_TIME: Final = 0  # a timestamp before that of each record
 _SHARE_OF_GHOSTS: Final = 0.4
 _GHOST_OFFSET: Final = 1_000_000
-Probe = Callable[[int, Leader, RawConnection], Coroutine[Any, Any, Sequence[Message]]]
+Facts = list[Message]
+Probe = Callable[[int, Leader, RawConnection], Coroutine[Any, Any, Facts]]
 
 
 class Prober(RawClient):
@@ -85,9 +86,7 @@ class Prober(RawClient):
         furthest = max(0, self.history.furthest.get(self.key(partition), 0))
         return self.rng.randrange(furthest + 1)
 
-    async def _lookups(
-        self, partition: int, leader: Leader, connection: RawConnection
-    ) -> list[Message]:
+    async def _lookups(self, partition: int, leader: Leader, connection: RawConnection) -> Facts:
         """Look up the first offset, and the first at or after a time, in two versions each."""
         del leader
         timestamp, pair = self.rng.choice((_EARLIEST, _FIRST_TIME)), next(self.numbers.pairs)
@@ -99,32 +98,28 @@ class Prober(RawClient):
             for one in pending
         ]
 
-    async def _fetches(
-        self, partition: int, leader: Leader, connection: RawConnection
-    ) -> list[Message]:
-        """Fetch from the same offset in two versions."""
+    async def _fetches(self, partition: int, leader: Leader, connection: RawConnection) -> Facts:
         offset, pair = self._known(partition), next(self.numbers.pairs)
         fetches = [
             OneFetch(partition, offset, leader.epoch, fetch_version(self, connection), pair=pair)
             for _ in range(2)
         ]
+        return await self._fetch_all(connection, fetches)
+
+    async def _fetch_all(self, connection: RawConnection, fetches: Sequence[OneFetch]) -> Facts:
         pending = [connection.send(fetch_request(self, one), one.version) for one in fetches]
         return [
             fetch_fact(self, one, await connection.within(future))
             for one, future in zip(fetches, pending, strict=True)
         ]
 
-    async def _end(
-        self, partition: int, leader: Leader, connection: RawConnection
-    ) -> list[Message]:
+    async def _end(self, partition: int, leader: Leader, connection: RawConnection) -> Facts:
         """Look up the end, and fetch behind it."""
         return await look_at_the_end(
             self, connection, partition, self._known(partition), epoch=leader.epoch
         )
 
-    async def _epochs(
-        self, partition: int, leader: Leader, connection: RawConnection
-    ) -> list[Message]:
+    async def _epochs(self, partition: int, leader: Leader, connection: RawConnection) -> Facts:
         """Send the leader's epoch, then an older one and one that does not exist."""
         if leader.epoch < 0:
             return []
@@ -145,24 +140,16 @@ class Prober(RawClient):
             ]
         version = fetch_version(self, connection, least=FETCH_EPOCHS_SINCE)
         fetches = [OneFetch(partition, self._known(partition), one, version) for one in epochs]
-        sent = [connection.send(fetch_request(self, one), one.version) for one in fetches]
-        return [
-            fetch_fact(self, one, await connection.within(future))
-            for one, future in zip(fetches, sent, strict=True)
-        ]
+        return await self._fetch_all(connection, fetches)
 
-    async def _far(
-        self, partition: int, leader: Leader, connection: RawConnection
-    ) -> list[Message]:
-        """Fetch far behind the end."""
+    async def _far(self, partition: int, leader: Leader, connection: RawConnection) -> Facts:
         offset = FAR_OFFSET + self.rng.randrange(1 << 20)
         one = OneFetch(partition, offset, leader.epoch, fetch_version(self, connection))
-        answered = await connection.exchange(fetch_request(self, one), one.version)
-        return [fetch_fact(self, one, answered)]
+        return await self._fetch_all(connection, [one])
 
     async def _group_offsets(
         self, partition: int, leader: Leader, connection: RawConnection
-    ) -> list[Message]:
+    ) -> Facts:
         """Commit an offset for a group of its own, and request it in two versions.
 
         At times a member that does not exist commits another offset in between.

@@ -48,7 +48,6 @@ class RawProducer(RawClient):
             await self.view.close()
 
     async def _burst(self, working: asyncio.Event) -> int:
-        """Send one burst; return the number of its records."""
         partition = self.rng.randrange(self.partitions)
         connection = await self._leading(partition)
         if connection is None:

@@ -22,7 +22,6 @@ from quorumlog.wire.codec.messages.fetch import (
 )
 
 SESSIONS_SINCE: Final = 7
-IDS_SINCE: Final = 13
 FULL_EPOCH: Final = 0
 CLOSING_EPOCH: Final = -1
 WAIT_MS: Final = 60
@@ -32,7 +31,6 @@ _SHARE_CLOSED: Final = 0.02
 _SHARE_REFUSED: Final = 0.08
 _SHARE_FORGOTTEN: Final = 0.1
 _SHARE_REMEMBERED: Final = 0.4
-_READ_COMMITTED: Final = 1
 
 Asked = tuple[int, int]
 """The position and the leader epoch in the session's request of a partition."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from quorumlog.chaos.network.error_responses import read_json_lines
 from quorumlog.client import Admin, KafkaError
 
 STATES_FILE: Final = "states.jsonl"
@@ -107,28 +108,18 @@ def read_states(directory: Path) -> list[ClusterState]:
 
     Raises ValueError for a file with other contents.
     """
-    file = directory / STATES_FILE
-    if not file.is_file():
-        return []
-    lines = file.read_text(encoding="utf-8").split("\n")
-    return [_state_of(number, line) for number, line in enumerate(lines[:-1], start=1)]
+    return read_json_lines(directory / STATES_FILE, _state_of, "state of the cluster")
 
 
-def _state_of(number: int, line: str) -> ClusterState:
-    try:
-        row = json.loads(line)
-        return ClusterState(
-            time_ns=int(row["time_ns"]),
-            controller=int(row.get("controller", -1)),
-            partitions={
-                str(key): PartitionState(
-                    leader=int(one["leader"]), epoch=int(one["epoch"]), isr=tuple(one["isr"])
-                )
-                for key, one in row.get("partitions", {}).items()
-            },
-            error=str(row.get("error", "")),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{STATES_FILE}:{number}: not a state of the cluster: {error!r}"
-        ) from error
+def _state_of(row: Any) -> ClusterState:
+    return ClusterState(
+        time_ns=int(row["time_ns"]),
+        controller=int(row.get("controller", -1)),
+        partitions={
+            str(key): PartitionState(
+                leader=int(one["leader"]), epoch=int(one["epoch"]), isr=tuple(one["isr"])
+            )
+            for key, one in row.get("partitions", {}).items()
+        },
+        error=str(row.get("error", "")),
+    )

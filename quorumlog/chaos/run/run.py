@@ -80,7 +80,7 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
         outside = open_back_end(settings.control, settings.bootstrap)
     schedule, more = _schedule(settings, _voters_or_brokers(settings, outside))
     if settings.bootstrap is None:
-        _check_own_cluster(settings, schedule)
+        check_equipment(_own_cluster(settings, None), schedule, settings.network)
     elif outside is not None:
         check_schedule(schedule, outside)
     make_room(settings.out)
@@ -172,11 +172,6 @@ def _schedule(settings: RunSettings, nodes: int) -> tuple[Schedule, Sequence[Act
             "or --fault none"
         )
     return short, long.actions[len(short.actions) :]
-
-
-def _check_own_cluster(settings: RunSettings, schedule: Schedule) -> None:
-    """Raise InvalidArgument or ValueError for impossible settings, before a run is removed."""
-    check_equipment(_own_cluster(settings, None), schedule, settings.network)
 
 
 def _own_cluster(settings: RunSettings, directory: Path | None) -> LocalCluster:

@@ -24,7 +24,7 @@ from typing import Final
 from quorumlog.chaos.drivers.driver import DriverConsumer, DriverProducer, Record, SendFailed
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.readers import message_of
-from quorumlog.chaos.workloads.sends import record_of
+from quorumlog.chaos.workloads.sends import attempt, record_of
 from quorumlog.chaos.workloads.workload import (
     REOPEN_S,
     LaneOptions,
@@ -66,7 +66,6 @@ class _Client:
         self.consumer: Final = consumer
 
     async def close(self) -> None:
-        """Release all resources."""
         await self.producer.close()
         if self.consumer is not None:
             await self.consumer.close()
@@ -129,27 +128,16 @@ class CompactedRegister:
             return process, None
         return process, _Client(producer, consumer)
 
-    async def _append(
-        self, producer: DriverProducer, partition: int, key: bytes, value: int
-    ) -> int:
-        """Return the offset of a record when it is acknowledged. Raises SendFailed."""
-        record = record_of(self._setup, value, key=key)
-        return await (await record.send(producer, self._setup.topic, partition))
-
     async def _write(self, client: _Client, process: int, register: int) -> bool:
         """Write a new value; return whether the outcome is certain."""
-        name, partition = self._name(register), register % self._setup.partitions
-        meant = [record_of(self._setup, self._next_value, key=name.encode()).message(name)]
+        setup, name = self._setup, self._name(register)
+        record = record_of(setup, self._next_value, key=name.encode())
         self._next_value += 1
-        self._history.append(process, "invoke", "write", meant)
-        try:
-            offset = await self._append(client.producer, partition, name.encode(), meant[0].value)
-        except SendFailed as error:
-            outcome = "fail" if error.definite else "info"
-            self._history.append(process, outcome, "write", meant, error=str(error))
-            return error.definite
-        self._history.append(process, "ok", "write", [meant[0]._replace(offset=offset)])
-        return True
+        partition = register % setup.partitions
+        sent = await attempt(
+            setup, client.producer, process, partition, record, f="write", key=name
+        )
+        return isinstance(sent, int) or sent.definite
 
     async def _read(self, client: _Client, process: int, register: int) -> bool:
         """Read a register; return whether the client can be used again."""
@@ -157,7 +145,8 @@ class CompactedRegister:
         meant = [Message(name, UNKNOWN_OFFSET, 0, text=_NOTHING)]
         self._history.append(process, "invoke", "read", meant)
         try:
-            mark = await self._append(client.producer, partition, _MARK, process)
+            record = record_of(self._setup, process, key=_MARK)
+            mark = await (await record.send(client.producer, self._setup.topic, partition))
             async with asyncio.timeout(_READ_S):
                 last = await self._last_below(client.consumer, partition, mark, name.encode())
         except (SendFailed, ConnectionError, TimeoutError) as error:

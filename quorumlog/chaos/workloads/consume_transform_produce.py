@@ -165,7 +165,6 @@ class _Worker:
         return outcome == "ok"
 
     async def close(self) -> None:
-        """Release all resources."""
         await self._producer.close()
         await self._reader.close()
 
@@ -212,7 +211,6 @@ class ConsumeTransformProduce:
             tasks.create_task(self._readers.work(working))
 
     async def _produce(self, process: int, rng: random.Random, working: asyncio.Event) -> None:
-        """Send one value after the other to the inputs."""
         setup, options = self._setup, self._setup.options
         gap_s = options.producers / options.rate
 
@@ -226,7 +224,6 @@ class ConsumeTransformProduce:
     async def _succeed(
         self, lane: int, rng: random.Random, working: asyncio.Event, tasks: asyncio.TaskGroup
     ) -> None:
-        """Run workers one after the other in a lane."""
 
         async def live(is_replaced: asyncio.Event) -> None:
             worker = await self._open(lane)

@@ -205,7 +205,6 @@ class GroupConsume(Lanes[GroupConsumeOptions]):
         await keep_sending(setup, processes, working, send, rng=rng, gap_s=gap_s)
 
     def _protocol(self, rng: random.Random) -> str:
-        """Return the protocol of the next member."""
         del rng
         return self.protocol
 
@@ -234,7 +233,6 @@ class GroupConsume(Lanes[GroupConsumeOptions]):
         return process, member
 
     async def _consume(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
-        """Run members one after the other."""
 
         async def live(member: _Member, _: int) -> bool:
             await self._live(member, rng, working)

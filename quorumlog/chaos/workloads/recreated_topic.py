@@ -70,7 +70,6 @@ class _Alone:
         self._partitions: Final = partitions
 
     async def begin(self) -> None:
-        """Read from the beginning. Raises ConnectionError."""
         await self.client.assign(self._topic, self._partitions)
 
     async def commit(self, records: Collection[Record]) -> None:
@@ -85,7 +84,6 @@ class _Member:
         self._topic: Final = topic
 
     async def begin(self) -> None:
-        """Join the group. Raises ConnectionError."""
         await self.client.subscribe(self._topic)
 
     async def commit(self, records: Collection[Record]) -> None:

@@ -63,19 +63,28 @@ def record_of(
 
 
 async def attempt(
-    setup: Setup[Any], producer: DriverProducer, process: int, partition: int, value: int
+    setup: Setup[Any],
+    producer: DriverProducer,
+    process: int,
+    partition: int,
+    record: Outgoing,
+    *,
+    f: str = "send",
+    key: str = "",
 ) -> int | SendFailed:
-    """Send a value as one operation; return its offset or the error."""
-    record = record_of(setup, value)
-    message = record.message(key_of(setup.topic, partition))
-    setup.history.append(process, "invoke", "send", [message])
+    """Send a record as one operation `f`; return its offset or the error.
+
+    key: its key in the history; "": the partition.
+    """
+    message = record.message(key or key_of(setup.topic, partition))
+    setup.history.append(process, "invoke", f, [message])
     try:
         offset = await (await record.send(producer, setup.topic, partition))
     except SendFailed as error:
         outcome = "fail" if error.definite else "info"
-        setup.history.append(process, outcome, "send", [message], error=str(error))
+        setup.history.append(process, outcome, f, [message], error=str(error))
         return error
-    setup.history.append(process, "ok", "send", [message._replace(offset=offset)])
+    setup.history.append(process, "ok", f, [message._replace(offset=offset)])
     return offset
 
 
@@ -83,7 +92,7 @@ async def send_one(
     setup: Setup[Any], producer: DriverProducer, process: int, partition: int, value: int
 ) -> bool:
     """Send a value; return whether the outcome is certain, so that the process may act again."""
-    sent = await attempt(setup, producer, process, partition, value)
+    sent = await attempt(setup, producer, process, partition, record_of(setup, value))
     return isinstance(sent, int) or sent.definite
 
 

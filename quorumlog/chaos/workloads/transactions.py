@@ -177,7 +177,8 @@ class CommittedReaders(Readers):
         if producer is None:
             return None
         try:
-            sent = await attempt(setup, producer, process, partition, self._new_value())
+            record = record_of(setup, self._new_value())
+            sent = await attempt(setup, producer, process, partition, record)
             if isinstance(sent, int):
                 return sent
             await asyncio.sleep(REOPEN_S)

@@ -84,10 +84,6 @@ def _json(content: bytes) -> Iterable[Item]:
     return [fields]
 
 
-def _log_end(content: bytes) -> Iterable[Item]:
-    return [decode_log_end(content)]
-
-
 def _quorum_state(content: bytes) -> Iterable[Item]:
     fields = decode_file(content).fields
     decode_election(fields)
@@ -99,7 +95,7 @@ NAMED: Final[dict[str, tuple[str, Read]]] = {
     PARTITION_METADATA_FILE: ("partition_metadata", _partition),
     META_PROPERTIES_FILE: ("meta_properties", _directory),
     QUORUM_STATE_FILE: ("quorum_state", _quorum_state),
-    LOG_END_FILE: ("log_end", _log_end),
+    LOG_END_FILE: ("log_end", lambda content: [decode_log_end(content)]),
     CLEAN_SHUTDOWN_FILE: ("clean_shutdown", _json),
     REGISTRATIONS_FILE: ("broker_registrations", _json),
 }

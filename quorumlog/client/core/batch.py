@@ -18,6 +18,7 @@ from quorumlog.wire.codec.records import Fields, encode_batch
 BATCH_OVERHEAD_BYTES: Final = 61
 RECORD_OVERHEAD_BYTES: Final = 21  # the maximum for lengths, deltas and attributes
 HEADER_OVERHEAD_BYTES: Final = 10
+TIMESTAMP_MAX_MS: Final = 2**63 - 1
 
 
 class BatchState(Enum):
@@ -112,6 +113,14 @@ class Batch:
         if self.state is BatchState.SENT:
             return "no answer came"
         return f"the last of {self.attempts} attempts ended with {self.last_code.name}"
+
+
+def check_timestamp(timestamp_ms: int) -> None:
+    """Raise TypeError or ValueError if a record cannot have this timestamp."""
+    if not isinstance(timestamp_ms, int):
+        raise TypeError(f"timestamp_ms is an int, not {type(timestamp_ms).__name__}")
+    if not 0 <= timestamp_ms <= TIMESTAMP_MAX_MS:
+        raise ValueError(f"timestamp_ms is {timestamp_ms}: not milliseconds since 1970")
 
 
 def checked_record_size(

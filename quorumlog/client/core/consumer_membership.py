@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final, assert_never
 
-from quorumlog.backoff import Backoff
 from quorumlog.client.core import membership_events as facts
+from quorumlog.client.core.member import Member
 from quorumlog.client.core.membership_events import COORDINATOR_LOST, AssignedTopics, Effect, Event
 from quorumlog.client.errors import FATAL
 from quorumlog.client.settings import ConsumerSettings
@@ -47,7 +47,7 @@ _FENCED: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER
 _IN_GROUP: Final = frozenset({State.MEMBER, State.REVOKING})
 
 
-class ConsumerMembership:
+class ConsumerMembership(Member):
     """One member of one group.
 
     Invariants (`check_invariants`, after every step):
@@ -60,28 +60,20 @@ class ConsumerMembership:
     counts: Final[Mapping[str, int]] = {}  # the partition counts that a classic leader watches
 
     def __init__(self, settings: ConsumerSettings, member_id: str) -> None:
-        self.settings: Final = settings
+        super().__init__(settings)
         self.state = State.UNJOINED
         self.member_id: Final = member_id
         self.member_epoch = NO_EPOCH
-        self.topics: tuple[str, ...] = ()
         self.pattern: str | None = None
         self.owned: AssignedTopics = {}
-        self.coordinator_known = self.is_finding = False
-        self.in_poll = False
         self._target: AssignedTopics | None = None  # the last assignment received
         self._names: dict[bytes, str] = {}
         self._unnamed: frozenset[bytes] = frozenset()  # topic ids without a name yet
         self._revocations = 0  # in progress
         self._interval_ms = float(settings.heartbeat_interval_ms)
-        self._polled_ms = self._heartbeat_ms = self._find_ms = 0.0
         self._attempt = 0
         self._is_pending = False
         self._tells_all = self._tells_topics = self._tells_owned = False
-        self._failures = 0
-        self._backoff: Final = Backoff(
-            settings.metadata_retry_backoff_ms, settings.retry_backoff_max_ms
-        )
 
     @property
     def generation_id(self) -> int:
@@ -92,13 +84,6 @@ class ConsumerMembership:
     def is_subscribed(self) -> bool:
         """True if the user has subscribed to topics or a pattern."""
         return bool(self.topics) or self.pattern is not None
-
-    def step(self, now_ms: float, event: Event) -> list[Effect]:
-        """Handle one event; return the effects, in order. Raises InvariantViolation."""
-        effects = self._handle(now_ms, event)
-        effects += self._advance(now_ms)
-        self.check_invariants()
-        return effects
 
     def next_tick_ms(self, now_ms: float) -> float:
         """Return when `Ticked` is due next; `inf` if only other events can have an effect."""
@@ -113,11 +98,6 @@ class ConsumerMembership:
         if self._is_pending or (self.state is State.UNJOINED and not self.in_poll):
             return due_ms
         return min(due_ms, self._heartbeat_ms)
-
-    def _poll_deadline_ms(self) -> float:
-        if self.in_poll:
-            return float("inf")
-        return self._polled_ms + self.settings.max_poll_interval_ms
 
     def _become(self, state: State) -> None:
         is_legal = state in CONSUMER_TRANSITIONS[self.state]
@@ -261,12 +241,6 @@ class ConsumerMembership:
             return effects + self._find_coordinator(now_ms)
         return effects + self._maybe_heartbeat(now_ms)
 
-    def _find_coordinator(self, now_ms: float) -> list[Effect]:
-        if self.is_finding or now_ms < self._find_ms:
-            return []
-        self.is_finding = True
-        return [facts.FindCoordinator()]
-
     def _maybe_change(self) -> list[Effect]:
         """Take the next step to the target assignment: revoke first, then assign."""
         # DEVIATION: Kafka's client compares names, and calls no listener for a re-created topic.
@@ -339,7 +313,6 @@ class ConsumerMembership:
 
 
 def _common(one: AssignedTopics, other: AssignedTopics) -> AssignedTopics:
-    """Return the partitions in both."""
     return _without(one, _without(one, other))
 
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final, assert_never
 
-from quorumlog.backoff import Backoff
 from quorumlog.client.core import group_protocol
 from quorumlog.client.core import membership_events as facts
 from quorumlog.client.core.assignors import ASSIGNORS, COOPERATIVE, Subscription, partitions_of
+from quorumlog.client.core.member import Member
 from quorumlog.client.core.membership_events import COORDINATOR_LOST, Effect, Event
 from quorumlog.client.errors import FATAL
 from quorumlog.client.settings import ConsumerSettings
@@ -60,7 +60,7 @@ _TRY_AGAIN: Final = frozenset(
 )
 
 
-class Membership:
+class Membership(Member):
     """One member of one group.
 
     Invariants (`check_invariants`, after every step):
@@ -69,36 +69,22 @@ class Membership:
     """
 
     def __init__(self, settings: ConsumerSettings) -> None:
-        self.settings: Final = settings
+        super().__init__(settings)
         self.state = State.UNJOINED
         self.member_id, self.generation_id, self.protocol = "", -1, ""
         self._owned_generation_id = -1
         self.is_leader = self._skips_assignment = False
-        self.topics: tuple[str, ...] = ()
         self.owned: tuple[TopicPartition, ...] = ()
-        self.coordinator_known = self.is_finding = False
         self.rejoin_wanted = False
-        self.in_poll = False
-        self._polled_ms = self._heartbeat_ms = self._last_answer_ms = 0.0
-        self._retry_ms = self._find_ms = 0.0  # when to join, when to find the coordinator
+        self._last_answer_ms = 0.0
+        self._retry_ms = 0.0  # when to join
         self._heartbeat_pending = False
-        self._failures = 0
-        self._backoff: Final = Backoff(
-            settings.metadata_retry_backoff_ms, settings.retry_backoff_max_ms
-        )
         self._asked_topics: tuple[str, ...] = ()
         self._assigned: tuple[TopicPartition, ...] = ()
         self._members: dict[str, Subscription] = {}
         self.counts: Mapping[str, int] = {}
         names = settings.partition_assignment_strategy
         self.is_cooperative: Final = all(name in COOPERATIVE for name in names)
-
-    def step(self, now_ms: float, event: Event) -> list[Effect]:
-        """Handle one event; return the effects, in order. Raises InvariantViolation."""
-        effects = self._handle(now_ms, event)
-        effects += self._advance(now_ms)
-        self.check_invariants()
-        return effects
 
     def next_tick_ms(self, now_ms: float) -> float:
         """Return when `Ticked` is due next; `inf` if only other events can have an effect."""
@@ -115,11 +101,6 @@ class Membership:
         if self.state is State.UNJOINED and self._retry_ms > now_ms:
             return self._retry_ms
         return float("inf")
-
-    def _poll_deadline_ms(self) -> float:
-        if self.in_poll:
-            return float("inf")
-        return self._polled_ms + self.settings.max_poll_interval_ms
 
     def _become(self, state: State) -> None:
         require(state in TRANSITIONS[self.state], f"a member may go {self.state} -> {state}")
@@ -340,12 +321,6 @@ class Membership:
         if is_idle and self.rejoin_wanted and self.in_poll:
             return self._prepare_join(now_ms)
         return self._maybe_heartbeat(now_ms) if is_stable else []
-
-    def _find_coordinator(self, now_ms: float) -> list[Effect]:
-        if self.is_finding or now_ms < self._find_ms:
-            return []
-        self.is_finding = True
-        return [facts.FindCoordinator()]
 
     def _prepare_join(self, now_ms: float) -> list[Effect]:
         if self.state is State.UNJOINED and now_ms < self._retry_ms:

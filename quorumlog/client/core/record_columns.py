@@ -1,9 +1,9 @@
 """Records that a user gives as columns: sequences, or Arrow arrays."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
-from quorumlog.client.core.batch import checked_record_size
+from quorumlog.client.core.batch import check_timestamp, checked_record_size
 from quorumlog.client.records import Headers
 
 T = TypeVar("T")
@@ -32,7 +32,6 @@ def records_of(
     timestamps_ms: Column[int] | None,
     *,
     now_ms: int,
-    check_timestamp: Callable[[int], None],
 ) -> tuple[list[RecordFields], list[int]]:
     """Return the records and their `checked_record_size`.
 
@@ -64,11 +63,8 @@ def _listed(name: str, column: Any, count: int | None) -> list[Any]:
     return listed
 
 
-_NO_HEADERS: Final[Headers] = ()
-
-
 def _pairs(headers: Sequence[Any] | None) -> Headers:
     """Return one record's headers; a struct of Arrow is a dict."""
     if not headers:
-        return _NO_HEADERS
+        return ()
     return tuple((one["key"], one["value"]) if isinstance(one, dict) else one for one in headers)

@@ -320,7 +320,8 @@ class Transactions:
     def _react(self, reaction: Reaction, error: KafkaError, what: str) -> None:
         message = f"{what}: {error.message}".removesuffix(": ")
         if reaction is Reaction.ABORT:
-            self._fail_transaction(error.code, message)
+            if self.state in _OPEN:
+                self._give_up(TransactionState.ABORTABLE_ERROR, error.code, message)
         else:
             code = ErrorCode.PRODUCER_FENCED if reaction is Reaction.FENCED else error.code
             why = _WHY.get(reaction)
@@ -341,21 +342,15 @@ class Transactions:
             message = "batches have failed, and this cluster gives no new epoch (KIP-360)"
             self._fail_producer(ErrorCode.UNSUPPORTED_VERSION, message)
 
-    def _fail_transaction(self, code: ErrorCode, message: str) -> None:
-        if self.state in _OPEN:
-            definite = self._outcome is None or not self._outcome.indefinite
-            self.error = TransactionError(code, message, definite=definite, fatal=False)
-            self._become(TransactionState.ABORTABLE_ERROR)
-            self._give_up(self.error)
-
     def _fail_producer(self, code: ErrorCode, message: str) -> None:
         if self.state is not TransactionState.FATAL_ERROR:
-            definite = self._outcome is None or not self._outcome.indefinite
-            self.error = TransactionError(code, message, definite=definite, fatal=True)
-            self._become(TransactionState.FATAL_ERROR)
-            self._give_up(self.error)
+            self._give_up(TransactionState.FATAL_ERROR, code, message)
 
-    def _give_up(self, error: TransactionError) -> None:
+    def _give_up(self, state: TransactionState, code: ErrorCode, message: str) -> None:
+        definite = self._outcome is None or not self._outcome.indefinite
+        is_fatal = state is TransactionState.FATAL_ERROR
+        self.error = error = TransactionError(code, message, definite=definite, fatal=is_fatal)
+        self._become(state)
         self._current.drop_waiting(error.again(definite=True))  # they are never committed
         # An accepted EndTxn counts as success, even if the request for the next epoch fails.
         self._resolve(None if self._current.has_ended else error)

@@ -8,8 +8,8 @@ events.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, Final, Protocol, assert_never
 
 from quorumlog.client.core import membership_events as facts
@@ -30,7 +30,7 @@ from quorumlog.invariants import InvariantViolation
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
 from quorumlog.wire.codec.identifiers import TopicPartition
-from quorumlog.wire.codec.message import Request
+from quorumlog.wire.codec.message import Request, ResponseT
 from quorumlog.wire.codec.messages.describe_groups import DescribeGroupsRequest
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest
 from quorumlog.wire.codec.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -154,9 +154,7 @@ class GroupSession:
             self.post(facts.CountsChanged(counts=self._cluster.metadata.partition_counts(wanted)))
 
     async def _perform_all(self) -> None:
-        while (
-            not self._is_closed
-        ):  # the user's listener, which runs in this task, may leave the group
+        while not self._is_closed:  # the listener, which runs in this task, may leave the group
             await self._wake.wait()
             self._wake.clear()
             while self._effects:
@@ -232,16 +230,10 @@ class GroupSession:
         timeout_ms = settings.max_poll_interval_ms + REBALANCE_GRACE_MS
         is_first = not effect.member_id and settings.group_instance_id is None
         expected_ms = 0 if is_first else REBALANCE_EXPECTED_MS
-        with self._joining() as wait:
-            try:
-                answer = await self._coordinator.send(
-                    request, timeout_ms=timeout_ms, expected_ms=expected_ms
-                )
-            except KafkaError as error:
-                wait.fail(error, about="JoinGroup")
-                self.post(facts.JoinAnswered(error_code=_as_lost(error)))
-                return
-            self._note_answer(wait, "JoinGroup", answer.error_code)
+        answer = await self._asked(request, timeout_ms, expected_ms)
+        if isinstance(answer, KafkaError):
+            self.post(facts.JoinAnswered(error_code=_as_lost(answer)))
+            return
         members = tuple(
             facts.JoinedMember(
                 member_id=one.member_id, instance_id=one.group_instance_id, metadata=one.metadata
@@ -283,36 +275,39 @@ class GroupSession:
             ],
         )
         timeout_ms = self._settings.max_poll_interval_ms + REBALANCE_GRACE_MS
-        with self._joining() as wait:
-            try:
-                answer = await self._coordinator.send(
-                    request, timeout_ms=timeout_ms, expected_ms=REBALANCE_EXPECTED_MS
-                )
-            except KafkaError as error:
-                wait.fail(error, about="SyncGroup")
-                self.post(facts.SyncAnswered(error_code=_as_lost(error)))
-                return
-            self._note_answer(wait, "SyncGroup", answer.error_code)
+        answer = await self._asked(request, timeout_ms, REBALANCE_EXPECTED_MS)
+        if isinstance(answer, KafkaError):
+            self.post(facts.SyncAnswered(error_code=_as_lost(answer)))
+            return
         if answer.error_code == ErrorCode.NONE:
             self._joined(is_member=True)
         self.post(facts.SyncAnswered(error_code=answer.error_code, assignment=answer.assignment))
 
-    @contextmanager
-    def _joining(self) -> Iterator[Wait]:
-        """Count the requests of the block as a part of the wait for membership."""
-        lookout = self._cluster.lookout
+    async def _asked(
+        self, request: Request[ResponseT], timeout_ms: float | None = None, expected_ms: float = 0
+    ) -> ResponseT | KafkaError:
+        """Return the response to a request that is a part of the wait for membership, or its error.
+
+        The wait gets a retriable error of the response, and ends after a lasting one.
+        """
+        lookout, api = self._cluster.lookout, type(request).__name__.removesuffix("Request")
         if self._wait is None:
             self._wait = lookout.begin(f"group {self._coordinator.group_id}", over="joined")
-        with lookout.within(self._wait):
-            yield self._wait
-
-    def _note_answer(self, wait: Wait, api: str, error_code: int) -> None:
-        """Report a retriable error to the wait; end the wait after a lasting error."""
-        code = known(error_code)
-        if code in RETRIABLE:
-            wait.fail(code.name, about=api)
-        elif code not in _REBALANCING:
-            self._joined(is_member=False)
+        with lookout.within(wait := self._wait):
+            try:
+                answer: Any = await self._coordinator.send(
+                    request, timeout_ms=timeout_ms, expected_ms=expected_ms
+                )
+            except KafkaError as error:
+                wait.fail(error, about=api)
+                return error
+            code = known(answer.error_code)
+            if code in RETRIABLE:
+                wait.fail(code.name, about=api)
+            elif code not in _REBALANCING:
+                self._joined(is_member=False)
+        response: ResponseT = answer
+        return response
 
     def _joined(self, *, is_member: bool) -> None:
         """End the wait to be a member, with or without success."""
@@ -349,17 +344,13 @@ class GroupSession:
 
     async def _consumer_heartbeat(self, effect: facts.SendConsumerHeartbeat) -> None:
         request = heartbeat_request(effect, self._settings, self._coordinator.group_id)
-        with self._joining() as wait:
-            try:
-                answer = await self._coordinator.send(request)
-            except KafkaError as error:
-                wait.fail(error, about="ConsumerGroupHeartbeat")
-                fact = facts.ConsumerHeartbeatAnswered(
-                    attempt=effect.attempt, error_code=_as_lost(error), error_message=error.message
-                )
-                self.post(fact)
-                return
-            self._note_answer(wait, "ConsumerGroupHeartbeat", answer.error_code)
+        answer = await self._asked(request)
+        if isinstance(answer, KafkaError):
+            fact = facts.ConsumerHeartbeatAnswered(
+                attempt=effect.attempt, error_code=_as_lost(answer), error_message=answer.message
+            )
+            self.post(fact)
+            return
         if answer.error_code == ErrorCode.NONE:
             self._joined(is_member=True)
         self.post(answered(effect, answer))

@@ -92,11 +92,8 @@ class SyncConsumer(Blocking[Consumer]):
         The records of a call that an exception ended (Ctrl-C) are not processed: the next call
         returns them, unless the consumer seeks first.
         """
-
-        def first_offset(records: list[ConsumerRecord]) -> int:
-            return records[0].offset
-
-        return self._seen(partial(self._client.poll, timeout_ms, max_records), first_offset)
+        poll = partial(self._client.poll, timeout_ms, max_records)
+        return self._seen(poll, lambda records: records[0].offset)
 
     def poll_batches(
         self, timeout_ms: float = 0, max_records: int | None = None
@@ -105,11 +102,8 @@ class SyncConsumer(Blocking[Consumer]):
 
         The columns are listed at `Consumer.poll_batches`.
         """
-
-        def first_offset(table: "pa.Table") -> int:
-            return int(table["offset"][0].as_py())
-
-        return self._seen(partial(self._client.poll_batches, timeout_ms, max_records), first_offset)
+        poll = partial(self._client.poll_batches, timeout_ms, max_records)
+        return self._seen(poll, lambda table: int(table["offset"][0].as_py()))
 
     def _seen(
         self,

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar, Unpack, overload
 
 from quorumlog import clock
-from quorumlog.client.core.batch import checked_record_size
+from quorumlog.client.core.batch import check_timestamp, checked_record_size
 from quorumlog.client.core.record_columns import Column
 from quorumlog.client.io.delivery import Deliveries, Outcome, wait_until_done
 from quorumlog.client.io.inbox import PENDING, Inbox
-from quorumlog.client.producer import ManyOptions, Producer, check_timestamp, inbox_of
+from quorumlog.client.producer import ManyOptions, Producer, inbox_of
 from quorumlog.client.records import RecordMetadata
 from quorumlog.client.settings import BootstrapServers, ProducerOptions, with_servers
 from quorumlog.client.sync.blocking_client import Blocking, blocking, on_loop

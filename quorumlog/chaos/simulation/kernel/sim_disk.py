@@ -141,7 +141,7 @@ class SimDisk:
         self._inodes: Final = count(1)
         self.capacity_bytes = capacity_bytes
         self.on_operation = on_operation
-        self.loses_write_back: Callable[[str], bool] = _keeps
+        self.loses_write_back: Callable[[str], bool] = lambda _: False
         self.keeps_order_of_names = True
         self.generation = 0
         self._names: dict[str, dict[str, SimContent]] = {"/": {}}
@@ -436,10 +436,6 @@ class SimDisk:
     def _change_names(self, directory: str, *change: NameChange) -> None:
         self._name_changes[directory].append(change)
         _rename(self._directory(directory), change)
-
-
-def _keeps(_: str) -> bool:
-    return False
 
 
 def _rename(names: dict[str, SimContent], change: Sequence[NameChange]) -> None:

@@ -245,7 +245,7 @@ class GroupMembers:
         elif request.member_epoch in _LEAVES:
             group.has.pop(request.member_id, None)
         elif request.topic_partitions is not None:
-            group.has[request.member_id] = _partitions(request.topic_partitions)
+            group.has[request.member_id] = from_stored(request.topic_partitions)
 
     def assigned(self, exchange: Exchange, *, is_current: bool) -> None:
         """Check the response to a ConsumerGroupHeartbeat. `is_current`: of the newest leader."""
@@ -256,7 +256,7 @@ class GroupMembers:
         if response.error_code != ErrorCode.NONE or response.member_epoch <= 0:
             return
         epoch, assignment = response.member_epoch, response.assignment
-        assigned = None if assignment is None else _partitions(assignment.topic_partitions)
+        assigned = None if assignment is None else from_stored(assignment.topic_partitions)
         if (member_id, epoch, assigned) not in group.logged:
             self._violated(
                 f"assigned-committed: {member_id} of {request.group_id} receives "
@@ -303,10 +303,6 @@ def _consumer_fault(group: _Group, member_id: str, epoch: int, where: TopicParti
     since = current.since.get(where)
     is_older = current.epoch > epoch and since is not None and since <= epoch
     return "" if is_older else f"{member_id} at {epoch}, where the log has {current.epoch}"
-
-
-def _partitions(topics: Any) -> Partitions:
-    return from_stored(topics)
 
 
 def assignment_of(data: bytes) -> Named:
