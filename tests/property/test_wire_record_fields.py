@@ -100,8 +100,8 @@ def in_c(data: bytes, header: BatchHeader) -> list[Fields] | None:
     assert (columns is None) is (records is None)
     if records is None:
         return None
-    assert all(type(one) is Record and one[0] == "before" for one in records)
-    assert all(one[6:] == ("behind", 7) for one in records)
+    assert {type(one) for one in records} <= {Record}
+    assert all((one[0], *one[6:]) == ("before", "behind", 7) for one in records)
     fields: list[Fields] = [one[1:6] for one in records]
     numbers, pairs = columns
     rows = [*zip(*[iter(memoryview(numbers).cast("q"))] * len(records), strict=True)]
