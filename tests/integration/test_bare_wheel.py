@@ -6,6 +6,7 @@ imports one by mistake fails here. The environment has neither the checkout nor 
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -76,6 +77,30 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
     installation = Installation(tmp_path_factory.mktemp("wheel"))
     yield installation
     installation.quorumlog("down", "--all")
+
+
+def test_a_wheel_without_a_compiler_is_pure_python(tmp_path: Path) -> None:
+    for name in ("README.md", "LICENSE", "NOTICE", "pyproject.toml", "hatch_build.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(ROOT / "quorumlog", tmp_path / "quorumlog", ignore=ignored)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    environment = {**os.environ, "CC": "false", "PYTHONPATH": ""}
+    built = [*pip, "wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(tmp_path)]
+    subprocess.run(built, env=environment, check=True)
+    [wheel] = tmp_path.glob("*-py3-none-any.whl")
+    installed = [*pip, "install", "--no-deps", "--target", str(tmp_path / "of"), str(wheel)]
+    subprocess.run(installed, check=True)
+    code = "from quorumlog.native import lane; print(lane.state)"
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment, "PYTHONPATH": str(tmp_path / "of")},
+        cwd=tmp_path / "of",
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert shown.startswith("not compiled: ")
 
 
 def test_every_command_shows_its_help(installed: Installation) -> None:
