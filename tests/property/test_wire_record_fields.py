@@ -183,7 +183,7 @@ def assert_agrees(data: bytes, header: BatchHeader, *, must_know: bool = False) 
 @needs_native
 @examples(60)
 @given(batches(base_offset=7) | alike(), st.data(), st.booleans())
-def test_the_native_decoder_agrees_with_a_plain_one(
+def test_the_lane_agrees_with_a_plain_decoder(
     records: list[Record], data: st.DataObject, has_append_time: bool
 ) -> None:
     """Each byte changed, each cut; unchanged records must not be left to Python."""
@@ -205,7 +205,7 @@ def test_the_native_decoder_agrees_with_a_plain_one(
 
 @needs_native
 @pytest.mark.parametrize("base", [2**63 - 1, 2**63 - 3, -(2**63), 2**63, -(2**63) - 1])
-def test_numbers_that_are_no_int64_are_left_to_python(base: int) -> None:
+def test_the_lane_leaves_numbers_that_are_no_int64_to_python(base: int) -> None:
     """Offsets and times; a reader's first offset, too."""
     records = [Record(n, 100 + n, b"k", None) for n in range(3)]
     batch = encode_batch(records)
