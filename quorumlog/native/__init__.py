@@ -1,4 +1,4 @@
-"""The native lane: C functions that do for the usual bytes what Python does for all bytes.
+"""The native lane: C functions for the usual bytes. Python functions handle all bytes.
 
 It is optional: it is compiled where a C compiler is, and QUORUMLOG_NATIVE=0 turns it off. The
 Python functions are its oracle. Simulations and mutants run without it.

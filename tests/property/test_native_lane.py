@@ -12,7 +12,7 @@ from quorumlog.native import lane
 from quorumlog.settings.kinds import LONG_MAX
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-from quorumlog.wire.codec.records import CRC_END, Compression, Record, encode_batch
+from quorumlog.wire.codec.records import CRC_END, BatchHeader, Compression, Record, encode_batch
 from tests.support.native import native, needs_native
 from tests.support.sizes import examples
 
@@ -148,7 +148,8 @@ def test_the_lane_stops_at_the_first_other_batch_or_after_enough_bytes(
     run: Any, bytes_max: int
 ) -> None:
     batches = [changed(batch_of(records, producer), more) for records, producer, more in run]
-    size, expected = 0, []
+    size = 0
+    expected: list[BatchHeader] = []
     with native(is_on=True) as functions:
         for batch in batches:
             alone = usual_headers([memoryview(batch)], WIDE, NOW_MS)
@@ -157,9 +158,7 @@ def test_the_lane_stops_at_the_first_other_batch_or_after_enough_bytes(
             size += len(batch)
             expected += alone
         numbers = 2**20, -LONG_MAX, LONG_MAX, False, 250_000, bytes_max
-        assert functions.admit(batches, type(expected[0]) if expected else tuple, *numbers) == (
-            expected
-        )
+        assert functions.admit(batches, BatchHeader, *numbers) == (expected)
 
 
 def test_a_key_beyond_ascii_is_left_to_python() -> None:
