@@ -11,7 +11,12 @@ import pytest
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
-TESTS = ("tests/property/test_native_lane.py", "tests/property/test_request_runs.py")
+TESTS = (
+    "tests/property/test_native_lane.py",
+    "tests/property/test_request_runs.py",
+    "tests/property/test_storage_log.py",
+    "tests/property/test_wire_record_fields.py",
+)
 RUN = """
 import importlib.util, sys
 import pytest

@@ -300,7 +300,7 @@ LIMITS = st.integers(-2, 3).map(lambda n: n.to_bytes(8, signed=True)) | st.sampl
 @needs_native
 @examples(400)
 @given(copies(), st.sampled_from([-1, 2, 3, 4, 2**31 - 1]), st.sampled_from([0, 7, 2**63]))
-def test_a_followers_one_pass_agrees_with_the_others(
+def test_the_lane_checks_a_followers_copies_as_python_does(
     records: bytes, leader_epoch: int, next_offset: int
 ) -> None:
     """The pass in C leaves to Python all that Python refuses, cuts or has to change."""
