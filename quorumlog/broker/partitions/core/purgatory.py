@@ -31,7 +31,7 @@ class Wait:
 
     deadline_ms: int
     is_over: bool = field(default=False, init=False)
-    place: list[Any] = field(default_factory=list, init=False)  # among `Deadlines`
+    place: list[Any] = field(init=False)  # among `Deadlines`
 
 
 WaitT = TypeVar("WaitT", bound=Wait)
