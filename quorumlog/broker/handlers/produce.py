@@ -125,7 +125,7 @@ def _transaction(context: BrokerContext, version: int, transactional_id: str) ->
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Run:
     """Requests of one run whose batches are in the log; they get their outcomes in order.
 

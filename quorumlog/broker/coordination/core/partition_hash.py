@@ -4,7 +4,7 @@ import codecs
 from functools import lru_cache
 from typing import Final
 
-CACHED_MAX: Final = 4096  # groups and transactional ids ask again and again
+CACHED_MAX: Final = 4096  # groups and transactional ids return again and again
 # Looked up at import: Python reads the codec from a file, which fails without free descriptors.
 _UTF16: Final = codecs.getencoder("utf-16-be")
 

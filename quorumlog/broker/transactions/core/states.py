@@ -39,7 +39,7 @@ STATUS: Final[Mapping[TransactionState, int]] = {
 }
 """The number of each state in Kafka's records."""
 
-# Tuples: a set would call the hash of a state, which is not of C.
+# Tuples: a set would call the hash of a state, a function in Python.
 PREPARED: Final = (S.PREPARE_COMMIT, S.PREPARE_ABORT)
 """Decided, and waiting for markers."""
 
