@@ -22,8 +22,8 @@ from quorumlog.clock import monotonic_ms
 from quorumlog.lasting_condition import LastingCondition
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
-    BrokerRegistrar,
     BrokerRegistration,
+    ControllerClient,
     ControllerUnavailable,
     DirectoryReport,
     HeartbeatReply,
@@ -58,7 +58,7 @@ class BrokerLifecycle:
         self,
         *,
         registration: BrokerRegistration,
-        registrar: BrokerRegistrar,
+        controller: ControllerClient,
         settings: LifecycleSettings,
         registered: Callable[[int], None],
         may_lead: asyncio.Event,
@@ -69,7 +69,7 @@ class BrokerLifecycle:
         self.failure: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
         self.broker_epoch = -1
         self._registration = replace(registration, features=dict(ANNOUNCED))
-        self._registrar: Final = registrar
+        self._controller: Final = controller
         self._settings: Final = settings
         self._registered: Final = registered
         self._may_lead: Final = may_lead
@@ -205,7 +205,7 @@ class BrokerLifecycle:
             registration = replace(
                 self._registration, log_dirs=report.online, has_offline_dirs=report.has_offline
             )
-            reply = await self._registrar.register_broker(registration)
+            reply = await self._controller.ask(registration)
         except ControllerUnavailable as error:
             return str(error)
         if reply.error_code is not ErrorCode.NONE:
@@ -261,4 +261,4 @@ class BrokerLifecycle:
             offline_log_dirs=directories.offline,
             has_failed=directories.has_failed,
         )
-        return await self._registrar.broker_heartbeat(heartbeat)
+        return await self._controller.ask(heartbeat)

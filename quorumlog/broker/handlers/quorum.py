@@ -15,6 +15,7 @@ from quorumlog.metadata_quorum.controller_client import (
     QuorumDescription,
     QuorumReplica,
 )
+from quorumlog.metadata_quorum.controller_requests import DescribeQuorum
 from quorumlog.storage.io.checkpoints import uuid_from_text, uuid_to_text
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, UNKNOWN_OFFSET, BrokerId
@@ -48,7 +49,7 @@ async def handle_describe(
     if [(name, part.partition_index) for name, part in asked] != [(METADATA_TOPIC, 0)]:
         return _refused(request)
     try:
-        quorum = await context.controller.describe_quorum()
+        quorum = await context.controller.ask(DescribeQuorum())
     except ControllerUnavailable:
         return DescribeQuorumResponse(
             error_code=ErrorCode.REQUEST_TIMED_OUT,

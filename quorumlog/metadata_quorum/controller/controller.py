@@ -26,6 +26,7 @@ from quorumlog.metadata_quorum.controller.brokers import (
 )
 from quorumlog.metadata_quorum.controller.cluster_decisions import ClusterDecisions
 from quorumlog.metadata_quorum.controller.config_changes import decide_configs
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.directories import (
     decide_all_failed,
     decide_failed,
@@ -36,7 +37,14 @@ from quorumlog.metadata_quorum.controller.leader_balance import LeaderBalance
 from quorumlog.metadata_quorum.controller.log_loss import is_total, losses_since, remark_on
 from quorumlog.metadata_quorum.controller.log_reports import ControllerRules, LogReports
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused, failure_response
-from quorumlog.metadata_quorum.controller.requests import (
+from quorumlog.metadata_quorum.controller.topics import TopicDecisions
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    HeartbeatReply,
+    RegistrationReply,
+)
+from quorumlog.metadata_quorum.controller_requests import (
     AllocateProducerIds,
     AlterConfigs,
     AlterPartitions,
@@ -45,18 +53,10 @@ from quorumlog.metadata_quorum.controller.requests import (
     ControllerRequest,
     CreatePartitions,
     CreateTopics,
-    Decision,
     DeleteTopics,
     ElectLeaders,
     FindTopics,
     ReportLogs,
-)
-from quorumlog.metadata_quorum.controller.topics import TopicDecisions
-from quorumlog.metadata_quorum.controller_client import (
-    BrokerHeartbeat,
-    BrokerRegistration,
-    HeartbeatReply,
-    RegistrationReply,
 )
 from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, assert_never
 
 from quorumlog.invariants import some
 from quorumlog.lasting_condition import LastingCondition
-from quorumlog.metadata_quorum.controller.requests import ControllerRequest
+from quorumlog.metadata_quorum.controller_requests import ControllerRequest
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse, Request
 from quorumlog.metadata_quorum.core.quorum import Quorum

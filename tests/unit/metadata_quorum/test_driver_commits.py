@@ -9,9 +9,10 @@ import pytest
 
 from quorumlog.metadata_quorum.controller import cluster_decisions
 from quorumlog.metadata_quorum.controller import controller as facade
-from quorumlog.metadata_quorum.controller.requests import (
+from quorumlog.metadata_quorum.controller.decision import Decision
+from quorumlog.metadata_quorum.controller_requests import (
     AllocateProducerIds,
-    Decision,
+    CreateTopics,
     ProducerIdsReply,
     TopicResults,
 )
@@ -276,8 +277,8 @@ async def test_a_client_repeats_a_request_under_the_same_id_and_no_other() -> No
             request_timeout_ms=60_000,
             attempt_timeout_ms=2_000,
         )
-        await client.create_topics([])
-        await client.create_topics([])
+        await client.ask(CreateTopics(topics=()))
+        await client.ask(CreateTopics(topics=()))
     assert len(ids) == 6
     assert ids[0] == ids[1] == ids[2]
     assert len({*ids}) == 4
