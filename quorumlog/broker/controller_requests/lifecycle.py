@@ -139,9 +139,7 @@ class BrokerLifecycle:
 
     def _ours(self) -> BrokerImage | None:
         """Return this process's registration, if the image has it."""
-        broker = self._image.brokers.get(self._registration.broker_id)
-        is_ours = broker is not None and broker.broker_epoch == self.broker_epoch
-        return broker if is_ours else None
+        return self._image.process(self._registration.broker_id, self.broker_epoch)
 
     def _note_registration(self) -> None:
         """Update `unfenced` from the image; if this process is fenced, wake the task."""

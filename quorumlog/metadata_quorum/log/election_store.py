@@ -115,16 +115,14 @@ class ElectionStore:
 
     def _overwrite(self, rows: bytes, number: int) -> None:
         position = number % 2 * len(rows)
-        file = self._disk.open(self._path)
-        try:
-            file.overwrite(rows, position)
-            file.fsync()
-        except OSError:
-            with suppress(OSError):  # a restart would load rows that may not be durable
-                file.overwrite(bytes(len(rows)), position)
-            raise
-        finally:
-            file.close()
+        with closing(self._disk.open(self._path)) as file:
+            try:
+                file.overwrite(rows, position)
+                file.fsync()
+            except OSError:
+                with suppress(OSError):  # a restart would load rows that may not be durable
+                    file.overwrite(bytes(len(rows)), position)
+                raise
 
     def _fsync(self) -> None:
         with closing(self._disk.open(self._path)) as file:
