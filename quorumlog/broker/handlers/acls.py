@@ -32,13 +32,10 @@ from quorumlog.wire.codec.messages.describe_acls import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 
 
 @answers(CreateAclsRequest, 1, 3)
-async def handle_create(
-    context: BrokerContext, header: RequestHeader, request: CreateAclsRequest
-) -> CreateAclsResponse:
+async def handle_create(context: BrokerContext, request: CreateAclsRequest) -> CreateAclsResponse:
     """Create each ACL on its own; an ACL that exists already is no error."""
     acls = tuple(
         AclBinding(
@@ -64,9 +61,7 @@ async def handle_create(
 
 
 @answers(DeleteAclsRequest, 1, 3)
-async def handle_delete(
-    context: BrokerContext, header: RequestHeader, request: DeleteAclsRequest
-) -> DeleteAclsResponse:
+async def handle_delete(context: BrokerContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     """Delete ACLs; return the deleted ACLs of each filter."""
     filters = tuple(map(_filter, request.filters))
     outcomes = await changed_cluster(
@@ -95,9 +90,7 @@ def _deleted(outcome: Outcome) -> DeleteAclsFilterResult:
 
 
 @answers(DescribeAclsRequest, 1, 3)
-def handle_describe(
-    context: BrokerContext, header: RequestHeader, request: DescribeAclsRequest
-) -> DescribeAclsResponse:
+def handle_describe(context: BrokerContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
     """Describe the ACLs by resource, in a fixed order."""
     wanted = _filter(request)
     problem = filter_problem(wanted)

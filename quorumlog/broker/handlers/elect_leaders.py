@@ -22,7 +22,6 @@ from quorumlog.wire.codec.messages.elect_leaders import (
     PartitionResult,
     ReplicaElectionResult,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
@@ -32,9 +31,7 @@ Places = list[tuple[str, int]]
 
 
 @answers(ElectLeadersRequest, 0, 2)
-async def handle(
-    context: BrokerContext, header: RequestHeader, request: ElectLeadersRequest
-) -> ElectLeadersResponse:
+async def handle(context: BrokerContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """Elect leaders; without topics (null): of every partition that may need an election.
 
     Of those, ELECTION_NOT_NEEDED is not reported. Answer once this broker's image has the new

@@ -82,7 +82,7 @@ Place = tuple[str, int]
 
 @answers(ListPartitionReassignmentsRequest, 0, 0)
 async def handle_list_ongoing(
-    context: BrokerContext, header: RequestHeader, request: ListPartitionReassignmentsRequest
+    context: BrokerContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """List the named partitions that are being reassigned; null: all such partitions."""
     image = context.image

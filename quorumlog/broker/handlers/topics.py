@@ -53,7 +53,7 @@ from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC, topic_name_error
 
 @answers(CreateTopicsRequest, 2, 7)
 async def handle_create(
-    context: BrokerContext, header: RequestHeader, request: CreateTopicsRequest
+    context: BrokerContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     """Create the well-formed topics; every topic of the request gets its own outcome."""
     counts = Counter(topic.name for topic in request.topics)
@@ -170,7 +170,7 @@ STAYS_AS_IT_IS: Final = TopicResult(
 
 @answers(CreatePartitionsRequest, 0, 3)
 async def handle_grow(
-    context: BrokerContext, header: RequestHeader, request: CreatePartitionsRequest
+    context: BrokerContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Grow the topics; answer once this broker's image has the new partitions."""
     wanted = [topic for topic in request.topics if topic.name != OFFSETS_TOPIC]
