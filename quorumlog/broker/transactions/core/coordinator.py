@@ -10,6 +10,7 @@ from typing import Final, assert_never
 
 from quorumlog.backoff import Backoff
 from quorumlog.broker.coordination.core.deadlines import Deadlines
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.core import events
 from quorumlog.broker.transactions.core.effects import Effect
 from quorumlog.broker.transactions.core.events import Event
@@ -26,7 +27,6 @@ from quorumlog.broker.transactions.core.requests import (
     TransactionFilter,
 )
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
-from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction
 from quorumlog.invariants import require
@@ -35,6 +35,9 @@ from quorumlog.wire.codec.messages.list_transactions import TransactionState as 
 
 NAME_BYTES_MAX: Final = 32_767  # the longest string in a record key (int16 length)
 DUE_AT_ONCE: Final = 100  # ids that one tick handles; if more are due, the next follows at once
+
+RETRY: Final = Backoff(20, 1000)
+"""The delays before a marker is sent again, or a refused change of the coordinator is retried."""
 
 
 class TransactionCoordinator:
@@ -50,18 +53,14 @@ class TransactionCoordinator:
     """
 
     def __init__(
-        self,
-        settings: TransactionSettings,
-        transaction_version: int,
-        rules: TransactionRules = SOUND,
+        self, settings: BrokerSettings, transaction_version: int, rules: TransactionRules = SOUND
     ) -> None:
         self.not_written: Final = NOT_WRITTEN
         self.transactions: Final[dict[str, Transaction]] = {}
-        self._backoff: Final = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._outbox: Final = TransactionOutbox(transaction_version)
         self._ending: Final = rules.ending(settings, self._outbox)
         self._adding: Final = rules.adding(settings, self._outbox)
-        self._markers: Final = rules.markers(self._outbox, self._backoff, self._adding)
+        self._markers: Final = rules.markers(self._outbox, RETRY, self._adding)
         self._expiry: Final = rules.expiry(settings, self._outbox)
         self._initialization: Final = rules.initialization(settings, self._outbox, self._ending)
         self._deadlines: Final = Deadlines[str]()
@@ -211,7 +210,7 @@ class TransactionCoordinator:
             transaction = self.transactions[record.transactional_id]
             if error_code is not ErrorCode.NONE:
                 transaction.give_up()
-                transaction.back_off(now_ms, self._backoff)
+                transaction.back_off(now_ms, RETRY)
             elif record.metadata is None:
                 transaction.die()
                 del self.transactions[record.transactional_id]
@@ -233,7 +232,7 @@ class TransactionCoordinator:
             return
         if event.error_code is not ErrorCode.NONE:
             transaction = self.transactions[event.transactional_id]
-            transaction.back_off(now_ms, self._backoff)
+            transaction.back_off(now_ms, RETRY)
         done(now_ms, event.producer_id, event.error_code)
         self._settle(now_ms, event.transactional_id)
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quorumlog.broker.coordination.core.deadlines import Deadlines
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.core.outbox import Change, TransactionOutbox
 from quorumlog.broker.transactions.core.requests import (
     AddOffsets,
     AddPartitions,
     AddPartitionsResult,
 )
-from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction, bumps_epoch
 from quorumlog.invariants import require
@@ -57,8 +57,8 @@ class WaitingAdditions:
     # docs/decisions/0035-transaction-additions.md
     """
 
-    def __init__(self, settings: TransactionSettings) -> None:
-        self._hold_max_ms: Final = settings.hold_max_ms
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._hold_max_ms: Final = settings.add_partitions_to_txn_retry_backoff_ms
         self._windows: Final[dict[str, _Window]] = {}
         self._deadlines: Final = Deadlines[str]()
 
@@ -121,7 +121,7 @@ class WaitingAdditions:
 class PartitionAdditions:
     """Adds partitions to the transaction of the current producer."""
 
-    def __init__(self, settings: TransactionSettings, outbox: TransactionOutbox) -> None:
+    def __init__(self, settings: BrokerSettings, outbox: TransactionOutbox) -> None:
         self._outbox: Final = outbox
         self._held: Final = WaitingAdditions(settings)
 
