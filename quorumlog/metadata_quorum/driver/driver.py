@@ -170,12 +170,12 @@ class Driver:
         self._controllership: Final = Controllership(
             log=log, committed=committed, settings=settings, dependencies=dependencies,
             node_id=quorum.node_id, feed_first=self._urgent.append,
-            kraft_version=lambda: quorum.kraft_version,
+            kraft_version=lambda: quorum.state.kraft_version,
         )  # fmt: skip
         self._snapshotting: Final = SnapshotSchedule(
             log=log, committed=committed, settings=settings,
             dependencies=replace(dependencies, executor=self._executor), feed=self.feed,
-            flushes_log=lambda: quorum.flushes_log, voters_at=quorum.voters_at,
+            flushes_log=lambda: quorum.state.members.flushes_log, voters_at=quorum.voters_at,
         )  # fmt: skip
         self._transfer: Final = SnapshotTransfer(log, committed, self._executor, self.feed)
 

@@ -109,7 +109,7 @@ async def test_a_client_is_not_answered_one_record_before_its_own_is_committed()
         voter.threads.hold()
         one_record = asyncio.create_task(network.ask(allocation(epoch)))
         await until(lambda: voter.threads.held == 1)
-        assert voter.log.end_offset == voter.quorum.high_watermark + 1
+        assert voter.log.end_offset == voter.quorum.state.log.high_watermark + 1
         refused = asyncio.create_task(network.ask(create("a")))  # has the answers looked at
         await asyncio.sleep(1)
         assert not one_record.done()
