@@ -54,14 +54,11 @@ class ReplicaReports(Generic[ReportT]):
         self._broker_epoch: Final = broker_epoch
         self._to_look_at: dict[TopicPartition, None] = {}
         self._wake: Final = Wakeup()
+        self.wake: Final = self._wake.set  # to check again for reports to send
 
     def note(self, changed: Iterable[TopicPartition]) -> None:
         """Check whether these replicas need a report."""
         self._to_look_at.update(dict.fromkeys(changed))
-        self._wake.set()
-
-    def wake(self) -> None:
-        """Check again whether there are reports to send."""
         self._wake.set()
 
     def check_progress(self) -> None:

@@ -43,6 +43,7 @@ class IsrProposals:
         self._waiting: dict[tuple[TopicId, int], _Asked] = {}
         self._sent: dict[tuple[TopicId, int], _Asked] = {}  # in the request under way
         self._wake: Final = Wakeup()
+        self.wake: Final = self._wake.set  # to check again for proposals to send
 
     def add(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
         """Send the proposal with the next request; a newer one for the partition replaces it."""
@@ -60,10 +61,6 @@ class IsrProposals:
             self._sent = {}
             if not granted:
                 await asyncio.sleep(RETRY_BACKOFF_S)
-
-    def wake(self) -> None:
-        """Check again whether there are proposals to send."""
-        self._wake.set()
 
     def check_progress(self, driver: PartitionDriver) -> None:
         """Raise InvariantViolation if a proposal of this partition is neither sent nor waiting.

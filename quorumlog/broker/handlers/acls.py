@@ -6,6 +6,7 @@ ACLs are stored, and not enforced.
 # docs/decisions/0040-accepted-without-effect.md
 """
 
+from dataclasses import asdict
 from itertools import groupby
 
 from quorumlog.broker.responses.controller_answers import changed_cluster, shortened
@@ -74,18 +75,7 @@ def _deleted(outcome: Outcome) -> DeleteAclsFilterResult:
     return DeleteAclsFilterResult(
         error_code=outcome.error_code,
         error_message=outcome.error_message,
-        matching_acls=[
-            DeleteAclsMatchingAcl(
-                resource_type=acl.resource_type,
-                resource_name=acl.resource_name,
-                pattern_type=acl.pattern_type,
-                principal=acl.principal,
-                host=acl.host,
-                operation=acl.operation,
-                permission_type=acl.permission_type,
-            )
-            for acl in outcome.acls
-        ],
+        matching_acls=[DeleteAclsMatchingAcl(**asdict(acl)) for acl in outcome.acls],
     )
 
 

@@ -101,6 +101,8 @@ class Controller:
         self._topics: Final = TopicDecisions(self.cluster, settings, assignments, random_bytes)
         self._cluster_changes: Final = ClusterDecisions(self.cluster, self._partitions, settings)
         self._balance: Final = LeaderBalance(self.cluster, changes, settings, now_ms)
+        self.decide_balance: Final = self._balance.decide
+        self.next_balance_ms: Final = self._balance.next_ms
         self._slices: Final = self.rules.slices(self.cluster, self._partitions)
         self._resumptions: Final = self.rules.resumptions(
             self.cluster, self.sessions, at_once=self.rules.slices.at_once
@@ -190,14 +192,6 @@ class Controller:
         """Return when `decide_expiry` may next fence a broker; None: all are fenced."""
         expiry = self._next_expiry()
         return None if expiry is None else expiry[0]
-
-    def next_balance_ms(self) -> int | None:
-        """Return when `decide_balance` is due next; None: balancing is off."""
-        return self._balance.next_ms()
-
-    def decide_balance(self, now_ms: int) -> Decision[None]:
-        """Do one slice of the leader balance: check partitions, or hand leaderships back."""
-        return self._balance.decide(now_ms)
 
     def decide_process_died(
         self, broker_id: BrokerId, *, broker_epoch: int, now_ms: int

@@ -38,6 +38,7 @@ from quorumlog.metadata_quorum.driver.dependencies import (
 from quorumlog.metadata_quorum.driver.patience import FIRST_WAIT_MS, PatientExecutor
 from quorumlog.metadata_quorum.driver.snapshot_schedule import SnapshotSchedule
 from quorumlog.metadata_quorum.driver.snapshot_transfer import SnapshotTransfer
+from quorumlog.metadata_quorum.image.details import same_fields
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -194,12 +195,7 @@ class Driver:
     def start(self, election: Election) -> None:
         """Start with the state on the disk."""
         started = events.Started(
-            leader_epoch=election.leader_epoch,
-            leader_id=election.leader_id,
-            voted_id=election.voted_id,
-            voted_directory_id=election.voted_directory_id,
-            was_voter=election.was_voter,
-            is_new=election.is_new,
+            **same_fields(election, events.Started),
             log_end_offset=self._log.end_offset,
             flushed_offset=self._log.flushed_offset,
             epoch_starts=self._log.epoch_starts(),

@@ -16,14 +16,13 @@ from quorumlog.broker.partitions.log.directory_checkpoints import (
     DirectoryCheckpoints,
     DirectoryRefused,
 )
-from quorumlog.broker.partitions.log.disk_queue import storage_errors
 from quorumlog.broker.partitions.log.future_logs import FutureKey
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.registrations import BrokerProcess
 from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.controller_client import DirectoryReport
 from quorumlog.metadata_quorum.image import LOST
-from quorumlog.storage.errors import CorruptCheckpoint, DiskExhausted, StorageError
+from quorumlog.storage.errors import CorruptCheckpoint, DiskExhausted, StorageError, storage_errors
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 

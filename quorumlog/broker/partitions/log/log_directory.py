@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 
 from quorumlog.broker.partitions.core.placement import Standing
-from quorumlog.broker.partitions.log.disk_queue import storage_errors
 from quorumlog.broker.partitions.log.future_logs import FutureLogs
 from quorumlog.broker.partitions.log.log_names import DELETE_SUFFIX, FUTURE_SUFFIX, LogNames, marked
 from quorumlog.broker.partitions.log.log_progress import LogProgress
@@ -22,7 +21,7 @@ from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.recovery import MAX_EPOCH
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, LacksRecords
+from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, LacksRecords, storage_errors
 from quorumlog.storage.io.checkpoints import (
     PARTITION_METADATA_FILE,
     REPLICATION_FILE,

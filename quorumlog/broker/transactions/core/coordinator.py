@@ -8,7 +8,6 @@ KIP-360, KIP-588, KIP-664, KIP-890, KIP-1228.
 
 from typing import Final, assert_never
 
-from quorumlog.backoff import Backoff
 from quorumlog.broker.coordination.core.deadlines import Deadlines
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.core import events
@@ -36,9 +35,6 @@ from quorumlog.wire.codec.messages.list_transactions import TransactionState as 
 NAME_BYTES_MAX: Final = 32_767  # the longest string in a record key (int16 length)
 DUE_AT_ONCE: Final = 100  # ids that one tick handles; if more are due, the next follows at once
 
-RETRY: Final = Backoff(20, 1000)
-"""The delays before a marker is sent again, or a refused change of the coordinator is retried."""
-
 
 class TransactionCoordinator:
     """The coordinator. Call `replay_encoded` for each committed record, `loaded`, then `step`.
@@ -60,7 +56,7 @@ class TransactionCoordinator:
         self._outbox: Final = TransactionOutbox(transaction_version)
         self._ending: Final = rules.ending(settings, self._outbox)
         self._adding: Final = rules.adding(settings, self._outbox)
-        self._markers: Final = rules.markers(self._outbox, RETRY, self._adding)
+        self._markers: Final = rules.markers(self._outbox, self._adding)
         self._expiry: Final = rules.expiry(settings, self._outbox)
         self._initialization: Final = rules.initialization(settings, self._outbox, self._ending)
         self._deadlines: Final = Deadlines[str]()
@@ -96,7 +92,7 @@ class TransactionCoordinator:
         """The time of the next tick, unless an event comes first; None: no tick is needed."""
         if self._is_superseded:
             return None
-        deadlines = (self._deadlines.first_ms, self._adding.next_deadline_ms)
+        deadlines = (self._deadlines.first_ms, self._adding.waiting.next_deadline_ms)
         return min((one for one in deadlines if one is not None), default=None)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
@@ -210,7 +206,7 @@ class TransactionCoordinator:
             transaction = self.transactions[record.transactional_id]
             if error_code is not ErrorCode.NONE:
                 transaction.give_up()
-                transaction.back_off(now_ms, RETRY)
+                transaction.back_off(now_ms)
             elif record.metadata is None:
                 transaction.die()
                 del self.transactions[record.transactional_id]
@@ -232,7 +228,7 @@ class TransactionCoordinator:
             return
         if event.error_code is not ErrorCode.NONE:
             transaction = self.transactions[event.transactional_id]
-            transaction.back_off(now_ms, RETRY)
+            transaction.back_off(now_ms)
         done(now_ms, event.producer_id, event.error_code)
         self._settle(now_ms, event.transactional_id)
 
@@ -316,7 +312,7 @@ class TransactionCoordinator:
         require(
             pending == under_way, f"5: {transactional_id}: {pending} pending, {under_way} under way"
         )
-        self._adding.check_progress(transactional_id)
+        self._adding.waiting.check_progress(transactional_id)
 
     def _deadline_ms(self, transaction: Transaction) -> int | None:
         if transaction.pending is not None:

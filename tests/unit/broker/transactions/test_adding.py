@@ -2,10 +2,10 @@
 
 import pytest
 
-from quorumlog.broker.transactions.core.coordinator import RETRY
 from quorumlog.broker.transactions.core.partition_additions import HELD_MAX
 from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch, TransactionFilter
 from quorumlog.broker.transactions.core.states import TransactionState
+from quorumlog.broker.transactions.core.transaction import RETRY
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.support.coordination.transactions_begun import begun, opened
