@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from quorumlog.metadata_quorum.controller.controller import Controller
-from quorumlog.metadata_quorum.controller.requests import CreateTopics, Decision, TopicResults
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
     NewTopic,
 )
+from quorumlog.metadata_quorum.controller_requests import CreateTopics, TopicResults
 from quorumlog.metadata_quorum.driver.active_controller import PendingDecision
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.image.records import (

@@ -10,6 +10,7 @@ from typing import Any, Final
 from benchmarks.counted import STEPS_MAX, WARM_UP, Case, Client, feed, frame_of, repeat, stop_timers
 from quorumlog.cluster.ports import free_ports
 from quorumlog.metadata_quorum.controller_client import NewTopic
+from quorumlog.metadata_quorum.controller_requests import CreateTopics
 from quorumlog.node import config
 from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.node import Node
@@ -90,10 +91,10 @@ async def _started(directory: Path, partitions: int = 1, *internal: str) -> Sing
     broker = SingleBroker(directory, has_real_verifier=True)
     await broker.start()
     counts = {TOPIC: partitions, **dict.fromkeys(internal, 3)}
-    topics = [
+    topics = tuple(
         NewTopic(name=n, partitions=count, replication_factor=1) for n, count in counts.items()
-    ]
-    await broker.controller.create_topics(topics)
+    )
+    await broker.controller.ask(CreateTopics(topics=topics))
     every = {TopicPartition(name, at) for name, count in counts.items() for at in range(count)}
     while not every <= broker.replicas.drivers.keys():  # noqa: ASYNC110 - a few turns
         await asyncio.sleep(0)

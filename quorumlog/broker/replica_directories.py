@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
 from quorumlog.broker.partitions.core.partition import PartitionRules
@@ -12,11 +12,13 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import require
+from quorumlog.metadata_quorum.cluster_changes import RequestFor
 from quorumlog.metadata_quorum.controller_client import (
     ControllerClient,
     ControllerUnavailable,
     ReplicaDirectory,
 )
+from quorumlog.metadata_quorum.controller_requests import AssignReplicas, ReportLogs, ReportReply
 from quorumlog.tasks import Tasks
 from quorumlog.wakeup import Wakeup
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -41,23 +43,22 @@ class ReplicaReports(Generic[ReportT]):
         name: str,
         *,
         report_of: Callable[[TopicPartition], ReportT | None],
-        send: Callable[[int, Sequence[ReportT]], Awaitable[ErrorCode]],
+        request_with: Callable[[int, tuple[ReportT, ...]], RequestFor[ReportReply]],
+        controller: ControllerClient,
         broker_epoch: Callable[[], int],
     ) -> None:
         self._name: Final = name
         self._report_of: Final = report_of
-        self._send: Final = send
+        self._request_with: Final = request_with
+        self._controller: Final = controller
         self._broker_epoch: Final = broker_epoch
         self._to_look_at: dict[TopicPartition, None] = {}
         self._wake: Final = Wakeup()
+        self.wake: Final = self._wake.set  # to check again for reports to send
 
     def note(self, changed: Iterable[TopicPartition]) -> None:
         """Check whether these replicas need a report."""
         self._to_look_at.update(dict.fromkeys(changed))
-        self._wake.set()
-
-    def wake(self) -> None:
-        """Check again whether there are reports to send."""
         self._wake.set()
 
     def check_progress(self) -> None:
@@ -78,12 +79,13 @@ class ReplicaReports(Generic[ReportT]):
         looked_at = [at for at, _ in zip(self._to_look_at, range(PER_REQUEST), strict=False)]
         for at in looked_at:
             del self._to_look_at[at]
-        reports = [one for one in map(self._report_of, looked_at) if one is not None]
+        reports = tuple(one for one in map(self._report_of, looked_at) if one is not None)
         if not reports:
             await asyncio.sleep(0)
             return True
         try:
-            error_code = await self._send(self._broker_epoch(), reports)
+            request = self._request_with(self._broker_epoch(), reports)
+            error_code = (await self._controller.ask(request)).error_code
         except ControllerUnavailable as error:
             _logger.info("%s of %d replicas: %s", self._name, len(reports), error)
             error_code = ErrorCode.REQUEST_TIMED_OUT
@@ -115,13 +117,19 @@ class ReplicaDirectories:
         self._assignments: Final = ReplicaReports(
             "AssignReplicasToDirs",
             report_of=self._unknown,
-            send=controller.assign_replicas,
+            request_with=lambda epoch, replicas: AssignReplicas(
+                broker_id=broker_id, broker_epoch=epoch, replicas=replicas
+            ),
+            controller=controller,
             broker_epoch=broker_epoch,
         )
         self._log_reports: Final = ReplicaReports(
             "ReportLogs",
             report_of=lambda at: replicas.reported.report_of(at, replicas.image, broker_epoch()),
-            send=controller.report_logs,
+            request_with=lambda epoch, reports: ReportLogs(
+                broker_id=broker_id, broker_epoch=epoch, reports=reports
+            ),
+            controller=controller,
             broker_epoch=broker_epoch,
         )
         self.moves: Final = DirectoryMoves(

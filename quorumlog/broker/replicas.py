@@ -366,9 +366,8 @@ class Replicas:
         for topic_partition in changed:
             self.fetches.note_change(topic_partition, FetchWakeup.CHANGED)
         self._maybe_set_aside_strays()
-        broker = self.image.brokers.get(self.broker_id)
-        is_ours = broker is not None and broker.broker_epoch == self.broker_epoch
-        if is_ours and not self._replicas.is_opening and not self._has_failed_log:
+        ours = self.image.process(self.broker_id, self.broker_epoch)
+        if ours is not None and not self._replicas.is_opening and not self._has_failed_log:
             self.may_lead.set()
             if not self._is_confirmed:
                 self._is_confirmed = True
@@ -395,15 +394,9 @@ class Replicas:
 
     def _maybe_set_aside_strays(self) -> None:
         """Set strays aside, once this process is unfenced: its image then has all assignments."""
-        broker = self.image.brokers.get(self.broker_id)
-        if (
-            self._strays_are_gone
-            or broker is None
-            or broker.fenced
-            or self._replicas.has_pending_updates
-        ):
-            return
-        if broker.broker_epoch == self.broker_epoch:
+        ours = self.image.process(self.broker_id, self.broker_epoch)
+        is_unfenced = ours is not None and not ours.fenced
+        if is_unfenced and not (self._strays_are_gone or self._replicas.has_pending_updates):
             self._strays_are_gone = True
             self._replicas.set_aside_strays()
             self.moves.table.discard_strays()

@@ -6,13 +6,21 @@ They are frozen values, because they travel as CBOR.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import assert_never
+from typing import Generic, TypeVar, assert_never
 
 from quorumlog.metadata_quorum.image.acls import AclFilter
 from quorumlog.metadata_quorum.image.records import AclBinding, QuotaEntity
 from quorumlog.metadata_quorum.image.scram import ScramCredential
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
+
+ResponseT_co = TypeVar("ResponseT_co", covariant=True)
+
+
+class RequestFor(Generic[ResponseT_co]):
+    """A request to the active controller, whose response is a `ResponseT_co`."""
+
+    __slots__ = ()
 
 
 class ConfigOperation(IntEnum):
@@ -70,21 +78,21 @@ class ConfigResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterBroker:
+class UnregisterBroker(RequestFor["Outcomes"]):
     """Forget a broker that is out of service and will not come back (KIP-500)."""
 
     broker_id: BrokerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateAcls:
+class CreateAcls(RequestFor["Outcomes"]):
     """Create each ACL on its own; an ACL that exists stays."""
 
     acls: tuple[AclBinding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAcls:
+class DeleteAcls(RequestFor["Outcomes"]):
     """Delete all ACLs that match one of these filters."""
 
     filters: tuple[AclFilter, ...]
@@ -99,7 +107,7 @@ class QuotaAlteration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterClientQuotas:
+class AlterClientQuotas(RequestFor["Outcomes"]):
     """Alter the quotas of each entity on its own (KIP-546)."""
 
     alterations: tuple[QuotaAlteration, ...]
@@ -116,14 +124,14 @@ class ScramAlteration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterScramCredentials:
+class AlterScramCredentials(RequestFor["Outcomes"]):
     """Alter the credentials of each user on its own (KIP-554)."""
 
     alterations: tuple[ScramAlteration, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterGroupConfigs:
+class AlterGroupConfigs(RequestFor["Outcomes"]):
     """Alter the settings of each group on its own."""
 
     groups: tuple[ConfigChanges, ...]
@@ -148,7 +156,7 @@ class FeatureUpdate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateFeatures:
+class UpdateFeatures(RequestFor["Outcomes"]):
     """Change all of these levels or none; one outcome for all (KIP-584)."""
 
     updates: tuple[FeatureUpdate, ...]

@@ -6,16 +6,11 @@ response to a change was lost. The outcome is then unknown; the caller decides w
 safe.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
-from quorumlog.metadata_quorum.cluster_changes import (
-    ClusterChange,
-    ConfigChanges,
-    ConfigResult,
-    Outcomes,
-)
+from quorumlog.metadata_quorum.cluster_changes import RequestFor
 from quorumlog.metadata_quorum.image.details import BrokerDetails
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex, TopicId
@@ -23,6 +18,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionI
 # DEVIATION: Kafka bounds the records of a request, not the topics that it names.
 # docs/decisions/0039-limits.md
 NAMED_PER_REQUEST_MAX: Final = 10_000  # topics, configurations, partitions to elect for
+ResponseT = TypeVar("ResponseT")
 
 
 class ControllerUnavailable(Exception):
@@ -226,6 +222,9 @@ class ControllerClient(Protocol):
     def kraft_version(self) -> int:
         """kraft.version at this node. 0: static voters (configuration); 1: voters of the log."""
 
+    async def ask(self, request: RequestFor[ResponseT]) -> ResponseT:
+        """Send a request, and return its response; changes of the metadata are then committed."""
+
     async def add_voter(
         self, voter: NewVoter, *, ack_when_committed: bool = True
     ) -> VoterChangeResult:
@@ -236,59 +235,6 @@ class ControllerClient(Protocol):
 
     async def upgrade_kraft_version(self, kraft_version: int) -> VoterChangeResult:
         """Raise kraft.version; answered after the change is committed."""
-
-    async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
-    ) -> list[TopicResult]:
-        """Create topics; a result per topic, after the metadata is committed."""
-
-    async def find_topics(self, names: Sequence[str]) -> list[TopicResult]:
-        """Return the topic ids at the controller; a result per name, in their order."""
-
-    async def delete_topics(self, topic_ids: Sequence[TopicId]) -> list[TopicResult]:
-        """Delete topics; a result per id, in their order, after the metadata is committed."""
-
-    async def create_partitions(
-        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
-    ) -> list[TopicResult]:
-        """Add partitions; a result per topic, in their order, after the metadata is committed."""
-
-    async def alter_configs(
-        self, topics: Sequence[ConfigChanges], *, validate_only: bool = False
-    ) -> list[ConfigResult]:
-        """Alter configurations; a result per resource, in their order, after the commit."""
-
-    async def elect_leaders(
-        self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
-    ) -> list[ElectionResult]:
-        """Elect leaders; a result per (topic, partition), in their order, after the commit."""
-
-    async def alter_reassignments(
-        self, wanted: Sequence[Reassignment], *, may_change_replication_factor: bool = True
-    ) -> list[ReassignmentResult]:
-        """Start, change or cancel; a result per partition, in order, after the commit."""
-
-    async def change_cluster(self, change: ClusterChange) -> Outcomes:
-        """Apply the change; answered after the metadata is committed."""
-
-    async def describe_quorum(self) -> QuorumDescription:
-        """Return the view of the quorum's leader."""
-
-    async def alter_partitions(
-        self, broker_epoch: int, proposals: Sequence[IsrProposal]
-    ) -> tuple[ErrorCode, list[IsrResult]]:
-        """Propose ISRs; a top-level error (STALE_BROKER_EPOCH, NOT_CONTROLLER) voids all."""
-
-    async def assign_replicas(
-        self, broker_epoch: int, replicas: Sequence[ReplicaDirectory]
-    ) -> ErrorCode:
-        """Report the log directories of this broker's replicas; answered after the commit."""
-
-    async def report_logs(self, broker_epoch: int, reports: Sequence[LogReport]) -> ErrorCode:
-        """Report logs that are damaged, or may decide an election; answered after the commit."""
-
-    async def allocate_producer_ids(self, broker_epoch: int) -> tuple[ErrorCode, ProducerIdBlock]:
-        """Reserve a block of producer ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,7 +252,7 @@ class DirectoryReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistration(BrokerDetails):
+class BrokerRegistration(BrokerDetails, RequestFor["RegistrationReply"]):
     """The registration of a broker process (KIP-631); each process has a new `incarnation_id`.
 
     `directory_id`: the id of its metadata log's directory (`meta.properties`).
@@ -338,7 +284,7 @@ class RegistrationReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHeartbeat:
+class BrokerHeartbeat(RequestFor["HeartbeatReply"]):
     """A sign of life of a broker. `metadata_offset`: the last offset it has replayed (inclusive).
 
     `is_opening`: `want_fence` is set only because the broker still opens its logs, intact so far.
@@ -364,13 +310,3 @@ class HeartbeatReply:
     is_caught_up: bool = False
     is_fenced: bool = True
     should_shut_down: bool = False
-
-
-class BrokerRegistrar(Protocol):
-    """Registers a broker and keeps it registered. Raises ControllerUnavailable."""
-
-    async def register_broker(self, registration: BrokerRegistration) -> RegistrationReply:
-        """Register; answered after the registration is committed."""
-
-    async def broker_heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatReply:
-        """Send a heartbeat; answered after any change of state that it caused is committed."""

@@ -215,7 +215,7 @@ class NodeBroker:
         self.gate: Final = BootGate(broker_id, publishers)
         self.lifecycle: Final = BrokerLifecycle(
             registration=announced,
-            registrar=controller,
+            controller=controller,
             settings=config.lifecycle,
             registered=self._registered,
             may_lead=self.replicas.may_lead,

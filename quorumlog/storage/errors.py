@@ -1,6 +1,7 @@
 """Errors of storage, and the error codes that its callers return for them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
 from typing import Final
 
@@ -92,3 +93,12 @@ def storage_error(message: str, error: OSError) -> StorageError:
     """Return the StorageError for an OSError; raise it `from error`."""
     is_passing = error.errno in PASSING
     return DiskExhausted(message) if is_passing else StorageError(message)
+
+
+@contextmanager
+def storage_errors(message: str) -> Iterator[None]:
+    """Turn an OSError into the StorageError `message: error`, for example "cannot open PATH"."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(f"{message}: {error}", error) from error

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,9 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerRegistration,
     ControllerUnavailable,
     NewTopic,
+    TopicResult,
 )
+from quorumlog.metadata_quorum.controller_requests import CreateTopics
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
@@ -40,6 +43,11 @@ class Seen:
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
         self.deltas.append(delta)
         self.ends.append(image.end_offset)
+
+
+async def create(node: MetadataQuorum, **topic: Any) -> tuple[TopicResult, ...]:
+    request = CreateTopics(topics=(NewTopic(**topic),))
+    return (await node.controller.ask(request)).results
 
 
 class Nodes:
@@ -113,7 +121,7 @@ class Nodes:
         )
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                reply = await node.controller.register_broker(registration)
+                reply = await node.controller.ask(registration)
                 if reply.error_code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                     break
                 await asyncio.sleep(0.01)
@@ -124,7 +132,7 @@ class Nodes:
             broker_epoch=reply.broker_epoch,
             metadata_offset=node.image.end_offset - 1,
         )
-        assert not (await node.controller.broker_heartbeat(heartbeat)).is_fenced
+        assert not (await node.controller.ask(heartbeat)).is_fenced
         self._hearts[node_id] = asyncio.create_task(self._beat(node, heartbeat))
         return reply.broker_epoch
 
@@ -133,7 +141,7 @@ class Nodes:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             with suppress(ControllerUnavailable):
-                await node.controller.broker_heartbeat(heartbeat)
+                await node.controller.ask(heartbeat)
 
     async def agree(self) -> ClusterImage:
         """Wait until all have replayed the same; return it."""
@@ -166,9 +174,7 @@ async def test_a_topic_is_created_and_every_node_sees_the_same(tmp_path: Path) -
         await nodes.active()
         for node_id in (1, 2, 3):
             await nodes.register(node_id)
-        (result,) = await nodes.running[4].controller.create_topics(
-            [NewTopic(name="t", partitions=3, replication_factor=3)]
-        )
+        (result,) = await create(nodes.running[4], name="t", partitions=3, replication_factor=3)
         assert result.error_code is ErrorCode.NONE
         image = await nodes.agree()
         assert [sorted(p.isr) for p in image.topics["t"].partitions] == [[1, 2, 3]] * 3
@@ -184,9 +190,7 @@ async def test_when_the_active_controller_is_killed_another_takes_over_and_fence
         killed = await nodes.active()
         for node_id in (1, 2, 3):
             await nodes.register(node_id)
-        await nodes.running[killed].controller.create_topics(
-            [NewTopic(name="t", partitions=3, replication_factor=3)]
-        )
+        await create(nodes.running[killed], name="t", partitions=3, replication_factor=3)
         await nodes.agree()
         await nodes.stop(killed, resign=False)
         survivor = nodes.running[await nodes.active()]
@@ -197,7 +201,7 @@ async def test_when_the_active_controller_is_killed_another_takes_over_and_fence
         # What was there is still there, and it goes on.
         await nodes.start(killed)
         await nodes.register(killed)
-        await nodes.running[killed].controller.create_topics([NewTopic(name="u")])
+        await create(nodes.running[killed], name="u")
         assert {*(await nodes.agree()).topics} == {"t", "u"}
 
 
@@ -208,7 +212,8 @@ async def test_brokers_come_into_service_by_themselves_and_leave_in_order(tmp_pa
             lifecycle.start()
         for lifecycle in lifecycles.values():
             await asyncio.wait_for(lifecycle.unfenced.wait(), PATIENCE_S)
-        first = (await nodes.running[1].controller.create_topics([topic_on(1, 2, 3)]))[0]
+        wanted = CreateTopics(topics=(topic_on(1, 2, 3),))
+        (first,) = (await nodes.running[1].controller.ask(wanted)).results
         assert first.error_code is ErrorCode.NONE
         await lifecycles[1].stop(timeout_ms=5000)
         image = await nodes.agree()
@@ -235,7 +240,7 @@ def lifecycle_of(nodes: Nodes, node_id: int) -> BrokerLifecycle:
             control_address=nodes.address(node_id),
             directory_id=f"directory-{node_id}",
         ),
-        registrar=node.controller,
+        controller=node.controller,
         settings=LifecycleSettings(broker_heartbeat_interval_ms=200),
         registered=lambda _: None,
         may_lead=may_lead,
@@ -251,5 +256,5 @@ async def test_without_a_majority_requests_fail_and_nothing_is_committed(tmp_pat
         end = nodes.running[active].image.end_offset
         await nodes.stop(*({1, 2, 3} - {active}), resign=False)
         with pytest.raises(ControllerUnavailable):
-            await nodes.running[active].controller.create_topics([NewTopic(name="t")])
+            await create(nodes.running[active], name="t")
         assert nodes.running[active].image.end_offset == end

@@ -52,19 +52,19 @@ def test_a_voter_fetches_on_only_when_what_it_has_is_durable() -> None:
 def test_observers_replicate_what_is_committed_and_have_no_vote() -> None:
     made = cluster("append 1 x", "deliver", "at 1100", "deliver")  # it has asked around
     observer = made.machines[4].quorum
-    assert isinstance(observer.role, Follower)
-    assert observer.high_watermark == 2
+    assert isinstance(observer.state.role, Follower)
+    assert observer.state.log.high_watermark == 2
     made.run("isolate 4")
     made.run("at 9000")
-    assert isinstance(observer.role, Follower)
-    assert observer.leader_epoch == 1
+    assert isinstance(observer.state.role, Follower)
+    assert observer.state.leader_epoch == 1
 
 
 def test_begin_quorum_epoch_tells_a_voter_that_lost_track() -> None:
     node = started(leader_epoch=3)
     begin = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(4))
     orders = node.step(1, asked(begin))
-    assert (node.leader_id, node.leader_epoch) == (2, 4)
+    assert (node.state.leader_id, node.state.leader_epoch) == (2, 4)
     assert effects.FollowLeader(leader_epoch=Epoch(4), leader_id=BrokerId(2)) in orders
     assert isinstance(orders[0], effects.PersistElection)
     assert len(sent(orders, FetchRequest)) == 1
@@ -76,14 +76,14 @@ def test_end_quorum_epoch_lets_the_best_follower_stand_at_once() -> None:
     assert "preferred_candidates=2,3" in told  # node 3 has acknowledged less
     made.run("deliver")
     assert made.machines[2].quorum.is_leader
-    assert made.machines[2].quorum.leader_epoch == 2
+    assert made.machines[2].quorum.state.leader_epoch == 2
 
 
 def test_one_that_has_resigned_stays_so_until_it_hears_of_a_newer_epoch() -> None:
     made = cluster("isolate 1", "resign 1", "at 1999")
-    assert isinstance(made.machines[1].quorum.role, Resigned)
+    assert isinstance(made.machines[1].quorum.state.role, Resigned)
     made.run("at 2000")
-    assert made.machines[1].quorum.leader_epoch == 2
+    assert made.machines[1].quorum.state.leader_epoch == 2
 
 
 def test_end_quorum_epoch_from_another_than_the_leader_is_no_reason_to_stand() -> None:
@@ -103,7 +103,7 @@ def test_the_high_watermark_of_a_new_leader_is_unknown_until_it_commits() -> Non
     elected = made.run("deliver")
     assert "high_watermark=-1 records=" in elected
     leader = made.machines[2].quorum
-    assert leader.high_watermark == leader.log_end_offset
+    assert leader.state.log.high_watermark == leader.state.log.end_offset
 
 
 def test_a_node_that_learns_of_a_leader_asks_it_and_nobody_else() -> None:

@@ -156,7 +156,7 @@ def test_voters_that_fetch_a_snapshot_keep_the_leader_in_office() -> None:
     )
     for now_ms in range(5000, 20_000, 1000):
         quorum.step(now_ms, asked(request))
-        assert isinstance(quorum.role, Leader)
+        assert isinstance(quorum.state.role, Leader)
     quorum.step(30_000, events.Ticked())
     assert not quorum.is_leader
 
@@ -182,7 +182,11 @@ def test_a_follower_fetches_in_chunks_checks_and_installs(log: dict[str, Any]) -
     ordered = quorum.step(50, events.SnapshotChecked(snapshot_id=LATER, is_whole=True))
     assert isinstance(ordered[0], effects.InstallSnapshot)
     assert only(effects.AdvanceHighWatermark, ordered).high_watermark == 40
-    assert (quorum.log_end_offset, quorum.flushed_offset, quorum.log_start) == (40, 40, (40, 6))
+    assert (quorum.state.log.end_offset, quorum.state.log.flushed_offset, quorum.log_start) == (
+        40,
+        40,
+        (40, 6),
+    )
     [fetch] = sent(ordered, FetchRequest)
     assert fetch.request == fetch_request(
         1, epoch=6, offset=40, last_epoch=6, high_watermark=Offset(40)
@@ -199,7 +203,7 @@ def test_while_a_large_draft_is_checked_the_leader_hears_of_the_follower() -> No
         [request] = sent(quorum.step(now_ms, events.Ticked()), FetchSnapshotRequest)
         ordered = quorum.step(now_ms, answered(request, chunk(100)))
         assert ordered == []
-        assert isinstance(quorum.role, Follower)
+        assert isinstance(quorum.state.role, Follower)
     ordered = quorum.step(now_ms, events.SnapshotChecked(snapshot_id=LATER, is_whole=True))
     assert isinstance(ordered[0], effects.InstallSnapshot)
 
@@ -246,7 +250,7 @@ def test_a_download_ends_with_the_epoch_and_its_check_installs_nothing() -> None
     assert sent(quorum.step(50, response), FetchSnapshotRequest) == []
     checked = events.SnapshotChecked(snapshot_id=LATER, is_whole=True)
     assert not any(isinstance(e, effects.InstallSnapshot) for e in quorum.step(60, checked))
-    assert quorum.log_end_offset == 0
+    assert quorum.state.log.end_offset == 0
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
@@ -256,12 +260,12 @@ def test_only_a_whole_draft_is_installed(*, is_whole: bool) -> None:
     quorum.step(30, answered(request, chunk(0), snapshot_bytes=100))
     ordered = quorum.step(40, events.SnapshotChecked(snapshot_id=LATER, is_whole=is_whole))
     assert any(isinstance(e, effects.InstallSnapshot) for e in ordered) is is_whole
-    assert quorum.log_end_offset == (40 if is_whole else 0)
+    assert quorum.state.log.end_offset == (40 if is_whole else 0)
 
 
 def test_a_snapshot_that_lacks_what_is_committed_is_refused() -> None:
     quorum, ordered = follower(**CUT_LOG)
-    assert quorum.high_watermark == 10  # what is below the start of a log is committed
+    assert quorum.state.log.high_watermark == 10  # what is below the start of a log is committed
     [fetch] = sent(ordered, FetchRequest)
     named = fetch_response(6, snapshot_id=SnapshotId(Offset(10), Epoch(3)))
     assert sent(quorum.step(20, answered(fetch, named)), FetchSnapshotRequest) == []

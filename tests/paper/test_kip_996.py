@@ -78,19 +78,19 @@ def test_who_grants_what_in_its_own_epoch(role: type[Role], pre_vote: bool, vote
     log = (3, 9)
     for is_pre_vote, is_granted in ((True, pre_vote), (False, vote)):
         node = in_role(role)
-        assert isinstance(node.role, role)
-        assert node.leader_epoch == 4
+        assert isinstance(node.state.role, role)
+        assert node.state.leader_epoch == 4
         request = vote_request(epoch=4, log=log, pre=is_pre_vote)
         assert reply(node, request, 1000).vote_granted == is_granted
 
 
 def test_a_pre_vote_changes_nothing() -> None:
     node = started(leader_epoch=4)
-    before = node.next_deadline_ms(), node.role
+    before = node.next_deadline_ms(), node.state.role
     orders = node.step(1, asked(vote_request(epoch=4, pre=True)))
     assert [type(order) for order in orders] == [effects.SendResponse]
-    assert (node.next_deadline_ms(), node.role) == before
-    assert node._state.voted_id == -1
+    assert (node.next_deadline_ms(), node.state.role) == before
+    assert node.state.voted_id == -1
 
 
 def test_any_number_of_pre_votes_may_be_granted() -> None:
@@ -109,7 +109,7 @@ def test_a_follower_whose_leaders_process_died_does_not() -> None:
     node.step(3, events.PeerProcessDied(node_id=BrokerId(3)))
     response = reply(node, vote_request(epoch=5, pre=True, log=(4, 9)), 3)
     assert response.vote_granted
-    assert isinstance(node.role, Follower)  # it still follows
+    assert isinstance(node.state.role, Follower)  # it still follows
     assert not reply(node, vote_request(epoch=5, log=(4, 9)), 3).vote_granted
 
 
@@ -119,7 +119,7 @@ def test_a_newer_epoch_in_a_pre_vote_is_answered_and_not_taken_over() -> None:
     orders = node.step(1, asked(vote_request(epoch=6, pre=True)))
     answer = only(effects.SendResponse, orders).response
     assert answer == vote_response(4, granted=True, leader=3)
-    assert (node.leader_epoch, node.leader_id) == (4, 3)
+    assert (node.state.leader_epoch, node.state.leader_id) == (4, 3)
     assert not [order for order in orders if isinstance(order, effects.PersistElection)]
 
 
@@ -127,8 +127,8 @@ def test_a_pre_vote_that_is_granted_from_an_older_epoch_counts() -> None:
     node = started(leader_epoch=6)
     votes = sent(node.step(1000, events.Ticked()), VoteRequest)
     node.step(1001, answered(votes[0], vote_response(4, granted=True, leader=3)))
-    assert isinstance(node.role, Candidate)
-    assert (node.leader_epoch, node.leader_id) == (7, -1)
+    assert isinstance(node.state.role, Candidate)
+    assert (node.state.leader_epoch, node.state.leader_id) == (7, -1)
 
 
 def test_one_ahead_of_its_leader_is_heard_when_it_answers_that_leader() -> None:
@@ -144,11 +144,11 @@ def test_nobody_is_a_candidate_without_the_pre_votes_of_a_majority() -> None:
     votes = sent(node.step(1000, events.Ticked()), VoteRequest)
     assert all(isinstance(vote.request, VoteRequest) and vote.request.pre_vote for vote in votes)
     node.step(1001, answered(votes[0], vote_response(0, granted=True)))
-    assert isinstance(node.role, Prospective)
-    assert node.leader_epoch == 0
+    assert isinstance(node.state.role, Prospective)
+    assert node.state.leader_epoch == 0
     node.step(1001, answered(votes[1], vote_response(0, granted=True)))
-    assert isinstance(node.role, Candidate)
-    assert node.leader_epoch == 1
+    assert isinstance(node.state.role, Candidate)
+    assert node.state.leader_epoch == 1
 
 
 def refuse_all(node: Quorum, epoch: int, now_ms: int) -> None:
@@ -159,15 +159,15 @@ def refuse_all(node: Quorum, epoch: int, now_ms: int) -> None:
 def test_after_refusals_it_follows_the_leader_that_it_knows() -> None:
     node = has_fetched(started(leader_epoch=4))
     refuse_all(node, 5, 2002)
-    assert isinstance(node.role, Follower)
-    assert (node.leader_epoch, node.leader_id) == (5, 3)
+    assert isinstance(node.state.role, Follower)
+    assert (node.state.leader_epoch, node.state.leader_id) == (5, 3)
 
 
 def test_after_refusals_without_a_leader_it_waits_in_its_epoch() -> None:
     node = started(leader_epoch=4, voted_id=3)
     refuse_all(node, 4, 1000)
-    assert isinstance(node.role, Unattached)
-    assert (node.leader_epoch, node._state.voted_id) == (4, 3)
+    assert isinstance(node.state.role, Unattached)
+    assert (node.state.leader_epoch, node.state.voted_id) == (4, 3)
     assert node.next_deadline_ms() is not None
 
 
@@ -175,14 +175,14 @@ def test_without_answers_it_gives_up_at_its_timeout() -> None:
     node = started(leader_epoch=4)
     node.step(1000, events.Ticked())
     node.step(2000, events.Ticked())
-    assert isinstance(node.role, Unattached)
+    assert isinstance(node.state.role, Unattached)
 
 
 def test_a_lost_election_leads_back_to_pre_votes() -> None:
     node = in_role(Candidate)
     orders = node.step(1000, events.Ticked())
-    assert isinstance(node.role, Prospective)
-    assert (node.leader_epoch, node._state.voted_id) == (4, 1)
+    assert isinstance(node.state.role, Prospective)
+    assert (node.state.leader_epoch, node.state.voted_id) == (4, 1)
     assert not any(isinstance(order, effects.PersistElection) for order in orders)
 
 

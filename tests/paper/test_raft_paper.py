@@ -43,15 +43,15 @@ def run(script: str, cluster: ScriptedCluster) -> ScriptedCluster:
 def test_5_1_a_newer_term_in_a_request_is_taken_over(epoch: int) -> None:
     node = started(leader_epoch=4, leader_id=3)
     node.step(1, asked(vote_request(epoch=epoch)))
-    assert node.leader_epoch == epoch
-    assert isinstance(node.role, Unattached)
+    assert node.state.leader_epoch == epoch
+    assert isinstance(node.state.role, Unattached)
 
 
 def test_5_1_a_newer_term_in_a_response_is_taken_over() -> None:
     node = started()
     vote = sent(node.step(1000, events.Ticked()), VoteRequest)[0]
     node.step(1001, answered(vote, vote_response(7, granted=False, leader=3)))
-    assert (node.leader_epoch, node.leader_id) == (7, 3)
+    assert (node.state.leader_epoch, node.state.leader_id) == (7, 3)
 
 
 def test_5_1_a_leader_that_sees_a_newer_term_steps_down() -> None:
@@ -75,7 +75,7 @@ def test_5_1_a_response_of_an_older_term_is_dropped() -> None:
         request_id=1, source=BrokerId(2), response=vote_response(3, granted=True)
     )
     assert node.step(1, late) == []
-    assert isinstance(node.role, Candidate)
+    assert isinstance(node.state.role, Candidate)
 
 
 # --- 5.2: leader election ---
@@ -83,15 +83,15 @@ def test_5_1_a_response_of_an_older_term_is_dropped() -> None:
 
 def test_5_2_servers_start_without_a_leader() -> None:
     node = started()
-    assert isinstance(node.role, Unattached)
-    assert node.leader_id == NOBODY
+    assert isinstance(node.state.role, Unattached)
+    assert node.state.leader_id == NOBODY
 
 
 def test_5_2_a_candidate_raises_its_term_and_votes_for_itself_durably_before_it_asks() -> None:
     node = started()
     pre_vote = sent(node.step(1000, events.Ticked()), VoteRequest)[0]
     orders = node.step(1001, answered(pre_vote, vote_response(0, granted=True)))
-    assert isinstance(node.role, Candidate)
+    assert isinstance(node.state.role, Candidate)
     assert isinstance(orders[0], effects.PersistElection)
     assert (orders[0].leader_epoch, orders[0].voted_id) == (1, 1)
     assert len(sent(orders[1:], VoteRequest)) == 2
@@ -113,7 +113,7 @@ def test_5_2_a_refusal_does_not_count() -> None:
     node = started(voters=(1, 2, 3, 4, 5))
     for vote in sent(node.step(1000, events.Ticked()), VoteRequest)[:2]:
         node.step(1000, answered(vote, vote_response(0, granted=False)))
-    assert isinstance(node.role, Prospective)
+    assert isinstance(node.state.role, Prospective)
 
 
 def test_5_2_an_answer_counts_once() -> None:
@@ -121,7 +121,7 @@ def test_5_2_an_answer_counts_once() -> None:
     vote = sent(node.step(1000, events.Ticked()), VoteRequest)[0]
     for _ in range(3):
         node.step(1000, answered(vote, vote_response(0, granted=True)))
-    assert isinstance(node.role, Prospective)
+    assert isinstance(node.state.role, Prospective)
 
 
 def test_5_2_at_most_one_vote_in_a_term_first_come_first_served() -> None:
@@ -153,16 +153,16 @@ def test_5_2_a_candidate_that_finds_a_leader_follows_it() -> None:
     node.step(1001, asked(fetch_request(epoch=3, offset=0, last_epoch=0)))
     vote = vote_response(3, granted=False, leader=2)
     node.step(1002, events.ResponseReceived(request_id=2, source=BrokerId(2), response=vote))
-    assert isinstance(node.role, Follower)
+    assert isinstance(node.state.role, Follower)
 
 
 def test_5_2_election_timeouts_are_random_in_t_to_2t() -> None:
     deadlines = set()
     for fraction in (0.0, 0.25, 0.999):
         node = started()
-        timeouts = node._state.timeouts
+        timeouts = node.state.timeouts
         timeouts._random_fraction = lambda fraction=fraction: fraction  # type: ignore[misc]
-        deadlines.add(node._state.new_election_deadline_ms())
+        deadlines.add(node.state.new_election_deadline_ms())
     assert deadlines == {1000, 1250, 1999}
 
 
@@ -191,7 +191,7 @@ def test_5_3_a_leader_never_changes_its_own_log() -> None:
 
 def test_5_3_a_follower_learns_what_is_committed() -> None:
     cluster = run("start 3 / at 1000 / deliver / append 1 a / deliver", ScriptedCluster())
-    assert {machine.quorum.high_watermark for machine in cluster.machines.values()} == {2}
+    assert {machine.quorum.state.log.high_watermark for machine in cluster.machines.values()} == {2}
 
 
 def test_5_3_a_follower_does_not_commit_what_it_does_not_have() -> None:
@@ -200,7 +200,7 @@ def test_5_3_a_follower_does_not_commit_what_it_does_not_have() -> None:
         node.step(30, events.Ticked()), FetchRequest
     )
     node.step(31, answered(fetch, fetch_response(1, high_watermark=40)))
-    assert node.high_watermark == 0
+    assert node.state.log.high_watermark == 0
 
 
 # --- 5.4: safety ---
@@ -255,7 +255,7 @@ def test_5_5_requests_are_repeated_until_answered() -> None:
 def test_5_5_requests_may_arrive_twice() -> None:
     cluster = run("start 3 / at 1000 / deliver / append 1 a / deliver", ScriptedCluster())
     leader = cluster.machines[1].quorum
-    before = leader.high_watermark
+    before = leader.state.log.high_watermark
     for _ in range(2):
         leader.step(1100, asked(fetch_request(epoch=1, offset=Offset(1), last_epoch=1)))
-    assert leader.high_watermark == before
+    assert leader.state.log.high_watermark == before

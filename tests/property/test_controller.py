@@ -15,16 +15,16 @@ from quorumlog.metadata_quorum.cluster_changes import (
     UnregisterBroker,
 )
 from quorumlog.metadata_quorum.controller.brokers import active_brokers
-from quorumlog.metadata_quorum.controller.requests import (
+from quorumlog.metadata_quorum.controller.decision import Decision
+from quorumlog.metadata_quorum.controller_client import IsrProposal, NewPartitions, NewTopic
+from quorumlog.metadata_quorum.controller_requests import (
     AllocateProducerIds,
     AlterConfigs,
     AlterPartitions,
     CreatePartitions,
-    Decision,
     DeleteTopics,
     IsrResults,
 )
-from quorumlog.metadata_quorum.controller_client import IsrProposal, NewPartitions, NewTopic
 from quorumlog.metadata_quorum.image.features import (
     ANNOUNCED,
     LEVEL_OF_CLUSTER_MIN_ISR,

@@ -21,7 +21,7 @@ from quorumlog.metadata_quorum.cluster_changes import (
     UpgradeType,
 )
 from quorumlog.metadata_quorum.controller.controller import Controller
-from quorumlog.metadata_quorum.controller.requests import ControllerRequest
+from quorumlog.metadata_quorum.controller_requests import ControllerRequest
 from quorumlog.metadata_quorum.image.features import (
     ANNOUNCED,
     LEVEL_OF_ACCESS,

@@ -106,7 +106,7 @@ def test_no_peer_can_break_a_node(
     drafts: list[SnapshotId] = []
     unanswered: set[int] = set()
     for elapsed_ms, drawn in steps:
-        now_ms, event, epoch = now_ms + elapsed_ms, drawn, node.leader_epoch
+        now_ms, event, epoch = now_ms + elapsed_ms, drawn, node.state.leader_epoch
         if drafts and isinstance(drawn, events.PeerProcessDied):  # the check takes its time
             is_whole = drawn.node_id != 9
             event = events.SnapshotChecked(snapshot_id=drafts.pop(), is_whole=is_whole)
@@ -128,10 +128,10 @@ def test_no_peer_can_break_a_node(
         _note_answers(orders, unanswered)
         drafts += [one.snapshot_id for one in orders if isinstance(one, effects.CheckSnapshot)]
         assert len(drafts) <= 1
-        assert node.leader_epoch - epoch <= EPOCH_STEP_MAX + 1  # + 1: it stands, too
+        assert node.state.leader_epoch - epoch <= EPOCH_STEP_MAX + 1  # + 1: it stands, too
         deadline_ms = node.next_deadline_ms()
         assert deadline_ms is None or deadline_ms > now_ms  # all that was due is done
-    parked = getattr(node.role, "parked", {})
+    parked = getattr(node.state.role, "parked", {})
     assert unanswered == set(parked)
 
 

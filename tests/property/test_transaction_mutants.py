@@ -50,12 +50,12 @@ class WakesOne(PartitionAdditions):
 
 class DropsAdditionsThatWaitForTooLong(PartitionAdditions):
     def answer_late(self, now_ms: int, limit: int) -> None:
-        self._held.take_late(now_ms, limit)
+        self.waiting.take_late(now_ms, limit)
 
 
 class BeginsTheNextTransactionForAnybody(PartitionAdditions):
     def begins_behind(self, completed: Transaction, now_ms: int) -> Change | None:
-        held = self._held.take(completed.transactional_id)
+        held = self.waiting.take(completed.transactional_id)
         return self._added(completed, now_ms, held) if held else None
 
 

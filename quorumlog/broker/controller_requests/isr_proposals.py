@@ -19,6 +19,7 @@ from quorumlog.metadata_quorum.controller_client import (
     IsrProposal,
     IsrResult,
 )
+from quorumlog.metadata_quorum.controller_requests import AlterPartitions, IsrResults
 from quorumlog.wakeup import Wakeup
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, PartitionIndex, TopicId
@@ -42,6 +43,7 @@ class IsrProposals:
         self._waiting: dict[tuple[TopicId, int], _Asked] = {}
         self._sent: dict[tuple[TopicId, int], _Asked] = {}  # in the request under way
         self._wake: Final = Wakeup()
+        self.wake: Final = self._wake.set  # to check again for proposals to send
 
     def add(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
         """Send the proposal with the next request; a newer one for the partition replaces it."""
@@ -60,10 +62,6 @@ class IsrProposals:
             if not granted:
                 await asyncio.sleep(RETRY_BACKOFF_S)
 
-    def wake(self) -> None:
-        """Check again whether there are proposals to send."""
-        self._wake.set()
-
     def check_progress(self, driver: PartitionDriver) -> None:
         """Raise InvariantViolation if a proposal of this partition is neither sent nor waiting.
 
@@ -77,18 +75,19 @@ class IsrProposals:
     async def _send(self, asked: dict[tuple[TopicId, int], _Asked]) -> bool:
         """Send the proposals; feed every result back. Return whether all were granted."""
         broker_epoch = self._broker_epoch()
-        proposals = [
-            self._proposal(driver, proposal, broker_epoch) for driver, proposal in asked.values()
-        ]
+        proposals = tuple(self._proposal(*one, broker_epoch) for one in asked.values())
+        request = AlterPartitions(
+            broker_id=self._broker_id, broker_epoch=broker_epoch, proposals=proposals
+        )
         try:
-            error_code, results = await self._controller.alter_partitions(broker_epoch, proposals)
+            reply = await self._controller.ask(request)
         except ControllerUnavailable as error:
             _logger.info("AlterPartition of %d partitions: %s", len(proposals), error)
-            error_code, results = ErrorCode.REQUEST_TIMED_OUT, []
-        by_key = {(result.topic_id, int(result.partition)): result for result in results}
+            reply = IsrResults(error_code=ErrorCode.REQUEST_TIMED_OUT)
+        by_key = {(result.topic_id, int(result.partition)): result for result in reply.results}
         now_ms, granted = monotonic_ms(), True
         for key, (driver, proposal) in asked.items():
-            answer = self._answer(proposal, error_code, by_key.get(key))
+            answer = self._answer(proposal, reply.error_code, by_key.get(key))
             granted = granted and answer.error_code is ErrorCode.NONE
             driver.feed(now_ms, answer)
         return granted

@@ -22,8 +22,8 @@ from quorumlog.clock import monotonic_ms
 from quorumlog.lasting_condition import LastingCondition
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
-    BrokerRegistrar,
     BrokerRegistration,
+    ControllerClient,
     ControllerUnavailable,
     DirectoryReport,
     HeartbeatReply,
@@ -58,7 +58,7 @@ class BrokerLifecycle:
         self,
         *,
         registration: BrokerRegistration,
-        registrar: BrokerRegistrar,
+        controller: ControllerClient,
         settings: LifecycleSettings,
         registered: Callable[[int], None],
         may_lead: asyncio.Event,
@@ -69,7 +69,7 @@ class BrokerLifecycle:
         self.failure: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
         self.broker_epoch = -1
         self._registration = replace(registration, features=dict(ANNOUNCED))
-        self._registrar: Final = registrar
+        self._controller: Final = controller
         self._settings: Final = settings
         self._registered: Final = registered
         self._may_lead: Final = may_lead
@@ -139,9 +139,7 @@ class BrokerLifecycle:
 
     def _ours(self) -> BrokerImage | None:
         """Return this process's registration, if the image has it."""
-        broker = self._image.brokers.get(self._registration.broker_id)
-        is_ours = broker is not None and broker.broker_epoch == self.broker_epoch
-        return broker if is_ours else None
+        return self._image.process(self._registration.broker_id, self.broker_epoch)
 
     def _note_registration(self) -> None:
         """Update `unfenced` from the image; if this process is fenced, wake the task."""
@@ -205,7 +203,7 @@ class BrokerLifecycle:
             registration = replace(
                 self._registration, log_dirs=report.online, has_offline_dirs=report.has_offline
             )
-            reply = await self._registrar.register_broker(registration)
+            reply = await self._controller.ask(registration)
         except ControllerUnavailable as error:
             return str(error)
         if reply.error_code is not ErrorCode.NONE:
@@ -261,4 +259,4 @@ class BrokerLifecycle:
             offline_log_dirs=directories.offline,
             has_failed=directories.has_failed,
         )
-        return await self._registrar.broker_heartbeat(heartbeat)
+        return await self._controller.ask(heartbeat)

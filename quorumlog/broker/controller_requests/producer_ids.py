@@ -9,6 +9,7 @@ from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     ProducerIdBlock,
 )
+from quorumlog.metadata_quorum.controller_requests import AllocateProducerIds
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_PRODUCER_ID, BrokerId, ProducerId
 
@@ -41,9 +42,10 @@ class ProducerIds:
         if registration is None:
             return nothing
         try:
-            error_code, block = await self._controller.allocate_producer_ids(
-                registration.broker_epoch
+            request = AllocateProducerIds(
+                broker_id=self._broker_id, broker_epoch=registration.broker_epoch
             )
+            reply = await self._controller.ask(request)
         except ControllerUnavailable:
             return nothing
-        return block if error_code is ErrorCode.NONE else nothing
+        return reply.block if reply.error_code is ErrorCode.NONE else nothing

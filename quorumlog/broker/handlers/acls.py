@@ -6,6 +6,7 @@ ACLs are stored, and not enforced.
 # docs/decisions/0040-accepted-without-effect.md
 """
 
+from dataclasses import asdict
 from itertools import groupby
 
 from quorumlog.broker.responses.controller_answers import changed_cluster, shortened
@@ -32,13 +33,10 @@ from quorumlog.wire.codec.messages.describe_acls import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 
 
 @answers(CreateAclsRequest, 1, 3)
-async def handle_create(
-    context: BrokerContext, header: RequestHeader, request: CreateAclsRequest
-) -> CreateAclsResponse:
+async def handle_create(context: BrokerContext, request: CreateAclsRequest) -> CreateAclsResponse:
     """Create each ACL on its own; an ACL that exists already is no error."""
     acls = tuple(
         AclBinding(
@@ -64,9 +62,7 @@ async def handle_create(
 
 
 @answers(DeleteAclsRequest, 1, 3)
-async def handle_delete(
-    context: BrokerContext, header: RequestHeader, request: DeleteAclsRequest
-) -> DeleteAclsResponse:
+async def handle_delete(context: BrokerContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     """Delete ACLs; return the deleted ACLs of each filter."""
     filters = tuple(map(_filter, request.filters))
     outcomes = await changed_cluster(
@@ -79,25 +75,12 @@ def _deleted(outcome: Outcome) -> DeleteAclsFilterResult:
     return DeleteAclsFilterResult(
         error_code=outcome.error_code,
         error_message=outcome.error_message,
-        matching_acls=[
-            DeleteAclsMatchingAcl(
-                resource_type=acl.resource_type,
-                resource_name=acl.resource_name,
-                pattern_type=acl.pattern_type,
-                principal=acl.principal,
-                host=acl.host,
-                operation=acl.operation,
-                permission_type=acl.permission_type,
-            )
-            for acl in outcome.acls
-        ],
+        matching_acls=[DeleteAclsMatchingAcl(**asdict(acl)) for acl in outcome.acls],
     )
 
 
 @answers(DescribeAclsRequest, 1, 3)
-def handle_describe(
-    context: BrokerContext, header: RequestHeader, request: DescribeAclsRequest
-) -> DescribeAclsResponse:
+def handle_describe(context: BrokerContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
     """Describe the ACLs by resource, in a fixed order."""
     wanted = _filter(request)
     problem = filter_problem(wanted)

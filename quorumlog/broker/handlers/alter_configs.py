@@ -11,12 +11,11 @@ from quorumlog.metadata_quorum.cluster_changes import ConfigChange, ConfigChange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages import alter_configs as whole
 from quorumlog.wire.codec.messages import incremental_alter_configs as incremental
-from quorumlog.wire.codec.schemas import RequestHeader
 
 
 @answers(whole.AlterConfigsRequest, 0, 2)
 async def handle(
-    context: BrokerContext, header: RequestHeader, request: whole.AlterConfigsRequest
+    context: BrokerContext, request: whole.AlterConfigsRequest
 ) -> whole.AlterConfigsResponse:
     """Replace the configuration of each resource."""
     resources = list(map(_replacement, request.resources))
@@ -33,9 +32,7 @@ def _replacement(asked: whole.AlterConfigsResource) -> Resource:
 
 @answers(incremental.IncrementalAlterConfigsRequest, 0, 1)
 async def handle_incremental(
-    context: BrokerContext,
-    header: RequestHeader,
-    request: incremental.IncrementalAlterConfigsRequest,
+    context: BrokerContext, request: incremental.IncrementalAlterConfigsRequest
 ) -> incremental.IncrementalAlterConfigsResponse:
     """Alter the configuration of each resource."""
     resources = list(map(_alteration, request.resources))

@@ -109,9 +109,7 @@ async def handle_sync(
 
 
 @answers(HeartbeatRequest, 0, 4)
-def handle_heartbeat(
-    context: BrokerContext, header: RequestHeader, request: HeartbeatRequest
-) -> Reply:
+def handle_heartbeat(context: BrokerContext, request: HeartbeatRequest) -> Reply:
     """Prolong the member's session."""
     heartbeat = Heartbeat(
         group_id=request.group_id,

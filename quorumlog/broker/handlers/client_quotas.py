@@ -24,12 +24,11 @@ from quorumlog.wire.codec.messages.describe_client_quotas import (
     EntryData,
     ValueData,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 
 
 @answers(AlterClientQuotasRequest, 0, 1)
 async def handle_alter(
-    context: BrokerContext, header: RequestHeader, request: AlterClientQuotasRequest
+    context: BrokerContext, request: AlterClientQuotasRequest
 ) -> AlterClientQuotasResponse:
     """Alter the quotas of each entity."""
     change = AlterClientQuotas(
@@ -67,7 +66,7 @@ def _alteration(entry: RequestEntryData) -> QuotaAlteration:
 
 @answers(DescribeClientQuotasRequest, 0, 1)
 def handle_describe(
-    context: BrokerContext, header: RequestHeader, request: DescribeClientQuotasRequest
+    context: BrokerContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
     """Describe quotas; a filter without components matches all entities."""
     components = [

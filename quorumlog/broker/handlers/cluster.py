@@ -22,7 +22,6 @@ from quorumlog.wire.codec.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 
 BROKERS: Final = 1  # of endpoint_type (KIP-919)
 CONTROLLERS: Final = 2
@@ -30,7 +29,7 @@ CONTROLLERS: Final = 2
 
 @answers(DescribeClusterRequest, 0, 2)
 def handle_describe(
-    context: BrokerContext, header: RequestHeader, request: DescribeClusterRequest
+    context: BrokerContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """List the brokers; fenced brokers only on request."""
     if request.endpoint_type not in {BROKERS, CONTROLLERS}:
@@ -67,7 +66,7 @@ def handle_describe(
 
 @answers(UnregisterBrokerRequest, 0, 0)
 async def handle_unregister(
-    context: BrokerContext, header: RequestHeader, request: UnregisterBrokerRequest
+    context: BrokerContext, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
     """Unregister the broker; answer once this broker's image has removed it."""
     [outcome] = await changed_cluster(

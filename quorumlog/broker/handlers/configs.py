@@ -44,7 +44,7 @@ class _Refusal(NamedTuple):
 
 @answers(DescribeConfigsRequest, 1, 4)
 def handle_describe(
-    context: BrokerContext, header: RequestHeader, request: DescribeConfigsRequest
+    context: BrokerContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """Describe each resource; without keys (null or empty): all its entries."""
     broker = context.config  # read once: it checks each altered value

@@ -101,10 +101,9 @@ def _assignment(partitions: Partitions) -> Assignment:
 
 @answers(ConsumerGroupDescribeRequest, 0, 1)
 def handle_describe(
-    context: BrokerContext, header: RequestHeader, request: ConsumerGroupDescribeRequest
+    context: BrokerContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     """Describe the committed state of each requested group."""
-    del header
     groups = [_describe(context, group_id) for group_id in request.group_ids]
     if request.include_authorized_operations:
         for group in groups:
@@ -145,10 +144,10 @@ NO_SHARE_GROUPS: Final = (
 
 @answers(ShareGroupHeartbeatRequest, 1, 1)
 def handle_share_heartbeat(
-    context: BrokerContext, header: RequestHeader, request: ShareGroupHeartbeatRequest
+    context: BrokerContext, request: ShareGroupHeartbeatRequest
 ) -> ShareGroupHeartbeatResponse:
     """Refuse each member."""
-    del context, header, request
+    del context, request
     return ShareGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NO_SHARE_GROUPS
     )

@@ -13,14 +13,11 @@ from quorumlog.wire.codec.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 
 @answers(DeleteRecordsRequest, 0, 2)
-async def handle(
-    context: BrokerContext, header: RequestHeader, request: DeleteRecordsRequest
-) -> DeleteRecordsResponse:
+async def handle(context: BrokerContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Raise the log start offsets; answer when live replicas follow, or after `timeout_ms`."""
     response = DeleteRecordsResponse()
     waiting = []

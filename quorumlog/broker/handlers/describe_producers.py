@@ -10,12 +10,11 @@ from quorumlog.wire.codec.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 
 
 @answers(DescribeProducersRequest, 0, 0)
 async def handle(
-    context: BrokerContext, header: RequestHeader, request: DescribeProducersRequest
+    context: BrokerContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     """Describe each partition once, even if it is named twice: a response may be large."""
     response = DescribeProducersResponse()

@@ -18,13 +18,12 @@ from quorumlog.wire.codec.messages.describe_topic_partitions import (
     RequestCursor,
     ResponseCursor,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS, is_topic_name
 
 
 @answers(DescribeTopicPartitionsRequest, 0, 0)
 def handle(
-    context: BrokerContext, header: RequestHeader, request: DescribeTopicPartitionsRequest
+    context: BrokerContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Return one page: at most `max.request.partition.size.limit` partitions, at least one.
 

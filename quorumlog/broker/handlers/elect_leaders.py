@@ -12,6 +12,7 @@ from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
 from quorumlog.broker.responses.controller_answers import shortened
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, ElectionResult
+from quorumlog.metadata_quorum.controller_requests import ElectLeaders
 from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, TopicPartition
@@ -21,7 +22,6 @@ from quorumlog.wire.codec.messages.elect_leaders import (
     PartitionResult,
     ReplicaElectionResult,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
@@ -31,9 +31,7 @@ Places = list[tuple[str, int]]
 
 
 @answers(ElectLeadersRequest, 0, 2)
-async def handle(
-    context: BrokerContext, header: RequestHeader, request: ElectLeadersRequest
-) -> ElectLeadersResponse:
+async def handle(context: BrokerContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """Elect leaders; without topics (null): of every partition that may need an election.
 
     Of those, ELECTION_NOT_NEEDED is not reported. Answer once this broker's image has the new
@@ -88,8 +86,9 @@ async def _elect(
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             for start in range(0, len(wanted), ASKED_AT_ONCE):
-                some = wanted[start : start + ASKED_AT_ONCE]
-                results += await context.controller.elect_leaders(some, unclean=unclean)
+                some = tuple(wanted[start : start + ASKED_AT_ONCE])
+                asked = ElectLeaders(partitions=some, unclean=unclean)
+                results += (await context.controller.ask(asked)).results
             elected = [result for result in results if result.error_code is ErrorCode.NONE]
             await context.metadata.wait_until(
                 lambda image: all(_is_known(image, result) for result in elected),

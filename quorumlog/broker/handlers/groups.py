@@ -36,9 +36,7 @@ GROUP_TYPE = "classic"
 
 
 @answers(ListGroupsRequest, 0, 5)
-def handle_list_all(
-    context: BrokerContext, header: RequestHeader, request: ListGroupsRequest
-) -> ListGroupsResponse:
+def handle_list_all(context: BrokerContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """List the groups; an error means that some partitions are not loaded yet: retry."""
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
@@ -147,7 +145,7 @@ def _member(member: Member, protocol_name: str | None) -> DescribedGroupMember:
 
 @answers(DeleteGroupsRequest, 0, 2)
 async def handle_delete(
-    context: BrokerContext, header: RequestHeader, request: DeleteGroupsRequest
+    context: BrokerContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
     """Delete the groups; answer once the tombstones are committed."""
     group_ids = request.groups_names

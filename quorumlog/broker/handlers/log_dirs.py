@@ -21,12 +21,11 @@ from quorumlog.wire.codec.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 
 
 @answers(DescribeLogDirsRequest, 1, 5)
 async def handle_describe(
-    context: BrokerContext, header: RequestHeader, request: DescribeLogDirsRequest
+    context: BrokerContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Describe each log directory; requested replicas that are not here are left out."""
     wanted = None
@@ -65,7 +64,7 @@ def _partition(replica: ReplicaSize) -> DescribeLogDirsPartition:
 
 @answers(AlterReplicaLogDirsRequest, 1, 2)
 async def handle_alter(
-    context: BrokerContext, header: RequestHeader, request: AlterReplicaLogDirsRequest
+    context: BrokerContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
     """Begin or cancel each move; DescribeLogDirs shows the progress."""
     results: dict[str, AlterReplicaLogDirTopicResult] = {}

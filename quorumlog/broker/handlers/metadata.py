@@ -15,6 +15,7 @@ from quorumlog.broker.responses.cluster_view import metadata_response, partition
 from quorumlog.broker.responses.internal_topics import new_topic
 from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable
+from quorumlog.metadata_quorum.controller_requests import CreateTopics
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicId
 from quorumlog.wire.codec.messages.metadata import (
@@ -116,9 +117,9 @@ async def _create_then_answer(
 ) -> MetadataResponse:
     """Create topics, and wait a little: a response with leaders spares every client a retry."""
     refused = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
-    wanted = [new_topic(name, context.settings) for name in refused]
+    wanted = tuple(new_topic(name, context.settings) for name in refused)
     try:
-        results = await context.controller.create_topics(wanted)
+        results = (await context.controller.ask(CreateTopics(topics=wanted))).results
     except ControllerUnavailable:
         return _answer(context, request, refused)
     refused |= {

@@ -10,13 +10,10 @@ from quorumlog.wire.codec.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 
 
 @answers(OffsetForLeaderEpochRequest, 2, 4)
-def handle(
-    context: BrokerContext, header: RequestHeader, request: OffsetForLeaderEpochRequest
-) -> Reply:
+def handle(context: BrokerContext, request: OffsetForLeaderEpochRequest) -> Reply:
     """Look up each partition's epoch. Source: KIP-320."""
     return OffsetForLeaderEpochResponse(
         topics=[

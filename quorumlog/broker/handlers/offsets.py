@@ -208,9 +208,7 @@ def _group(group_id: str, error_code: ErrorCode, offsets: Offsets) -> OffsetFetc
 
 
 @answers(OffsetDeleteRequest, 0, 0)
-def handle_delete(
-    context: BrokerContext, header: RequestHeader, request: OffsetDeleteRequest
-) -> Reply:
+def handle_delete(context: BrokerContext, request: OffsetDeleteRequest) -> Reply:
     """Delete the offsets of the partitions that exist; answer once the deletion is committed.
 
     Without an existing partition, the coordinator gets no request, as in Kafka.

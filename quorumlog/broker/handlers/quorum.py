@@ -15,6 +15,7 @@ from quorumlog.metadata_quorum.controller_client import (
     QuorumDescription,
     QuorumReplica,
 )
+from quorumlog.metadata_quorum.controller_requests import DescribeQuorum
 from quorumlog.storage.io.checkpoints import uuid_from_text, uuid_to_text
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, UNKNOWN_OFFSET, BrokerId
@@ -33,7 +34,6 @@ from quorumlog.wire.codec.messages.remove_raft_voter import (
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
 LISTENER_NAME: Final = "CONTROLLER"
@@ -41,14 +41,14 @@ LISTENER_NAME: Final = "CONTROLLER"
 
 @answers(DescribeQuorumRequest, 0, 2)
 async def handle_describe(
-    context: BrokerContext, header: RequestHeader, request: DescribeQuorumRequest
+    context: BrokerContext, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
     """Describe the only partition; a request for any other is refused whole, as in Kafka."""
     asked = [(topic.topic_name, part) for topic in request.topics for part in topic.partitions]
     if [(name, part.partition_index) for name, part in asked] != [(METADATA_TOPIC, 0)]:
         return _refused(request)
     try:
-        quorum = await context.controller.describe_quorum()
+        quorum = await context.controller.ask(DescribeQuorum())
     except ControllerUnavailable:
         return DescribeQuorumResponse(
             error_code=ErrorCode.REQUEST_TIMED_OUT,
@@ -124,7 +124,7 @@ def _nodes(quorum: QuorumDescription) -> Iterator[Node]:
 
 @answers(AddRaftVoterRequest, 0, 1)
 async def handle_add_voter(
-    context: BrokerContext, header: RequestHeader, request: AddRaftVoterRequest
+    context: BrokerContext, request: AddRaftVoterRequest
 ) -> AddRaftVoterResponse:
     """Send the change to the leader, which answers by its own timeout, not `timeout_ms`.
 
@@ -154,7 +154,7 @@ async def handle_add_voter(
 
 @answers(RemoveRaftVoterRequest, 0, 0)
 async def handle_remove_voter(
-    context: BrokerContext, header: RequestHeader, request: RemoveRaftVoterRequest
+    context: BrokerContext, request: RemoveRaftVoterRequest
 ) -> RemoveRaftVoterResponse:
     """Send the change to the leader; it answers after the commit."""
     if request.cluster_id not in {None, context.cluster_id}:

@@ -11,6 +11,7 @@ from quorumlog.metadata_quorum.controller_client import (
     Reassignment,
     ReassignmentResult,
 )
+from quorumlog.metadata_quorum.controller_requests import AlterReassignments
 from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
@@ -34,7 +35,7 @@ async def handle_alter(
     context: BrokerContext, header: RequestHeader, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     """Start, change or cancel; answer once this broker's image has it, or after `timeout_ms`."""
-    wanted = [
+    wanted = tuple(
         Reassignment(
             topic=topic.name,
             partition=one.partition_index,
@@ -42,12 +43,11 @@ async def handle_alter(
         )
         for topic in request.topics
         for one in topic.partitions
-    ]
+    )
     allows_any = header.api_version == 0 or request.allow_replication_factor_change
     try:
-        results = await context.controller.alter_reassignments(
-            wanted, may_change_replication_factor=allows_any
-        )
+        asked = AlterReassignments(wanted=wanted, may_change_replication_factor=allows_any)
+        results = (await context.controller.ask(asked)).results
     except ControllerUnavailable as error:
         code, message = unanswered(error, "the reassignment may have begun")
         return AlterPartitionReassignmentsResponse(error_code=code, error_message=message)
@@ -82,7 +82,7 @@ Place = tuple[str, int]
 
 @answers(ListPartitionReassignmentsRequest, 0, 0)
 async def handle_list_ongoing(
-    context: BrokerContext, header: RequestHeader, request: ListPartitionReassignmentsRequest
+    context: BrokerContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """List the named partitions that are being reassigned; null: all such partitions."""
     image = context.image

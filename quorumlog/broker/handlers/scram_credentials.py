@@ -28,12 +28,11 @@ from quorumlog.wire.codec.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 
 
 @answers(AlterUserScramCredentialsRequest, 0, 0)
 async def handle_alter(
-    context: BrokerContext, header: RequestHeader, request: AlterUserScramCredentialsRequest
+    context: BrokerContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
     """Delete and set credentials; one result per user."""
     alterations = [
@@ -75,7 +74,7 @@ def _credential(one: ScramCredentialUpsertion) -> ScramCredential:
 
 @answers(DescribeUserScramCredentialsRequest, 0, 0)
 def handle_describe(
-    context: BrokerContext, header: RequestHeader, request: DescribeUserScramCredentialsRequest
+    context: BrokerContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
     """Describe these users; without any: all. Keys and salts are never returned."""
     by_user: dict[str, dict[int, ScramCredential]] = {}

@@ -6,7 +6,7 @@ another topic with the name of a topic requested by id.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from quorumlog.broker.responses.config_entries import topic_entries
@@ -17,6 +17,12 @@ from quorumlog.metadata_quorum.controller_client import (
     NewPartitions,
     NewTopic,
     TopicResult,
+)
+from quorumlog.metadata_quorum.controller_requests import (
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    FindTopics,
 )
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.settings.servers import BrokerConfig
@@ -47,7 +53,7 @@ from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC, topic_name_error
 
 @answers(CreateTopicsRequest, 2, 7)
 async def handle_create(
-    context: BrokerContext, header: RequestHeader, request: CreateTopicsRequest
+    context: BrokerContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     """Create the well-formed topics; every topic of the request gets its own outcome."""
     counts = Counter(topic.name for topic in request.topics)
@@ -108,7 +114,7 @@ async def _create(
 ) -> dict[str, TopicResult]:
     results = await decided(
         context,
-        context.controller.create_topics(wanted, validate_only=request.validate_only),
+        CreateTopics(topics=tuple(wanted), validate_only=request.validate_only),
         names=[topic.name for topic in wanted],
         kind=TopicResult,
         doubt="the topic may have been created",
@@ -164,17 +170,17 @@ STAYS_AS_IT_IS: Final = TopicResult(
 
 @answers(CreatePartitionsRequest, 0, 3)
 async def handle_grow(
-    context: BrokerContext, header: RequestHeader, request: CreatePartitionsRequest
+    context: BrokerContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Grow the topics; answer once this broker's image has the new partitions."""
     wanted = [topic for topic in request.topics if topic.name != OFFSETS_TOPIC]
     refused = [STAYS_AS_IT_IS] * (len(request.topics) - len(wanted))
-    results: list[TopicResult] = []
+    results: Sequence[TopicResult] = ()
     if wanted:
         results = await decided(
             context,
-            context.controller.create_partitions(
-                list(map(_new_partitions, wanted)), validate_only=request.validate_only
+            CreatePartitions(
+                topics=tuple(map(_new_partitions, wanted)), validate_only=request.validate_only
             ),
             names=[topic.name for topic in wanted],
             kind=TopicResult,
@@ -285,7 +291,8 @@ async def _delete(
             del wanted[place]
     if not wanted:
         return
-    results = await context.controller.delete_topics(list(wanted.values()))
+    request = DeleteTopics(topic_ids=tuple(wanted.values()))
+    results = (await context.controller.ask(request)).results
     gone = [result.topic_id for result in results if result.error_code is ErrorCode.NONE]
     for place, result in zip(wanted, results, strict=True):
         topic, error_code = asked[place], result.error_code
@@ -310,7 +317,8 @@ async def _find(
     open_places = [place for place in range(len(asked)) if place not in outcomes]
     wanted = {place: TopicId(asked[place].topic_id) for place in open_places}
     named = {place: name for place in open_places if (name := asked[place].name) is not None}
-    found = await context.controller.find_topics(list(named.values())) if named else []
+    request = FindTopics(names=tuple(named.values()))
+    found = (await context.controller.ask(request)).results if named else ()
     for place, result in zip(named, found, strict=True):
         wanted[place] = result.topic_id
         if result.error_code is not ErrorCode.NONE:

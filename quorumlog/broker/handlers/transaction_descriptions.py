@@ -19,12 +19,11 @@ from quorumlog.wire.codec.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 
 
 @answers(DescribeTransactionsRequest, 0, 0)
 def handle_describe(
-    context: BrokerContext, header: RequestHeader, request: DescribeTransactionsRequest
+    context: BrokerContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     """Describe each id once."""
     names = dict.fromkeys(request.transactional_ids)
@@ -59,7 +58,7 @@ def _described(found: TransactionDescription) -> TransactionState:
 
 @answers(ListTransactionsRequest, 0, 2)
 def handle_list(
-    context: BrokerContext, header: RequestHeader, request: ListTransactionsRequest
+    context: BrokerContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
     """List the ids that pass the filter; an error if a partition is not loaded yet: retry."""
     pattern = request.transactional_id_pattern

@@ -18,7 +18,6 @@ from quorumlog.wire.codec.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
@@ -28,7 +27,7 @@ EPOCH_MAX: Final = 2**31 - 1
 
 @answers(WriteTxnMarkersRequest, 1, 2)
 async def handle(
-    context: BrokerContext, header: RequestHeader, request: WriteTxnMarkersRequest
+    context: BrokerContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
     """Write all markers; answer when each is committed, or refused."""
     response = WriteTxnMarkersResponse()

@@ -20,6 +20,7 @@ from quorumlog.metadata_quorum.cluster_changes import (
     ConfigResult,
     Outcome,
 )
+from quorumlog.metadata_quorum.controller_requests import AlterConfigs
 from quorumlog.settings.kafka_names import nearest_name
 from quorumlog.settings.servers import read_only_names, why_not_altered
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -97,12 +98,12 @@ async def alter_resources(
 
 async def _alter_topics(
     context: BrokerContext, topics: Sequence[ConfigChanges], *, validate_only: bool
-) -> list[ConfigResult]:
+) -> Sequence[ConfigResult]:
     if not topics:
         return []
     return await decided(
         context,
-        context.controller.alter_configs(topics, validate_only=validate_only),
+        AlterConfigs(topics=tuple(topics), validate_only=validate_only),
         names=[topic.name for topic in topics],
         kind=ConfigResult,
         doubt=DOUBT,

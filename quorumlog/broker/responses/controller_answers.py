@@ -1,12 +1,12 @@
 """Waits for the controller's results of an admin request; shortens messages to their fields."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
 from quorumlog.broker.responses.cluster_view import partitions_of
 from quorumlog.broker.server.api import BrokerContext
-from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcome, parts_of
+from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcome, RequestFor, parts_of
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     RequestTooLarge,
@@ -24,11 +24,17 @@ class _Result(Protocol):
 
 
 ResultT = TypeVar("ResultT", bound=_Result)
+ResultT_co = TypeVar("ResultT_co", bound=_Result, covariant=True)
+
+
+class _Results(Protocol[ResultT_co]):
+    @property
+    def results(self) -> tuple[ResultT_co, ...]: ...
 
 
 async def decided(
     context: BrokerContext,
-    asked: Awaitable[list[ResultT]],
+    request: RequestFor[_Results[ResultT]],
     *,
     names: Iterable[str],
     kind: Callable[..., ResultT],
@@ -36,7 +42,7 @@ async def decided(
     is_seen: Callable[[ClusterImage, ResultT], bool],
     wait_ms: int | None,
     makes_partitions: bool = False,
-) -> list[ResultT]:
+) -> Sequence[ResultT]:
     """Return the controller's results, once this broker's image has the changes.
 
     It waits at most `wait_ms`; None: no change was requested. If the request `makes_partitions`
@@ -46,7 +52,7 @@ async def decided(
     """
     names = [*names]
     try:
-        results = await asked
+        results = (await context.controller.ask(request)).results
     except ControllerUnavailable as error:
         code, message = unanswered(error, doubt)
         return [kind(name=name, error_code=code, error_message=message) for name in names]
@@ -98,7 +104,7 @@ async def changed_cluster(
     `doubt`: the message about the possible effect, if no controller has answered.
     """
     try:
-        outcomes = await context.controller.change_cluster(change)
+        outcomes = await context.controller.ask(change)
     except ControllerUnavailable as error:
         code, message = unanswered(error, doubt)
         return [Outcome(error_code=code, error_message=message)] * parts_of(change)

@@ -6,6 +6,7 @@ from quorumlog.broker.responses.cluster_view import partitions_of
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, NewTopic
+from quorumlog.metadata_quorum.controller_requests import CreateTopics
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec import topic_names
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -61,7 +62,8 @@ async def create_internal(context: BrokerContext, name: str) -> str | None:
     if name in context.image.topics:
         return None
     try:
-        [result] = await context.controller.create_topics([new_topic(name, context.settings)])
+        wanted = CreateTopics(topics=(new_topic(name, context.settings),))
+        [result] = (await context.controller.ask(wanted)).results
     except ControllerUnavailable:
         return None
     if result.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:

@@ -34,6 +34,8 @@ Reply: TypeAlias = Response | asyncio.Future[Any] | Coroutine[Any, Any, Response
 """A response now, later (Future), as a task (coroutine), or never (None, also a task's: acks=0)."""
 
 Handle: TypeAlias = Callable[["BrokerContext", RequestHeader, Any], Reply]
+HandleAlike: TypeAlias = Callable[["BrokerContext", Any], Reply]
+"""A handler that does the same for all versions and clients: it gets no header."""
 
 Deliver: TypeAlias = Callable[[Sequence[Buffer], int], None]
 """Receives the frames of the responses to the next so many requests of a run; none for acks=0."""
@@ -85,17 +87,22 @@ def answers(
     *,
     advertised_min_version: int | None = None,
     handle_run: HandleRun | None = None,
-) -> Callable[[Handle], ApiHandler]:
+) -> Callable[[Handle | HandleAlike], ApiHandler]:
     """Make a function the handler of these versions of a request."""
     shown = min_version if advertised_min_version is None else advertised_min_version
     return lambda handle: ApiHandler(
         api_key=request.API_KEY,
         min_version=min_version,
         max_version=max_version,
-        handle=handle,
+        handle=_with_header(handle),
         advertised_min_version=shown,
         handle_run=handle_run,
     )
+
+
+def _with_header(handle: Any) -> Handle:
+    takes_header: bool = handle.__code__.co_argcount > 2
+    return handle if takes_header else lambda context, _, request: handle(context, request)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,16 +13,16 @@ from quorumlog.broker.partitions.core.followership import Followership
 from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.partition_changes import (
     Assignment,
     Located,
     PartitionChanges,
 )
-from quorumlog.metadata_quorum.controller.requests import (
+from quorumlog.metadata_quorum.controller_requests import (
     ControllerRequest,
     CreatePartitions,
     CreateTopics,
-    Decision,
 )
 from quorumlog.metadata_quorum.image import BrokerImage
 from quorumlog.metadata_quorum.image.records import (

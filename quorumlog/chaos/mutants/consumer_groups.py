@@ -159,7 +159,8 @@ class _WritesNoTarget(Targets):
 @CONSUMER_GROUPS.breaks("a new coordinator gives members no session in which to find it")
 class _GivesNoSession(ConsumerGroupCoordinator):
     def rebuild(self, group_id: str, now_ms: int) -> None:
-        super().rebuild(group_id, now_ms - self._settings.session_timeout_ms + 1)
+        session_ms = self._settings.group_consumer_session_timeout_ms
+        super().rebuild(group_id, now_ms - session_ms + 1)
 
 
 @CONSUMER_GROUPS.breaks("a member without heartbeats is never removed")

@@ -8,6 +8,7 @@ from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.followership import Followership
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.log_loss import NO_LOSS, Losses
 from quorumlog.metadata_quorum.controller.partition_changes import (
     Assignment,
@@ -16,15 +17,14 @@ from quorumlog.metadata_quorum.controller.partition_changes import (
 )
 from quorumlog.metadata_quorum.controller.partitions import Departure, PartitionDecisions
 from quorumlog.metadata_quorum.controller.reassignment import ReassignmentDecisions
-from quorumlog.metadata_quorum.controller.requests import (
-    AlterPartitions,
-    ControllerRequest,
-    Decision,
-    IsrResults,
-)
 from quorumlog.metadata_quorum.controller.resumptions import Resumptions
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration, IsrProposal
+from quorumlog.metadata_quorum.controller_requests import (
+    AlterPartitions,
+    ControllerRequest,
+    IsrResults,
+)
 from quorumlog.metadata_quorum.image import BrokerImage, PartitionImage
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.wire.codec.error_codes import ErrorCode

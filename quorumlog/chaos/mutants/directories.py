@@ -25,9 +25,10 @@ from quorumlog.broker.partitions.log.log_names import FUTURE_SUFFIX
 from quorumlog.broker.partitions.log.registrations import BrokerProcess, Registrations
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.partition_changes import LogEvidence
-from quorumlog.metadata_quorum.controller.requests import ControllerRequest, Decision
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat, BrokerRegistration
+from quorumlog.metadata_quorum.controller_requests import ControllerRequest
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.metadata_quorum.image.partitions_by_broker import Place
 from quorumlog.storage.errors import LacksRecords

@@ -362,8 +362,8 @@ class Oracle:
             state = _MetadataState(
                 node,
                 image,
-                quorum.role,
-                quorum.leader_epoch,
+                quorum.state.role,
+                quorum.state.leader_epoch,
                 node.quorum._driver._controllership.high_watermark,  # noqa: SLF001 - as above
                 node.quorum._log.end_offset,  # noqa: SLF001 - committed or not
                 node.quorum._log._log.failure is not None,  # noqa: SLF001 - about to end
@@ -372,12 +372,12 @@ class Oracle:
             if is_known and image.features == self._levels.get(node_id, image.features):
                 continue
             self._states[node_id] = state
-            if isinstance(quorum.role, QuorumLeader):
-                leader = self._quorum_leaders.setdefault(quorum.leader_epoch, node_id)
+            if isinstance(quorum.state.role, QuorumLeader):
+                leader = self._quorum_leaders.setdefault(quorum.state.leader_epoch, node_id)
                 if leader != node_id:
                     self._violated(
                         f"one-leader: nodes {leader} and {node_id} lead the quorum's epoch "
-                        f"{quorum.leader_epoch}"
+                        f"{quorum.state.leader_epoch}"
                     )
             if not state.has_failed:
                 self.voters.look(node_id, node)

@@ -111,7 +111,7 @@ def view(node: Node) -> tuple[int, int, int]:
     """Return a node's quorum leader id, leader epoch and metadata log end offset."""
     quorum = node.quorum._quorum  # noqa: SLF001 - a simulator reads private state
     log = node.quorum._log  # noqa: SLF001 - as above
-    return quorum.leader_id, quorum.leader_epoch, log.end_offset
+    return quorum.state.leader_id, quorum.state.leader_epoch, log.end_offset
 
 
 def _has_uncommitted(node: Node) -> bool:

@@ -79,8 +79,8 @@ class Seen:
         return cls(
             node_id=node_id,
             node=node,
-            epoch=quorum.leader_epoch,
-            role=type(quorum.role),
+            epoch=quorum.state.leader_epoch,
+            role=type(quorum.state.role),
             committed=max(0, driver._controllership.high_watermark),  # noqa: SLF001 - as above
             end=_log(node).end_offset,
         )

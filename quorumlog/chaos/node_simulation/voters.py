@@ -61,9 +61,9 @@ class SimulatedVoters:
         if known is None:
             return "no other node runs"
         quorum = known.quorum._quorum  # noqa: SLF001 - a simulator reads private state
-        if quorum.kraft_version == 0:
+        if quorum.state.kraft_version == 0:
             return ""
-        voters = quorum.voter_set.voters
+        voters = quorum.state.voter_set.voters
         intact = [
             one.voter_id
             for one in voters
@@ -72,4 +72,4 @@ class SimulatedVoters:
         ]
         if len(intact) > len(voters) // 2:
             return ""
-        return f"of the voters {quorum.voter_set} only {intact} would have their disks"
+        return f"of the voters {quorum.state.voter_set} only {intact} would have their disks"

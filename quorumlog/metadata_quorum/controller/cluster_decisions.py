@@ -25,16 +25,13 @@ from quorumlog.metadata_quorum.controller.access import (
     decide_quotas,
 )
 from quorumlog.metadata_quorum.controller.brokers import broker_epoch_error
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.features import decide_feature_levels, level_for
 from quorumlog.metadata_quorum.controller.group_configs import decide_group_configs
 from quorumlog.metadata_quorum.controller.log_loss import ALL_LOST, listed
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
-from quorumlog.metadata_quorum.controller.requests import (
-    AllocateProducerIds,
-    Decision,
-    ProducerIdsReply,
-)
 from quorumlog.metadata_quorum.controller_client import ProducerIdBlock
+from quorumlog.metadata_quorum.controller_requests import AllocateProducerIds, ProducerIdsReply
 from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.features import LEVEL_OF_ACCESS, LEVEL_OF_GROUP_CONFIGS
 from quorumlog.metadata_quorum.image.records import MetadataRecord, ProducerIds

@@ -20,13 +20,14 @@ from quorumlog.metadata_quorum.controller.configs import (
     kept_value,
     records_between,
 )
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.refusals import (
     TopicRefused,
     check_named,
     check_records,
     decide_each,
 )
-from quorumlog.metadata_quorum.controller.requests import AlterConfigs, ConfigResults, Decision
+from quorumlog.metadata_quorum.controller_requests import AlterConfigs, ConfigResults
 from quorumlog.metadata_quorum.image.records import TOPIC_RESOURCE, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.settings.topics import TOPIC_SETTINGS

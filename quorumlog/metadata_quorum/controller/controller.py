@@ -26,6 +26,7 @@ from quorumlog.metadata_quorum.controller.brokers import (
 )
 from quorumlog.metadata_quorum.controller.cluster_decisions import ClusterDecisions
 from quorumlog.metadata_quorum.controller.config_changes import decide_configs
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.directories import (
     decide_all_failed,
     decide_failed,
@@ -36,7 +37,14 @@ from quorumlog.metadata_quorum.controller.leader_balance import LeaderBalance
 from quorumlog.metadata_quorum.controller.log_loss import is_total, losses_since, remark_on
 from quorumlog.metadata_quorum.controller.log_reports import ControllerRules, LogReports
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused, failure_response
-from quorumlog.metadata_quorum.controller.requests import (
+from quorumlog.metadata_quorum.controller.topics import TopicDecisions
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    HeartbeatReply,
+    RegistrationReply,
+)
+from quorumlog.metadata_quorum.controller_requests import (
     AllocateProducerIds,
     AlterConfigs,
     AlterPartitions,
@@ -45,18 +53,10 @@ from quorumlog.metadata_quorum.controller.requests import (
     ControllerRequest,
     CreatePartitions,
     CreateTopics,
-    Decision,
     DeleteTopics,
     ElectLeaders,
     FindTopics,
     ReportLogs,
-)
-from quorumlog.metadata_quorum.controller.topics import TopicDecisions
-from quorumlog.metadata_quorum.controller_client import (
-    BrokerHeartbeat,
-    BrokerRegistration,
-    HeartbeatReply,
-    RegistrationReply,
 )
 from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage
@@ -101,6 +101,8 @@ class Controller:
         self._topics: Final = TopicDecisions(self.cluster, settings, assignments, random_bytes)
         self._cluster_changes: Final = ClusterDecisions(self.cluster, self._partitions, settings)
         self._balance: Final = LeaderBalance(self.cluster, changes, settings, now_ms)
+        self.decide_balance: Final = self._balance.decide
+        self.next_balance_ms: Final = self._balance.next_ms
         self._slices: Final = self.rules.slices(self.cluster, self._partitions)
         self._resumptions: Final = self.rules.resumptions(
             self.cluster, self.sessions, at_once=self.rules.slices.at_once
@@ -190,14 +192,6 @@ class Controller:
         """Return when `decide_expiry` may next fence a broker; None: all are fenced."""
         expiry = self._next_expiry()
         return None if expiry is None else expiry[0]
-
-    def next_balance_ms(self) -> int | None:
-        """Return when `decide_balance` is due next; None: balancing is off."""
-        return self._balance.next_ms()
-
-    def decide_balance(self, now_ms: int) -> Decision[None]:
-        """Do one slice of the leader balance: check partitions, or hand leaderships back."""
-        return self._balance.decide(now_ms)
 
     def decide_process_died(
         self, broker_id: BrokerId, *, broker_epoch: int, now_ms: int

@@ -7,10 +7,10 @@ Source: KIP-858.
 from collections.abc import Sequence
 
 from quorumlog.metadata_quorum.controller.brokers import Session
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.features import level_for, levels_of_new_cluster
 from quorumlog.metadata_quorum.controller.log_loss import FAILED
 from quorumlog.metadata_quorum.controller.min_insync_replicas import records_of_new_cluster
-from quorumlog.metadata_quorum.controller.requests import Decision
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Final
 
 from quorumlog.metadata_quorum.controller.brokers import active_brokers
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.partition_changes import Located, PartitionChanges
-from quorumlog.metadata_quorum.controller.requests import Decision
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings

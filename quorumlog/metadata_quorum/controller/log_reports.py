@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.features import level_for
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss, listed
 from quorumlog.metadata_quorum.controller.partition_changes import LogEvidence, PartitionChanges
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller.reassignment import ReassignmentDecisions
-from quorumlog.metadata_quorum.controller.requests import Decision, ReportLogs, ReportReply
 from quorumlog.metadata_quorum.controller.resumptions import Resumptions
 from quorumlog.metadata_quorum.controller.slices import Slices
+from quorumlog.metadata_quorum.controller_requests import ReportLogs, ReportReply
 from quorumlog.metadata_quorum.image.features import LEVEL_OF_LAST_KNOWN_ELR
 from quorumlog.metadata_quorum.image.partitions_by_broker import Place
 from quorumlog.metadata_quorum.image.records import MetadataRecord, PartitionChange, RemoveTopic

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.log_loss import ALL_LOST, NO_LOSS, LogLoss, Losses
 from quorumlog.metadata_quorum.controller.partition_changes import (
     Located,
@@ -20,16 +21,15 @@ from quorumlog.metadata_quorum.controller.partition_changes import (
     can_use_log,
 )
 from quorumlog.metadata_quorum.controller.refusals import check_named
-from quorumlog.metadata_quorum.controller.requests import (
+from quorumlog.metadata_quorum.controller_client import ElectionResult, IsrProposal, IsrResult
+from quorumlog.metadata_quorum.controller_requests import (
     AlterPartitions,
     AssignReplicas,
-    Decision,
     ElectionResults,
     ElectLeaders,
     IsrResults,
     ReportReply,
 )
-from quorumlog.metadata_quorum.controller_client import ElectionResult, IsrProposal, IsrResult
 from quorumlog.metadata_quorum.image.model import PartitionImage
 from quorumlog.metadata_quorum.image.partitions_by_broker import Place
 from quorumlog.metadata_quorum.image.records import PartitionChange

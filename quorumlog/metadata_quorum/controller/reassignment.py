@@ -12,6 +12,7 @@ from typing import Final
 
 from quorumlog.metadata_quorum.controller.assignments import replicas_problem
 from quorumlog.metadata_quorum.controller.brokers import active_brokers
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.partition_changes import (
     Assignment,
     Located,
@@ -19,12 +20,8 @@ from quorumlog.metadata_quorum.controller.partition_changes import (
     assignment_of,
 )
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_named
-from quorumlog.metadata_quorum.controller.requests import (
-    AlterReassignments,
-    Decision,
-    ReassignmentResults,
-)
 from quorumlog.metadata_quorum.controller_client import Reassignment, ReassignmentResult
+from quorumlog.metadata_quorum.controller_requests import AlterReassignments, ReassignmentResults
 from quorumlog.metadata_quorum.image.model import PartitionImage
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.metadata_quorum.image.replay import ClusterReplay

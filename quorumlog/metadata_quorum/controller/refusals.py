@@ -18,7 +18,20 @@ from quorumlog.metadata_quorum.cluster_changes import (
     parts_of,
     refused,
 )
-from quorumlog.metadata_quorum.controller.requests import (
+from quorumlog.metadata_quorum.controller_client import (
+    NAMED_PER_REQUEST_MAX,
+    BrokerHeartbeat,
+    BrokerRegistration,
+    ElectionResult,
+    HeartbeatReply,
+    NewPartitions,
+    NewTopic,
+    Reassignment,
+    ReassignmentResult,
+    RegistrationReply,
+    TopicResult,
+)
+from quorumlog.metadata_quorum.controller_requests import (
     AllocateProducerIds,
     AlterConfigs,
     AlterPartitions,
@@ -39,19 +52,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     ReportReply,
     TopicResults,
     UserRequest,
-)
-from quorumlog.metadata_quorum.controller_client import (
-    NAMED_PER_REQUEST_MAX,
-    BrokerHeartbeat,
-    BrokerRegistration,
-    ElectionResult,
-    HeartbeatReply,
-    NewPartitions,
-    NewTopic,
-    Reassignment,
-    ReassignmentResult,
-    RegistrationReply,
-    TopicResult,
 )
 from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -24,8 +24,8 @@ from quorumlog.metadata_quorum.controller.brokers import (
     ignored_min_isr,
     registration_record,
 )
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss, Losses
-from quorumlog.metadata_quorum.controller.requests import Decision
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from quorumlog.metadata_quorum.controller.assignments import Assignments, Replicas
 from quorumlog.metadata_quorum.controller.configs import config_records, configs_error
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.refusals import (
     TopicRefused,
     check_named,
@@ -21,15 +22,14 @@ from quorumlog.metadata_quorum.controller.refusals import (
     decide_each,
     unknown_topic,
 )
-from quorumlog.metadata_quorum.controller.requests import (
+from quorumlog.metadata_quorum.controller_client import NewPartitions, NewTopic, TopicResult
+from quorumlog.metadata_quorum.controller_requests import (
     CreatePartitions,
     CreateTopics,
-    Decision,
     DeleteTopics,
     FindTopics,
     TopicResults,
 )
-from quorumlog.metadata_quorum.controller_client import NewPartitions, NewTopic, TopicResult
 from quorumlog.metadata_quorum.image.model import PartitionImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord, RemoveTopic, Topic
 from quorumlog.metadata_quorum.image.replay import ClusterReplay

@@ -42,7 +42,7 @@ sending of messages continue in the background.
   this commit.
 - `BecomeLeader`: the controller may claim this epoch when the record at `epoch_start_offset` is
   committed, that is, when `high_watermark > epoch_start_offset`, and it has replayed that far. It
-  then appends with `leader_epoch`, as long as `quorum.leader_epoch` is still this epoch and
+  then appends with `leader_epoch`, as long as `quorum.state.leader_epoch` is still this epoch and
   `quorum.is_leader`, and feeds `RecordsAppended` before any other event.
 - `ResignLeadership`: the controller stands down. Its uncommitted records have an unknown outcome:
   the next leader may still commit them.

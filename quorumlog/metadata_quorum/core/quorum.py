@@ -175,7 +175,7 @@ class Quorum:
         their ids are -2, -3 and so on. `auto_join`: whether this node requests to become a voter
         (KIP-1186). `random_fraction` returns a number in [0, 1): see `QuorumState`.
         """
-        self._state: Final = self.rules.state(
+        self.state: Final = self.rules.state(
             node_id=node_id,
             voters=voters,
             settings=settings,
@@ -184,103 +184,48 @@ class Quorum:
             address=address,
             bootstrap=bootstrap,
         )
-        self._voter_changes: Final = self.rules.voter_changes(self._state)
-        self._leadership: Final = self.rules.leadership(self._state, self._voter_changes)
-        self._elections: Final = self.rules.elections(self._state, self._leadership)
+        self._voter_changes: Final = self.rules.voter_changes(self.state)
+        self._leadership: Final = self.rules.leadership(self.state, self._voter_changes)
+        self._elections: Final = self.rules.elections(self.state, self._leadership)
         self._followership: Final = self.rules.followership(
-            self._state, self.rules.snapshot_downloads(self._state)
+            self.state, self.rules.snapshot_downloads(self.state)
         )
-        self._auto_join: Final = self.rules.auto_join(self._state, is_enabled=auto_join)
-        self._starting: Final = self.rules.starting(self._state, self._elections, self._leadership)
+        self._auto_join: Final = self.rules.auto_join(self.state, is_enabled=auto_join)
+        self._starting: Final = self.rules.starting(self.state, self._elections, self._leadership)
         self._has_started = False
         self.node_id: Final = node_id
         self.settings: Final = settings
 
-    # --- state for the driver ---
-
-    @property
-    def role(self) -> Role:
-        """The role; only these rules change it and its state."""
-        return self._state.role
-
-    @property
-    def is_voter(self) -> bool:
-        """Whether this node, with its directory, is a voter now."""
-        return self._state.is_voter
-
-    @property
-    def flushes_log(self) -> bool:
-        """Whether the rules order flushes of the log: this node is a voter, or can become one."""
-        return self._state.members.flushes_log
-
-    @property
-    def kraft_version(self) -> int:
-        """0: the configured voters are in force; 1: the voters in the log."""
-        return self._state.kraft_version
-
-    @property
-    def voter_set(self) -> VoterSet:
-        """The voters in force; at kraft.version 0 the configured voters."""
-        return self._state.voter_set
+    # --- for the driver, beside `state`: only these rules change that ---
 
     def voters_at(self, end_offset: Offset) -> VoterSet | None:
         """Return the voter set of a snapshot that ends at `end_offset`; None: kraft.version is 0.
 
         `end_offset` is not below the newest snapshot's end, or the log's start.
         """
-        return self._state.log.voter_sets.at(end_offset)
-
-    @property
-    def waited_ms(self) -> int:
-        """The lag of the times in `role` behind the driver's clock: the time of disk writes."""
-        return self._state.timeouts.waited_ms
+        return self.state.log.voter_sets.at(end_offset)
 
     @property
     def is_leader(self) -> bool:
         """Whether this node leads `leader_epoch`."""
-        return isinstance(self._state.role, Leader)
-
-    @property
-    def leader_epoch(self) -> Epoch:
-        """The current epoch of this node."""
-        return self._state.leader_epoch
-
-    @property
-    def leader_id(self) -> BrokerId:
-        """The leader of `leader_epoch`; NOBODY: unknown."""
-        return self._state.leader_id
-
-    @property
-    def log_end_offset(self) -> Offset:
-        """The offset of the next record."""
-        return self._state.log.end_offset
-
-    @property
-    def flushed_offset(self) -> Offset:
-        """All records below this offset are durable on this node."""
-        return self._state.log.flushed_offset
+        return isinstance(self.state.role, Leader)
 
     @property
     def log_start(self) -> tuple[Offset, Epoch]:
         """The start offset of the log, and the epoch of the record before it."""
-        return self._state.log.start_offset, self._state.log.start_epoch
-
-    @property
-    def high_watermark(self) -> Offset:
-        """The high watermark of this node: all records below it are committed."""
-        return self._state.log.high_watermark
+        return self.state.log.start_offset, self.state.log.start_epoch
 
     @property
     def resignation_pending(self) -> bool:
         """Whether this node has resigned, and a voter has not yet answered its EndQuorumEpoch."""
-        role = self._state.role
+        role = self.state.role
         return isinstance(role, Resigned) and bool(role.end_epoch_due_ms or role.end_epoch_sent)
 
     # --- a step ---
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
-        state = self._state
+        state = self.state
         if isinstance(event, events.WriteEnded):
             state.timeouts.note_wait(event.took_ms)
             if not event.was_repeated:
@@ -296,7 +241,7 @@ class Quorum:
 
     def next_deadline_ms(self) -> int | None:
         """Return when to feed `Ticked`, at the latest; None: nothing is due."""
-        role = self._state.role
+        role = self.state.role
         deadlines = (
             *self._leadership.deadlines(role),
             *self._elections.deadlines(role),
@@ -304,10 +249,10 @@ class Quorum:
             *self._auto_join.deadlines(),
         )
         first_ms = min(deadlines, default=None)
-        return None if first_ms is None else first_ms + self._state.timeouts.waited_ms
+        return None if first_ms is None else first_ms + self.state.timeouts.waited_ms
 
     def _handle(self, event: Event) -> None:
-        role = self._state.role
+        role = self.state.role
         match event:
             case events.Started():
                 self._handle_started(event)
@@ -350,18 +295,18 @@ class Quorum:
     def _handle_log_event(self, role: Role, event: events.LogEvent) -> None:
         match event:
             case events.LogFlushed(flushed_offset=flushed_offset, took_ms=took_ms) as flush:
-                self._state.log.flushed(flushed_offset)
+                self.state.log.flushed(flushed_offset)
                 if not flush.was_repeated:
-                    self._state.timeouts.note_write(took_ms)
+                    self.state.timeouts.note_write(took_ms)
                 self._followership.resume(role, took_ms)
             case events.WriteEnded():
                 pass  # `step` has subtracted it from the time
             case events.SnapshotChecked():
                 self._followership.handle_snapshot_checked(role, event)
             case events.SnapshotWritten(snapshot_id=snapshot_id):
-                self._state.log.note_snapshot(snapshot_id)
+                self.state.log.note_snapshot(snapshot_id)
             case events.LogStartMoved(log_start=log_start):
-                self._state.log.move_start(log_start)
+                self.state.log.move_start(log_start)
             case _:
                 assert_never(event)
 
@@ -399,7 +344,7 @@ class Quorum:
                 BeginQuorumEpochResponse() | EndQuorumEpochResponse() | VoterChangeResponse()
             ) as response:
                 epoch, leader_id = response.leader_epoch, response.leader_id
-                self._state.learn(epoch, leader_id, response.leader_address)
+                self.state.learn(epoch, leader_id, response.leader_address)
                 if isinstance(response, EndQuorumEpochResponse):
                     self._leadership.handle_end_quorum_epoch_outcome(
                         event.request_id, has_answered=True
@@ -414,8 +359,8 @@ class Quorum:
         change from `Resigned`, and a single voter, which stands and wins at once.
         """
         done: Role | None = None
-        while done is not self._state.role:
-            done = self._state.role
+        while done is not self.state.role:
+            done = self.state.role
             match done:
                 case Leader():
                     self._leadership.lead(done)
@@ -432,7 +377,7 @@ class Quorum:
         self._followership.maybe_flush()
         if isinstance(done, Unattached | Follower):
             self._followership.maybe_fetch(done)
-        self._auto_join.maybe_ask(self._state.role)
+        self._auto_join.maybe_ask(self.state.role)
 
     def _handle_started(self, event: events.Started) -> None:
         self._has_started = True
@@ -440,15 +385,15 @@ class Quorum:
 
     def check_invariants(self, before: Before) -> None:
         """Raise InvariantViolation with the number of the broken rule."""
-        check_quorum(self._state, self._leadership, before)
+        check_quorum(self.state, self._leadership, before)
         self._check_progress()
 
     def _check_progress(self) -> None:
         """Raise InvariantViolation if the node waits, and neither an event nor a tick will come."""
-        log, role = self._state.log, self._state.role
-        is_written = not self._state.members.flushes_log or log.is_durable or log.is_flushing
+        log, role = self.state.log, self.state.role
+        is_written = not self.state.members.flushes_log or log.is_durable or log.is_flushing
         require(is_written, "15: records that are not durable are being flushed")
-        has_peers = bool(self._state.other_voters or self._state.bootstrap_ids)
+        has_peers = bool(self.state.other_voters or self.state.bootstrap_ids)
         if isinstance(role, Leader | Resigned) or not (has_peers and self._has_started):
             return
         is_fetching = isinstance(role, Unattached | Follower) and role.fetch_id is not None

@@ -12,9 +12,10 @@ from itertools import islice
 from typing import Any, ClassVar, Final, NamedTuple
 
 from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.log_loss import unclean_elections
-from quorumlog.metadata_quorum.controller.requests import Decision, UserChange
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
+from quorumlog.metadata_quorum.controller_requests import UserChange
 from quorumlog.metadata_quorum.driver.dependencies import (
     Answer,
     Ask,

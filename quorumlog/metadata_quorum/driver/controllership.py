@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any, Final
 
 from quorumlog.lasting_condition import LastingCondition
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.refusals import failure_response
-from quorumlog.metadata_quorum.controller.requests import ControllerRequest, Decision
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
+from quorumlog.metadata_quorum.controller_requests import ControllerRequest
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY
 from quorumlog.metadata_quorum.driver.active_controller import (

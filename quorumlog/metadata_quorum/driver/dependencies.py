@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from quorumlog.metadata_quorum.controller.controller import Controller
-from quorumlog.metadata_quorum.controller.requests import ControllerRequest
+from quorumlog.metadata_quorum.controller_requests import ControllerRequest
 from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.messages import Request
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet

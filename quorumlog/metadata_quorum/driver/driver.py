@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, assert_never
 
 from quorumlog.invariants import some
 from quorumlog.lasting_condition import LastingCondition
-from quorumlog.metadata_quorum.controller.requests import ControllerRequest
+from quorumlog.metadata_quorum.controller_requests import ControllerRequest
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse, Request
 from quorumlog.metadata_quorum.core.quorum import Quorum
@@ -38,6 +38,7 @@ from quorumlog.metadata_quorum.driver.dependencies import (
 from quorumlog.metadata_quorum.driver.patience import FIRST_WAIT_MS, PatientExecutor
 from quorumlog.metadata_quorum.driver.snapshot_schedule import SnapshotSchedule
 from quorumlog.metadata_quorum.driver.snapshot_transfer import SnapshotTransfer
+from quorumlog.metadata_quorum.image.details import same_fields
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -170,12 +171,12 @@ class Driver:
         self._controllership: Final = Controllership(
             log=log, committed=committed, settings=settings, dependencies=dependencies,
             node_id=quorum.node_id, feed_first=self._urgent.append,
-            kraft_version=lambda: quorum.kraft_version,
+            kraft_version=lambda: quorum.state.kraft_version,
         )  # fmt: skip
         self._snapshotting: Final = SnapshotSchedule(
             log=log, committed=committed, settings=settings,
             dependencies=replace(dependencies, executor=self._executor), feed=self.feed,
-            flushes_log=lambda: quorum.flushes_log, voters_at=quorum.voters_at,
+            flushes_log=lambda: quorum.state.members.flushes_log, voters_at=quorum.voters_at,
         )  # fmt: skip
         self._transfer: Final = SnapshotTransfer(log, committed, self._executor, self.feed)
 
@@ -194,12 +195,7 @@ class Driver:
     def start(self, election: Election) -> None:
         """Start with the state on the disk."""
         started = events.Started(
-            leader_epoch=election.leader_epoch,
-            leader_id=election.leader_id,
-            voted_id=election.voted_id,
-            voted_directory_id=election.voted_directory_id,
-            was_voter=election.was_voter,
-            is_new=election.is_new,
+            **same_fields(election, events.Started),
             log_end_offset=self._log.end_offset,
             flushed_offset=self._log.flushed_offset,
             epoch_starts=self._log.epoch_starts(),

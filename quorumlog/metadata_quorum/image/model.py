@@ -117,6 +117,11 @@ class ClusterImage:
     automatic_levels: frozenset[str] = frozenset()  # features whose level no request has set
     by_broker: PartitionsByBroker | None = field(default=None, compare=False, repr=False)
 
+    def process(self, broker_id: BrokerId, broker_epoch: int) -> "BrokerImage | None":
+        """Return the registration of one process of a broker; None: the image lacks it."""
+        broker = self.brokers.get(broker_id)
+        return broker if broker is not None and broker.broker_epoch == broker_epoch else None
+
     def broker_config(self, broker_id: BrokerId | None) -> Mapping[str, str]:
         """Return the altered settings of a broker; None: those for all brokers."""
         return self.broker_configs.get("" if broker_id is None else str(broker_id), {})

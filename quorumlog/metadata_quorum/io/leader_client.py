@@ -11,27 +11,25 @@ same answer.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sized
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_bytes, random_fraction
 from quorumlog.invariants import some
-from quorumlog.metadata_quorum.cluster_changes import (
-    ClusterChange,
-    ConfigChanges,
-    ConfigResult,
-    Outcomes,
-    parts_of,
+from quorumlog.metadata_quorum.cluster_changes import ClusterChange, RequestFor, parts_of
+from quorumlog.metadata_quorum.controller_client import (
+    NAMED_PER_REQUEST_MAX,
+    ControllerUnavailable,
+    NewVoter,
+    RequestTooLarge,
+    VoterChangeResult,
 )
-from quorumlog.metadata_quorum.controller.requests import (
-    AllocateProducerIds,
+from quorumlog.metadata_quorum.controller_requests import (
     AlterConfigs,
-    AlterPartitions,
     AlterReassignments,
-    AssignReplicas,
     ControllerRequest,
     CreatePartitions,
     CreateTopics,
@@ -39,35 +37,8 @@ from quorumlog.metadata_quorum.controller.requests import (
     DescribeQuorum,
     ElectLeaders,
     FindTopics,
-    IsrResults,
-    ProducerIdsReply,
-    ReportLogs,
-    ReportReply,
     UserChange,
     UserRequest,
-)
-from quorumlog.metadata_quorum.controller_client import (
-    NAMED_PER_REQUEST_MAX,
-    BrokerHeartbeat,
-    BrokerRegistration,
-    ControllerUnavailable,
-    ElectionResult,
-    HeartbeatReply,
-    IsrProposal,
-    IsrResult,
-    LogReport,
-    NewPartitions,
-    NewTopic,
-    NewVoter,
-    ProducerIdBlock,
-    QuorumDescription,
-    Reassignment,
-    ReassignmentResult,
-    RegistrationReply,
-    ReplicaDirectory,
-    RequestTooLarge,
-    TopicResult,
-    VoterChangeResult,
 )
 from quorumlog.metadata_quorum.core.messages import (
     AddVoterRequest,
@@ -80,10 +51,11 @@ from quorumlog.metadata_quorum.core.voter_sets import Voter
 from quorumlog.metadata_quorum.driver.dependencies import ControllerDeposed, NotController
 from quorumlog.metadata_quorum.io.rpc_client import RpcFailed, RpcTooLarge
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 
 Askable = ControllerRequest | DescribeQuorum | VoterChangeRequest
 _NotRepeated = UserChange | VoterChangeRequest
+ResponseT = TypeVar("ResponseT")
 RETRY: Final = Backoff(20, 500)
 
 
@@ -122,7 +94,7 @@ class LeaderWatch:
 
 
 class LeaderClient:
-    """Implements ControllerClient and BrokerRegistrar for the node `node_id`."""
+    """Implements ControllerClient for the node `node_id`."""
 
     def __init__(
         self,
@@ -146,58 +118,15 @@ class LeaderClient:
         self._client_token: Final = random_bytes(8).hex()  # unique among all clients
         self._request_numbers: Final = count(1)
 
-    async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
-    ) -> list[TopicResult]:
+    async def ask(self, request: RequestFor[ResponseT]) -> ResponseT:
         """See ControllerClient."""
-        request = CreateTopics(topics=tuple(topics), validate_only=validate_only)
-        return await self._ask_for_user(request, len(topics))
-
-    async def find_topics(self, names: Sequence[str]) -> list[TopicResult]:
-        """See ControllerClient."""
-        return await self._ask_for_user(FindTopics(names=tuple(names)), len(names))
-
-    async def delete_topics(self, topic_ids: Sequence[TopicId]) -> list[TopicResult]:
-        """See ControllerClient."""
-        request = DeleteTopics(topic_ids=tuple(topic_ids))
-        return await self._ask_for_user(request, len(topic_ids))
-
-    async def create_partitions(
-        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
-    ) -> list[TopicResult]:
-        """See ControllerClient."""
-        request = CreatePartitions(topics=tuple(topics), validate_only=validate_only)
-        return await self._ask_for_user(request, len(topics))
-
-    async def alter_configs(
-        self, topics: Sequence[ConfigChanges], *, validate_only: bool = False
-    ) -> list[ConfigResult]:
-        """See ControllerClient."""
-        request = AlterConfigs(topics=tuple(topics), validate_only=validate_only)
-        named = len(topics) + sum(len(topic.changes) for topic in topics)
-        return await self._ask_for_user(request, named)
-
-    async def elect_leaders(
-        self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
-    ) -> list[ElectionResult]:
-        """See ControllerClient."""
-        request = ElectLeaders(partitions=tuple(partitions), unclean=unclean)
-        return await self._ask_for_user(request, len(partitions))
-
-    async def alter_reassignments(
-        self, wanted: Sequence[Reassignment], *, may_change_replication_factor: bool = True
-    ) -> list[ReassignmentResult]:
-        """See ControllerClient."""
-        request = AlterReassignments(
-            wanted=tuple(wanted), may_change_replication_factor=may_change_replication_factor
-        )
-        return await self._ask_for_user(request, len(wanted))
-
-    async def change_cluster(self, change: ClusterChange) -> Outcomes:
-        """See ControllerClient."""
-        _check_named(parts_of(change))
-        outcomes: Outcomes = await self._ask(change)
-        return outcomes
+        asked = cast(Askable, request)
+        if _named_by(asked) > NAMED_PER_REQUEST_MAX:
+            raise RequestTooLarge(
+                f"A request may name at most {NAMED_PER_REQUEST_MAX} topics and configurations"
+            )
+        response: ResponseT = await self._ask(asked)
+        return response
 
     @property
     def kraft_version(self) -> int:
@@ -228,62 +157,6 @@ class LeaderClient:
         return VoterChangeResult(
             error_code=response.error_code, error_message=response.error_message or None
         )
-
-    async def describe_quorum(self) -> QuorumDescription:
-        """See ControllerClient."""
-        description: QuorumDescription = await self._ask(DescribeQuorum())
-        return description
-
-    async def alter_partitions(
-        self, broker_epoch: int, proposals: Sequence[IsrProposal]
-    ) -> tuple[ErrorCode, list[IsrResult]]:
-        """See ControllerClient."""
-        request = AlterPartitions(
-            broker_id=self._node_id, broker_epoch=broker_epoch, proposals=tuple(proposals)
-        )
-        response: IsrResults = await self._ask(request)
-        return response.error_code, list(response.results)
-
-    async def assign_replicas(
-        self, broker_epoch: int, replicas: Sequence[ReplicaDirectory]
-    ) -> ErrorCode:
-        """See ControllerClient."""
-        request = AssignReplicas(
-            broker_id=self._node_id, broker_epoch=broker_epoch, replicas=tuple(replicas)
-        )
-        return await self._report(request)
-
-    async def report_logs(self, broker_epoch: int, reports: Sequence[LogReport]) -> ErrorCode:
-        """See ControllerClient."""
-        request = ReportLogs(
-            broker_id=self._node_id, broker_epoch=broker_epoch, reports=tuple(reports)
-        )
-        return await self._report(request)
-
-    async def _report(self, request: AssignReplicas | ReportLogs) -> ErrorCode:
-        reply: ReportReply = await self._ask(request)
-        return reply.error_code
-
-    async def allocate_producer_ids(self, broker_epoch: int) -> tuple[ErrorCode, ProducerIdBlock]:
-        """See ControllerClient."""
-        request = AllocateProducerIds(broker_id=self._node_id, broker_epoch=broker_epoch)
-        response: ProducerIdsReply = await self._ask(request)
-        return response.error_code, response.block
-
-    async def register_broker(self, registration: BrokerRegistration) -> RegistrationReply:
-        """See BrokerRegistrar."""
-        reply: RegistrationReply = await self._ask(registration)
-        return reply
-
-    async def broker_heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatReply:
-        """See BrokerRegistrar."""
-        reply: HeartbeatReply = await self._ask(heartbeat)
-        return reply
-
-    async def _ask_for_user(self, request: UserRequest, named: int) -> list[Any]:
-        """Return the results. Raises RequestTooLarge if the controller would refuse so many."""
-        _check_named(named)
-        return list((await self._ask(request)).results)
 
     async def _ask(self, request: Askable) -> Any:
         """Send a request until there is a response; return that. Raises ControllerUnavailable."""
@@ -350,11 +223,22 @@ class LeaderClient:
         raise ControllerDeposed(f"node {leader_id} was silent until it lost the leadership")
 
 
-def _check_named(named: int) -> None:
-    if named > NAMED_PER_REQUEST_MAX:
-        raise RequestTooLarge(
-            f"A request may name at most {NAMED_PER_REQUEST_MAX} topics and configurations"
-        )
+def _named_by(request: Askable) -> int:
+    named: Sized
+    match request:
+        case AlterConfigs(topics=topics):
+            return len(topics) + sum(len(topic.changes) for topic in topics)
+        case (
+            CreateTopics(topics=named)
+            | FindTopics(names=named)
+            | DeleteTopics(topic_ids=named)
+            | CreatePartitions(topics=named)
+            | ElectLeaders(partitions=named)
+            | AlterReassignments(wanted=named)
+        ):
+            return len(named)
+        case _:
+            return parts_of(request) if isinstance(request, ClusterChange) else 0
 
 
 def _is_definite(error: NotController | RpcFailed) -> bool:

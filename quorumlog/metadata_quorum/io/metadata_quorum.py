@@ -15,7 +15,7 @@ from aiohttp import web
 
 from quorumlog.chance import random_bytes
 from quorumlog.clock import wall_clock_ms
-from quorumlog.metadata_quorum.controller.requests import DescribeQuorum
+from quorumlog.metadata_quorum.controller_requests import DescribeQuorum
 from quorumlog.metadata_quorum.core.events import PeerProcessDied
 from quorumlog.metadata_quorum.core.messages import (
     EPOCH_STEP_MAX,

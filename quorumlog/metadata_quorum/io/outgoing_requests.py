@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import aiohttp
 
-from quorumlog.metadata_quorum.controller.requests import UserRequest
+from quorumlog.metadata_quorum.controller_requests import UserRequest
 from quorumlog.metadata_quorum.core.messages import Request
 from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.metadata_quorum.io.dependencies import QuorumDependencies

@@ -29,14 +29,14 @@ def describe_quorum(
     `controller.quorum.observer.session.ms` are left out. Raises NotController: this node does not
     lead.
     """
-    role = quorum.role
+    role = quorum.state.role
     if not isinstance(role, Leader):
         raise NotController("this node does not lead the quorum")
-    now_ms -= quorum.waited_ms
+    now_ms -= quorum.state.timeouts.waited_ms
     silent_ms = now_ms - quorum.settings.controller_quorum_observer_session_ms
     own = QuorumReplica(
         replica_id=quorum.node_id,
-        log_end_offset=quorum.log_end_offset,
+        log_end_offset=quorum.state.log.end_offset,
         last_fetch_ms=wall_ms,
         last_caught_up_ms=wall_ms,
         directory_id=directory_id,
@@ -48,13 +48,13 @@ def describe_quorum(
     )
     observers = _replicas(observing, wall_ms - now_ms)
     followers = [*_replicas(role.followers.items(), wall_ms - now_ms)]
-    voters = followers + [own] * quorum.is_voter
+    voters = followers + [own] * quorum.state.is_voter
     return QuorumDescription(
         leader_id=quorum.node_id,
-        leader_epoch=quorum.leader_epoch,
+        leader_epoch=quorum.state.leader_epoch,
         high_watermark=role.high_watermark,
         voters=_sorted(_with_key(quorum, voter) for voter in voters),
-        observers=_sorted([*observers, *[own] * (not quorum.is_voter)]),
+        observers=_sorted([*observers, *[own] * (not quorum.state.is_voter)]),
         voter_addresses=addresses.voter_addresses(),
         observer_addresses={
             observer: address
@@ -66,7 +66,7 @@ def describe_quorum(
 
 def _with_key(quorum: Quorum, replica: QuorumReplica) -> QuorumReplica:
     """Add the directory id that makes the replica a voter, also before its first fetch."""
-    voter = quorum.voter_set.get(replica.replica_id)
+    voter = quorum.state.voter_set.get(replica.replica_id)
     if voter is None or not voter.directory_id:
         return replica
     return replace(replica, directory_id=voter.directory_id)
@@ -100,12 +100,12 @@ def describe_status(
 
     `directory_id`: this node's own.
     """
-    role = quorum.role
+    role = quorum.state.role
     return {
         "node_id": quorum.node_id,
         "directory_id": directory_id,
-        "leader_epoch": quorum.leader_epoch,
-        "high_watermark": quorum.high_watermark,
+        "leader_epoch": quorum.state.leader_epoch,
+        "high_watermark": quorum.state.log.high_watermark,
         "role": type(role).__name__.lower(),
         "kraft_version": addresses.kraft_version,
         "voters": [
@@ -126,14 +126,14 @@ def describe_status(
 
 def _directory_of(quorum: Quorum, voter_id: BrokerId) -> str | None:
     """Return a voter's directory id; None at kraft.version 0."""
-    voter = quorum.voter_set.get(voter_id)
+    voter = quorum.state.voter_set.get(voter_id)
     return None if voter is None else voter.directory_id or None
 
 
 def _progress(quorum: Quorum, node_id: BrokerId) -> dict[str, int | None]:
     """Return a node's fetch offset and lag; None if only the leader has them."""
-    end_offset, fetched = quorum.log_end_offset, None
-    role = quorum.role
+    end_offset, fetched = quorum.state.log.end_offset, None
+    role = quorum.state.role
     if node_id == quorum.node_id:
         fetched = end_offset
     elif isinstance(role, Leader):

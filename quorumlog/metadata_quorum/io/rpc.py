@@ -17,8 +17,8 @@ import cbor2
 from aiohttp import web
 
 from quorumlog.metadata_quorum import cluster_changes
+from quorumlog.metadata_quorum import controller_requests as requests
 from quorumlog.metadata_quorum.cbor_values import MalformedValue, from_plain, to_plain
-from quorumlog.metadata_quorum.controller import requests
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,

@@ -92,10 +92,7 @@ class RpcClient:
             connector=aiohttp.TCPConnector(**options),
             auto_decompress=False,
         )
-
-    async def close(self) -> None:
-        """Close every connection."""
-        await self.session.close()
+        self.close: Final = self.session.close
 
     async def call(
         self, address: str, request: object, *, timeout_ms: int, request_id: str | None = None

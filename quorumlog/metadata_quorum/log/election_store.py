@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from quorumlog.metadata_quorum.core.messages import EPOCH_MAX
-from quorumlog.storage.errors import CorruptCheckpoint, storage_error
+from quorumlog.storage.errors import CorruptCheckpoint, storage_error, storage_errors
 from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch
 
@@ -103,28 +103,24 @@ class ElectionStore:
         number, row_bytes = self._number + 1, self._row_bytes
         line = _line(election, self._voters, number)
         self._row_bytes = 0
-        try:
+        with storage_errors(f"cannot write {self._path}"):
             if len(line) < row_bytes:
                 self._overwrite(_row(line, row_bytes) * _COPIES, number)
             else:
                 row_bytes = _SECTOR_BYTES * (len(line) // _SECTOR_BYTES + 1)
                 write_file_durably(self._disk, self._path, _row(line, row_bytes) * _ROWS)
-        except OSError as error:
-            raise storage_error(f"cannot write {self._path}: {error}", error) from error
         self._number, self._row_bytes = number, row_bytes
 
     def _overwrite(self, rows: bytes, number: int) -> None:
         position = number % 2 * len(rows)
-        file = self._disk.open(self._path)
-        try:
-            file.overwrite(rows, position)
-            file.fsync()
-        except OSError:
-            with suppress(OSError):  # a restart would load rows that may not be durable
-                file.overwrite(bytes(len(rows)), position)
-            raise
-        finally:
-            file.close()
+        with closing(self._disk.open(self._path)) as file:
+            try:
+                file.overwrite(rows, position)
+                file.fsync()
+            except OSError:
+                with suppress(OSError):  # a restart would load rows that may not be durable
+                    file.overwrite(bytes(len(rows)), position)
+                raise
 
     def _fsync(self) -> None:
         with closing(self._disk.open(self._path)) as file:

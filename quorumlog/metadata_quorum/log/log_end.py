@@ -14,7 +14,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from quorumlog.storage.errors import CorruptCheckpoint, storage_error
+from quorumlog.storage.errors import CorruptCheckpoint, storage_errors
 from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
 from quorumlog.wire.codec.identifiers import Offset
 
@@ -99,11 +99,9 @@ class LogEndCheckpoint:
         state = {"version": _VERSION, "committed": log_end.committed, "closed": log_end.closed}
         if log_end.installing:
             state["installing"] = log_end.installing
-        try:
+        with storage_errors(f"cannot write {self.path}"):
             content = json.dumps({**state, "crc": _checksum(state)})
             write_file_durably(self._disk, self.path, content.encode())
-        except OSError as error:
-            raise storage_error(f"cannot write {self.path}: {error}", error) from error
         self.last = log_end
 
 

@@ -30,7 +30,7 @@ from quorumlog.metadata_quorum.log.voter_records import (
     decode_voters,
     encode_voters,
 )
-from quorumlog.storage.errors import StorageError, storage_error
+from quorumlog.storage.errors import StorageError, storage_error, storage_errors
 from quorumlog.storage.io.append_handles import DiskFile
 from quorumlog.storage.io.disk import Disk, read_file
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -222,14 +222,12 @@ class SnapshotFiles:
         Raises StorageError.
         """
         path = self._fetched_draft(snapshot_id)
-        try:
+        with storage_errors(f"cannot write {path}"):
             if position == 0:
                 self._remove_drafts()
             with closing(self._disk.open(path, create=True)) as file:
                 file.truncate(position)
                 file.append([content])
-        except OSError as error:
-            raise storage_error(f"cannot write {path}: {error}", error) from error
 
     def install_fetched(self, snapshot_id: SnapshotId) -> None:
         """Make the draft of a leader's snapshot durable, and a snapshot. Raises StorageError.
@@ -237,14 +235,12 @@ class SnapshotFiles:
         After DiskExhausted the call may be repeated.
         """
         draft, path = self._fetched_draft(snapshot_id), self.path(snapshot_id)
-        try:
+        with storage_errors(f"cannot write {path}"):
             if self._disk.exists(draft) or not self._disk.exists(path):
                 with closing(self._disk.open(draft)) as file:
                     file.fsync()
                 self._disk.rename(draft, path)
             self._disk.fsync_dir(self._directory)
-        except OSError as error:
-            raise storage_error(f"cannot write {path}: {error}", error) from error
 
     def _fetched_draft(self, snapshot_id: SnapshotId) -> str:
         return f"{self.path(snapshot_id)}{_FETCHED}{_DRAFT}"

@@ -17,7 +17,7 @@ from typing import Final
 from crc32c import crc32c
 
 from quorumlog.storage.core.leader_epochs import EpochEnd, EpochEntry, LeaderEpochs
-from quorumlog.storage.errors import CorruptCheckpoint, storage_error
+from quorumlog.storage.errors import CorruptCheckpoint, storage_errors
 from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 
@@ -172,11 +172,9 @@ class LeaderEpochCache:
         if self._written is not None and epochs.entries == self._written.entries:
             return
         self._written = None
-        try:
+        with storage_errors(f"cannot write {self._path}"):
             if self._is_first:
                 self.before_first()
             write_file_durably(self._disk, self._path, encode_epochs(epochs))
             self._is_first = False
-        except OSError as error:
-            raise storage_error(f"cannot write {self._path}: {error}", error) from error
         self._written = epochs

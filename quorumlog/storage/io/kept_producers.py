@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from quorumlog.storage.core.aborted_transactions import AbortedTransactions
-from quorumlog.storage.errors import storage_error
+from quorumlog.storage.errors import storage_errors
 from quorumlog.storage.io.log_health import LogHealth
 from quorumlog.storage.io.log_loader import LoadedLog
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
@@ -44,10 +44,8 @@ class KeptProducers:
             if is_known or is_empty or self._health.failure is not None:
                 return
             newest_aborted = self.transactions.aborted.newest_below(snapshot.offset)
-            try:
+            with storage_errors("cannot keep the producers"):
                 self._snapshots.write(snapshot._replace(newest_aborted=newest_aborted))
-            except OSError as error:
-                raise storage_error(f"cannot keep the producers: {error}", error) from error
 
     def batches_since(self, offset: int) -> list[BatchHeader] | None:
         """Return the last batches of each producer from `offset` on, found by recovery.

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
 from quorumlog.storage.core.recovery import MAX_EPOCH, RecentBatches, SegmentScan
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, storage_error
+from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, storage_errors
 from quorumlog.storage.io.batch_reader import NoteRead
 from quorumlog.storage.io.batch_scan import BrokenSegment
 from quorumlog.storage.io.disk import Disk
@@ -123,10 +123,8 @@ def load_log(
     disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog, note_read: NoteRead
 ) -> LoadedLog:
     """Make the directory and its first segment if need be. See `Log.open`. Raises StorageError."""
-    try:
+    with storage_errors(f"cannot open the log in {directory}"):
         return _load(disk, directory, settings, known, note_read)
-    except OSError as error:
-        raise storage_error(f"cannot open the log in {directory}: {error}", error) from error
 
 
 def _load(

@@ -35,13 +35,7 @@ from tests.support.groups.consumer.classic import (
     classic_sync,
     some,
 )
-from tests.support.groups.consumer.coordination import (
-    SETTINGS,
-    TopicsOfTest,
-    broker_settings,
-    heartbeat,
-    join,
-)
+from tests.support.groups.consumer.coordination import SETTINGS, TopicsOfTest, heartbeat, join
 
 
 def indexes(text: str) -> tuple[int, ...]:
@@ -62,7 +56,7 @@ class Story:
         self.lead(0)
 
     def lead(self, now_ms: int) -> None:
-        self.coordinator = GroupCoordinator(broker_settings(SETTINGS), topics=self.topics)
+        self.coordinator = GroupCoordinator(SETTINGS, topics=self.topics)
         for record in self.log:
             self.coordinator.replay(record)
         self.coordinator.loaded(now_ms)

@@ -4,7 +4,7 @@ The metadata lives on when the process of the broker dies: so a test may crash i
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -17,7 +17,7 @@ from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.metadata_quorum.controller_client import ReplicaDirectory
+from quorumlog.metadata_quorum.controller_requests import AssignReplicas, ReportReply
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.log import Log
@@ -50,19 +50,16 @@ class Metadata:
         self.is_held = False  # commits nothing, as a controller that is away
         self.publish: Callable[[], None] = lambda: None
 
-    async def report_logs(self, broker_epoch: int, reports: object) -> ErrorCode:
-        raise AssertionError(f"logs are reported: {reports}")
-
-    async def assign_replicas(
-        self, broker_epoch: int, replicas: Sequence[ReplicaDirectory]
-    ) -> ErrorCode:
-        if self.is_held or broker_epoch != self.epoch:
-            return ErrorCode.NOT_CONTROLLER
-        for one in replicas:
+    async def ask(self, request: object) -> ReportReply:
+        assert isinstance(request, AssignReplicas)  # no log is reported
+        assert request.broker_id == ONE
+        if self.is_held or request.broker_epoch != self.epoch:
+            return ReportReply(error_code=ErrorCode.NOT_CONTROLLER)
+        for one in request.replicas:
             self.told.append(one.directory_id)
             self.directory = one.directory_id
         asyncio.get_running_loop().call_soon(self.publish)
-        return ErrorCode.NONE
+        return ReportReply(error_code=ErrorCode.NONE)
 
     def image(self) -> ClusterImage:
         ours = replace(ALL_ALIVE[ONE], log_dirs=tuple(PATHS), broker_epoch=self.epoch, fenced=False)

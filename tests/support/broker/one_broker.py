@@ -22,6 +22,7 @@ from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.controller_client import LogReport
+from quorumlog.metadata_quorum.controller_requests import ReportLogs, ReportReply
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk, RealDisk
@@ -54,13 +55,12 @@ class Reports:
     def __init__(self) -> None:
         self.taken: list[LogReport] = []
 
-    async def report_logs(self, broker_epoch: int, reports: Sequence[LogReport]) -> ErrorCode:
-        assert broker_epoch == ALL_ALIVE[BROKERS[0]].broker_epoch
-        self.taken += reports
-        return ErrorCode.NONE
-
-    async def assign_replicas(self, broker_epoch: int, replicas: object) -> ErrorCode:
-        raise AssertionError(f"a broker with one directory assigns {replicas}")
+    async def ask(self, request: object) -> ReportReply:
+        assert isinstance(request, ReportLogs)  # a broker with one directory assigns no replicas
+        us = BROKERS[0]
+        assert (request.broker_id, request.broker_epoch) == (us, ALL_ALIVE[us].broker_epoch)
+        self.taken += request.reports
+        return ReportReply(error_code=ErrorCode.NONE)
 
 
 _REPORTS: WeakKeyDictionary[Replicas, Reports] = WeakKeyDictionary()

@@ -13,6 +13,7 @@ from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.server import turns
 from quorumlog.broker.server.connection import Connection
 from quorumlog.metadata_quorum.controller_client import NewTopic
+from quorumlog.metadata_quorum.controller_requests import CreateTopics
 from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
@@ -91,11 +92,11 @@ class Twin:
     async def start(self) -> None:
         await self.broker.start()
         controller = self.broker.controller
-        made = [
+        made = tuple(
             NewTopic(name=name, partitions=2, replication_factor=1, configs=configs)
             for name, configs in TOPICS.items()
-        ]
-        await controller.create_topics(made)
+        )
+        await controller.ask(CreateTopics(topics=made))
         topic = controller.image.topics[COPIED.topic]
         both = (BROKER, FOLLOWER)
         copied = replace(topic.partitions[0], replicas=both, isr=both, partition_epoch=Epoch(1))

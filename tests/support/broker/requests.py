@@ -35,17 +35,14 @@ BY_NAME = 12  # the last version of Produce that names topics, and not their ids
 
 
 def lose_controller(
-    monkeypatch: pytest.MonkeyPatch,
-    broker: SingleBroker,
-    names: str,
-    error: Exception | None = None,
+    monkeypatch: pytest.MonkeyPatch, broker: SingleBroker, error: Exception | None = None
 ) -> None:
-    """Let these calls of the controller fail: by default, it does not answer."""
+    """Let all calls of the controller fail: by default, it does not answer."""
 
     async def unavailable(*_: object, **__: object) -> None:
         raise error or ControllerUnavailable("silence")
 
-    for name in names.split():
+    for name in ("ask", "add_voter", "remove_voter", "upgrade_kraft_version"):
         monkeypatch.setattr(broker.controller, name, unavailable)
 
 

@@ -1,12 +1,12 @@
 """One whole broker on a real port and disk, with a controller that lives in the test."""
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
@@ -23,40 +23,29 @@ from quorumlog.broker.transactions.io.broker_channels import kafka_peers
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
-from quorumlog.metadata_quorum.cluster_changes import (
-    ClusterChange,
-    ConfigChanges,
-    ConfigResult,
-    Outcomes,
-)
+from quorumlog.metadata_quorum.cluster_changes import RequestFor
 from quorumlog.metadata_quorum.controller.controller import Controller
-from quorumlog.metadata_quorum.controller.requests import (
-    AlterConfigs,
-    AlterReassignments,
-    ConfigResults,
-    ControllerRequest,
-    CreatePartitions,
-    ElectionResults,
-    ElectLeaders,
-    ReassignmentResults,
-    TopicResults,
-)
 from quorumlog.metadata_quorum.controller_client import (
-    ElectionResult,
-    IsrProposal,
-    IsrResult,
-    LogReport,
-    NewPartitions,
     NewTopic,
     NewVoter,
     ProducerIdBlock,
     QuorumDescription,
     QuorumReplica,
-    Reassignment,
-    ReassignmentResult,
-    ReplicaDirectory,
     TopicResult,
     VoterChangeResult,
+)
+from quorumlog.metadata_quorum.controller_requests import (
+    AllocateProducerIds,
+    AlterPartitions,
+    AssignReplicas,
+    ControllerRequest,
+    CreateTopics,
+    DeleteTopics,
+    DescribeQuorum,
+    FindTopics,
+    ProducerIdsReply,
+    ReportLogs,
+    TopicResults,
 )
 from quorumlog.metadata_quorum.image import (
     BrokerImage,
@@ -76,6 +65,7 @@ from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.scripted_verifier import ScriptedVerifier
 from tests.support.settings import static_config
 
+ResponseT = TypeVar("ResponseT")
 BROKER = BrokerId(1)
 SETTINGS = BrokerSettings(
     offsets_topic_num_partitions=3,
@@ -125,10 +115,27 @@ class TestController:
         for publisher in self.publishers:
             publisher.publish(delta, self.image)
 
-    async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
-    ) -> list[TopicResult]:
-        return [self._create(topic, validate_only) for topic in topics]
+    async def ask(self, request: RequestFor[ResponseT]) -> ResponseT:
+        response: object
+        match request:
+            case CreateTopics():
+                made = [self._create(topic, request.validate_only) for topic in request.topics]
+                response = TopicResults(results=tuple(made))
+            case FindTopics():
+                response = TopicResults(results=tuple(map(self._found, request.names)))
+            case DeleteTopics():
+                response = TopicResults(results=tuple(map(self._delete, request.topic_ids)))
+            case DescribeQuorum():
+                response = self._described()
+            case AllocateProducerIds():
+                block = ProducerIdBlock(first=self.producer_ids_given, count=10)
+                self.producer_ids_given += 10
+                response = ProducerIdsReply(error_code=ErrorCode.NONE, block=block)
+            case AlterPartitions() | AssignReplicas() | ReportLogs():
+                raise NotImplementedError  # one broker is its whole ISR
+            case _:
+                response = self.decide(cast("ControllerRequest", request))
+        return cast("ResponseT", response)
 
     def _create(self, new: NewTopic, validate_only: bool) -> TopicResult:
         if new.name in self.image.topics:
@@ -170,17 +177,11 @@ class TestController:
             replication_factor=1,
         )
 
-    async def find_topics(self, names: Sequence[str]) -> list[TopicResult]:
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return [
-            TopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic.topic_id)
-            if (topic := self.image.topics.get(name)) is not None
-            else TopicResult(name=name, error_code=unknown)
-            for name in names
-        ]
-
-    async def delete_topics(self, topic_ids: Sequence[TopicId]) -> list[TopicResult]:
-        return [self._delete(topic_id) for topic_id in topic_ids]
+    def _found(self, name: str) -> TopicResult:
+        topic = self.image.topics.get(name)
+        if topic is None:
+            return TopicResult(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return TopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic.topic_id)
 
     def _delete(self, topic_id: TopicId) -> TopicResult:
         name = self.image.topic_names.get(topic_id)
@@ -195,35 +196,6 @@ class TestController:
             },
         )
         return TopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic_id)
-
-    async def create_partitions(
-        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
-    ) -> list[TopicResult]:
-        request = CreatePartitions(topics=tuple(topics), validate_only=validate_only)
-        return [*cast("TopicResults", self.decide(request)).results]
-
-    async def alter_configs(
-        self, topics: Sequence[ConfigChanges], *, validate_only: bool = False
-    ) -> list[ConfigResult]:
-        request = AlterConfigs(topics=tuple(topics), validate_only=validate_only)
-        return [*cast("ConfigResults", self.decide(request)).results]
-
-    async def elect_leaders(
-        self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
-    ) -> list[ElectionResult]:
-        request = ElectLeaders(partitions=tuple(partitions), unclean=unclean)
-        return [*cast("ElectionResults", self.decide(request)).results]
-
-    async def alter_reassignments(
-        self, wanted: Sequence[Reassignment], *, may_change_replication_factor: bool = True
-    ) -> list[ReassignmentResult]:
-        request = AlterReassignments(
-            wanted=tuple(wanted), may_change_replication_factor=may_change_replication_factor
-        )
-        return [*cast("ReassignmentResults", self.decide(request)).results]
-
-    async def change_cluster(self, change: ClusterChange) -> Outcomes:
-        return cast("Outcomes", self.decide(change))
 
     @property
     def kraft_version(self) -> int:
@@ -243,7 +215,7 @@ class TestController:
         self.quorum_level = kraft_version
         return self.voter_change_result
 
-    async def describe_quorum(self) -> QuorumDescription:
+    def _described(self) -> QuorumDescription:
         alone = QuorumReplica(
             replica_id=BROKER, log_end_offset=Offset(7), last_fetch_ms=5, last_caught_up_ms=4
         )
@@ -280,24 +252,6 @@ class TestController:
             features=image.features,
         )
         return decision.response
-
-    async def report_logs(self, broker_epoch: int, reports: Sequence[LogReport]) -> ErrorCode:
-        raise NotImplementedError
-
-    async def assign_replicas(
-        self, broker_epoch: int, replicas: Sequence[ReplicaDirectory]
-    ) -> ErrorCode:
-        raise NotImplementedError
-
-    async def alter_partitions(
-        self, broker_epoch: int, proposals: Sequence[IsrProposal]
-    ) -> tuple[ErrorCode, list[IsrResult]]:
-        raise NotImplementedError  # one broker is its whole ISR
-
-    async def allocate_producer_ids(self, broker_epoch: int) -> tuple[ErrorCode, ProducerIdBlock]:
-        first = self.producer_ids_given
-        self.producer_ids_given += 10
-        return ErrorCode.NONE, ProducerIdBlock(first=first, count=10)
 
 
 class SingleBroker:

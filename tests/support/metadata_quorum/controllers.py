@@ -13,21 +13,8 @@ from quorumlog.metadata_quorum.cluster_changes import (
     ConfigResult,
 )
 from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.log_reports import ControllerRules
-from quorumlog.metadata_quorum.controller.requests import (
-    AlterConfigs,
-    AlterPartitions,
-    AlterReassignments,
-    AssignReplicas,
-    ConfigResults,
-    ControllerRequest,
-    CreateTopics,
-    Decision,
-    ElectLeaders,
-    IsrResults,
-    ReportLogs,
-    TopicResults,
-)
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
@@ -42,6 +29,19 @@ from quorumlog.metadata_quorum.controller_client import (
     RegistrationReply,
     ReplicaDirectory,
     TopicResult,
+)
+from quorumlog.metadata_quorum.controller_requests import (
+    AlterConfigs,
+    AlterPartitions,
+    AlterReassignments,
+    AssignReplicas,
+    ConfigResults,
+    ControllerRequest,
+    CreateTopics,
+    ElectLeaders,
+    IsrResults,
+    ReportLogs,
+    TopicResults,
 )
 from quorumlog.metadata_quorum.image.features import ANNOUNCED
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage, PartitionImage

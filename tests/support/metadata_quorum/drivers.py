@@ -8,15 +8,15 @@ from functools import partial
 from typing import Any, TypeVar
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.metadata_quorum.controller.requests import (
-    ControllerRequest,
-    CreateTopics,
-    DeleteTopics,
-)
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
     NewTopic,
+)
+from quorumlog.metadata_quorum.controller_requests import (
+    ControllerRequest,
+    CreateTopics,
+    DeleteTopics,
 )
 from quorumlog.metadata_quorum.core.messages import Request
 from quorumlog.metadata_quorum.core.quorum import Quorum

@@ -89,7 +89,7 @@ def tick(quorum: Quorum, now_ms: int) -> list[Effect]:
 
 def flush(quorum: Quorum, now_ms: int = 1000) -> list[Effect]:
     """The whole log is durable."""
-    return quorum.step(now_ms, LogFlushed(flushed_offset=quorum.log_end_offset))
+    return quorum.step(now_ms, LogFlushed(flushed_offset=quorum.state.log.end_offset))
 
 
 def fail(quorum: Quorum, request_id: int | None, now_ms: int = 0) -> list[Effect]:
@@ -105,8 +105,8 @@ def reply(quorum: Quorum, request: Request, now_ms: int = 1) -> Any:
 
 def role_of(quorum: Quorum, kind: type[T]) -> T:
     """The role of a node, which is of this kind."""
-    assert isinstance(quorum.role, kind)
-    return quorum.role
+    assert isinstance(quorum.state.role, kind)
+    return quorum.state.role
 
 
 def only(kind: type[T], effects: list[Effect]) -> T:

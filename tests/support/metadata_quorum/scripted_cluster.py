@@ -137,7 +137,7 @@ class ScriptedCluster:
 
     def _append(self, number: str, *records: str) -> None:
         machine = self.machines[int(number)]
-        epoch = machine.quorum.leader_epoch
+        epoch = machine.quorum.state.leader_epoch
         machine.log += [(epoch, record) for record in records]
         appended = events.RecordsAppended(
             leader_epoch=epoch, log_end_offset=Offset(len(machine.log))
@@ -203,15 +203,15 @@ class ScriptedCluster:
     def _step(self, number: int, event: events.Event) -> None:
         machine = self.machines[number]
         quorum = machine.quorum
-        before = type(quorum.role), quorum.high_watermark
+        before = type(quorum.state.role), quorum.state.log.high_watermark
         for effect in quorum.step(self.now_ms, event):
             self._say(f"{number}: {_rendered(effect)}")
             self._perform(number, machine, effect)
-        if before != (type(quorum.role), quorum.high_watermark):
-            role = type(quorum.role).__name__
+        if before != (type(quorum.state.role), quorum.state.log.high_watermark):
+            role, log = type(quorum.state.role).__name__, quorum.state.log
             self._say(
-                f"{number} = {role} epoch={quorum.leader_epoch}"
-                f" log_end_offset={quorum.log_end_offset} high_watermark={quorum.high_watermark}"
+                f"{number} = {role} epoch={quorum.state.leader_epoch}"
+                f" log_end_offset={log.end_offset} high_watermark={log.high_watermark}"
             )
         if machine.flush_end is not None and not machine.holds_flushes:
             self._end_flush(number)

@@ -5,6 +5,7 @@ from typing import Any
 
 from quorumlog.broker.coordination.core.effects import OwnEffect
 from quorumlog.broker.coordination.core.events import BecameLeader
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.core.coordinator import TransactionCoordinator
 from quorumlog.broker.transactions.core.effects import AllocateProducerId, SendMarkers
 from quorumlog.broker.transactions.core.events import MarkersWritten, ProducerIdAllocated
@@ -24,7 +25,6 @@ from quorumlog.broker.transactions.core.requests import (
     ProducerResult,
 )
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
-from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -32,8 +32,10 @@ from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 from tests.support.coordination.driven_shard import DrivenShard
 
-SETTINGS = TransactionSettings(
-    transaction_max_timeout_ms=60_000, transactional_id_expiration_ms=1_000_000
+SETTINGS = BrokerSettings(
+    transaction_max_timeout_ms=60_000,
+    transactional_id_expiration_ms=1_000_000,
+    transaction_abort_timed_out_transaction_cleanup_interval_ms=1,
 )
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -118,7 +120,7 @@ class Coordination(DrivenShard[TransactionCoordinator]):
         leader_epoch: int = 1,
         last_producer_id: int = 1001,
         rules: TransactionRules = SOUND,
-        settings: TransactionSettings = SETTINGS,
+        settings: BrokerSettings = SETTINGS,
     ) -> None:
         self.settings = settings
         self.transaction_version, self.leader_epoch = transaction_version, leader_epoch

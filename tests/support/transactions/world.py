@@ -7,7 +7,7 @@ more must hold, always:
   b. The coordinator is what a replay of its log gives.
   c. Markers are of the decision under way. A complete transaction has left no open data.
   d. Every busy transactional id has an event to come, or a deadline.
-  e. A request waits only while its id is busy, and an addition only for `hold_max_ms`.
+  e. A request waits only while its id is busy, and an addition only for the time of its setting.
 At the end, all that was begun ends, and each id can begin, add and commit again.
 """
 
@@ -338,7 +338,7 @@ class World:
                 assert isinstance(request, AddPartitions), f"e: {request}"
                 assert request.client_transaction_version == 2, f"e: {request}"
                 waited_ms = self.coordination.now_ms - asked.since_ms
-                is_late = waited_ms >= SETTINGS.hold_max_ms
+                is_late = waited_ms >= SETTINGS.add_partitions_to_txn_retry_backoff_ms
                 assert not is_late or request.transactional_id in awaited, f"e: {request} is late"
         deadlines = self.coordination.coordinator._deadlines
         awaited |= self.network.awaited()

@@ -214,7 +214,7 @@ def test_a_killed_processs_log_is_durable_after_a_flush(seed: int, must_last: bo
     write(log, BATCH, leader_epoch=4)
     disk.kill()
     logs = started(disk)
-    logs.must_last = must_last
+    logs.options.must_last = must_last
     log, _ = logs.open(MANY[0], TOPIC_ID, {})
     assert (log.log_end_offset, log.flushed_offset) == (1, 1 if must_last else 0)
     if not must_last:

@@ -9,6 +9,7 @@ import pytest
 from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS, ImageWatch
 from quorumlog.broker.responses.controller_answers import decided
 from quorumlog.metadata_quorum.controller_client import TopicResult
+from quorumlog.metadata_quorum.controller_requests import CreateTopics, TopicResults
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicId, TopicPartition
@@ -89,13 +90,13 @@ async def test_only_a_change_waits_for_the_leaders_of_its_partitions(
     watch.publish(ClusterDelta(), ClusterImage(topics={AT.topic: topic}))
     result = TopicResult(name=AT.topic, error_code=error_code)
 
-    async def answer() -> list[TopicResult]:
-        return [result]
+    async def answer(_: object) -> TopicResults:
+        return TopicResults(results=(result,))
 
-    context: Any = SimpleNamespace(metadata=watch)
+    context: Any = SimpleNamespace(metadata=watch, controller=SimpleNamespace(ask=answer))
     results = await decided(
         context,
-        answer(),
+        CreateTopics(topics=()),
         names=[AT.topic],
         kind=TopicResult,
         doubt="",
@@ -103,5 +104,5 @@ async def test_only_a_change_waits_for_the_leaders_of_its_partitions(
         wait_ms=10_000,
         makes_partitions=True,
     )
-    assert results == [result]
+    assert results == (result,)
     assert asyncio.get_running_loop().time() == wait_s

@@ -1,7 +1,7 @@
 """AlterPartition requests of a broker (KIP-497): each proposal has its result fed back."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from quorumlog.metadata_quorum.controller_client import (
     IsrProposal,
     IsrResult,
 )
+from quorumlog.metadata_quorum.controller_requests import AlterPartitions, IsrResults
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
     BrokerId,
@@ -78,12 +79,13 @@ class Sent:
         controller: Any = self
         self.proposals = IsrProposals(US, controller, lambda: self.broker_epoch)
 
-    async def alter_partitions(self, broker_epoch: int, proposals: Sequence[IsrProposal]) -> Any:
-        assert broker_epoch == self.broker_epoch
-        self.requests.append([*proposals])
+    async def ask(self, request: AlterPartitions) -> IsrResults:
+        assert (request.broker_id, request.broker_epoch) == (US, self.broker_epoch)
+        self.requests.append([*request.proposals])
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
+        error_code, results = self.answer
+        return IsrResults(error_code=error_code, results=tuple(results))
 
     def add(self, partition: Any) -> None:
         self.proposals.add(partition, PROPOSED)

@@ -53,6 +53,7 @@ def fetched(version: int, error_code: ErrorCode) -> tuple[Any, Any]:
     )
     header = RequestHeader(FetchResponse.API_KEY, version, 7, None)
     spec: FetchSpec = fetch_of(0)
+    spec.partitions = [replace(spec.partitions[0], topic_id=TOPIC_ID)]
     frame = b"".join(encode_response(header, fetch._response(CONTEXT, header, spec, [found])))
     _, response = decode_response(FetchResponse.API_KEY, version, frame[4:])
     assert isinstance(response, FetchResponse)

@@ -86,7 +86,7 @@ def test_logs_that_must_last_are_opened_beside_each_other(
 ) -> None:
     """Their threads wait for fsyncs, which a file system makes durable together."""
     monkeypatch.setattr(loaded_log, "TURN_S", 60.0)
-    home.must_last = True
+    home.options.must_last = True
     with home.opening:
         load(home).log.close(clean=False)
 

@@ -1,12 +1,12 @@
 """The tasks that a broker starts: their effects, after their time."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from quorumlog.metadata_quorum.controller_client import IsrProposal, IsrResult
+from quorumlog.metadata_quorum.controller_client import IsrProposal
+from quorumlog.metadata_quorum.controller_requests import AlterPartitions, IsrResults
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.checkpoints import (
     CLEANED_FILE,
@@ -76,13 +76,11 @@ async def test_a_leader_proposes_to_remove_a_silent_follower(
 ) -> None:
     proposed: list[IsrProposal] = []
 
-    async def alter_partitions(
-        _: Reports, broker_epoch: int, proposals: Sequence[IsrProposal]
-    ) -> tuple[ErrorCode, list[IsrResult]]:
-        proposed.extend(proposals)
-        return ErrorCode.NONE, []
+    async def ask(_: Reports, request: AlterPartitions) -> IsrResults:
+        proposed.extend(request.proposals)
+        return IsrResults(error_code=ErrorCode.NONE)
 
-    monkeypatch.setattr(Reports, "alter_partitions", alter_partitions, raising=False)
+    monkeypatch.setattr(Reports, "ask", ask)
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
         append(replicas)

@@ -25,6 +25,7 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, ReplicaDirectory
+from quorumlog.metadata_quorum.controller_requests import AssignReplicas, ReportReply
 from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
@@ -199,19 +200,15 @@ class Assignments:
         self.refusals = 0
         self.heard = asyncio.Event()
 
-    async def report_logs(self, broker_epoch: int, reports: object) -> ErrorCode:
-        raise AssertionError(f"logs are reported: {reports}")
-
-    async def assign_replicas(
-        self, broker_epoch: int, replicas: Sequence[ReplicaDirectory]
-    ) -> ErrorCode:
-        assert broker_epoch == ALL_ALIVE[ONE].broker_epoch
+    async def ask(self, request: object) -> ReportReply:
+        assert isinstance(request, AssignReplicas)
+        assert (request.broker_id, request.broker_epoch) == (ONE, ALL_ALIVE[ONE].broker_epoch)
         if self.refusals:
             self.refusals -= 1
             raise ControllerUnavailable("it is away")
-        self.told += replicas
+        self.told += request.replicas
         self.heard.set()
-        return ErrorCode.NONE
+        return ReportReply(error_code=ErrorCode.NONE)
 
     def known(self) -> dict[int, str]:
         return {one.partition: one.directory_id for one in self.told}

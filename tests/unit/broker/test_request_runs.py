@@ -10,6 +10,7 @@ from quorumlog.broker.handlers import produce
 from quorumlog.broker.server.connection import Connection
 from quorumlog.broker.server.request_runs import TEMPLATES_MAX, UNUSED_MAX, RequestRuns
 from quorumlog.metadata_quorum.controller_client import NewTopic
+from quorumlog.metadata_quorum.controller_requests import CreateTopics
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Received
@@ -241,7 +242,7 @@ async def test_a_request_that_continues_in_slices_keeps_its_frame(
     frame = b"".join(encode_request(request, api_version=9, correlation_id=1, client_id=None))
     async with single_broker(tmp_path) as broker:
         made = NewTopic(name=PLAIN.topic, partitions=2, replication_factor=1)
-        await broker.controller.create_topics([made])
+        await broker.controller.ask(CreateTopics(topics=(made,)))
         connections = [Connection(broker.server) for _ in range(2)]
         for connection in connections:
             connection.connection_made(Wire())

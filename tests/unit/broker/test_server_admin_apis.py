@@ -1,6 +1,6 @@
 """The APIs that change topics and settings, asked over a connection; the controller is real."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,9 @@ import pytest
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.responses.config_alterations import HINTS_MAX
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.metadata_quorum.cluster_changes import ConfigChange, ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.cluster_changes import ConfigChange, ConfigChanges
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, RequestTooLarge
+from quorumlog.metadata_quorum.controller_requests import AlterConfigs, ConfigResults
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages import alter_configs, incremental_alter_configs
@@ -252,8 +253,7 @@ async def test_without_an_answer_of_the_controller_each_topic_is_told_why(
 ) -> None:
     async with asking(tmp_path) as (broker, connection):
         await create(connection, "t")
-        methods = "create_topics find_topics delete_topics create_partitions alter_configs"
-        lose_controller(monkeypatch, broker, methods, error)
+        lose_controller(monkeypatch, broker, error)
         wanted = CreatePartitionsTopic(name="t", count=9, assignments=None)
         assert await grow(connection, wanted) == [("t", expected)]
         error_code, message = await alter_some(connection, "t", ("flush.ms", 0, "5"))
@@ -271,19 +271,19 @@ async def test_an_alteration_is_seen_though_the_next_one_has_replaced_it(
 ) -> None:
     async with asking(tmp_path) as (broker, connection):
         await create(connection, "t")
-        alter, wait, waits = broker.controller.alter_configs, ImageWatch.wait_until, list[bool]()
+        ask, wait, waits = broker.controller.ask, ImageWatch.wait_until, list[bool]()
 
-        async def twice(wanted: Sequence[ConfigChanges], **more: bool) -> list[ConfigResult]:
-            results = await alter(wanted, **more)
+        async def twice(request: AlterConfigs) -> ConfigResults:
+            results = await ask(request)
             later = ConfigChange(name="flush.ms", value="6")
-            await alter([ConfigChanges(name="t", changes=(later,))])
+            await ask(AlterConfigs(topics=(ConfigChanges(name="t", changes=(later,)),)))
             return results
 
         async def shortly(watch: ImageWatch, holds: Holds, *, timeout_ms: int, **more: Any) -> bool:
             waits.append(await wait(watch, holds, timeout_ms=0 * timeout_ms, **more))
             return waits[-1]
 
-        monkeypatch.setattr(broker.controller, "alter_configs", twice)
+        monkeypatch.setattr(broker.controller, "ask", twice)
         monkeypatch.setattr(ImageWatch, "wait_until", shortly)
         assert await alter_some(connection, "t", ("flush.ms", 0, "5")) == DONE
         assert waits == [True]

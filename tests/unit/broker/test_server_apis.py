@@ -145,7 +145,7 @@ async def test_metadata_without_a_leader_or_a_controller(
         response = await connection.send(MetadataRequest(topics=None))
         [partition] = response.topics[0].partitions
         assert partition.error_code == ErrorCode.LEADER_NOT_AVAILABLE
-        lose_controller(monkeypatch, broker, "create_topics")
+        lose_controller(monkeypatch, broker)
         request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
         [new] = (await connection.send(request)).topics
         assert new.error_code == ErrorCode.LEADER_NOT_AVAILABLE

@@ -64,7 +64,7 @@ async def test_a_broker_is_unregistered_or_the_answer_says_why_not(
         response = await connection.send(request)
         assert (response.error_code, response.error_message) == (0, None)
         assert OTHER not in broker.context.image.brokers
-        lose_controller(monkeypatch, broker, "change_cluster")
+        lose_controller(monkeypatch, broker)
         response = await connection.send(request)
         assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert "may be unregistered" in str(response.error_message)
@@ -352,7 +352,7 @@ async def test_the_leader_is_asked_and_its_refusal_or_silence_is_the_answer(
         assert len(str(added.error_message)) < MESSAGE_MAX + 10
         removed = await connection.send(removal(), version=0)
         assert removed.error_code == ErrorCode.DUPLICATE_VOTER
-        lose_controller(monkeypatch, broker, "add_voter remove_voter upgrade_kraft_version")
+        lose_controller(monkeypatch, broker)
         for lost in (
             await connection.send(addition(), version=1),
             await connection.send(removal(), version=0),

@@ -1,7 +1,7 @@
 """ElectLeaders, DescribeQuorum and reassignments over a connection; when they are answered."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,13 @@ from quorumlog.broker.controller_requests import image_watch
 from quorumlog.broker.handlers.elect_leaders import LOOKED_AT_AT_ONCE, _led_by_another
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
-    ElectionResult,
     QuorumDescription,
     QuorumReplica,
+)
+from quorumlog.metadata_quorum.controller_requests import (
+    DescribeQuorum,
+    ElectionResults,
+    ElectLeaders,
 )
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
 from quorumlog.storage.io.checkpoints import uuid_to_text
@@ -184,16 +188,14 @@ async def test_what_is_not_decided_in_time_is_told_partition_by_partition(
     async with asking(tmp_path) as (broker, connection):
         register_other(broker)
         led_by_other(broker, "t", BROKER, 3)
-        decide = broker.controller.elect_leaders
+        ask = broker.controller.ask
 
-        async def first_only(
-            partitions: Sequence[tuple[str, int]], *, unclean: bool = False
-        ) -> list[ElectionResult]:
-            if partitions != [("t", 0)]:
+        async def first_only(request: ElectLeaders) -> ElectionResults:
+            if request.partitions != (("t", 0),):
                 raise ControllerUnavailable
-            return await decide(partitions, unclean=unclean)
+            return await ask(request)
 
-        monkeypatch.setattr(broker.controller, "elect_leaders", first_only)
+        monkeypatch.setattr(broker.controller, "ask", first_only)
         _, outcomes = await elect(connection, {"t": [0, 1, 2]})
         assert [*outcomes.values()] == ["NONE", "REQUEST_TIMED_OUT", "REQUEST_TIMED_OUT"]
 
@@ -247,7 +249,7 @@ async def test_a_replica_of_the_quorum_has_the_directory_that_it_or_its_registra
         ours = replace(broker.controller.image.brokers[BROKER], directory_id=registered_in)
         unreadable = replace(registered(BrokerId(3), 2), directory_id="no id")
         broker.controller.publish(ClusterDelta(), brokers={BROKER: ours, BrokerId(3): unreadable})
-        described = await broker.controller.describe_quorum()
+        described = await broker.controller.ask(DescribeQuorum())
         replicas = [
             QuorumReplica(replica_id=BROKER, log_end_offset=Offset(7)),
             QuorumReplica(replica_id=BROKER, log_end_offset=Offset(7), directory_id=fetches_from),
@@ -255,10 +257,10 @@ async def test_a_replica_of_the_quorum_has_the_directory_that_it_or_its_registra
             QuorumReplica(replica_id=BrokerId(4), log_end_offset=Offset(7)),
         ]
 
-        async def describe() -> QuorumDescription:
+        async def describe(_: object) -> QuorumDescription:
             return replace(described, voters=tuple(replicas))
 
-        monkeypatch.setattr(broker.controller, "describe_quorum", describe)
+        monkeypatch.setattr(broker.controller, "ask", describe)
         asked = quorum_of(("__cluster_metadata", [0]))
         response = await connection.send(asked, version=2)
         voters = response.topics[0].partitions[0].current_voters
@@ -269,7 +271,7 @@ async def test_without_a_controller_the_outcome_is_said_to_be_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with asking(tmp_path) as (broker, connection):
-        lose_controller(monkeypatch, broker, "elect_leaders describe_quorum alter_reassignments")
+        lose_controller(monkeypatch, broker)
         _, outcomes = await elect(connection, {"t": [0]})
         assert outcomes == {("t", 0): "REQUEST_TIMED_OUT"}
         described = await connection.send(quorum_of(("__cluster_metadata", [0])), version=2)

@@ -160,7 +160,8 @@ VOTERS: Final = (1, 2, 3)
 def machine(node_id: int, *, kraft_version: int, disk: int = 1) -> Any:
     its_id = directory_id(node_id, disk)
     voters = VoterSet(tuple(voter_of(one, directory_id(one, 1)) for one in VOTERS))
-    quorum = SimpleNamespace(kraft_version=kraft_version, voter_set=voters)
+    state = SimpleNamespace(kraft_version=kraft_version, voter_set=voters)
+    quorum = SimpleNamespace(state=state)
     settings = SimpleNamespace(directory_id=its_id)
     node = SimpleNamespace(quorum=SimpleNamespace(settings=settings, _quorum=quorum))
     return SimpleNamespace(

@@ -61,7 +61,9 @@ class Cluster:
             quorum=SimpleNamespace(
                 settings=SimpleNamespace(directory_id=directory_id(node_id, disk)),
                 _log=log,
-                _quorum=SimpleNamespace(leader_epoch=0, role=Follower.__new__(Follower)),
+                _quorum=SimpleNamespace(
+                    state=SimpleNamespace(leader_epoch=0, role=Follower.__new__(Follower))
+                ),
                 _driver=SimpleNamespace(_controllership=SimpleNamespace(high_watermark=0)),
             )
         )
@@ -78,12 +80,12 @@ class Cluster:
         return self
 
     def resigns(self, node_id: int) -> "Cluster":
-        self.nodes[node_id].quorum._quorum.role = Resigned.__new__(Resigned)
+        self.nodes[node_id].quorum._quorum.state.role = Resigned.__new__(Resigned)
         return self
 
     def becomes(self, node_id: int, role: str, epoch: int) -> "Cluster":
-        quorum = self.nodes[node_id].quorum._quorum
-        quorum.role, quorum.leader_epoch = ROLES[role].__new__(ROLES[role]), epoch
+        state = self.nodes[node_id].quorum._quorum.state
+        state.role, state.leader_epoch = ROLES[role].__new__(ROLES[role]), epoch
         self.look(node_id)
         return self
 

@@ -7,17 +7,14 @@ from dataclasses import replace
 import pytest
 
 from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.log_loss import NO_LOSS, Losses
 from quorumlog.metadata_quorum.controller.log_reports import ControllerRules
 from quorumlog.metadata_quorum.controller.partition_changes import LogEvidence, PartitionChanges
 from quorumlog.metadata_quorum.controller.partitions import Departure, PartitionDecisions
-from quorumlog.metadata_quorum.controller.requests import (
-    AllocateProducerIds,
-    Decision,
-    DeleteTopics,
-)
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat, NewTopic
+from quorumlog.metadata_quorum.controller_requests import AllocateProducerIds, DeleteTopics
 from quorumlog.metadata_quorum.driver import active_controller
 from quorumlog.metadata_quorum.driver.active_controller import ActiveController, Claim
 from quorumlog.metadata_quorum.driver.dependencies import Ask, ControllerDeposed, NotController

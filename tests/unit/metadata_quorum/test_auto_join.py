@@ -164,7 +164,7 @@ def test_it_remembers_durably_that_it_was_a_voter() -> None:
 def test_one_that_learns_at_once_that_it_was_added_and_removed_does_not_come_back() -> None:
     quorum = follower(voter_set(1, 2, 3))
     _, orders = fetched(quorum, voter_set(1, 2, 3, 4), voter_set(1, 2, 3))
-    assert quorum._state.was_voter
+    assert quorum.state.was_voter
     for under_way in sent(orders, FetchRequest):
         fail(quorum, under_way.request_id, 500)
     assert kept_alive(quorum, 2 * INTERVAL_MS) == []
@@ -208,16 +208,16 @@ class VotesAlthoughNew(Quorum):
 def test_a_new_voter_gives_no_vote(pre: bool) -> None:
     node = started(is_new=True)
     assert not reply(node, vote_request(epoch=0 if pre else 1, pre=pre)).vote_granted
-    assert node._state.voted_id == -1
+    assert node.state.voted_id == -1
 
 
 def test_a_new_voter_does_not_stand_and_asks_around() -> None:
     node = started(is_new=True)
     tick(node, 60_000)
-    assert isinstance(node.role, Unattached)
+    assert isinstance(node.state.role, Unattached)
     node.step(60_000, asked(begin(2, 4)))
     assert asked_in_vain(node, range(62_000, 66_000, 500)) == {2, 3}  # its leader is silent
-    assert isinstance(node.role, Follower)
+    assert isinstance(node.state.role, Follower)
 
 
 def test_a_new_voter_takes_part_when_it_holds_durably_all_that_a_leader_knows_committed() -> None:
@@ -227,10 +227,10 @@ def test_a_new_voter_takes_part_when_it_holds_durably_all_that_a_leader_knows_co
     assert requested(orders, FetchRequest).replica_is_new
     [fetch] = sent(orders, FetchRequest)
     [fetch] = sent(node.step(2, answered(fetch, fetch_response(4))), FetchRequest)
-    assert node._state.is_new  # the leader does not know yet what is committed
+    assert node.state.is_new  # the leader does not know yet what is committed
     response = fetch_response(4, high_watermark=5)
     node.step(3, answered(fetch, response, records=records(0, 5, (4, 0))))
-    assert node._state.is_new  # it holds them, but not durably
+    assert node.state.is_new  # it holds them, but not durably
     [fetch] = sent(flush(node, 4), FetchRequest)
     orders = node.step(5, answered(fetch, response))
     assert [*map(type, orders)] == [effects.PersistElection, effects.SendRequest]
@@ -245,9 +245,9 @@ def test_a_new_voter_takes_part_when_it_holds_durably_all_that_a_leader_knows_co
 def test_a_restart_in_between_leaves_it_new_and_a_lone_voter_never_is() -> None:
     node = started(is_new=True, leader_epoch=4, leader_id=2)
     tick(node, 60_000)
-    assert isinstance(node.role, Follower)
+    assert isinstance(node.state.role, Follower)
     assert started(voters=(1,), is_new=True).is_leader
-    assert not started(9, is_new=True)._state.is_new  # an observer
+    assert not started(9, is_new=True).state.is_new  # an observer
 
 
 def bootstrapped(*configured: int) -> Quorum:
@@ -265,14 +265,14 @@ def test_a_new_node_that_knows_no_voter_gives_no_vote_to_a_candidate_that_names_
         voter_directory_id=directory_id("4"),
     )
     assert not reply(node, vote).vote_granted
-    assert node._state.voted_id == -1
+    assert node.state.voted_id == -1
 
 
 def test_a_new_node_that_is_configured_as_the_only_voter_asks_around_and_does_not_lead() -> None:
     node = bootstrapped(4)
     fail(node, 1)
     assert asked_in_vain(node, range(0, 6_000, 500)) == {-2, -3}
-    assert isinstance(node.role, Unattached)
+    assert isinstance(node.state.role, Unattached)
 
 
 # --- whole drivers ---
@@ -302,7 +302,7 @@ async def test_a_wiped_voter_and_one_that_is_behind_elect_no_leader_without_what
                 pytest.fail(f"there {'is a' if led else 'is no'} leader")
             network.boot(leader.node_id, kept)
             await network.leader()
-            await until(lambda: wiped.quorum.high_watermark > 5)
+            await until(lambda: wiped.quorum.state.log.high_watermark > 5)
             await until(lambda: not wiped.elections.load().is_new)
             return {*(await network.leader()).seen.image.topics}
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from quorumlog.broker.settings import LifecycleSettings
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
+    ControllerClient,
     ControllerUnavailable,
     DirectoryReport,
     HeartbeatReply,
@@ -41,7 +42,12 @@ class FakeController:
         self.knows_directories = True
         self.registered: list[BrokerRegistration] = []
 
-    async def register_broker(self, registration: BrokerRegistration) -> RegistrationReply:
+    async def ask(self, request: BrokerRegistration | BrokerHeartbeat) -> Any:
+        if isinstance(request, BrokerRegistration):
+            return self._register(request)
+        return self._beat(request)
+
+    def _register(self, registration: BrokerRegistration) -> RegistrationReply:
         if self.refusals:
             error_code = self.refusals.pop(0)
             if error_code is ErrorCode.NETWORK_EXCEPTION:
@@ -52,7 +58,7 @@ class FakeController:
         self.show(fenced=True)
         return RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=self.epoch)
 
-    async def broker_heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatReply:
+    def _beat(self, heartbeat: BrokerHeartbeat) -> HeartbeatReply:
         self.heartbeats.append(heartbeat)
         if self.unknown:
             self.unknown = False
@@ -94,7 +100,7 @@ async def registering(
         may_lead.set()
     controller.lifecycle = lifecycle = BrokerLifecycle(
         registration=REGISTRATION,
-        registrar=controller,
+        controller=cast("ControllerClient", controller),
         settings=settings,
         registered=registered or epochs.append,
         may_lead=may_lead,

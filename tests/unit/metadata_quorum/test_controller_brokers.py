@@ -13,8 +13,8 @@ from quorumlog.metadata_quorum.controller.brokers import (
     next_state,
     state_of,
 )
-from quorumlog.metadata_quorum.controller.requests import AllocateProducerIds
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
+from quorumlog.metadata_quorum.controller_requests import AllocateProducerIds
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset

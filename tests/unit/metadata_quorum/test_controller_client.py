@@ -5,13 +5,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from quorumlog.metadata_quorum.cluster_changes import ConfigChange, ConfigChanges, UnregisterBroker
-from quorumlog.metadata_quorum.controller.requests import (
-    AllocateProducerIds,
-    DeleteTopics,
-    FindTopics,
-    ProducerIdsReply,
-    TopicResults,
+from quorumlog.metadata_quorum.cluster_changes import (
+    AlterGroupConfigs,
+    ConfigChange,
+    ConfigChanges,
+    RequestFor,
+    UnregisterBroker,
 )
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
@@ -22,6 +21,18 @@ from quorumlog.metadata_quorum.controller_client import (
     Reassignment,
     RequestTooLarge,
     VoterChangeResult,
+)
+from quorumlog.metadata_quorum.controller_requests import (
+    AllocateProducerIds,
+    AlterConfigs,
+    AlterReassignments,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    ElectLeaders,
+    FindTopics,
+    ProducerIdsReply,
+    TopicResults,
 )
 from quorumlog.metadata_quorum.core.messages import (
     AddVoterRequest,
@@ -38,6 +49,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, TopicId
 from tests.support.metadata_quorum.voters import directory_id
 
 ID = TopicId(b"i" * 16)
+DELETE = DeleteTopics(topic_ids=(ID,))
 
 
 Answer = Callable[[BrokerId, int], Awaitable[object]]
@@ -104,9 +116,9 @@ async def test_a_users_request_is_not_repeated_to_a_leader_that_is_busy_with_it(
         return TopicResults(results=())
 
     leaders = Leaders(answer)
-    deletion = await leaders.asking(leaders.client.delete_topics([ID]))
+    deletion = await leaders.asking(leaders.client.ask(DELETE))
     answers.set()
-    assert await deletion == []
+    assert await deletion == TopicResults(results=())
     assert leaders.asked == [(2, DeleteTopics, 30_000)]  # all the time there is
 
 
@@ -115,18 +127,18 @@ async def test_a_users_question_goes_to_the_next_leader_when_the_silent_one_lead
     turns: int,
 ) -> None:
     leaders = Leaders(silent_is_node_2)
-    asked = await leaders.asking(leaders.client.find_topics(["t"]))
+    asked = await leaders.asking(leaders.client.ask(FindTopics(names=("t",))))
     leaders.watch.set(NO_LEADER)
     for _ in range(turns):
         await asyncio.sleep(0)
     leaders.watch.set(BrokerId(3))
-    assert await asked == []
+    assert await asked == TopicResults(results=())
     assert leaders.leaders == [2, 3]
 
 
 async def test_a_caller_that_gives_up_as_the_leader_changes_has_given_up() -> None:
     leaders = Leaders(silent_is_node_2)
-    asked = await leaders.asking(leaders.client.find_topics(["t"]))
+    asked = await leaders.asking(leaders.client.ask(FindTopics(names=("t",))))
     leaders.watch.set(BrokerId(3))
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -134,29 +146,27 @@ async def test_a_caller_that_gives_up_as_the_leader_changes_has_given_up() -> No
     assert leaders.leaders == [2]
 
 
-CHANGES: dict[str, Callable[[LeaderClient], Awaitable[object]]] = {
-    "create": lambda client: client.create_topics([NewTopic(name="t")]),
-    "delete": lambda client: client.delete_topics([ID]),
-    "grow": lambda client: client.create_partitions([NewPartitions(name="t", count=2)]),
-    "alter": lambda client: client.alter_configs([ConfigChanges(name="t", changes=())]),
-    "elect": lambda client: client.elect_leaders([("t", 0)]),
-    "unregister": lambda client: client.change_cluster(UnregisterBroker(broker_id=BrokerId(3))),
-    "reassign": lambda client: client.alter_reassignments(
-        [Reassignment(topic="t", partition=0, replicas=None)]
-    ),
+CHANGES: dict[str, RequestFor[object]] = {
+    "create": CreateTopics(topics=(NewTopic(name="t"),)),
+    "delete": DELETE,
+    "grow": CreatePartitions(topics=(NewPartitions(name="t", count=2),)),
+    "alter": AlterConfigs(topics=(ConfigChanges(name="t", changes=()),)),
+    "elect": ElectLeaders(partitions=(("t", 0),)),
+    "unregister": UnregisterBroker(broker_id=BrokerId(3)),
+    "reassign": AlterReassignments(wanted=(Reassignment(topic="t", partition=0, replicas=None),)),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 async def test_a_change_that_the_deposed_leader_may_have_made_is_not_sent_to_the_next(
-    change: Callable[[LeaderClient], Awaitable[object]],
+    change: RequestFor[object],
 ) -> None:
     """The next leader would refuse it because it was made, or make it a second time.
 
     A node that leads again after a restart has forgotten its answers.
     """
     leaders = Leaders(silent_is_node_2)
-    asked = await leaders.asking(change(leaders.client))
+    asked = await leaders.asking(leaders.client.ask(change))
     leaders.watch.set(NO_LEADER)
     leaders.watch.set(BrokerId(3))
     with pytest.raises(ControllerUnavailable, match="silent until it lost the leadership"):
@@ -164,7 +174,7 @@ async def test_a_change_that_the_deposed_leader_may_have_made_is_not_sent_to_the
     assert leaders.leaders == [2]
     lost = Leaders(failing(RpcFailed("connection reset")))
     with pytest.raises(ControllerUnavailable, match="connection reset"):
-        await change(lost.client)
+        await lost.client.ask(change)
     assert lost.leaders == [2]
 
 
@@ -173,7 +183,7 @@ async def test_a_change_that_this_node_may_have_made_is_not_sent_to_the_next_lea
     leaders.watch.set(BrokerId(1))
     leaders.local = ControllerDeposed("deposed before the change was committed")
     with pytest.raises(ControllerUnavailable, match="deposed before"):
-        await leaders.client.delete_topics([ID])
+        await leaders.client.ask(DELETE)
     assert leaders.asked == []
 
 
@@ -181,10 +191,10 @@ async def test_a_change_that_this_node_did_not_make_goes_to_the_next_leader() ->
     leaders = Leaders(silent_is_node_2)
     leaders.watch.set(BrokerId(1))
     leaders.local = NotController("this node does not lead the quorum")
-    deletion = asyncio.create_task(leaders.client.delete_topics([ID]))
+    deletion = asyncio.create_task(leaders.client.ask(DELETE))
     await asyncio.sleep(0)
     leaders.watch.set(BrokerId(3))
-    assert await deletion == []
+    assert await deletion == TopicResults(results=())
     assert leaders.leaders == [3]
 
 
@@ -195,7 +205,7 @@ async def test_a_connection_that_is_refused_is_tried_again_at_once() -> None:
         return TopicResults(results=())
 
     leaders = Leaders(answer)
-    assert await leaders.client.delete_topics([ID]) == []
+    assert await leaders.client.ask(DELETE) == TopicResults(results=())
     assert len(leaders.asked) == 3
 
 
@@ -209,7 +219,8 @@ async def test_a_brokers_own_request_is_repeated_when_the_leader_is_silent() -> 
         return ProducerIdsReply(error_code=ErrorCode.NONE, block=block)
 
     leaders = Leaders(answer)
-    assert await leaders.client.allocate_producer_ids(1) == (ErrorCode.NONE, block)
+    allocate = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=1)
+    assert (await leaders.client.ask(allocate)).block == block
     assert leaders.asked == [(2, AllocateProducerIds, 2_000)] * 2
 
 
@@ -217,24 +228,26 @@ async def test_without_a_leader_no_node_is_asked() -> None:
     leaders = Leaders(failing(NotImplementedError()), request_timeout_ms=0)
     leaders.watch.set(NO_LEADER)
     with pytest.raises(ControllerUnavailable, match="no active controller answered"):
-        await leaders.client.delete_topics([ID])
+        await leaders.client.ask(DELETE)
     assert leaders.asked == []
 
 
 async def test_what_names_too_much_is_not_sent() -> None:
     leaders, many = Leaders(failing(NotImplementedError())), 10_001
-    client = leaders.client
     changes = (ConfigChange(name="flush.ms", value="1"),) * many
-    for sent in (
-        client.create_topics([NewTopic(name="t")] * many),
-        client.find_topics(["t"] * many),
-        client.delete_topics([ID] * many),
-        client.create_partitions([NewPartitions(name="t", count=2)] * many),
-        client.alter_configs([ConfigChanges(name="t", changes=changes)]),
-        client.elect_leaders([("t", 0)] * many),
-    ):
+    requests: list[RequestFor[object]] = [
+        CreateTopics(topics=(NewTopic(name="t"),) * many),
+        FindTopics(names=("t",) * many),
+        DeleteTopics(topic_ids=(ID,) * many),
+        CreatePartitions(topics=(NewPartitions(name="t", count=2),) * many),
+        AlterConfigs(topics=(ConfigChanges(name="t", changes=changes),)),
+        ElectLeaders(partitions=(("t", 0),) * many),
+        AlterReassignments(wanted=(Reassignment(topic="t", partition=0, replicas=None),) * many),
+        AlterGroupConfigs(groups=(ConfigChanges(name="g", changes=()),) * many),
+    ]
+    for request in requests:
         with pytest.raises(RequestTooLarge, match="at most 10000"):
-            await sent
+            await leaders.client.ask(request)
     assert leaders.asked == []
 
 
@@ -247,7 +260,7 @@ async def test_what_takes_too_many_bytes_is_not_tried_again() -> None:
 
     leaders = Leaders(answer)
     with pytest.raises(RequestTooLarge, match="where 16777216 may be"):
-        await leaders.client.find_topics(["x"])
+        await leaders.client.ask(FindTopics(names=("x",)))
     assert len(leaders.asked) == 1
     await rpc.close()
 

@@ -10,8 +10,8 @@ from quorumlog.metadata_quorum.controller.broker_configs import (
     UNKNOWN_VALUE_LENGTH_MAX,
 )
 from quorumlog.metadata_quorum.controller.configs import config_error, kept_value
-from quorumlog.metadata_quorum.controller.requests import AlterConfigs
 from quorumlog.metadata_quorum.controller_client import NewTopic
+from quorumlog.metadata_quorum.controller_requests import AlterConfigs
 from quorumlog.metadata_quorum.image.records import Config, PartitionChange
 from quorumlog.settings.topics import TOPIC_SETTINGS, TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode

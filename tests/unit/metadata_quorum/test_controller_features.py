@@ -19,7 +19,7 @@ from quorumlog.metadata_quorum.cluster_changes import (
 )
 from quorumlog.metadata_quorum.controller import features
 from quorumlog.metadata_quorum.controller.controller import Controller
-from quorumlog.metadata_quorum.controller.requests import Decision
+from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.image.features import (
     ANNOUNCED,
     GROUP_FEATURE,

@@ -16,7 +16,15 @@ from quorumlog.metadata_quorum.cluster_changes import (
 )
 from quorumlog.metadata_quorum.controller import assignments
 from quorumlog.metadata_quorum.controller.refusals import failure_response
-from quorumlog.metadata_quorum.controller.requests import (
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    ElectionResult,
+    NewPartitions,
+    NewTopic,
+    QuorumDescription,
+    QuorumReplica,
+)
+from quorumlog.metadata_quorum.controller_requests import (
     AllocateProducerIds,
     AlterConfigs,
     AlterPartitions,
@@ -29,14 +37,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectionResults,
     ElectLeaders,
     FindTopics,
-)
-from quorumlog.metadata_quorum.controller_client import (
-    BrokerHeartbeat,
-    ElectionResult,
-    NewPartitions,
-    NewTopic,
-    QuorumDescription,
-    QuorumReplica,
 )
 from quorumlog.metadata_quorum.io.rpc import CONTROLLER_RPCS
 from quorumlog.wire.codec.error_codes import ErrorCode

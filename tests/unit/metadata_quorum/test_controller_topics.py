@@ -7,13 +7,13 @@ import pytest
 
 from quorumlog.metadata_quorum.controller import assignments
 from quorumlog.metadata_quorum.controller.assignments import place_replicas
-from quorumlog.metadata_quorum.controller.requests import (
+from quorumlog.metadata_quorum.controller_client import NewPartitions, NewTopic
+from quorumlog.metadata_quorum.controller_requests import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
     FindTopics,
 )
-from quorumlog.metadata_quorum.controller_client import NewPartitions, NewTopic
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicId
 from tests.support.metadata_quorum.controllers import Bench, ids, topic

@@ -9,9 +9,10 @@ import pytest
 
 from quorumlog.metadata_quorum.controller import cluster_decisions
 from quorumlog.metadata_quorum.controller import controller as facade
-from quorumlog.metadata_quorum.controller.requests import (
+from quorumlog.metadata_quorum.controller.decision import Decision
+from quorumlog.metadata_quorum.controller_requests import (
     AllocateProducerIds,
-    Decision,
+    CreateTopics,
     ProducerIdsReply,
     TopicResults,
 )
@@ -108,7 +109,7 @@ async def test_a_client_is_not_answered_one_record_before_its_own_is_committed()
         voter.threads.hold()
         one_record = asyncio.create_task(network.ask(allocation(epoch)))
         await until(lambda: voter.threads.held == 1)
-        assert voter.log.end_offset == voter.quorum.high_watermark + 1
+        assert voter.log.end_offset == voter.quorum.state.log.high_watermark + 1
         refused = asyncio.create_task(network.ask(create("a")))  # has the answers looked at
         await asyncio.sleep(1)
         assert not one_record.done()
@@ -276,8 +277,8 @@ async def test_a_client_repeats_a_request_under_the_same_id_and_no_other() -> No
             request_timeout_ms=60_000,
             attempt_timeout_ms=2_000,
         )
-        await client.create_topics([])
-        await client.create_topics([])
+        await client.ask(CreateTopics(topics=()))
+        await client.ask(CreateTopics(topics=()))
     assert len(ids) == 6
     assert ids[0] == ids[1] == ids[2]
     assert len({*ids}) == 4

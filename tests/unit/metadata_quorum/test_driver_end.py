@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.metadata_quorum.controller.requests import AllocateProducerIds
+from quorumlog.metadata_quorum.controller_requests import AllocateProducerIds
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.driver.dependencies import DriverDependencies, NotController, Stopped

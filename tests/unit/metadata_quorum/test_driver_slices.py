@@ -80,7 +80,7 @@ async def test_a_death_is_decided_in_slices_each_after_the_commit_of_the_last(vo
         append = leader.log.append
 
         def appended(*given, **named) -> None:  # type: ignore[no-untyped-def]
-            uncommitted.append(leader.log.end_offset - leader.quorum.high_watermark)
+            uncommitted.append(leader.log.end_offset - leader.quorum.state.log.high_watermark)
             append(*given, **named)
 
         leader.log.append = appended  # type: ignore[method-assign]
@@ -168,7 +168,7 @@ async def test_a_long_log_is_replayed_in_slices_and_published_as_one_change(
         turns.check()
         assert len([end for end in slices if end == 0]) >= 5
         assert [count for count in published if count] == [50]
-        assert voter.seen.image.end_offset == voter.quorum.high_watermark
+        assert voter.seen.image.end_offset == voter.quorum.state.log.high_watermark
 
 
 async def begin_creation(

@@ -58,7 +58,7 @@ async def test_voters_start_from_their_snapshots_and_see_what_the_others_see() -
         for one in network.voters.values():
             for snapshot_id in one.log.snapshots.ids():
                 assert snapshot_id.end_offset <= one.log.flushed_offset
-                assert snapshot_id.end_offset <= one.quorum.high_watermark
+                assert snapshot_id.end_offset <= one.quorum.state.log.high_watermark
         read = voter.log.replayed_bytes
         assert read < (await network.leader()).log.replayed_bytes  # it has not read what is old
 
@@ -73,7 +73,7 @@ async def test_a_snapshot_comes_with_time_too() -> None:
             await network.ask(create(f"t{number}"))
             await asyncio.sleep(0.5)
         [snapshot_id] = voter.log.snapshots.ids()
-        assert snapshot_id.end_offset < voter.quorum.high_watermark
+        assert snapshot_id.end_offset < voter.quorum.state.log.high_watermark
 
 
 async def deposed(network: Network, follower: Voter) -> None:
@@ -123,7 +123,7 @@ async def test_an_observer_flushes_for_its_snapshots_and_cuts_its_log() -> None:
         await until(lambda: observer.log.start_offset > 0)
         [newest, *_] = observer.log.snapshots.ids()
         assert newest.end_offset <= observer.log.flushed_offset
-        assert newest.end_offset <= observer.quorum.high_watermark
+        assert newest.end_offset <= observer.quorum.state.log.high_watermark
         disk = await network.kill(7)
         disk.crash(random.Random(1))
         again = network.boot(7, disk)

@@ -60,10 +60,10 @@ async def test_a_voter_is_added_and_the_leader_removed_and_a_restart_knows_it() 
     async with Network(3, has_directories=True, controller_settings=OFTEN) as network:
         await change(network, UPGRADE)
         added = network.boot(4)
-        await until(lambda: added.quorum.voter_set == voter_set(1, 2, 3))
+        await until(lambda: added.quorum.state.voter_set == voter_set(1, 2, 3))
         assert added.heard == [voter_set(1, 2, 3)]
         await change(network, AddVoterRequest(voter=voter(4)))
-        await until(lambda: added.quorum.is_voter)
+        await until(lambda: added.quorum.state.is_voter)
         former = await network.leader()
         number = former.node_id
         await change(
@@ -74,19 +74,19 @@ async def test_a_voter_is_added_and_the_leader_removed_and_a_restart_knows_it() 
         left = voter_set(*({1, 2, 3, 4} - {number}))
         await work(network)
         follower = next(one for one in network.voters.values() if not one.quorum.is_leader)
-        await until(lambda: follower.quorum.voter_set == left)
+        await until(lambda: follower.quorum.state.voter_set == left)
         await until(lambda: follower.log.snapshots.ids() != [])
         snapshot_id = follower.log.snapshots.ids()[0]
         assert follower.log.snapshots.voters(snapshot_id) == left
         disk = await network.kill(follower.node_id)
         again = network.boot(follower.node_id, disk)
         assert again.heard == [left]
-        assert again.quorum.voter_set == left
+        assert again.quorum.state.voter_set == left
 
 
 async def until_all_know_the_voters(network: Network) -> None:
     nodes = network.voters.values()
-    await until(lambda: all(one.quorum.voter_set == voter_set(1, 2, 3) for one in nodes))
+    await until(lambda: all(one.quorum.state.voter_set == voter_set(1, 2, 3) for one in nodes))
 
 
 async def restart_leader(network: Network) -> None:
@@ -98,7 +98,7 @@ async def restart_leader(network: Network) -> None:
 @pytest.mark.jumping_time
 async def test_a_new_cluster_writes_its_voters_by_itself() -> None:
     async with Network(3, has_directories=True) as network:
-        assert (await network.leader()).quorum.kraft_version == 0
+        assert (await network.leader()).quorum.state.kraft_version == 0
         await work(network, rounds=1)
         await until_all_know_the_voters(network)
         assert [one.heard for one in network.voters.values()] == [[voter_set(1, 2, 3)]] * 3
@@ -111,7 +111,7 @@ async def test_a_voter_that_comes_later_lets_the_next_leader_write_the_voters() 
         disk = await network.kill(number)
         await restart_leader(network)  # so that this leader has no fetch of the dead voter
         await work(network, rounds=1)
-        assert (await network.leader()).quorum.kraft_version == 0
+        assert (await network.leader()).quorum.state.kraft_version == 0
         network.boot(number, disk)
         await restart_leader(network)
         await until_all_know_the_voters(network)
@@ -126,7 +126,7 @@ async def test_the_directory_that_got_the_vote_is_known_after_a_restart() -> Non
         again = network.boot(number, await network.kill(number))
         directory = directory_id(str(leader_id))
         assert again.elections.load().voted_directory_id == directory
-        assert again.quorum._state.voted_directory_id == directory
+        assert again.quorum.state.voted_directory_id == directory
 
 
 @pytest.mark.jumping_time
@@ -137,9 +137,9 @@ async def test_a_new_disk_gets_the_voters_from_a_snapshot() -> None:
         leader = network.voters[1]
         await until(lambda: leader.log.start_offset > 0 or leader.log.snapshots.ids() != [])
         observer = network.boot(7)
-        await until(lambda: observer.quorum.kraft_version == 1)
+        await until(lambda: observer.quorum.state.kraft_version == 1)
         assert observer.heard == [voter_set(1)]
-        assert observer.quorum.voter_set == voter_set(1)
+        assert observer.quorum.state.voter_set == voter_set(1)
 
 
 def snapshot(tmp_path: Path, **more: Any) -> MetadataLog:
@@ -229,7 +229,7 @@ async def upgraded(network: Network, others: list[int], leader: Voter) -> dict[i
     """Kill the other voters; let the leader append the upgrade, which none of them has."""
     disks = {node_id: await network.kill(node_id) for node_id in others}
     asked = asyncio.create_task(call(leader.driver, UPGRADE))  # never answered
-    await until(lambda: leader.quorum.kraft_version == 1)
+    await until(lambda: leader.quorum.state.kraft_version == 1)
     asked.cancel()
     return disks
 
@@ -251,7 +251,7 @@ async def test_an_upgrade_that_may_be_truncated_keeps_the_voters_that_have_voted
             restarted_alone(disk, number)
 
         again = network.boot(number, disk)
-        await until(lambda: again.quorum.kraft_version == 0)  # it is truncated
+        await until(lambda: again.quorum.state.kraft_version == 0)  # it is truncated
         disk = await network.kill(number)
         with pytest.raises(VotersChanged, match=r"kraft\.version 0 cannot change"):
             restarted_alone(disk, number)

@@ -85,7 +85,7 @@ def with_voters(base: int, voters: VoterSet) -> events.FetchedRecords:
 
 def append(quorum: Quorum, voters: VoterSet) -> list[Effect]:
     """Fetch one record more, with these voters, and flush it."""
-    fetched = with_voters(quorum.log_end_offset, voters)
+    fetched = with_voters(quorum.state.log.end_offset, voters)
     orders = quorum.step(0, answered(follow(quorum), fetch_response(1), records=fetched))
     return orders + flush(quorum, 0)
 
@@ -95,40 +95,40 @@ def append(quorum: Quorum, voters: VoterSet) -> list[Effect]:
 
 def test_the_voters_of_the_log_are_in_force_from_the_start() -> None:
     quorum = node(4, voter_set(1, 2), voter_set(1, 2, 4))
-    assert (quorum.kraft_version, quorum.voter_set) == (1, voter_set(1, 2, 4))
-    assert quorum.is_voter
+    assert (quorum.state.kraft_version, quorum.state.voter_set) == (1, voter_set(1, 2, 4))
+    assert quorum.state.is_voter
     assert quorum.voters_at(Offset(1)) == voter_set(1, 2)
 
 
 def test_an_observer_becomes_a_voter_with_the_record_and_a_voter_an_observer() -> None:
     quorum = node(4, voter_set(1, 2, 3))
-    assert not quorum.is_voter
+    assert not quorum.state.is_voter
     orders = append(quorum, voter_set(1, 2, 3, 4))
     assert only(effects.VotersChanged, orders).voters == voter_set(1, 2, 3, 4)
-    assert quorum.is_voter
+    assert quorum.state.is_voter
     removed = node(3, voter_set(1, 2, 3))
     append(removed, voter_set(1, 2))
-    assert not removed.is_voter
-    assert isinstance(removed.role, Follower)
+    assert not removed.state.is_voter
+    assert isinstance(removed.state.role, Follower)
 
 
 def test_a_removed_voter_stands_until_it_knows_that_it_is_out() -> None:
     quorum = node(3, voter_set(1, 2, 3))
     append(quorum, voter_set(1, 2))
-    assert quorum._state.takes_part
+    assert quorum.state.takes_part
     quorum.step(0, answered(follow_on(quorum), fetch_response(1, high_watermark=2)))
-    assert not quorum._state.takes_part
+    assert not quorum.state.takes_part
     tick(quorum, 60_000)
-    assert isinstance(quorum.role, Follower)
+    assert isinstance(quorum.state.role, Follower)
 
 
 def test_a_node_that_is_leaving_leads_by_the_votes_of_the_others_alone() -> None:
     quorum = node(1, voter_set(1, 2), voter_set(2), leader_id=BrokerId(1), voted_id=BrokerId(1))
     [asked_for] = sent(tick(quorum, 60_000), VoteRequest)
     assert role_of(quorum, Prospective).ballot.granted == set()
-    granted = vote_response(quorum.leader_epoch, granted=True)
+    granted = vote_response(quorum.state.leader_epoch, granted=True)
     [vote] = sent(quorum.step(60_000, answered(asked_for, granted)), VoteRequest)
-    quorum.step(60_000, answered(vote, vote_response(quorum.leader_epoch, granted=True)))
+    quorum.step(60_000, answered(vote, vote_response(quorum.state.leader_epoch, granted=True)))
     assert role_of(quorum, Leader).granting_voters == (2,)
 
 
@@ -138,17 +138,17 @@ def test_a_truncation_brings_the_voters_back() -> None:
     parted = fetch_response(1, diverging_epoch=diverging(1, 1))
     kinds = [type(one) for one in quorum.step(100, answered(follow_on(quorum), parted))]
     assert kinds.index(effects.TruncateLog) < kinds.index(effects.VotersChanged)
-    assert quorum.voter_set == voter_set(1, 2, 3)
+    assert quorum.state.voter_set == voter_set(1, 2, 3)
 
 
 def test_a_truncation_of_the_upgrade_brings_the_configured_voters_back() -> None:
     quorum = node(3)
     append(quorum, voter_set(1, 2, 3))
-    assert quorum.kraft_version == 1
+    assert quorum.state.kraft_version == 1
     parted = fetch_response(1, diverging_epoch=diverging(0, 0))
     orders = quorum.step(100, answered(follow_on(quorum), parted))
     assert only(effects.VotersChanged, orders).voters is None
-    assert (quorum.kraft_version, quorum.voter_set.ids) == (0, (1, 2, 3))
+    assert (quorum.state.kraft_version, quorum.state.voter_set.ids) == (0, (1, 2, 3))
 
 
 @pytest.mark.parametrize("voters", [voter_set(1, 2), None])
@@ -157,7 +157,7 @@ def test_a_snapshot_replaces_the_voters(voters: VoterSet | None) -> None:
     snapshot_id = SnapshotId(Offset(9), Epoch(1))
     quorum.step(0, answered(follow(quorum), fetch_response(1, snapshot_id=snapshot_id)))
     checked = events.SnapshotChecked(snapshot_id=snapshot_id, is_whole=True, voters=voters)
-    quorum._state.log.is_checking = True
+    quorum.state.log.is_checking = True
     orders = quorum.step(100, checked)
     assert only(effects.VotersChanged, orders).voters == voters
     assert quorum.voters_at(Offset(9)) == voters
@@ -168,18 +168,18 @@ def test_voters_outside_of_the_records_that_they_came_with_are_refused(offset: i
     quorum = node(4, voter_set(1, 2, 3))
     impossible = records(1, 2, (1, 1), voter_sets=((Offset(offset), voter_set(1)),))
     quorum.step(0, answered(follow(quorum), fetch_response(1), records=impossible))
-    assert (quorum.log_end_offset, quorum.voter_set) == (1, voter_set(1, 2, 3))
+    assert (quorum.state.log.end_offset, quorum.state.voter_set) == (1, voter_set(1, 2, 3))
 
 
 # --- directories ---
 
 
 def test_a_node_with_another_directory_is_not_the_voter_of_its_id() -> None:
-    assert not node(9, voter_set(1, 2, 3)).is_voter
+    assert not node(9, voter_set(1, 2, 3)).state.is_voter
     wiped = node(3, voter_set(1, 2, 3), configured=(), directory="new")
-    assert not wiped.is_voter
+    assert not wiped.state.is_voter
     tick(wiped, 60_000)
-    assert isinstance(wiped.role, Unattached)
+    assert isinstance(wiped.state.role, Unattached)
 
 
 def vote_of(quorum: Quorum, request: VoteRequest) -> VoteResponse:
@@ -209,7 +209,7 @@ def test_a_vote_is_asked_of_one_directory() -> None:
 @pytest.mark.parametrize("sets", [(voter_set(1, 2),), ()])
 def test_a_node_votes_that_has_not_heard_that_it_is_a_voter(sets: tuple[VoterSet, ...]) -> None:
     quorum = node(4, *sets)
-    assert not quorum.is_voter
+    assert not quorum.state.is_voter
     assert vote_of(quorum, named(4)).vote_granted
     assert not vote_of(quorum, named(4, candidate=3)).vote_granted  # once in an epoch
 
@@ -258,7 +258,7 @@ def test_a_leader_that_is_no_voter_yet_is_believed_at_version_1_or_with_an_addre
         (node(3, configured=()), call, 9),
     ):
         quorum.step(0, asked(request))
-        assert quorum.leader_id == leader_id
+        assert quorum.state.leader_id == leader_id
 
 
 def test_a_leader_calls_one_directory_and_is_told_where_the_leader_is() -> None:
@@ -296,11 +296,11 @@ def test_a_controller_that_became_a_broker_only_starts_with_the_vote_it_gave(
     quorum.step(0, started)
     for now_ms in range(0, 20_000, 500):
         tick(quorum, now_ms)
-    assert isinstance(quorum.role, Follower | Unattached)
+    assert isinstance(quorum.state.role, Follower | Unattached)
     if leader != 3:
-        assert (quorum.leader_epoch, quorum._state.voted_id) == (5, voted)  # the vote is kept
+        assert (quorum.state.leader_epoch, quorum.state.voted_id) == (5, voted)  # the vote is kept
     follow(quorum, epoch=6)
-    assert quorum._state.voted_id == NOBODY
+    assert quorum.state.voted_id == NOBODY
 
 
 def test_a_node_that_stood_against_a_leader_which_was_removed_starts_again() -> None:
@@ -313,10 +313,10 @@ def test_a_node_that_stood_against_a_leader_which_was_removed_starts_again() -> 
         voted_id=BrokerId(2),
         voted_directory_id=directory_id("2"),
     )
-    assert isinstance(quorum.role, Unattached)
-    assert (quorum.leader_id, quorum._state.voted_id) == (NOBODY, 2)
+    assert isinstance(quorum.state.role, Unattached)
+    assert (quorum.state.leader_id, quorum.state.voted_id) == (NOBODY, 2)
     orders = tick(quorum, 10_000)
-    assert isinstance(quorum.role, Prospective)
+    assert isinstance(quorum.state.role, Prospective)
     assert sent(orders, VoteRequest)
 
 
@@ -332,7 +332,7 @@ def test_a_node_without_voters_asks_addresses_for_the_leader() -> None:
         3, leader=7, leader_address="host7:7", error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER
     )
     [fetch] = sent(quorum.step(9000, answered(fetch, told)), FetchRequest)
-    assert (quorum.leader_id, fetch.destination) == (7, 7)
+    assert (quorum.state.leader_id, fetch.destination) == (7, 7)
     assert isinstance(fetch.request, FetchRequest)
     assert fetch.request.replica_directory_id == directory_id("4")
 

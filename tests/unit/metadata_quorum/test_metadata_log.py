@@ -303,7 +303,7 @@ async def test_a_running_node_notes_how_far_it_is_committed() -> None:
 
         def is_noted() -> bool:
             noted = LogEndCheckpoint(voter.disk, f"/data/{DIRECTORY}").last.committed
-            return noted == voter.quorum.high_watermark
+            return noted == voter.quorum.state.log.high_watermark
 
         await until(is_noted, within_s=2 * driver_module.CHECKPOINT_MS / 1000)
 

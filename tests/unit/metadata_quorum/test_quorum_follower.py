@@ -83,12 +83,12 @@ def response_from(source: int, request_id: int, response: Response) -> events.Re
     ],
 )
 def test_the_role_after_a_restart(started_with: dict[str, Any], role: type) -> None:
-    assert isinstance(started(**started_with).role, role)
+    assert isinstance(started(**started_with).state.role, role)
 
 
 def test_a_log_newer_than_the_election_state_sets_the_epoch() -> None:
     quorum = started(leader_epoch=2, leader_id=2, **WHOLE)
-    assert (quorum.leader_epoch, quorum.leader_id) == (3, -1)
+    assert (quorum.state.leader_epoch, quorum.state.leader_id) == (3, -1)
     with pytest.raises(InvariantViolation, match="Started is the first"):
         quorum.step(1, events.Started())
 
@@ -113,7 +113,7 @@ def test_a_log_newer_than_the_election_state_sets_the_epoch() -> None:
 def test_records_that_cannot_follow_ours_are_not_appended(fetched: events.FetchedRecords) -> None:
     quorum, fetch = follower(**WHOLE)
     assert quorum.step(9, answered(fetch, fetch_response(4), records=fetched)) == []
-    assert quorum.log_end_offset == 4
+    assert quorum.state.log.end_offset == 4
     assert sent(tick(quorum, 29), FetchRequest)
 
 
@@ -123,7 +123,7 @@ def test_epochs_that_no_leader_could_have_written_are_not_taken(
 ) -> None:
     quorum, fetch = follower()
     quorum.step(100, answered(fetch, fetch_response(4), records=records(0, 1, *starts)))
-    assert quorum.log_end_offset == 0
+    assert quorum.state.log.end_offset == 0
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_what_the_leader_does_not_have_goes(epoch: int, end_offset: int, truncat
     response = fetch_response(4, high_watermark=3, diverging_epoch=diverging(epoch, end_offset))
     orders = quorum.step(9, answered(fetch, response))
     assert orders[0] == effects.TruncateLog(end_offset=Offset(truncated))
-    assert quorum.high_watermark == 0  # what is left may diverge, too (KAFKA-14704)
-    assert requested(orders, FetchRequest).fetch_offset == truncated == quorum.log_end_offset
+    assert quorum.state.log.high_watermark == 0  # what is left may diverge, too (KAFKA-14704)
+    assert requested(orders, FetchRequest).fetch_offset == truncated == quorum.state.log.end_offset
 
 
 def test_nothing_that_is_committed_goes() -> None:
@@ -163,7 +163,7 @@ def test_a_truncation_that_leads_nowhere_or_comes_with_records_is_not_made() -> 
     [fetch] = sent(flush(quorum, 101), FetchRequest)
     both = fetch_response(4, diverging_epoch=diverging(0, 0))
     quorum.step(102, response_from(2, fetch.request_id, both))
-    assert quorum.log_end_offset == 1
+    assert quorum.state.log.end_offset == 1
 
 
 def test_a_flush_that_was_not_ordered_or_goes_beyond_the_log_is_a_bug() -> None:
@@ -195,7 +195,7 @@ def test_an_error_says_whom_to_follow(
     quorum, fetch = follower(**WHOLE)
     response = fetch_response(epoch, leader=leader, error_code=error_code)
     quorum.step(9, answered(fetch, response))
-    assert (quorum.leader_epoch, quorum.leader_id) == followed
+    assert (quorum.state.leader_epoch, quorum.state.leader_id) == followed
 
 
 def test_two_leaders_of_one_epoch_end_the_node() -> None:
@@ -227,7 +227,7 @@ def test_records_are_taken_from_the_leader_of_the_epoch_alone(
 ) -> None:
     quorum, fetch = follower()
     quorum.step(100, response_from(source, fetch.request_id, response))
-    assert quorum.log_end_offset == end_offset
+    assert quorum.state.log.end_offset == end_offset
     role = role_of(quorum, Follower)
     assert role.fetch_deadline_ms == deadline_ms  # 2000: it has not heard its leader
     assert role.has_fetched is (deadline_ms != 2000)
@@ -238,7 +238,7 @@ def test_one_that_is_behind_says_nothing_of_who_leads() -> None:
     quorum = started(leader_epoch=4)
     response = fetch_response(4, leader=3, error_code=ErrorCode.UNKNOWN_LEADER_EPOCH)
     quorum.step(2, response_from(3, 1, response))  # to its first fetch
-    assert isinstance(quorum.role, Unattached)
+    assert isinstance(quorum.state.role, Unattached)
 
 
 def test_begin_quorum_epoch_of_an_older_epoch_is_fenced() -> None:
@@ -252,7 +252,7 @@ def test_begin_quorum_epoch_of_an_older_epoch_is_fenced() -> None:
 def test_nobody_else_may_say_that_it_leads(leader_id: int) -> None:
     quorum, _ = follower()
     assert reply(quorum, begin(leader_id, 8)).error_code is ErrorCode.INVALID_REQUEST
-    assert quorum.leader_epoch == 4
+    assert quorum.state.leader_epoch == 4
 
 
 # --- the end of its leader ---
@@ -266,9 +266,9 @@ def test_the_preferred_successor_stands_first(preferred: tuple[int, ...], stands
     quorum, _ = follower()
     assert isinstance(reply(quorum, end(2, 4, *preferred), 100), EndQuorumEpochResponse)
     tick(quorum, stands_ms - 1)
-    assert isinstance(quorum.role, Prospective) == (stands_ms == 100)
+    assert isinstance(quorum.state.role, Prospective) == (stands_ms == 100)
     tick(quorum, stands_ms)
-    assert isinstance(quorum.role, Prospective)
+    assert isinstance(quorum.state.role, Prospective)
 
 
 @pytest.mark.parametrize(
@@ -294,8 +294,8 @@ def test_the_end_of_an_epoch_does_not_put_off_the_fetch_timeout() -> None:
 def test_the_end_of_an_epoch_that_it_had_not_heard_of_counts() -> None:
     quorum = started(leader_epoch=3)
     quorum.step(500, asked(end(2, 4, 1, 3)))
-    assert isinstance(quorum.role, Prospective)
-    assert quorum.leader_epoch == 4
+    assert isinstance(quorum.state.role, Prospective)
+    assert quorum.state.leader_epoch == 4
 
 
 def test_the_notice_of_a_death_can_be_turned_off() -> None:

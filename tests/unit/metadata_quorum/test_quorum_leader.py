@@ -128,7 +128,7 @@ def test_a_voter_with_an_empty_disk_is_let_in_again() -> None:
     fetch(quorum, fetch_request(epoch=1, offset=1, last_epoch=1))
     answer = fetch(quorum, fetch_request(epoch=1, offset=0, last_epoch=0), 1100)
     assert (answer.records_from, answer.records_to) == (0, 1)
-    assert quorum.high_watermark == 1
+    assert quorum.state.log.high_watermark == 1
 
 
 def test_an_offset_that_goes_back_is_believed_and_the_high_watermark_stays() -> None:
@@ -136,19 +136,19 @@ def test_an_offset_that_goes_back_is_believed_and_the_high_watermark_stays() -> 
     quorum = leader()
     append(quorum, 3)
     fetched(quorum, 1100, 2, offset=3)
-    assert quorum.high_watermark == 3
+    assert quorum.state.log.high_watermark == 3
     fetched(quorum, 1200, 2, offset=2)
     role = role_of(quorum, Leader)
     assert role.followers[BrokerId(2)].fetch_offset == 2
-    assert (role.high_watermark, quorum.high_watermark) == (3, 3)
+    assert (role.high_watermark, quorum.state.log.high_watermark) == (3, 3)
     append(quorum, 4, now_ms=1300)
-    assert quorum.high_watermark == 3
+    assert quorum.state.log.high_watermark == 3
 
 
 def test_observers_count_for_nothing_and_are_forgotten() -> None:
     quorum = leader()
     fetched(quorum, 1100, 9)
-    assert quorum.high_watermark == 0
+    assert quorum.state.log.high_watermark == 0
     observers = role_of(quorum, Leader).observers
     assert list(observers) == [9]
     for now_ms in range(2000, 302_000, 1000):
@@ -180,7 +180,7 @@ def test_an_append_is_that_of_the_leader_and_makes_the_log_longer(
 
 
 def test_voters_are_counted_once_and_in_order() -> None:
-    assert started(voters=(3, 1, 2, 3))._state.voters == (1, 2, 3)
+    assert started(voters=(3, 1, 2, 3)).state.voters == (1, 2, 3)
 
 
 # --- the end: check-quorum (KAFKA-15489, KAFKA-16144), resignation ---
@@ -190,7 +190,7 @@ def test_a_fetch_that_diverges_does_not_hold_a_leader() -> None:
     quorum = leader()
     fetched(quorum, 3999, 2, offset=9)
     tick(quorum, 4000)
-    assert isinstance(quorum.role, Resigned)
+    assert isinstance(quorum.state.role, Resigned)
 
 
 def test_a_clock_that_goes_back_moves_no_deadline() -> None:
@@ -224,8 +224,8 @@ def test_an_observer_without_a_leader_has_no_election_timeout() -> None:
     observer = started(9, leader_epoch=4, leader_id=2)
     unknown = fetch_response(6, leader=-1, error_code=ErrorCode.FENCED_LEADER_EPOCH)
     observer.step(1, events.ResponseReceived(request_id=1, source=BrokerId(2), response=unknown))
-    assert observer.leader_epoch == 6
-    assert getattr(observer.role, "election_deadline_ms", 0) is None
+    assert observer.state.leader_epoch == 6
+    assert getattr(observer.state.role, "election_deadline_ms", 0) is None
 
 
 # --- DescribeQuorum: the others, in the time of the wall clock ---
@@ -280,7 +280,7 @@ def test_the_voters_of_the_log_are_described_with_their_directories_and_addresse
     changes.fetch(quorum, 3, directory="wiped")
     changes.fetch(quorum, 4)
     book = AddressBook({}, overrides={BrokerId(2): "proxy:2"})
-    book.voters_changed(quorum.voter_set)
+    book.voters_changed(quorum.state.voter_set)
     book.hear_request(4, "four:4", None)
     seen = describe_quorum(quorum, book, now_ms=1000, wall_ms=1000, directory_id=directory_id("1"))
     keys = [(one.replica_id, one.directory_id) for one in seen.voters]

@@ -74,13 +74,13 @@ def test_an_observer_has_no_vote() -> None:
     for is_pre_vote in (True, False):
         response = reply(node, vote_request(epoch=6, voter=9, pre=is_pre_vote))
         assert response.error_code is ErrorCode.INCONSISTENT_VOTER_SET
-    assert node.leader_epoch == 4
+    assert node.state.leader_epoch == 4
 
 
 def test_one_that_stands_though_it_knows_the_leader_votes_for_nobody() -> None:
     node = prospective(2000, leader_epoch=4, leader_id=3)
     assert not reply(node, vote_request(epoch=4, log=(3, 9)), 2001).vote_granted
-    assert node._state.voted_id == -1
+    assert node.state.voted_id == -1
 
 
 @pytest.mark.parametrize("stands", [False, True])
@@ -110,7 +110,7 @@ def test_a_mere_newer_epoch_does_not_restart_the_election_timeout(
     node = started(leader_epoch=4, **OLD_LOG, **on_disk)
     if role is Prospective:
         tick(node, 1000)
-    assert isinstance(node.role, role)
+    assert isinstance(node.state.role, role)
     now_ms = 1600 if role is Prospective else 600
     assert not reply(node, vote_request(epoch=6, log=(1, 0)), now_ms).vote_granted
     assert role_of(node, Unattached).election_deadline_ms == left_ms
@@ -127,7 +127,7 @@ def test_who_is_asked_again_is_not_yet_counted() -> None:
     orders = node.step(1002, asked(vote_request(2, epoch=4, log=(1, 3), pre=True)))
     assert len(sent(orders, VoteRequest)) == 1
     node.step(1003, answered(votes[1], vote_response(4, granted=False)))
-    assert isinstance(node.role, Prospective)
+    assert isinstance(node.state.role, Prospective)
 
 
 def test_two_that_refuse_each_other_do_not_ask_for_ever() -> None:
@@ -148,7 +148,7 @@ def test_a_granted_vote_with_an_error_does_not_count() -> None:
     granted = vote_response(4, granted=True)
     response = replace(granted, error_code=ErrorCode.INVALID_REQUEST)
     node.step(1001, answered(votes[0], response))
-    assert isinstance(node.role, Prospective)
+    assert isinstance(node.state.role, Prospective)
 
 
 def test_a_notice_does_not_put_off_the_fetch_timeout() -> None:
@@ -190,7 +190,7 @@ def test_a_request_from_an_epoch_out_of_reach_is_refused(kind: int, epoch: int) 
     orders = node.step(1, asked(requests_of(epoch)[kind]))
     answer = only(effects.SendResponse, orders).response
     assert (answer.error_code, answer.leader_epoch) == (ErrorCode.INVALID_REQUEST, OURS)
-    assert node.leader_epoch == OURS
+    assert node.state.leader_epoch == OURS
     assert not [order for order in orders if isinstance(order, effects.PersistElection)]
 
 
@@ -198,7 +198,7 @@ def test_a_request_from_an_epoch_out_of_reach_is_refused(kind: int, epoch: int) 
 def test_one_within_reach_is_believed(kind: int) -> None:
     node = started(leader_epoch=OURS)
     node.step(1, asked(requests_of(NEAR)[kind]))
-    assert node.leader_epoch == NEAR
+    assert node.state.leader_epoch == NEAR
 
 
 @pytest.mark.parametrize(("epoch", "after"), [(FAR, OURS), (NEAR, NEAR)])
@@ -210,7 +210,7 @@ def test_a_response_is_believed_as_far_as_a_request(kind: int, epoch: int, after
     response = responses_of(epoch)[kind]
     received = events.ResponseReceived(request_id=request_id, source=BrokerId(3), response=response)
     node.step(401, received)
-    assert node.leader_epoch == after
+    assert node.state.leader_epoch == after
 
 
 def test_a_fetch_of_any_epoch_leaves_ours_alone() -> None:
@@ -218,26 +218,26 @@ def test_a_fetch_of_any_epoch_leaves_ours_alone() -> None:
     orders = node.step(1, asked(fetch_request(epoch=EPOCH_MAX, offset=0, last_epoch=0)))
     answer = only(effects.AnswerFetch, orders).response
     assert answer.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH
-    assert node.leader_epoch == OURS
+    assert node.state.leader_epoch == OURS
 
 
 def test_nobody_stands_when_there_is_no_newer_epoch() -> None:
     node = started(leader_epoch=EPOCH_MAX)
     tick(node, 10_000)
-    assert isinstance(node.role, Unattached)
+    assert isinstance(node.state.role, Unattached)
     one_before = started(leader_epoch=EPOCH_MAX - 1, voters=(1,))
-    assert (one_before.leader_epoch, one_before.is_leader) == (EPOCH_MAX, True)
+    assert (one_before.state.leader_epoch, one_before.is_leader) == (EPOCH_MAX, True)
     observer = started(9, leader_epoch=EPOCH_MAX, voted_id=9)  # it was a voter
-    assert (observer.leader_epoch, observer._state.voted_id) == (EPOCH_MAX, -1)
+    assert (observer.state.leader_epoch, observer.state.voted_id) == (EPOCH_MAX, -1)
 
 
 def test_a_candidate_of_the_last_epoch_does_not_stand_again() -> None:
     node = started(leader_epoch=EPOCH_MAX, voted_id=1)
-    assert isinstance(node.role, Candidate)
+    assert isinstance(node.state.role, Candidate)
     for now_ms in (1000, 5000, 20_000):
         for ask in sent(tick(node, now_ms), VoteRequest):
             node.step(now_ms, answered(ask, vote_response(EPOCH_MAX, granted=True)))
-        assert node.leader_epoch == EPOCH_MAX
+        assert node.state.leader_epoch == EPOCH_MAX
         assert not node.is_leader
         deadline_ms = node.next_deadline_ms()
         assert deadline_ms is None or deadline_ms > now_ms
@@ -248,8 +248,8 @@ def test_one_that_resigned_in_the_last_epoch_stays_so_and_is_not_busy() -> None:
     for request_id in (1, 2):
         fail(node, request_id, 1)
     tick(node, 5000)
-    assert isinstance(node.role, Resigned)
-    assert node.leader_epoch == EPOCH_MAX
+    assert isinstance(node.state.role, Resigned)
+    assert node.state.leader_epoch == EPOCH_MAX
     deadline_ms = node.next_deadline_ms()
     assert deadline_ms is None or deadline_ms > 5000
 
@@ -288,7 +288,7 @@ OBSERVERS = {
 
 def quorum(node_id: int = 1) -> Quorum:
     made = quorum_of(node_id)
-    made._state.leader_epoch = Epoch(4)
+    made.state.leader_epoch = Epoch(4)
     return made
 
 
@@ -299,7 +299,7 @@ def legal(is_legal: bool) -> AbstractContextManager[object]:
 @pytest.mark.parametrize("is_newer", [False, True], ids=["within", "to_newer"])
 @pytest.mark.parametrize(("source", "target"), list(product(ROLES, repeat=2)))
 def test_every_pair_of_roles(source: type[Role], target: type[Role], is_newer: bool) -> None:
-    node = quorum()._state
+    node = quorum().state
     node.role = ROLES[source]
     is_legal = (source, target) in (LEGAL_TO_NEWER if is_newer else LEGAL_WITHIN)
     with legal(is_legal):
@@ -307,7 +307,7 @@ def test_every_pair_of_roles(source: type[Role], target: type[Role], is_newer: b
     assert node.role is ROLES[target if is_legal else source]
     assert node.leader_epoch == 4 + (is_legal and is_newer)
     if source in {Unattached, Follower}:
-        observer = quorum(node_id=9)._state
+        observer = quorum(node_id=9).state
         observer.role = ROLES[source]
         with legal((source, target) in OBSERVERS):
             observer.become(ROLES[target], leader_epoch=Epoch(5))
@@ -316,7 +316,7 @@ def test_every_pair_of_roles(source: type[Role], target: type[Role], is_newer: b
 def test_an_epoch_never_falls() -> None:
     assert {*get_args(Role)} == {*ROLES}  # all roles are here
     with pytest.raises(InvariantViolation, match="an epoch never falls"):
-        quorum()._state.become(ROLES[Unattached], leader_epoch=Epoch(3))
+        quorum().state.become(ROLES[Unattached], leader_epoch=Epoch(3))
 
 
 EARLIER = (4, 0, NOBODY, NOBODY)  # epoch, high watermark, leader and vote before the step
@@ -354,9 +354,9 @@ def test_each_invariant_speaks(
     number: int, role: type[Role], state: dict[str, Any], before: tuple[int, int, int, int]
 ) -> None:
     node = quorum()
-    node._state.role = replace(ROLES[role])
+    node.state.role = replace(ROLES[role])
     for name, value in state.items():
-        owners = node._state, node._state.log, node._state.role
+        owners = node.state, node.state.log, node.state.role
         setattr(next(owner for owner in owners if hasattr(owner, name)), name, value)
     with pytest.raises(InvariantViolation, match=rf"^{number}: "):
         node.check_invariants(before)
@@ -372,9 +372,9 @@ def test_each_invariant_speaks(
 )  # fmt: skip
 def test_each_invariant_of_a_leader_speaks(number: int, state: dict[str, Any]) -> None:
     node = quorum()
-    node._state.leader_id, node._state.log.epochs = BrokerId(1), RECORD
-    node._state.log.end_offset = node._state.log.flushed_offset = Offset(2)
-    node._state.role = replace(ROLES[Leader], **state)
+    node.state.leader_id, node.state.log.epochs = BrokerId(1), RECORD
+    node.state.log.end_offset = node.state.log.flushed_offset = Offset(2)
+    node.state.role = replace(ROLES[Leader], **state)
     with pytest.raises(InvariantViolation, match=rf"^{number}: "):
         node.check_invariants((4, 0, 1, NOBODY))
 
@@ -385,7 +385,7 @@ def test_a_node_that_searches_a_leader_has_a_deadline(
 ) -> None:
     node = quorum()
     node._has_started = True
-    node._state.role = replace(ROLES[role])
+    node.state.role = replace(ROLES[role])
     node._check_progress()
     for rules in (node._elections, node._followership):
         monkeypatch.setattr(rules, "deadlines", lambda _role: iter(()))
@@ -394,7 +394,7 @@ def test_a_node_that_searches_a_leader_has_a_deadline(
 
 
 def test_a_newer_epoch_forgets_leader_and_vote_and_the_same_one_keeps_them() -> None:
-    node = quorum()._state
+    node = quorum().state
     node.become(ROLES[Unattached], voted_id=BrokerId(2))
     node.become(ROLES[Follower], leader_id=BrokerId(3))
     assert (node.leader_id, node.voted_id) == (3, 2)

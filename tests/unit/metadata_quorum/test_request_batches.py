@@ -9,8 +9,8 @@ import cbor2
 import pytest
 from aiohttp import ClientSession, web
 
-from quorumlog.metadata_quorum.controller.requests import FindTopics, TopicResults
 from quorumlog.metadata_quorum.controller_client import TopicResult
+from quorumlog.metadata_quorum.controller_requests import FindTopics, TopicResults
 from quorumlog.metadata_quorum.io.request_batches import BATCH_MAX, MESSAGES_MAX, RequestBatches
 from quorumlog.metadata_quorum.io.rpc import BATCH_REQUESTS_MAX, Reply
 from quorumlog.metadata_quorum.io.rpc_client import RpcFailed, RpcMalformed, RpcTooLarge

@@ -54,7 +54,7 @@ def candidate(*, voter_write_ms: int = 0) -> tuple[Quorum, list[effects.Effect]]
     first, _ = sent(tick(node, 1000), VoteRequest)
     pre_vote = vote_response(0, granted=True, write_ms=voter_write_ms)
     ordered = node.step(1000, answered(first, pre_vote))
-    assert isinstance(node.role, Candidate)
+    assert isinstance(node.state.role, Candidate)
     return node, ordered
 
 
@@ -73,10 +73,10 @@ def test_the_deadline_of_a_candidate_runs_from_the_end_of_its_own_write() -> Non
     assert node.next_deadline_ms() == 2000
     node.step(6000, events.WriteEnded(took_ms=5000))
     tick(node, 6900)
-    assert isinstance(node.role, Candidate)
+    assert isinstance(node.state.role, Candidate)
     assert node.next_deadline_ms() == 7000
     tick(node, 7000)
-    assert isinstance(node.role, Prospective)
+    assert isinstance(node.state.role, Prospective)
 
 
 def test_a_candidate_waits_for_the_write_of_a_slow_voter() -> None:
@@ -89,7 +89,7 @@ def test_a_voter_that_gave_no_pre_vote_makes_a_candidate_wait_no_longer() -> Non
     first, second = sent(tick(node, 1000), VoteRequest)
     node.step(1000, answered(second, vote_response(0, granted=False, write_ms=900)))
     node.step(1000, answered(first, vote_response(0, granted=True)))
-    assert isinstance(node.role, Candidate)
+    assert isinstance(node.state.role, Candidate)
     assert node.next_deadline_ms() == 2000
 
 
@@ -196,10 +196,10 @@ async def test_a_leader_whose_followers_write_slowly_stays_the_leader() -> None:
         for voter in network.voters.values():
             if voter is not leading:
                 voter.threads.slow_s = 0.9
-        epoch = leading.quorum.leader_epoch
+        epoch = leading.quorum.state.leader_epoch
         for _ in range(30):
             await asyncio.sleep(1)
-        assert (await network.leader()).quorum.leader_epoch == epoch
+        assert (await network.leader()).quorum.state.leader_epoch == epoch
 
 
 @pytest.mark.jumping_time

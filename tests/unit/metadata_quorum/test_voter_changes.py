@@ -71,7 +71,7 @@ def fetch(
     is_new: bool = False,
 ) -> list[Effect]:
     """A fetch of a replica that holds all, or all below an offset."""
-    end = quorum.log_end_offset if offset is None else offset
+    end = quorum.state.log.end_offset if offset is None else offset
     request = fetch_request(
         replica,
         epoch=2,
@@ -89,7 +89,7 @@ def leader(*numbers: int, **given: Any) -> Quorum:
     for number in numbers or (1, 2, 3):
         if number != 1:
             fetch(quorum, number)
-    assert quorum.high_watermark == quorum.log_end_offset
+    assert quorum.state.log.high_watermark == quorum.state.log.end_offset
     return quorum
 
 
@@ -130,12 +130,12 @@ UPGRADE = UpgradeKRaftVersionRequest(kraft_version=1)
 
 def test_the_upgrade_writes_the_configured_voters_with_their_directories() -> None:
     quorum = leader()
-    assert (quorum.kraft_version, quorum.voter_set) == (0, CONFIGURED)
+    assert (quorum.state.kraft_version, quorum.state.voter_set) == (0, CONFIGURED)
     orders = change(quorum, UPGRADE)
     append = only(effects.AppendVoters, orders)
     assert (append.voters, append.sets_kraft_version) == (voter_set(1, 2, 3), True)
     assert only(effects.VotersChanged, orders).voters == voter_set(1, 2, 3)
-    assert (quorum.kraft_version, quorum.log_end_offset) == (1, append.base_offset + 2)
+    assert (quorum.state.kraft_version, quorum.state.log.end_offset) == (1, append.base_offset + 2)
     flush(quorum)
     assert code(fetch(quorum, 2)) is ErrorCode.NONE
     assert code(change(quorum, UPGRADE)) is ErrorCode.NONE  # it is 1 already
@@ -145,18 +145,18 @@ def test_an_upgrade_waits_for_the_directory_of_each_voter() -> None:
     quorum = elected()
     fetch(quorum, 2)
     check_delayed(answer(change(quorum, UPGRADE)), "voter 3")  # one by request is asked for again
-    assert quorum.kraft_version == 0
+    assert quorum.state.kraft_version == 0
     assert quorum.step(1000, events.UpgradeDecided()) == []  # one that is decided is made later
-    end_offset = quorum.log_end_offset
+    end_offset = quorum.state.log.end_offset
     tick(quorum, 1001)
     fetch(quorum, 2, now_ms=1002)
-    assert (quorum.kraft_version, quorum.log_end_offset) == (0, end_offset)
+    assert (quorum.state.kraft_version, quorum.state.log.end_offset) == (0, end_offset)
     append = only(effects.AppendVoters, fetch(quorum, 3, now_ms=1003))
     assert (append.voters, append.sets_kraft_version) == (voter_set(1, 2, 3), True)
-    assert quorum.kraft_version == 1
+    assert quorum.state.kraft_version == 1
     quorum.step(1004, events.UpgradeDecided())
     tick(quorum, 1005)
-    assert quorum.log_end_offset == end_offset + 2
+    assert quorum.state.log.end_offset == end_offset + 2
 
 
 def test_a_decided_upgrade_waits_for_a_committed_record_of_the_epoch() -> None:
@@ -164,9 +164,9 @@ def test_a_decided_upgrade_waits_for_a_committed_record_of_the_epoch() -> None:
     quorum.step(1000, events.UpgradeDecided())
     fetch(quorum, 3, offset=1)
     fetch(quorum, 2, offset=1)
-    assert (quorum.high_watermark, quorum.kraft_version) == (0, 0)
+    assert (quorum.state.log.high_watermark, quorum.state.kraft_version) == (0, 0)
     fetch(quorum, 2)
-    assert quorum.kraft_version == 1
+    assert quorum.state.kraft_version == 1
 
 
 def test_a_decided_upgrade_is_that_of_the_leader_alone() -> None:
@@ -176,7 +176,7 @@ def test_a_decided_upgrade_is_that_of_the_leader_alone() -> None:
     quorum.step(1000, events.UpgradeDecided())
     quorum.step(1001, asked(begin(2, 7)))
     quorum.step(1002, events.UpgradeDecided())
-    assert (quorum.is_leader, quorum.kraft_version) == (False, 0)
+    assert (quorum.is_leader, quorum.state.kraft_version) == (False, 0)
 
 
 @pytest.mark.parametrize(("numbers", "version"), [((), 2), ((1, 2, 3), 0), ((1, 2, 3), 2)])
@@ -222,9 +222,9 @@ def test_a_voter_that_has_caught_up_is_added_and_the_new_majority_commits() -> N
     assert only(effects.AppendVoters, orders).voters == voter_set(1, 2, 4)
     assert [one.destination for one in sent(orders, BeginQuorumEpochRequest)] in ([], [4])
     flush(quorum)
-    assert quorum.high_watermark < quorum.log_end_offset  # 1 of 3 holds it
+    assert quorum.state.log.high_watermark < quorum.state.log.end_offset  # 1 of 3 holds it
     assert code(fetch(quorum, 4)) is ErrorCode.NONE
-    assert quorum.high_watermark == quorum.log_end_offset
+    assert quorum.state.log.high_watermark == quorum.state.log.end_offset
 
 
 FOUR = voter(4)
@@ -253,9 +253,9 @@ def added(**changes: str) -> AddVoterRequest:
 def test_what_cannot_be_changed(request_: VoterChangeRequest, expected: ErrorCode) -> None:
     quorum = leader(1, 2)
     fetch(quorum, 4)
-    end_offset = quorum.log_end_offset
+    end_offset = quorum.state.log.end_offset
     assert code(change(quorum, request_)) is expected
-    assert (quorum.log_end_offset, quorum.voter_set) == (end_offset, voter_set(1, 2))
+    assert (quorum.state.log.end_offset, quorum.state.voter_set) == (end_offset, voter_set(1, 2))
 
 
 def test_a_node_that_lags_or_was_silent_for_an_hour_is_not_added() -> None:
@@ -273,10 +273,10 @@ def test_a_new_node_is_added_once_it_may_vote() -> None:
     quorum = leader(1)
     fetch(quorum, 2, is_new=True)
     assert code(change(quorum, add(2))) is ErrorCode.REQUEST_TIMED_OUT
-    assert quorum.voter_set == voter_set(1)
+    assert quorum.state.voter_set == voter_set(1)
     fetch(quorum, 2)
     change(quorum, add(2))
-    assert quorum.voter_set == voter_set(1, 2)
+    assert quorum.state.voter_set == voter_set(1, 2)
 
 
 def test_a_leader_that_was_alone_waits_for_the_fetches_of_the_voter_that_it_adds() -> None:
@@ -285,16 +285,16 @@ def test_a_leader_that_was_alone_waits_for_the_fetches_of_the_voter_that_it_adds
     change(quorum, add(2), now_ms=60_000)
     within_ms = quorum.settings.controller_quorum_fetch_timeout_ms * 3 // 2
     tick(quorum, 60_000 + within_ms - 1)
-    assert isinstance(quorum.role, Leader)
+    assert isinstance(quorum.state.role, Leader)
     tick(quorum, 60_000 + within_ms)
-    assert isinstance(quorum.role, Resigned)
+    assert isinstance(quorum.state.role, Resigned)
 
 
 def test_an_answer_may_be_asked_for_before_the_commit() -> None:
     quorum = leader(1, 2)
     fetch(quorum, 4)
     assert code(change(quorum, add(4, ack_when_committed=False))) is ErrorCode.NONE
-    assert quorum.high_watermark < quorum.log_end_offset
+    assert quorum.state.log.high_watermark < quorum.state.log.end_offset
 
 
 def test_a_change_that_waits_too_long_or_whose_leader_is_deposed_may_still_be_made() -> None:
@@ -305,7 +305,7 @@ def test_a_change_that_waits_too_long_or_whose_leader_is_deposed_may_still_be_ma
     fetch(quorum, 3, now_ms=2999)
     check_delayed(answer(tick(quorum, 3000)), "may still be made")
     fetch(quorum, 2, now_ms=3000)
-    assert quorum.high_watermark == quorum.log_end_offset
+    assert quorum.state.log.high_watermark == quorum.state.log.end_offset
     quorum = leader(1, 2, 3)
     change(quorum, remove(3))
     response = answer(quorum.step(1001, asked(begin(2, 7), 99)))
@@ -318,11 +318,11 @@ def test_a_change_that_waits_too_long_or_whose_leader_is_deposed_may_still_be_ma
 def test_the_fetches_of_another_directory_do_not_count() -> None:
     quorum = elected(1, 2, 3)
     fetch(quorum, 2, directory="wiped")
-    assert quorum.high_watermark == 0
+    assert quorum.state.log.high_watermark == 0
     observer = role_of(quorum, Leader).observers[BrokerId(2)]
     assert observer.directory_id == directory_id("wiped")
     fetch(quorum, 2)
-    assert quorum.high_watermark == quorum.log_end_offset
+    assert quorum.state.log.high_watermark == quorum.state.log.end_offset
 
 
 def test_a_node_with_another_disk_has_not_caught_up_because_its_old_disk_had() -> None:
@@ -372,17 +372,17 @@ def leaving() -> Quorum:
 def test_a_leader_that_removes_itself_does_not_count_itself_and_resigns_at_the_commit(
     leaving: Quorum,
 ) -> None:
-    assert not leaving.is_voter
+    assert not leaving.state.is_voter
     assert leaving.is_leader
     fetch(leaving, 2)  # it is 1 of the 2 that are left
     assert leaving.is_leader
     orders = fetch(leaving, 3)
-    assert leaving.high_watermark == leaving.log_end_offset
+    assert leaving.state.log.high_watermark == leaving.state.log.end_offset
     assert code(orders) is ErrorCode.NONE
-    assert isinstance(leaving.role, Resigned)
+    assert isinstance(leaving.state.role, Resigned)
     for now_ms in (60_000, 120_000):  # it does not stand any more
         tick(leaving, now_ms)
-        assert isinstance(leaving.role, Unattached)
+        assert isinstance(leaving.state.role, Unattached)
 
 
 def test_a_leader_that_removed_itself_needs_the_fetches_of_a_majority_of_the_others(
@@ -390,7 +390,7 @@ def test_a_leader_that_removed_itself_needs_the_fetches_of_a_majority_of_the_oth
 ) -> None:
     fetch(leaving, 2, now_ms=3000)
     tick(leaving, 4000)
-    assert isinstance(leaving.role, Resigned)  # 1 of 2 is no majority
+    assert isinstance(leaving.state.role, Resigned)  # 1 of 2 is no majority
 
 
 # --- addresses ---
@@ -398,9 +398,9 @@ def test_a_leader_that_removed_itself_needs_the_fetches_of_a_majority_of_the_oth
 
 def test_a_leader_at_another_address_says_so_when_its_epoch_begins() -> None:
     quorum = elected(1, 2, 3, address="moved:1")
-    known = quorum.voter_set.get(BrokerId(1))
+    known = quorum.state.voter_set.get(BrokerId(1))
     assert known is not None
-    assert (known.address, quorum.log_end_offset) == ("moved:1", 3)
+    assert (known.address, quorum.state.log.end_offset) == ("moved:1", 3)
 
 
 def test_a_voter_tells_its_address() -> None:
@@ -416,4 +416,4 @@ def test_a_voter_tells_its_address() -> None:
         request = UpdateVoterRequest(voter=told, current_leader_epoch=Epoch(epoch))
         assert code(change(quorum, request)) is expected
         in_force = voter_set(1, 2, 3).with_voter(replace(voter(2), address=address))
-        assert quorum.voter_set == in_force
+        assert quorum.state.voter_set == in_force

@@ -31,6 +31,7 @@ class ClassicGroups:
         self.groups: Final[dict[str, Group]] = {}
         self.protocol: Final = protocol
         self._joining: Final = joining
+        self.field_refusal: Final = joining.field_refusal
         self._committed: Final = committed
         self._outbox: Final = outbox
         self._deadlines: Final = Deadlines[str]()  # a heartbeat moves none: it may come early
@@ -61,10 +62,6 @@ class ClassicGroups:
             case _:
                 assert_never(request)
         return self.settle(request.group_id)
-
-    def field_refusal(self, join: Join) -> ErrorCode:
-        """Return why a join is invalid in every group, or NONE."""
-        return self._joining.field_refusal(join)
 
     def handle_join(self, now_ms: int, request_id: int, join: Join) -> None:
         """Admit a member; the first member creates the group."""

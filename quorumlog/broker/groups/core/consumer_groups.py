@@ -34,7 +34,6 @@ from quorumlog.broker.groups.core.consumer.offsets import (
     transactional_commit_refusal,
 )
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, RequestRefused
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
 from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression, Topics
 from quorumlog.broker.groups.core.group import Group, GroupState
@@ -51,6 +50,7 @@ from quorumlog.broker.groups.core.requests import (
     Request,
     Sync,
 )
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -72,7 +72,7 @@ class ConsumerGroups:
 
     def __init__(
         self,
-        settings: ConsumerGroupSettings,
+        settings: BrokerSettings,
         topics: Topics,
         outbox: GroupOutbox,
         committed: CommittedState,
@@ -195,16 +195,17 @@ class ConsumerGroups:
         tombstone = GroupRecord(group_id=group.group_id, stored=None)
         if not group.members:
             return (tombstone,)
-        if not self._settings.may_upgrade:
+        if not self._allows("upgrade"):
             raise RequestRefused(
                 ErrorCode.GROUP_ID_NOT_FOUND,
                 f"{group.group_id!r} is a classic group with members, and "
-                f"group.consumer.migration.policy is {self._settings.migration_policy}",
+                "group.consumer.migration.policy is "
+                f"{self._settings.group_consumer_migration_policy}",
             )
         if group.protocol_name is None:
             raise RequestRefused(BUSY, "the classic group has no generation yet: try again")
         try:
-            max_size = self._settings.max_size
+            max_size = self._settings.group_consumer_max_size
             converted = to_consumer_records(group, self.topics, max_size=max_size)
         except NotConvertible as error:
             is_stable = group.state is GroupState.STABLE  # else it may soon be convertible
@@ -298,11 +299,14 @@ class ConsumerGroups:
 
         self._outbox.append(records, done)
 
+    def _allows(self, change: str) -> bool:
+        return self._settings.group_consumer_migration_policy in {"bidirectional", change}
+
     def _may_downgrade(self, group: ConsumerGroup) -> bool:
         """Whether settings, size and writes under way let the group become a classic group."""
         return (
-            self._settings.may_downgrade
-            and len(group.members) <= self._settings.classic_max_size
+            self._allows("downgrade")
+            and len(group.members) <= self._settings.group_max_size
             and not self.coordinator.is_writing(group.group_id)
             and group.group_id not in self._replaced
         )

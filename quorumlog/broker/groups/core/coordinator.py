@@ -10,7 +10,6 @@ from typing import Final, assert_never
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.commits import is_group_name
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
-from quorumlog.broker.groups.core.consumer.settings import consumer_group_settings
 from quorumlog.broker.groups.core.consumer.topics import NoExpressions, Topics
 from quorumlog.broker.groups.core.effects import Effect
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
@@ -61,12 +60,9 @@ class GroupCoordinator:
         protocol = rules.classic_protocol(outbox, rebalance)
         classic = self._classic = rules.classic_groups(committed, outbox, protocol, joining)
         self.groups: Final = classic.groups
-        consumer_settings = consumer_group_settings(settings)
-        coordinator = rules.consumer_coordinator(
-            consumer_settings, topics, committed.consumer, rules
-        )
+        coordinator = rules.consumer_coordinator(settings, topics, committed.consumer, rules)
         consumer = self.consumer_groups = rules.consumer_groups(
-            consumer_settings, topics, outbox, committed, coordinator=coordinator, classic=classic
+            settings, topics, outbox, committed, coordinator=coordinator, classic=classic
         )
         transactional = self.transactional = rules.transactional(
             settings, outbox, committed, self.rewrite, classic=classic, consumer=consumer

@@ -99,16 +99,12 @@ class GroupOutbox:
         self._writes.append(write)
         return write_id
 
-    def perform(self, effect: VerifyTransaction) -> None:
-        """Emit a VerifyTransaction."""
-        self._effects.append(effect)
-
     def advance_log_start(self, offset: Offset) -> None:
         """Delete the records below `offset`."""
         self._effects.append(AdvanceLogStart(offset=offset))
 
-    def pass_on(self, effect: MakeTarget | MatchTopics) -> None:
-        """Emit a job for the driver to run outside of the event loop."""
+    def pass_on(self, effect: VerifyTransaction | MakeTarget | MatchTopics) -> None:
+        """Emit an effect for the driver of groups to perform."""
         self._effects.append(effect)
 
     def finish(self, write_id: int) -> PendingWrite:

@@ -118,16 +118,19 @@ class Sync(GroupRequest[SyncResult]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat(GroupRequest[ErrorCode]):
+class _CodeRequest(GroupRequest[ErrorCode]):
+    def refuse(self, error_code: ErrorCode) -> ErrorCode:
+        """Return the code, which is the whole response."""
+        return error_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat(_CodeRequest):
     """Heartbeat: the member is alive; `generation_id` is the last generation it received."""
 
     generation_id: int
     member_id: str
     group_instance_id: str | None = None
-
-    def refuse(self, error_code: ErrorCode) -> ErrorCode:
-        """Return the code, which is the whole response."""
-        return error_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,15 +190,18 @@ class CommitResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Commit(GroupRequest[CommitResult]):
+class _PartitionsRequest(GroupRequest[CommitResult]):
+    def refuse(self, error_code: ErrorCode) -> CommitResult:
+        """Refuse all partitions."""
+        return CommitResult(error_code=error_code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Commit(_PartitionsRequest):
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
     offsets: Mapping[TopicPartition, CommittedOffset]
-
-    def refuse(self, error_code: ErrorCode) -> CommitResult:
-        """Refuse all partitions."""
-        return CommitResult(error_code=error_code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,23 +248,15 @@ class CompleteTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteOffsets(GroupRequest[CommitResult]):
+class DeleteOffsets(_PartitionsRequest):
     """OffsetDelete. A partition that a member subscribes to is GROUP_SUBSCRIBED_TO_TOPIC."""
 
     partitions: tuple[TopicPartition, ...]
 
-    def refuse(self, error_code: ErrorCode) -> CommitResult:
-        """Refuse all partitions."""
-        return CommitResult(error_code=error_code)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteGroup(GroupRequest[ErrorCode]):
+class DeleteGroup(_CodeRequest):
     """DeleteGroups, for one group."""
-
-    def refuse(self, error_code: ErrorCode) -> ErrorCode:
-        """Return the code, which is the whole response."""
-        return error_code
 
 
 Request = Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteOffsets | DeleteGroup

@@ -147,7 +147,7 @@ class TransactionalOffsets:
             self._write(now_ms, request_id, request)
         else:
             self._verifying.setdefault(request.producer_id, {})[request.group_id] = request_id
-            self._outbox.perform(VerifyTransaction(request_id=request_id, request=request))
+            self._outbox.pass_on(VerifyTransaction(request_id=request_id, request=request))
 
     def handle_verified(self, now_ms: int, event: events.TransactionVerified) -> None:
         """Write or refuse a commit after its verification, if the commit still waits."""

@@ -28,7 +28,7 @@ from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
+from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
@@ -88,7 +88,6 @@ class GroupService:
         on_fatal: Callable[[InvariantViolation], None],
         rules: GroupRules = GROUP_RULES,
     ) -> None:
-        """Start without partitions."""
         self._settings, self._verifier = settings, verifier
         self._topics: Final = Topics(topic_matcher())
         self._targets: Final = JobThread("group-targets", on_fatal)
@@ -104,18 +103,12 @@ class GroupService:
             wall_ms=wall_ms,
             shard=rules.shard,
         )
+        self.became_leader: Final = self._shards.became_leader
+        self.resigned: Final = self._shards.resigned
         self.partition_of: Final = self._shards.partition_of
         self.coordinator: Final = self._shards.coordinator
         self.coordinators: Final = self._shards.coordinators
         self.check_progress: Final = self._shards.check_progress
-
-    def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Load the groups of the partition; keep loaded groups if only the epoch rose."""
-        self._shards.became_leader(topic_partition, leader_epoch)
-
-    def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Drop the groups of the partition: members get NOT_COORDINATOR."""
-        self._shards.resigned(topic_partition, leader_epoch)
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
         """Apply an image: the offsets topic's partition count, topics and group settings."""

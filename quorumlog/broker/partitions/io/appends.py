@@ -19,11 +19,8 @@ class TimedAppends(Appends):
 
     def __init__(self, replicas: ReplicaSet, *, wall_ms: Callable[[], int]) -> None:
         self._timer: Final = DeadlineTimer(replicas.deadlines, self.expire)
+        self.stop: Final = self._timer.stop
         super().__init__(replicas, now_ms=monotonic_ms, wall_ms=wall_ms, arm=self._timer.arm)
-
-    def stop(self) -> None:
-        """Stop the timer."""
-        self._timer.stop()
 
 
 def verification_by(verifier: TransactionVerifier) -> Verify:

@@ -12,6 +12,7 @@ from typing import Final
 from quorumlog.broker.partitions.io.disk_threads import performed
 from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.replica_set import STRAYS, ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
@@ -90,14 +91,11 @@ class Checkpoints:
             for at, driver in drivers.items()
         )
         outcomes = await asyncio.gather(*closing, return_exceptions=True)
-        unclean = [
-            logs.home_of(at) for at, outcome in zip(closed, outcomes, strict=True) if outcome
-        ]
+        unclean: list[LogDirectory | None] = [*logs.online] if has_failed else []
         for at, outcome in zip(closed, outcomes, strict=True):
             if outcome is not None:
                 _logger.error("%s is not closed cleanly: %s", at, outcome)
-        if has_failed:
-            unclean += logs.online
+                unclean.append(logs.home_of(at))
         known = self.high_watermarks()
         finish = partial(logs.finish, closed, known, broker_epoch, unclean=unclean)
         await performed(self._disk, STRAYS, finish)

@@ -27,6 +27,7 @@ class RecordDeletions:
         self._replicas: Final = replicas
         self._deadlines: Final = replicas.deletion_deadlines
         self._timer: Final = DeadlineTimer(self._deadlines, self._expire)
+        self.stop: Final = self._timer.stop
 
     def delete(
         self, at: TopicPartition, offset: int, *, timeout_ms: int, done: DeletionDone
@@ -86,10 +87,6 @@ class RecordDeletions:
             return
         with suppress(StorageError):  # the log is unusable: the next tick takes it offline
             driver.advance_log_start(monotonic_ms(), offset)
-
-    def stop(self) -> None:
-        """Stop the timer."""
-        self._timer.stop()
 
     def _expire(self, now_ms: int) -> None:
         for wait in self._deadlines.expire(now_ms):

@@ -5,8 +5,7 @@ through a queue: fsyncs, opening logs, recovery, truncation, renames, deletion, 
 reads that bring records into the page cache.
 """
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar
 
 from quorumlog.storage.errors import StorageError, storage_error
@@ -35,12 +34,3 @@ def outcome_of(work: Callable[[], T]) -> T | StorageError:
         return error
     except OSError as error:
         return storage_error(str(error), error)
-
-
-@contextmanager
-def storage_errors(message: str) -> Iterator[None]:
-    """Turn an OSError into the StorageError `message: error`, for example "cannot open PATH"."""
-    try:
-        yield
-    except OSError as error:
-        raise storage_error(f"{message}: {error}", error) from error

@@ -9,10 +9,9 @@ from collections.abc import Container, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
-from quorumlog.broker.partitions.log.disk_queue import storage_errors
 from quorumlog.broker.partitions.log.log_names import FUTURE_SUFFIX, LogNames, marked
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, StorageError
+from quorumlog.storage.errors import CorruptCheckpoint, StorageError, storage_errors
 from quorumlog.storage.io.checkpoints import write_partition_metadata
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log

@@ -107,7 +107,7 @@ def load_log(
     note_read: NoteRead,
 ) -> LoadedLog:
     """Open a log, as `LogDirectory.open` does, and load its producers. Raises StorageError."""
-    is_turn = not home.must_last and home.opening.acquire(timeout=TURN_S)
+    is_turn = not home.options.must_last and home.opening.acquire(timeout=TURN_S)
     try:
         log, high_watermark = home.open(
             at, topic.topic_id, topic.configs, standing=standing, newest_epoch=newest_epoch

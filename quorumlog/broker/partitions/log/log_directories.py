@@ -16,17 +16,13 @@ from quorumlog.broker.partitions.log.directory_checkpoints import (
     DirectoryCheckpoints,
     DirectoryRefused,
 )
-from quorumlog.broker.partitions.log.disk_queue import storage_errors
 from quorumlog.broker.partitions.log.future_logs import FutureKey
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.broker.partitions.log.log_progress import LogProgress
 from quorumlog.broker.partitions.log.registrations import BrokerProcess
 from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.controller_client import DirectoryReport
 from quorumlog.metadata_quorum.image import LOST
-from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, DiskExhausted, StorageError
-from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.errors import CorruptCheckpoint, DiskExhausted, StorageError, storage_errors
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 
@@ -101,7 +97,8 @@ class LogDirectories:
         self._started: Final[list[LogDirectory]] = []
         self._unclean: Final[list[LogDirectory | None]] = []
         self._unmarked: Final[list[LogDirectory]] = []  # failed, and not yet marked so on disk
-        self.progress: Final = LogProgress()
+        self.options: Final = directories[0].options
+        self.progress: Final = self.options.progress
         self.preferred: Final = PreferredDirectories()
         self._announced: Final[dict[TopicPartition, LogDirectory]] = {}
         self._lost: Final[set[TopicPartition]] = set()  # not in the directory of the metadata
@@ -109,39 +106,8 @@ class LogDirectories:
         self._counts: Final = Counter[LogDirectory]()
         self._topic_ids: Final[dict[tuple[LogDirectory, str], TopicId | None]] = {}  # of doubles
         for directory in directories:
-            directory.progress = self.progress
+            directory.options = self.options
         self.checkpoints: Final = DirectoryCheckpoints(self.online, self._homes)
-
-    @classmethod
-    def single(
-        cls, disk: Disk, path: str, defaults: LogSettings, new_log: type[Log] = Log
-    ) -> "LogDirectories":
-        """Return the log directories of a broker that has only one."""
-        return cls([LogDirectory(disk, path, defaults, new_log)])
-
-    @property
-    def topic_defaults(self) -> Mapping[str, str]:
-        """The defaults of topic settings; replaced while the broker runs."""
-        return self.online[0].topic_defaults
-
-    @topic_defaults.setter
-    def topic_defaults(self, defaults: Mapping[str, str]) -> None:
-        for directory in self.online:
-            directory.topic_defaults = defaults
-
-    @property
-    def must_last(self) -> bool:
-        """Whether the records found in a log are flushed before use."""
-        return self.online[0].must_last
-
-    @must_last.setter
-    def must_last(self, must_last: bool) -> None:
-        for directory in self.online:
-            directory.must_last = must_last
-
-    def settings_of(self, configs: Mapping[str, str]) -> LogSettings:
-        """Return the settings of a log by its topic's configuration, without disk access."""
-        return self.online[0].settings_of(configs)
 
     @property
     def are_several(self) -> bool:
@@ -279,16 +245,13 @@ class LogDirectories:
         not keep the others from being finished. Raises StorageError.
         """
         are_unclean = {*unclean, *self.failed, *self._unclean}
-        refusal: StorageError | None = None
-        for directory in self.online:
+
+        def finish(directory: LogDirectory) -> None:
             logs = {at: log for at, log in closed.items() if self._homes.get(at) is directory}
             known = {at: high_watermarks[at] for at in high_watermarks.keys() & logs.keys()}
-            try:
-                directory.finish(logs, known, broker_epoch, is_clean=directory not in are_unclean)
-            except StorageError as error:
-                refusal = refusal or error
-        if refusal is not None:
-            raise refusal
+            directory.finish(logs, known, broker_epoch, is_clean=directory not in are_unclean)
+
+        self._in_each(finish)
 
     # --- The homes of logs ---
 
@@ -430,10 +393,13 @@ class LogDirectories:
 
         An error in one directory does not keep the others from being cleared.
         """
+        self._in_each(LogDirectory.remove_doomed)
+
+    def _in_each(self, work: Callable[[LogDirectory], None]) -> None:
         refusal: StorageError | None = None
         for directory in [*self.online]:
             try:
-                directory.remove_doomed()
+                work(directory)
             except StorageError as error:
                 refusal = refusal or error
         if refusal is not None:

@@ -7,11 +7,11 @@ re-created, while the broker was down. It is renamed, never served (KAFKA-14616)
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from quorumlog.broker.partitions.core.placement import Standing
-from quorumlog.broker.partitions.log.disk_queue import storage_errors
 from quorumlog.broker.partitions.log.future_logs import FutureLogs
 from quorumlog.broker.partitions.log.log_names import DELETE_SUFFIX, FUTURE_SUFFIX, LogNames, marked
 from quorumlog.broker.partitions.log.log_progress import LogProgress
@@ -21,7 +21,7 @@ from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.recovery import MAX_EPOCH
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, LacksRecords
+from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, LacksRecords, storage_errors
 from quorumlog.storage.io.checkpoints import (
     PARTITION_METADATA_FILE,
     REPLICATION_FILE,
@@ -61,6 +61,29 @@ def _segment_ms(config: TopicConfig) -> int:
     if "compact" not in config.policies:
         return config.segment_ms
     return min(config.segment_ms, config.max_compaction_lag_ms)
+
+
+@dataclass(slots=True, eq=False)
+class LogOptions:
+    """The options of the logs in all directories of a broker, and the progress of work on logs.
+
+    They change while the broker runs. `must_last`: the records found in a log are flushed before
+    use.
+    """
+
+    topic_defaults: Mapping[str, str]
+    must_last: bool = False
+    progress: LogProgress = field(default_factory=LogProgress)
+    # For the topic queried last: (its configurations, the defaults, the log settings).
+    _known: tuple[Mapping[str, str], Mapping[str, str], LogSettings] | None = None
+
+    def settings_of(self, configs: Mapping[str, str]) -> LogSettings:
+        """Return the settings of a log by its topic's configuration."""
+        asked = configs, self.topic_defaults
+        known = self._known
+        if known is None or known[0] is not asked[0] or known[1] is not asked[1]:
+            known = self._known = *asked, log_settings(TopicConfig(*asked))
+        return known[2]
 
 
 class OrphanedRecords(LacksRecords):
@@ -110,22 +133,18 @@ class LogDirectory:
     def __init__(
         self, disk: Disk, directory: str, defaults: LogSettings, new_log: type[Log] = Log
     ) -> None:
-        self.topic_defaults: Mapping[str, str] = texts_of(defaults)  # replaced while it runs
-        self.must_last = False  # whether the records found in a log are flushed before use
+        self.options = LogOptions(texts_of(defaults))  # directories of one broker share theirs
         self.path: Final = directory
         self.opening: Final = threading.Lock()  # of the thread whose turn it is to open a log
         self.directory_id = ""  # of its meta.properties
         self.checkpoints: Final = OffsetCheckpoints(disk, directory)
         self.clean_shutdown_epoch: int | None = None
         self.registrations: Final = Registrations(disk, directory)
-        self.progress = LogProgress()  # directories of one broker share one
         self._disk: Final = disk
         self._new_log: Final = new_log
         self._marker: Final = CleanShutdownMarker(disk, directory)
         self._names: Final = LogNames(disk, directory)
         self._unopened: Final[set[str]] = set()  # directories as the last process left them
-        # For the topic queried last: (its configurations, the defaults, the log settings).
-        self._known_settings: tuple[Mapping[str, str], Mapping[str, str], LogSettings] | None = None
         self.futures: Final = FutureLogs(disk, directory, new_log, self._names)
 
     @property
@@ -169,15 +188,6 @@ class LogDirectory:
             found = self._found(name)
         return None if found is None else found.topic_id
 
-    def settings_of(self, configs: Mapping[str, str]) -> LogSettings:
-        """Return the settings of a log by its topic's configuration, without disk access."""
-        asked = configs, self.topic_defaults
-        known = self._known_settings
-        if known is None or known[0] is not asked[0] or known[1] is not asked[1]:
-            known = *asked, log_settings(TopicConfig(*asked))
-            self._known_settings = known
-        return known[2]
-
     def open(
         self,
         topic_partition: TopicPartition,
@@ -194,7 +204,7 @@ class LogDirectory:
         with a leader epoch above `newest_epoch` is damaged.
         """
         name, path = str(topic_partition), self._path(str(topic_partition))
-        settings, log = self.settings_of(configs), None
+        settings, log = self.options.settings_of(configs), None
         with storage_errors(f"cannot open {path}"):
             is_new = name not in self._unopened and not self._disk.exists(path)
             found = None if is_new else self._found(name)
@@ -255,7 +265,7 @@ class LogDirectory:
     ) -> Log | None:
         """Open an existing log; None: it was damaged, and is set aside."""
         name, path = str(topic_partition), self._path(str(topic_partition))
-        if self.must_last and not was_flushed(self._disk, path):
+        if self.options.must_last and not was_flushed(self._disk, path):
             self._names.make_last(name, topic_id)
         was_closed = self.was_clean and name in self._unopened
         is_closed = was_closed and self._is_closed(topic_partition)
@@ -311,8 +321,8 @@ class LogDirectory:
             settings,
             recovery_point=self.checkpoints.recovery_point(at),
             log_start_offset=self.checkpoints.log_start(at),
-            note_read=self.progress.note_read,
-            must_last=self.must_last,
+            note_read=self.options.progress.note_read,
+            must_last=self.options.must_last,
             newest_epoch=newest_epoch,
         )
 

@@ -5,7 +5,7 @@ All methods raise OSError, and wait for the disk.
 
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
 from quorumlog.storage.errors import CorruptCheckpoint
@@ -73,12 +73,9 @@ class LogNames:
         path = self.path_of(name)
         for file_name in self._disk.listdir(path):
             if file_name.endswith(".log"):
-                file = self._disk.open_to_read(f"{path}/{file_name}")
-                try:
+                with closing(self._disk.open_to_read(f"{path}/{file_name}")) as file:
                     if any(file.pread(HEADER_BYTES, 0)):
                         return True
-                finally:
-                    file.close()
         return False
 
     # --- Creation ---

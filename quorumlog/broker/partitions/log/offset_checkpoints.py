@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partialmethod
 from typing import Final
 
-from quorumlog.storage.errors import storage_error
+from quorumlog.storage.errors import storage_errors
 from quorumlog.storage.io.checkpoints import (
     CLEANED_FILE,
     LOG_START_FILE,
@@ -213,11 +213,8 @@ class OffsetCheckpoints:
                 if self.is_lost or known == self._written_high_watermarks:
                     return
                 self._written_high_watermarks = None  # a failed write may leave any content
-            try:
+            with storage_errors(f"cannot checkpoint in {self._directory}"):
                 write_offset_checkpoint(self._disk, self._directory, file_name, known)
-            except OSError as error:
-                message = f"cannot checkpoint in {self._directory}: {error}"
-                raise storage_error(message, error) from error
             if is_of_high_watermarks:
                 self._written_high_watermarks = known
 

@@ -15,6 +15,7 @@ docs/decisions/0014-whole-logs.md
 
 import json
 import logging
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final
@@ -114,8 +115,7 @@ class Registrations:
 
     def _replace(self, incarnations: tuple[str, ...]) -> None:
         draft = f"{self._path}.tmp"
-        file = self._disk.open(draft, create=True)
-        try:
+        with closing(self._disk.open(draft, create=True)) as file:
             inode = self._disk.inode(draft)
             content = _Content(incarnations=incarnations, boot_id=self._boot_id, inode=inode)
             fields = asdict(content)
@@ -123,8 +123,6 @@ class Registrations:
             file.truncate(0)  # a draft left behind by a crash
             file.append([text.encode()])
             file.fsync()
-        finally:
-            file.close()
         self._disk.rename(draft, self._path)
 
 

@@ -67,7 +67,9 @@ class ReplicaSet:
         self._broker_id: Final = broker_id
         self._settings: Final = settings
         self.logs: Final = logs
-        logs.must_last = settings.log_flush_acks  # then a replica counts by its durable records
+        logs.options.must_last = (
+            settings.log_flush_acks
+        )  # then a replica counts by its durable records
         self._rules: Final = rules
         self._now_ms: Final = now_ms
         self._was_opened: Final = opened
@@ -172,7 +174,7 @@ class ReplicaSet:
         for at in configured:
             topic = self.image.topics.get(at.topic)
             if topic is not None:
-                self.drivers[at].log.settings = self.logs.settings_of(topic.configs)
+                self.drivers[at].log.settings = self.logs.options.settings_of(topic.configs)
         return configured
 
     def _remove_deleted(self, delta: ClusterDelta) -> list[TopicPartition]:
@@ -218,8 +220,7 @@ class ReplicaSet:
     @property
     def _shows_this_process(self) -> bool:
         """Whether the image contains the registration of this process."""
-        ours = self.image.brokers.get(self._broker_id)
-        return ours is not None and ours.broker_epoch == self.broker_epoch
+        return self.image.process(self._broker_id, self.broker_epoch) is not None
 
     def _is_ours(self, partition: PartitionImage) -> bool:
         return self._broker_id in partition.replicas
@@ -317,7 +318,7 @@ class ReplicaSet:
         log = loaded.log
         self.reported.new.forget(at)
         self.logs.progress.note_opened(self._now_ms(), str(at))
-        log.settings = self.logs.settings_of(topic.configs)
+        log.settings = self.logs.options.settings_of(topic.configs)
         partition = Partition(
             self._broker_id,
             log.epochs,

@@ -160,8 +160,7 @@ class ReportedLogs:
         None also while the image does not contain the process of `broker_epoch`.
         """
         topic, partition = image.topics.get(at.topic), image.partition(at)
-        ours = image.brokers.get(self._broker_id)
-        is_shown = ours is not None and ours.broker_epoch == broker_epoch
+        is_shown = image.process(self._broker_id, broker_epoch) is not None
         if topic is None or partition is None or not is_shown:
             return None
         driver, refused, topic_id = self._drivers.get(at), self._refused.get(at), topic.topic_id

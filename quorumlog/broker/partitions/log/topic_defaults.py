@@ -25,7 +25,7 @@ class TopicDefaults:
     def __init__(self, broker_id: BrokerId, settings: BrokerSettings, logs: LogDirectories) -> None:
         self._broker_id: Final = broker_id
         self._logs: Final = logs
-        self._at_start: Final = {**texts_of(settings), **logs.topic_defaults}
+        self._at_start: Final = {**texts_of(settings), **logs.options.topic_defaults}
         self._altered: dict[str, str] = {}
         self._settings_at_start: Final = settings
         self.settings = settings
@@ -51,13 +51,13 @@ class TopicDefaults:
             return False
         self._altered, self.texts = altered, {**self._at_start, **altered}
         self.settings = with_altered(self._settings_at_start, altered)
-        self._logs.topic_defaults = self.texts
+        self._logs.options.topic_defaults = self.texts
         known: dict[tuple[tuple[str, str], ...], LogSettings] = {}
         for driver in drivers:
             topic = image.topics.get(driver.topic_partition.topic)
             if topic is not None:
                 key = tuple(sorted(topic.configs.items()))
                 if key not in known:
-                    known[key] = self._logs.settings_of(topic.configs)
+                    known[key] = self._logs.options.settings_of(topic.configs)
                 driver.log.settings = known[key]
         return True

@@ -8,8 +8,8 @@ KIP-360, KIP-588, KIP-664, KIP-890, KIP-1228.
 
 from typing import Final, assert_never
 
-from quorumlog.backoff import Backoff
 from quorumlog.broker.coordination.core.deadlines import Deadlines
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.core import events
 from quorumlog.broker.transactions.core.effects import Effect
 from quorumlog.broker.transactions.core.events import Event
@@ -26,7 +26,6 @@ from quorumlog.broker.transactions.core.requests import (
     TransactionFilter,
 )
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
-from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction
 from quorumlog.invariants import require
@@ -50,18 +49,14 @@ class TransactionCoordinator:
     """
 
     def __init__(
-        self,
-        settings: TransactionSettings,
-        transaction_version: int,
-        rules: TransactionRules = SOUND,
+        self, settings: BrokerSettings, transaction_version: int, rules: TransactionRules = SOUND
     ) -> None:
         self.not_written: Final = NOT_WRITTEN
         self.transactions: Final[dict[str, Transaction]] = {}
-        self._backoff: Final = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._outbox: Final = TransactionOutbox(transaction_version)
         self._ending: Final = rules.ending(settings, self._outbox)
         self._adding: Final = rules.adding(settings, self._outbox)
-        self._markers: Final = rules.markers(self._outbox, self._backoff, self._adding)
+        self._markers: Final = rules.markers(self._outbox, self._adding)
         self._expiry: Final = rules.expiry(settings, self._outbox)
         self._initialization: Final = rules.initialization(settings, self._outbox, self._ending)
         self._deadlines: Final = Deadlines[str]()
@@ -97,7 +92,7 @@ class TransactionCoordinator:
         """The time of the next tick, unless an event comes first; None: no tick is needed."""
         if self._is_superseded:
             return None
-        deadlines = (self._deadlines.first_ms, self._adding.next_deadline_ms)
+        deadlines = (self._deadlines.first_ms, self._adding.waiting.next_deadline_ms)
         return min((one for one in deadlines if one is not None), default=None)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
@@ -211,7 +206,7 @@ class TransactionCoordinator:
             transaction = self.transactions[record.transactional_id]
             if error_code is not ErrorCode.NONE:
                 transaction.give_up()
-                transaction.back_off(now_ms, self._backoff)
+                transaction.back_off(now_ms)
             elif record.metadata is None:
                 transaction.die()
                 del self.transactions[record.transactional_id]
@@ -233,7 +228,7 @@ class TransactionCoordinator:
             return
         if event.error_code is not ErrorCode.NONE:
             transaction = self.transactions[event.transactional_id]
-            transaction.back_off(now_ms, self._backoff)
+            transaction.back_off(now_ms)
         done(now_ms, event.producer_id, event.error_code)
         self._settle(now_ms, event.transactional_id)
 
@@ -317,7 +312,7 @@ class TransactionCoordinator:
         if pending != under_way:
             text = f"{transactional_id}: {pending} pending, {under_way} under way"
             require(False, f"5: {text}")
-        self._adding.check_progress(transactional_id)
+        self._adding.waiting.check_progress(transactional_id)
 
     def _deadline_ms(self, transaction: Transaction) -> int | None:
         if transaction.pending is not None:

@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.core.outbox import TransactionOutbox
-from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import WITHOUT_TRANSACTION, TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction
 
@@ -11,7 +11,7 @@ from quorumlog.broker.transactions.core.transaction import Transaction
 class Expiry:
     """Expires only ids without a transaction; an open transaction ends first, by its timeout."""
 
-    def __init__(self, settings: TransactionSettings, outbox: TransactionOutbox) -> None:
+    def __init__(self, settings: BrokerSettings, outbox: TransactionOutbox) -> None:
         self._settings: Final = settings
         self._outbox: Final = outbox
         self._expired: list[str] = []

@@ -7,7 +7,6 @@ A marker is sent until it is written, for ever: the decision is final. A marker 
 from collections.abc import Iterable
 from typing import Final
 
-from quorumlog.backoff import Backoff
 from quorumlog.broker.transactions.core.effects import SendMarkers
 from quorumlog.broker.transactions.core.events import MarkersWritten
 from quorumlog.broker.transactions.core.outbox import TransactionOutbox
@@ -21,13 +20,10 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, TopicPartition
 class Markers:
     """Sends markers. `coordinator_epoch`: the leader epoch of our `__transaction_state` log."""
 
-    def __init__(
-        self, outbox: TransactionOutbox, backoff: Backoff, adding: PartitionAdditions
-    ) -> None:
+    def __init__(self, outbox: TransactionOutbox, adding: PartitionAdditions) -> None:
         self.coordinator_epoch: Epoch = NO_EPOCH
         self._outbox: Final = outbox
         self._adding: Final = adding
-        self._backoff: Final = backoff
 
     def resume(self, transaction: Transaction, now_ms: int) -> None:
         """Send the markers that are neither written nor under way; if all are written, complete."""
@@ -88,7 +84,7 @@ class Markers:
             else:
                 has_failed = has_failed or where in transaction.unmarked
         if has_failed:
-            transaction.back_off(now_ms, self._backoff)
+            transaction.back_off(now_ms)
 
     def handle_deleted(
         self, transaction: Transaction, partitions: Iterable[TopicPartition]

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quorumlog.broker.coordination.core.deadlines import Deadlines
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.core.outbox import Change, TransactionOutbox
 from quorumlog.broker.transactions.core.requests import (
     AddOffsets,
     AddPartitions,
     AddPartitionsResult,
 )
-from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction, bumps_epoch
 from quorumlog.invariants import require
@@ -57,8 +57,8 @@ class WaitingAdditions:
     # docs/decisions/0035-transaction-additions.md
     """
 
-    def __init__(self, settings: TransactionSettings) -> None:
-        self._hold_max_ms: Final = settings.hold_max_ms
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._hold_max_ms: Final = settings.add_partitions_to_txn_retry_backoff_ms
         self._windows: Final[dict[str, _Window]] = {}
         self._deadlines: Final = Deadlines[str]()
 
@@ -121,14 +121,9 @@ class WaitingAdditions:
 class PartitionAdditions:
     """Adds partitions to the transaction of the current producer."""
 
-    def __init__(self, settings: TransactionSettings, outbox: TransactionOutbox) -> None:
+    def __init__(self, settings: BrokerSettings, outbox: TransactionOutbox) -> None:
         self._outbox: Final = outbox
-        self._held: Final = WaitingAdditions(settings)
-
-    @property
-    def next_deadline_ms(self) -> int | None:
-        """When to call `answer_late`; None: no addition waits."""
-        return self._held.next_deadline_ms
+        self.waiting: Final = WaitingAdditions(settings)
 
     def handle(
         self,
@@ -149,28 +144,24 @@ class PartitionAdditions:
             self._verify(transaction, request_id, request)
         elif not transaction.is_busy:
             self._add(transaction, now_ms, [addition])
-        elif not (_may_wait(request) and self._held.hold(now_ms, addition)):
+        elif not (_may_wait(request) and self.waiting.hold(now_ms, addition)):
             self._refuse([addition], ErrorCode.CONCURRENT_TRANSACTIONS)
 
     def resume(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
         """Handle the additions held for an id, unless it is busy; refuse them if it is gone."""
         if transaction is None:
-            held = self._held.take(transactional_id)
+            held = self.waiting.take(transactional_id)
             self._refuse(held, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         elif not transaction.is_busy:
-            self._add(transaction, now_ms, self._held.take(transactional_id))
+            self._add(transaction, now_ms, self.waiting.take(transactional_id))
 
     def answer_late(self, now_ms: int, limit: int) -> None:
         """Refuse additions held for too long, of `limit` ids at most; their clients retry."""
-        self._refuse(self._held.take_late(now_ms, limit), ErrorCode.CONCURRENT_TRANSACTIONS)
+        self._refuse(self.waiting.take_late(now_ms, limit), ErrorCode.CONCURRENT_TRANSACTIONS)
 
     def refuse_all(self, error_code: ErrorCode) -> None:
         """Refuse all held additions."""
-        self._refuse(self._held.take_all(), error_code)
-
-    def check_progress(self, transactional_id: str) -> None:
-        """Raise InvariantViolation if additions lack a deadline, or a deadline lacks additions."""
-        self._held.check_progress(transactional_id)
+        self._refuse(self.waiting.take_all(), error_code)
 
     def _refuse(self, additions: Sequence[Addition], error_code: ErrorCode) -> None:
         for one in additions:
@@ -213,10 +204,10 @@ class PartitionAdditions:
         `completed`: the id after the change under way. One batch writes both changes, so that the
         additions need not wait for a commit. None if any addition is of another producer.
         """
-        held = self._held.held(completed.transactional_id)
+        held = self.waiting.held(completed.transactional_id)
         if not held or any(one.request.producer != completed.producer for one in held):
             return None
-        return self._added(completed, now_ms, self._held.take(completed.transactional_id))
+        return self._added(completed, now_ms, self.waiting.take(completed.transactional_id))
 
     def _added(
         self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]

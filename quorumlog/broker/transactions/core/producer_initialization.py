@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.core.outbox import TransactionOutbox
 from quorumlog.broker.transactions.core.records import TransactionMetadata
 from quorumlog.broker.transactions.core.requests import (
@@ -10,7 +11,6 @@ from quorumlog.broker.transactions.core.requests import (
     ProducerIdAndEpoch,
     ProducerResult,
 )
-from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction, bumped, is_exhausted
 from quorumlog.broker.transactions.core.transaction_end import TransactionEnd
@@ -22,7 +22,7 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID
 class ProducerInitialization:
     """Gives out epochs: each new epoch fences all producers with an earlier one."""
 
-    _settings: TransactionSettings
+    _settings: BrokerSettings
     _outbox: TransactionOutbox
     _ending: TransactionEnd
 

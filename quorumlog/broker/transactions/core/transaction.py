@@ -21,6 +21,8 @@ from quorumlog.invariants import require, some
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 
+RETRY: Final = Backoff(20, 1000)
+"""The delays before a marker is sent again, or a refused change of the coordinator is retried."""
 NO_JITTER: Final = 0.5
 EPOCH_MAX: Final = 32_767  # never given to a producer: reserved to fence the last one
 
@@ -205,14 +207,14 @@ class Transaction:
         """Record that the change under way was not written: the state is unchanged."""
         self.pending = self.pending_behind = None
 
-    def back_off(self, now_ms: int, backoff: Backoff) -> None:
+    def back_off(self, now_ms: int) -> None:
         """Delay the retry of anything that is due.
 
         Failures that come during the delay do not extend it: they belong to one round.
         """
         if now_ms >= self.not_before_ms:
             self.failures += 1
-            self.not_before_ms = now_ms + int(backoff.delay_ms(self.failures, NO_JITTER))
+            self.not_before_ms = now_ms + int(RETRY.delay_ms(self.failures, NO_JITTER))
 
     def apply(self, metadata: TransactionMetadata) -> None:
         """Make the change under way: its record is committed."""

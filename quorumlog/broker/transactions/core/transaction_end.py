@@ -7,6 +7,7 @@ The epoch of an older client does not distinguish two transactions of one produc
 
 from typing import Final
 
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.core.outbox import TransactionOutbox, WriteDone
 from quorumlog.broker.transactions.core.records import TransactionMetadata
 from quorumlog.broker.transactions.core.requests import (
@@ -14,7 +15,6 @@ from quorumlog.broker.transactions.core.requests import (
     ProducerIdAndEpoch,
     ProducerResult,
 )
-from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.broker.transactions.core.transaction import (
     EPOCH_MAX,
@@ -36,9 +36,9 @@ _COMPLETE: Final = {
 class TransactionEnd:
     """Decides the outcome of a transaction, once."""
 
-    def __init__(self, settings: TransactionSettings, outbox: TransactionOutbox) -> None:
+    def __init__(self, settings: BrokerSettings, outbox: TransactionOutbox) -> None:
         self._outbox: Final = outbox
-        self._abort_interval_ms: Final = settings.abort_interval_ms
+        self._settings: Final = settings
 
     # --- EndTxn ---
 
@@ -144,7 +144,8 @@ class TransactionEnd:
         interval, counted from the start of a broker.
         """
         over_ms = open_transaction.start_ms + open_transaction.transaction_timeout_ms
-        return -(-over_ms // self._abort_interval_ms) * self._abort_interval_ms
+        interval_ms = self._settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        return -(-over_ms // interval_ms) * interval_ms
 
     def fence(self, transaction: Transaction, now_ms: int, done: WriteDone) -> None:
         """Abort the open transaction, with an epoch that its producer does not have.

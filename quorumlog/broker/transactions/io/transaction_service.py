@@ -19,16 +19,15 @@ from quorumlog.broker.transactions.core.coordinator import TransactionCoordinato
 from quorumlog.broker.transactions.core.effects import AllocateProducerId, SendMarkers
 from quorumlog.broker.transactions.core.requests import TransactionRequest
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
-from quorumlog.broker.transactions.core.settings import TransactionSettings
-from quorumlog.broker.transactions.io.broker_channels import Open, Peers
+from quorumlog.broker.transactions.io.broker_channels import BrokerChannels, Open, Peers
 from quorumlog.broker.transactions.io.coordinator_verifier import CoordinatorVerifier
-from quorumlog.broker.transactions.io.marker_sender import MarkerSender
+from quorumlog.broker.transactions.io.marker_questions import MarkerExchange, MarkerQuestion
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.features import TRANSACTION_FEATURE
 from quorumlog.tasks import OnError, Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 from quorumlog.wire.codec.topic_names import TRANSACTIONS_TOPIC
 
 R = TypeVar("R")
@@ -61,12 +60,7 @@ class TransactionService:
         """`rules` differ only in a mutant, which breaks one of them."""
         self._broker_id, self._next_producer_id = broker_id, next_producer_id
         self._rules = rules
-        self._settings: Final = TransactionSettings(
-            transaction_max_timeout_ms=settings.transaction_max_timeout_ms,
-            transactional_id_expiration_ms=settings.transactional_id_expiration_ms,
-            abort_interval_ms=settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
-            hold_max_ms=settings.add_partitions_to_txn_retry_backoff_ms,
-        )
+        self._settings: Final = settings
         self._image = ClusterImage()
         self._tasks: Final = Tasks(on_fatal)
         self._shards: Final = EventLoopShards(
@@ -79,9 +73,11 @@ class TransactionService:
             perform_own=self._perform,
             wall_ms=wall_ms,
         )
+        self.became_leader: Final = self._shards.became_leader
+        self.resigned: Final = self._shards.resigned
         self.partition_of: Final = self._shards.partition_of
         self._peers: Final = peers
-        self._markers: Final = MarkerSender(peers)
+        self._markers: Final = BrokerChannels(MarkerExchange(), peers)
         self.verifier: Final = CoordinatorVerifier(
             partition_of=self.partition_of, settings=settings, peers=peers
         )
@@ -95,14 +91,6 @@ class TransactionService:
         self._peers.shortcuts[self._broker_id] = opener
 
     # --- Leadership and the image ---
-
-    def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Load the transactional ids of the partition; keep them if only the epoch rose."""
-        self._shards.became_leader(topic_partition, leader_epoch)
-
-    def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Drop the ids of the partition: producers get NOT_COORDINATOR."""
-        self._shards.resigned(topic_partition, leader_epoch)
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
         """Apply the new image: leaders, deleted partitions, the level of transaction.version."""
@@ -168,7 +156,10 @@ class TransactionService:
         by_leader, deleted = markers.by_leader(self._image)
         if deleted:
             self._shards.feed(of, events.PartitionsDeleted(partitions=deleted))
-        self._markers.send(markers, by_leader, partial(self._written, of, markers))
+        written = partial(self._written, of, markers)
+        for leader_id, of_leader in by_leader.items():
+            question = MarkerQuestion(markers=markers, partitions=tuple(of_leader), written=written)
+            self._markers.ask(leader_id, question)
 
     def _written(
         self, of: TopicPartition, markers: SendMarkers, errors: Mapping[TopicPartition, ErrorCode]

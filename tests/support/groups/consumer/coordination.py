@@ -15,7 +15,6 @@ from quorumlog.broker.groups.core.consumer.partitions import (
     TopicIdPartition,
 )
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, HeartbeatResult
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.topics import (
     InvalidRegularExpression,
     IsMatch,
@@ -30,7 +29,12 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
 from tests.support.coordination.driven_shard import DrivenShard
 
-SETTINGS = ConsumerGroupSettings(session_timeout_ms=1000, heartbeat_interval_ms=100)
+SETTINGS = BrokerSettings(
+    group_initial_rebalance_delay_ms=100,
+    group_min_session_timeout_ms=10,
+    group_consumer_session_timeout_ms=1000,
+    group_consumer_heartbeat_interval_ms=100,
+)
 
 
 class PythonMatcher:
@@ -109,25 +113,13 @@ class TopicsOfTest(Topics):
         return frozenset(TopicIdPartition(self.id_of(name), index) for index in indexes)
 
 
-def broker_settings(settings: ConsumerGroupSettings) -> BrokerSettings:
-    return BrokerSettings(
-        group_initial_rebalance_delay_ms=100,
-        group_min_session_timeout_ms=10,
-        group_consumer_session_timeout_ms=settings.session_timeout_ms,
-        group_consumer_heartbeat_interval_ms=settings.heartbeat_interval_ms,
-        group_consumer_max_size=settings.max_size,
-        group_consumer_assignors=",".join(settings.assignors),
-        group_consumer_migration_policy=settings.migration_policy,
-    )
-
-
 class ConsumerCoordination(DrivenShard[GroupCoordinator]):
     """The groups of one partition, loaded; `consumer` coordinates the consumer groups."""
 
     def __init__(
         self,
         topics: TopicsOfTest | None = None,
-        settings: ConsumerGroupSettings = SETTINGS,
+        settings: BrokerSettings = SETTINGS,
         *,
         batches: Iterable[bytes] = (),
         now_ms: int = 0,
@@ -139,7 +131,7 @@ class ConsumerCoordination(DrivenShard[GroupCoordinator]):
             topics.set("t", 4)
         self.topics, self.settings, self.rules = topics, settings, rules
         new_coordinator = partial(
-            GroupCoordinator, broker_settings(settings), rewrite_limits, topics=topics, rules=rules
+            GroupCoordinator, settings, rewrite_limits, topics=topics, rules=rules
         )
         super().__init__(new_coordinator, batches=batches, now_ms=now_ms)
         self.load()

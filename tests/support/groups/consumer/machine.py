@@ -62,7 +62,7 @@ class Client:
     sent: list[ConsumerHeartbeat] = field(default_factory=list, repr=False)
 
     def may_be_removed(self, now_ms: int) -> bool:
-        is_silent = now_ms >= self.heard_ms + SETTINGS.session_timeout_ms
+        is_silent = now_ms >= self.heard_ms + SETTINGS.group_consumer_session_timeout_ms
         return is_silent or (self.dirty_ms is not None and now_ms >= self.dirty_ms + REBALANCE_MS)
 
     def start_anew(self) -> None:

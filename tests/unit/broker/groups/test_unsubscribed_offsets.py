@@ -8,13 +8,17 @@ import pytest
 
 from quorumlog.broker.coordination.core import events
 from quorumlog.broker.groups.core import removal
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommittedOffset
 from quorumlog.client.core.assignors import Subscription
 from quorumlog.client.core.group_protocol import encode_subscription
 from quorumlog.wire.codec.identifiers import TopicPartition
-from tests.support.groups.consumer.coordination import ConsumerCoordination, TopicsOfTest, join
+from tests.support.groups.consumer.coordination import (
+    SETTINGS,
+    ConsumerCoordination,
+    TopicsOfTest,
+    join,
+)
 from tests.support.groups.coordination import Coordination, beat
 from tests.support.groups.coordination import join as classic_join
 from tests.support.groups.transactions import end, txn_commit, write
@@ -158,7 +162,7 @@ def consumer_group(**changes: Any) -> ConsumerCoordination:
     for expression in ("r.*", "l.*"):
         topics.matching(expression)
     topics.run_jobs()
-    settings = ConsumerGroupSettings(session_timeout_ms=30 * DAY_MS, heartbeat_interval_ms=100)
+    settings = replace(SETTINGS, group_consumer_session_timeout_ms=30 * DAY_MS)
     groups = ConsumerCoordination(topics, settings)
     values: dict[str, Any] = {"subscribed_topic_names": ("read",), **changes}
     epoch = groups.beat(join("a", **values)).member_epoch

@@ -5,12 +5,12 @@ import pytest
 from quorumlog.broker.transactions.core.partition_additions import HELD_MAX
 from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch, TransactionFilter
 from quorumlog.broker.transactions.core.states import TransactionState
+from quorumlog.broker.transactions.core.transaction import RETRY
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.support.coordination.transactions_begun import begun, opened
 from tests.support.transactions.coordination import (
     OFFSETS,
-    SETTINGS,
     T0,
     T1,
     Coordination,
@@ -143,7 +143,7 @@ def test_a_refused_batch_that_completes_and_begins_leaves_neither_pending() -> N
     driven.fail_write()
     assert driven.replies[refused].partitions == {T1: ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert driven.transaction.pending_changes == 0
-    driven.tick(SETTINGS.retry_backoff_max_ms)
+    driven.tick(int(RETRY.max_ms))
     driven.commit_writes()
     assert driven.state is TransactionState.COMPLETE_COMMIT
     assert not driven.transaction.is_busy

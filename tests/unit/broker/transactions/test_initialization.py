@@ -177,7 +177,9 @@ def test_deadlines_come_in_order_of_time_and_an_id_has_one() -> None:
 def test_timed_out_transactions_are_aborted_at_multiples_of_an_interval(
     interval_ms: int, over_ms: int, aborted_ms: int
 ) -> None:
-    settings = replace(SETTINGS, abort_interval_ms=interval_ms)
+    settings = replace(
+        SETTINGS, transaction_abort_timed_out_transaction_cleanup_interval_ms=interval_ms
+    )
     driven = Coordination(settings=settings, now_ms=0)
     producer = driven.begun(transaction_timeout_ms=5000)
     driven.tick(over_ms - 5000 - driven.now_ms)

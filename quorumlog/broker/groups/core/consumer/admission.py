@@ -13,15 +13,15 @@ from quorumlog.broker.groups.core.consumer.group import (
     ConsumerMember,
 )
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, RequestRefused
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import MemberState
 from quorumlog.broker.groups.core.records import NAME_BYTES_MAX
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 MEMBER_ID_SINCE_VERSION: Final = 1
 
 
-def check_fields(request: ConsumerHeartbeat, settings: ConsumerGroupSettings) -> None:
+def check_fields(request: ConsumerHeartbeat, settings: BrokerSettings) -> None:
     """Raise RequestRefused if the fields are invalid in every group."""
     if not request.group_id:
         raise _invalid("group_id is empty")
@@ -47,9 +47,9 @@ def check_fields(request: ConsumerHeartbeat, settings: ConsumerGroupSettings) ->
     ]
     if any(len(name.encode()) > NAME_BYTES_MAX for name in names):
         raise _invalid(f"a name is longer than {NAME_BYTES_MAX} bytes")
-    assignor = request.server_assignor
-    if assignor is not None and assignor not in settings.assignors:
-        known = ", ".join(settings.assignors)
+    assignor, assignors = request.server_assignor, settings.group_consumer_assignors.split(",")
+    if assignor is not None and assignor not in assignors:
+        known = ", ".join(assignors)
         raise RequestRefused(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"server_assignor {assignor!r} is not supported; choose from {known}",
@@ -102,7 +102,7 @@ def find_present(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMe
 
 
 def check_joining(
-    group: ConsumerGroup, request: ConsumerHeartbeat, settings: ConsumerGroupSettings
+    group: ConsumerGroup, request: ConsumerHeartbeat, settings: BrokerSettings
 ) -> None:
     """Refuse a join if the group is full, or if the instance id is in use.
 
@@ -117,9 +117,10 @@ def check_joining(
             f"instance_id {request.instance_id!r} is in use by member {owner!r}",
         )
     is_new = request.member_id not in group.members and owner is None
-    if is_new and len(group.members) >= settings.max_size:
+    if is_new and len(group.members) >= settings.group_consumer_max_size:
         raise RequestRefused(
-            ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {settings.max_size} members, its most"
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"the group has {settings.group_consumer_max_size} members, its most",
         )
 
 

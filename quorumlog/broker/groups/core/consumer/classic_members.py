@@ -20,7 +20,6 @@ from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeat
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.consumer.records import ClassicMemberMetadata
 from quorumlog.broker.groups.core.consumer.requests import RequestRefused
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import MemberState
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.member_messages import CONSUMER
@@ -34,6 +33,7 @@ from quorumlog.broker.groups.core.requests import (
     Sync,
     SyncResult,
 )
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
     ConsumerProtocolSubscription,
@@ -44,7 +44,7 @@ from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
 class ClassicMembers:
     """Serves classic members. Its only state is the topics; methods add records to `changes`."""
 
-    _settings: ConsumerGroupSettings
+    _settings: BrokerSettings
     _topics: Topics
     _heartbeats: Heartbeats
 
@@ -90,7 +90,7 @@ class ClassicMembers:
         try:
             return read_subscription(join.protocols[0][1], join.member_id)
         except NotConvertible as error:
-            raise _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
+            raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
 
     def _check_protocols(self, group: ConsumerGroup, join: Join) -> None:
         common = {name for name, _ in join.protocols}
@@ -99,7 +99,7 @@ class ClassicMembers:
             if classic is not None and member_id != join.member_id:
                 common &= {one.name for one in classic.supported_protocols}
         if join.protocol_type != CONSUMER or not common:
-            raise _refused(
+            raise RequestRefused(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all members support"
             )
 
@@ -109,10 +109,12 @@ class ClassicMembers:
             if owner is None:
                 raise _unknown(join.member_id)
             if owner != join.member_id:
-                raise _refused(ErrorCode.FENCED_INSTANCE_ID, "another member has the instance id")
+                raise RequestRefused(
+                    ErrorCode.FENCED_INSTANCE_ID, "another member has the instance id"
+                )
         is_new = join.member_id not in group.members and owner is None
-        if is_new and len(group.members) >= self._settings.max_size:
-            raise _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, "the group has its most members")
+        if is_new and len(group.members) >= self._settings.group_consumer_max_size:
+            raise RequestRefused(ErrorCode.GROUP_MAX_SIZE_REACHED, "the group has its most members")
 
     # --- Members that have joined ---
 
@@ -122,10 +124,14 @@ class ClassicMembers:
         classic = member.metadata.classic or ClassicMemberMetadata()
         names = [one.name for one in classic.supported_protocols]
         if sync.protocol_type not in {None, CONSUMER} or sync.protocol_name not in {None, *names}:
-            raise _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the protocol is another one")
+            raise RequestRefused(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the protocol is another one"
+            )
         is_behind = group.group_epoch > member.current.member_epoch
         if is_behind and member.current.state is not MemberState.UNREVOKED_PARTITIONS:
-            raise _refused(ErrorCode.REBALANCE_IN_PROGRESS, "there is a newer epoch: join again")
+            raise RequestRefused(
+                ErrorCode.REBALANCE_IN_PROGRESS, "there is a newer epoch: join again"
+            )
         return SyncResult(
             error_code=ErrorCode.NONE,
             protocol_type=CONSUMER,
@@ -171,14 +177,16 @@ class ClassicMembers:
         if request.group_instance_id is not None:
             owner = group.static.get(request.group_instance_id)
             if owner is not None and owner != request.member_id:
-                raise _refused(ErrorCode.FENCED_INSTANCE_ID, "another member has the instance id")
+                raise RequestRefused(
+                    ErrorCode.FENCED_INSTANCE_ID, "another member has the instance id"
+                )
             if owner is None:
                 raise _unknown(request.member_id)
         member = group.members.get(request.member_id)
         if member is None or not member.is_classic:
             raise _unknown(request.member_id)
         if request.generation_id != member.current.member_epoch:
-            raise _refused(
+            raise RequestRefused(
                 ErrorCode.ILLEGAL_GENERATION,
                 f"generation {member.current.member_epoch} is expected",
             )
@@ -197,11 +205,7 @@ def _leaving(group: ConsumerGroup, leaving: LeavingMember) -> tuple[ErrorCode, s
     return (ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_MEMBER_ID), member_id
 
 
-def _refused(error_code: ErrorCode, message: str) -> RequestRefused:
-    return RequestRefused(error_code, message)
-
-
 def _unknown(member_id: str) -> RequestRefused:
-    return _refused(
+    return RequestRefused(
         ErrorCode.UNKNOWN_MEMBER_ID, f"the group has no classic member {member_id!r}: join again"
     )

@@ -40,12 +40,14 @@ from quorumlog.broker.groups.core.consumer.requests import (
     ConsumerHeartbeat,
     RequestRefused,
 )
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings, GroupTimes
+from quorumlog.broker.groups.core.consumer.settings import GroupTimes
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
 from quorumlog.broker.groups.core.consumer.targets import Targets
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.requests import DeleteGroup, Heartbeat, Join, Leave, Sync
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import require, some
+from quorumlog.settings.groups import group_limits
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 
@@ -117,7 +119,7 @@ class ConsumerGroupCoordinator:
 
     def __init__(
         self,
-        settings: ConsumerGroupSettings,
+        settings: BrokerSettings,
         topics: Topics,
         committed: CommittedGroups | None = None,
         rules: ConsumerGroupRules = CONSUMER_GROUP_RULES,
@@ -126,7 +128,7 @@ class ConsumerGroupCoordinator:
         self.committed: Final = CommittedGroups() if committed is None else committed
         self.groups: Final[dict[str, ConsumerGroup]] = {}
         self._settings: Final = settings
-        times = GroupTimes(settings, topics.group_configs)
+        times = GroupTimes(group_limits(settings), topics.group_configs)
         self._heartbeats: Final = rules.heartbeats(
             settings, topics, times, rules.membership(topics)
         )

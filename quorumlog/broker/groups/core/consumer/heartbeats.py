@@ -21,8 +21,9 @@ from quorumlog.broker.groups.core.consumer.requests import (
     HeartbeatResult,
     RequestRefused,
 )
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings, GroupTimes
+from quorumlog.broker.groups.core.consumer.settings import GroupTimes
 from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression, Topics
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
 
@@ -39,7 +40,7 @@ class Admitted:
 class Heartbeats:
     """Serves heartbeats. Its only state is the topics; methods add records to `changes`."""
 
-    _settings: ConsumerGroupSettings
+    _settings: BrokerSettings
     _topics: Topics
     _times: GroupTimes
     membership: Membership

@@ -26,8 +26,8 @@ from quorumlog.broker.groups.core.consumer.records import (
     TargetValue,
     to_stored,
 )
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.topics import Topics
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.identifiers import TopicId
 
 AT_ONCE_MAX: Final = 1000  # members and partitions of a target computed within the step: 3 ms
@@ -56,9 +56,9 @@ class TargetJob:
 class Targets:
     """Prepares and writes targets. Its only state is the topics; each method gets the group."""
 
-    def __init__(self, settings: ConsumerGroupSettings, topics: Topics) -> None:
+    def __init__(self, settings: BrokerSettings, topics: Topics) -> None:
         self._topics: Final = topics
-        self._assignors: Final = assignors(settings.assignors)
+        self._assignors: Final = assignors(settings.group_consumer_assignors.split(","))
 
     def job(self, group: ConsumerGroup) -> TargetJob:
         """Return the job for the group's present epoch."""

@@ -82,7 +82,7 @@ class Administrator:
 
     def _drawn_request(self, node: QuorumNode) -> VoterChangeRequest | None:
         """Return a change that the quorum can survive; None: this time there is none."""
-        if node.quorum.kraft_version == 0:
+        if node.quorum.state.kraft_version == 0:
             return UpgradeKRaftVersionRequest(kraft_version=1)
         voters = self._oracle.voters.in_force(self._oracle.logs[node.node_id])
         if self._rng.random() < 0.5:

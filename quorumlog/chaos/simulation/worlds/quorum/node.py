@@ -160,7 +160,7 @@ class QuorumNode:
             return
         self.driver.stop()  # it refuses every request
         for peer in self._messenger.nodes.values():
-            if peer.machine.is_up and peer.quorum.leader_id == self.node_id:
+            if peer.machine.is_up and peer.quorum.state.leader_id == self.node_id:
                 peer.leader_changed(BrokerId(self.node_id))
 
     def resumed(self) -> None:

@@ -194,7 +194,7 @@ class ObservedDriver(Driver):
     def _step(self, event: events.Event, fetched: Responded | None = None) -> None:
         quorum = self._quorum
         # Before the step: it may commit, and then resign.
-        self._leads_epoch = quorum.leader_epoch if quorum.is_leader else None
+        self._leads_epoch = quorum.state.leader_epoch if quorum.is_leader else None
         try:
             super()._step(event, fetched)
         finally:  # the step that breaks a rule is the one to see
@@ -223,12 +223,12 @@ class ObservedDriver(Driver):
 
     def _trace(self, event: events.Event) -> None:
         quorum, machine = self._quorum, self._machine
-        role = type(quorum.role).__name__
+        role = type(quorum.state.role).__name__
         state = (
-            quorum.leader_epoch,
-            quorum.log_end_offset,
-            quorum.flushed_offset,
-            quorum.high_watermark,
+            quorum.state.leader_epoch,
+            quorum.state.log.end_offset,
+            quorum.state.log.flushed_offset,
+            quorum.state.log.high_watermark,
         )
         outline = b"%b %b %d %d %d %d" % (type(event).__name__.encode(), role.encode(), *state)
         machine.trace.stepped(
@@ -237,7 +237,7 @@ class ObservedDriver(Driver):
 
     def _compare_voters(self) -> None:
         if self._counts_voters:
-            voters = self._quorum.voter_set.voters if self._quorum.kraft_version else ()
+            voters = self._quorum.state.voter_set.voters if self._quorum.state.kraft_version else ()
             counted = frozenset(Key(voter.voter_id, voter.directory_id) for voter in voters)
             self._oracle.counts(self._machine.node_id, counted)
 

@@ -141,7 +141,7 @@ class QuorumWorld:
         if role != "metadata-leader":
             return []
         leaders = [n for n in self.nodes.values() if n.machine.is_up and n.quorum.is_leader]
-        newest = max(leaders, key=lambda node: node.quorum.leader_epoch, default=None)
+        newest = max(leaders, key=lambda node: node.quorum.state.leader_epoch, default=None)
         return [] if newest is None else [newest.node_id]
 
     def inflict(self, action: Action, machine: Machine) -> None:
@@ -151,7 +151,7 @@ class QuorumWorld:
             case Resign():
                 node.call(node.driver.resign, Reply(lambda _: None))
             case FalseNotice():
-                leader_died = PeerProcessDied(node_id=node.quorum.leader_id)
+                leader_died = PeerProcessDied(node_id=node.quorum.state.leader_id)
                 node.call(node.driver.feed, leader_died)
             case _:
                 raise ValueError(f"the quorum world has no fault {action.fault.name}")
@@ -163,7 +163,7 @@ class QuorumWorld:
         nodes = [node for node in self.nodes.values() if not node.machine.is_left_down]
         first = nodes[0].quorum
         leads = any(node.driver.is_active_controller for node in nodes)
-        is_committed = first.high_watermark == first.log_end_offset
+        is_committed = first.state.log.high_watermark == first.state.log.end_offset
         if any(node.is_busy for node in nodes):
             return False  # a snapshot is being installed, or a write ends
         if len(self._states()) == 1 and leads and is_committed and self._has_proposed_in_calm:
@@ -182,7 +182,12 @@ class QuorumWorld:
     def _states(self) -> set[tuple[int, int, int, int]]:
         quorums = [n.quorum for n in self.nodes.values() if not n.machine.is_left_down]
         return {
-            (quorum.leader_id, quorum.leader_epoch, quorum.log_end_offset, quorum.high_watermark)
+            (
+                quorum.state.leader_id,
+                quorum.state.leader_epoch,
+                quorum.state.log.end_offset,
+                quorum.state.log.high_watermark,
+            )
             for quorum in quorums
         }
 

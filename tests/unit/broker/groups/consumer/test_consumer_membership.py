@@ -1,15 +1,17 @@
 """Members of a consumer group: they join, share, give up, leave, come back, and are refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS, TopicIdPartition
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
 from quorumlog.broker.groups.core.requests import DeleteGroup
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
 from tests.support.groups.consumer.coordination import (
+    SETTINGS,
     ConsumerCoordination,
     TopicsOfTest,
     heartbeat,
@@ -93,7 +95,7 @@ def test_members_and_groups_that_are_not_known_are_told_to_join() -> None:
 
 
 def test_a_group_has_room_for_so_many_members() -> None:
-    groups = ConsumerCoordination(settings=ConsumerGroupSettings(max_size=1))
+    groups = ConsumerCoordination(settings=replace(SETTINGS, group_consumer_max_size=1))
     groups.beat(join("a", instance_id="i"))
     assert groups.refused(join("b")) is ErrorCode.GROUP_MAX_SIZE_REACHED
     groups.beat(join("a"))  # it is there already

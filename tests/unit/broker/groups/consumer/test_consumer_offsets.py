@@ -217,7 +217,7 @@ def test_the_assignor_of_the_next_target_is_named() -> None:
     assert groups.consumer.targets.assignor_name(groups.group) == "uniform"
     groups.beat(heartbeat("a", 1, server_assignor="range"))
     assert groups.consumer.targets.assignor_name(groups.group) == "range"
-    assert SETTINGS.assignors == ("uniform", "range")
+    assert SETTINGS.group_consumer_assignors == "uniform,range"
 
 
 def test_groups_are_listed_by_state_and_type() -> None:

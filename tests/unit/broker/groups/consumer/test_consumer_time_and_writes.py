@@ -1,6 +1,5 @@
 """Sessions and rebalances of consumer groups, their times, and their writes that fail."""
 
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -9,14 +8,11 @@ from quorumlog.broker.coordination.core import events as shard_events
 from quorumlog.broker.groups.core.consumer import coordinator, events, targets
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS
-from quorumlog.broker.groups.core.consumer.settings import (
-    ConsumerGroupSettings,
-    GroupTimes,
-    consumer_group_settings,
-)
+from quorumlog.broker.groups.core.consumer.settings import GroupTimes
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import InvariantViolation
+from quorumlog.settings.groups import group_limits
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.coordination.groups_begun import consumers
 from tests.support.groups.consumer.coordination import (
@@ -203,27 +199,20 @@ def test_no_group_leaves_the_bounds_of_its_coordinator(
     own: dict[str, str], in_force: tuple[int, int]
 ) -> None:
     """The controller, whose bounds may be others, has taken the values."""
-    times = GroupTimes(ConsumerGroupSettings(), {"g": own})
+    times = GroupTimes(group_limits(BrokerSettings()), {"g": own})
     assert (times.session_timeout_ms("g"), times.heartbeat_interval_ms("g")) == in_force
     assert (times.session_timeout_ms("h"), times.heartbeat_interval_ms("h")) == (45_000, 5000)
 
 
-def test_each_setting_of_a_coordinator_is_a_setting_of_its_broker() -> None:
+def test_the_times_of_groups_are_settings_of_the_broker() -> None:
     settings = BrokerSettings(
         group_consumer_session_timeout_ms=51_000,
         group_consumer_heartbeat_interval_ms=6000,
         group_consumer_max_session_timeout_ms=52_000,
-        group_consumer_max_size=8,
-        group_max_size=9,
-        group_consumer_assignors="range",
-        group_consumer_migration_policy="disabled",
     )
-    found, default = consumer_group_settings(settings), ConsumerGroupSettings()
-    for field in fields(ConsumerGroupSettings):
-        assert getattr(found, field.name) != getattr(default, field.name), field.name
-    times = GroupTimes(found, {"g": {SESSION: "60000"}})
-    assert times.session_timeout_ms("g") == 52_000
-    assert (found.max_size, found.classic_max_size) == (8, 9)
+    times = GroupTimes(group_limits(settings), {"g": {SESSION: "60000"}})
+    assert (times.session_timeout_ms("g"), times.session_timeout_ms("h")) == (52_000, 51_000)
+    assert times.heartbeat_interval_ms("g") == 6000
 
 
 def test_a_topic_of_no_group_costs_no_look_at_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.effects import VerifyTransaction
 from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import (
@@ -18,6 +17,7 @@ from quorumlog.broker.groups.core.requests import (
     SyncResult,
 )
 from quorumlog.broker.groups.core.rewrite import RewriteLimits
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.client.core.group_protocol import decode_assignment
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -44,7 +44,7 @@ MUST_JOIN = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION}
 
 
 def classic_group(
-    settings: ConsumerGroupSettings = SETTINGS, topics: TopicsOfTest | None = None
+    settings: BrokerSettings = SETTINGS, topics: TopicsOfTest | None = None
 ) -> tuple[ConsumerCoordination, int]:
     """a and b are Stable members of a classic group, and have two partitions each."""
     groups = ConsumerCoordination(topics, settings)
@@ -145,9 +145,9 @@ def test_waiting_members_of_a_group_that_is_converted_join_again() -> None:
 
 
 def test_a_policy_may_forbid_either_conversion() -> None:
-    groups, _ = classic_group(replace(SETTINGS, migration_policy="downgrade"))
+    groups, _ = classic_group(replace(SETTINGS, group_consumer_migration_policy="downgrade"))
     assert groups.refused(join("c")) is ErrorCode.GROUP_ID_NOT_FOUND
-    groups, _ = classic_group(replace(SETTINGS, migration_policy="upgrade"))
+    groups, _ = classic_group(replace(SETTINGS, group_consumer_migration_policy="upgrade"))
     groups.answer(join("c"))
     groups.beat(heartbeat("c", -1))
     assert {*groups.group.members} == {"a", "b"}

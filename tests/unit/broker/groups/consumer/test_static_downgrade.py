@@ -12,7 +12,6 @@ import pytest
 
 from quorumlog.broker.groups.core.consumer import targets
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
 from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import (
@@ -23,6 +22,7 @@ from quorumlog.broker.groups.core.requests import (
     JoinResult,
     Sync,
 )
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.client.core.assignors import Subscription
 from quorumlog.client.core.group_protocol import decode_assignment, encode_subscription
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -40,7 +40,7 @@ from tests.unit.broker.groups.consumer.test_mixed_groups import MUST_JOIN, class
 class MixedGroup:
     """`c` (static) of the consumer protocol and `a` of the classic one; each has two partitions."""
 
-    def __init__(self, settings: ConsumerGroupSettings = SETTINGS, **of_c: Any) -> None:
+    def __init__(self, settings: BrokerSettings = SETTINGS, **of_c: Any) -> None:
         self.groups = ConsumerCoordination(settings=settings)
         self.groups.topics.set("other", 1)
         self.groups.beat(join("c", **{"instance_id": "i", **of_c}))
@@ -261,7 +261,7 @@ def test_a_member_that_subscribed_by_an_expression_makes_a_rebalance() -> None:
 
 
 def test_a_policy_without_downgrades_keeps_the_consumer_group() -> None:
-    mixed = MixedGroup(replace(SETTINGS, migration_policy="upgrade"))
+    mixed = MixedGroup(replace(SETTINGS, group_consumer_migration_policy="upgrade"))
     assert mixed.replace().generation_id == mixed.epoch
     assert {*mixed.groups.group.members} == {"a", "c2"}
 

@@ -1,9 +1,13 @@
 """Requests to the active controller and their responses: frozen, because they travel as CBOR."""
 
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
-from quorumlog.metadata_quorum.cluster_changes import ClusterChange, ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.cluster_changes import (
+    ClusterChange,
+    ConfigChanges,
+    ConfigResult,
+    RequestFor,
+)
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
@@ -14,20 +18,18 @@ from quorumlog.metadata_quorum.controller_client import (
     NewPartitions,
     NewTopic,
     ProducerIdBlock,
+    QuorumDescription,
     Reassignment,
     ReassignmentResult,
     ReplicaDirectory,
     TopicResult,
 )
-from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicId
 
-ResponseT_co = TypeVar("ResponseT_co", covariant=True)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopics:
+class CreateTopics(RequestFor["TopicResults"]):
     """Create each topic on its own: the failure of one leaves the others."""
 
     topics: tuple[NewTopic, ...]
@@ -35,21 +37,21 @@ class CreateTopics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindTopics:
+class FindTopics(RequestFor["TopicResults"]):
     """Look up topic ids by name; `DeleteTopics` needs them."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopics:
+class DeleteTopics(RequestFor["TopicResults"]):
     """Delete by id, so that a retry or a late copy never deletes a newer topic (KIP-516)."""
 
     topic_ids: tuple[TopicId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitions:
+class CreatePartitions(RequestFor["TopicResults"]):
     """Add partitions to each topic on its own: the failure of one leaves the others (KIP-195)."""
 
     topics: tuple[NewPartitions, ...]
@@ -57,7 +59,7 @@ class CreatePartitions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigs:
+class AlterConfigs(RequestFor["ConfigResults"]):
     """Alter each configuration on its own: the failure of one leaves the others (KIP-339).
 
     `topics`: the changes of topics, and of brokers where `is_broker`.
@@ -75,14 +77,14 @@ class ConfigResults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeaders:
+class ElectLeaders(RequestFor["ElectionResults"]):
     """Elect the first replica of each (topic, partition) as leader (KIP-183, KIP-460).
 
     `unclean`: for partitions without a leader, elect a replica that may lack records.
     """
 
     partitions: tuple[tuple[str, int], ...]
-    unclean: bool
+    unclean: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +95,11 @@ class ElectionResults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterReassignments:
+class AlterReassignments(RequestFor["ReassignmentResults"]):
     """Start, change or cancel the reassignment of each partition on its own (KIP-455)."""
 
     wanted: tuple[Reassignment, ...]
-    may_change_replication_factor: bool
+    may_change_replication_factor: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +117,7 @@ class TopicResults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitions:
+class AlterPartitions(RequestFor["IsrResults"]):
     """AlterPartition (KIP-497) by the broker that leads the partitions."""
 
     broker_id: BrokerId
@@ -132,7 +134,7 @@ class IsrResults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssignReplicas:
+class AssignReplicas(RequestFor["ReportReply"]):
     """AssignReplicasToDirs (KIP-858) by the broker that has the replicas.
 
     # DEVIATION: Kafka assigns LOST to a replica whose directory failed before the assignment.
@@ -145,7 +147,7 @@ class AssignReplicas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportLogs:
+class ReportLogs(RequestFor["ReportReply"]):
     """The intact parts of a broker's logs that are damaged, or may decide an election."""
 
     broker_id: BrokerId
@@ -164,7 +166,7 @@ class ReportReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateProducerIds:
+class AllocateProducerIds(RequestFor["ProducerIdsReply"]):
     """Reserve a block of producer ids (KIP-730)."""
 
     broker_id: BrokerId
@@ -180,7 +182,7 @@ class ProducerIdsReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorum:
+class DescribeQuorum(RequestFor[QuorumDescription]):
     """Describe how far each node has replicated the metadata log.
 
     Sent to the active controller like the other requests, but answered by that node's quorum.
@@ -206,18 +208,3 @@ ControllerRequest = (
     | AllocateProducerIds
     | UserRequest
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(Generic[ResponseT_co]):
-    """Records to append and apply, and the response to send once they are committed.
-
-    The records may be split over several batches. So after each prefix of them the metadata is
-    legal, and the rest is decided again. `remark`: a log line for the operator. `goes_on`: this is
-    a slice; once it is committed, decide again, and send the response of the last slice.
-    """
-
-    response: ResponseT_co
-    records: tuple[MetadataRecord, ...] = ()
-    remark: str | None = None
-    goes_on: bool = False

@@ -1,4 +1,4 @@
-"""Sends the markers of transactions to partition leaders (WriteTxnMarkers, KIP-98).
+"""The markers of transactions, as questions for partition leaders (WriteTxnMarkers, KIP-98).
 
 It reports the outcome of each marker once, and never retries: the coordinator does. One request has
 at most one marker of a producer id, because the response identifies markers only by producer id.
@@ -6,13 +6,10 @@ at most one marker of a producer id, because the response identifies markers onl
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from quorumlog.broker.transactions.core.effects import SendMarkers
-from quorumlog.broker.transactions.io.broker_channels import BrokerChannels, Peers
-from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode, known
-from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
+from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -78,32 +75,6 @@ class MarkerExchange:
                 for where in question.partitions
             }
         )
-
-
-class MarkerSender:
-    """Sends to the addresses in the newest image (`publish`)."""
-
-    def __init__(self, peers: Peers) -> None:
-        self._channels: Final = BrokerChannels(MarkerExchange(), peers)
-
-    def publish(self, image: ClusterImage) -> None:
-        """Use the addresses of this image from now on."""
-        self._channels.publish(image)
-
-    def send(
-        self,
-        markers: SendMarkers,
-        by_leader: Mapping[BrokerId, Sequence[TopicPartition]],
-        written: Written,
-    ) -> None:
-        """Send the markers of these partitions; `written` gets each outcome once, now or later."""
-        for leader_id, of_leader in by_leader.items():
-            question = MarkerQuestion(markers=markers, partitions=tuple(of_leader), written=written)
-            self._channels.ask(leader_id, question)
-
-    async def stop(self) -> None:
-        """Refuse the questions under way, and send no more."""
-        await self._channels.stop()
 
 
 def _marker(question: MarkerQuestion) -> WritableTxnMarker:
