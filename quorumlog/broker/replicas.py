@@ -159,6 +159,7 @@ class Replicas:
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
         self._directories: Final = self._new_directories(controller, partition_rules)
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
+        self.unanswering: Final = self._fetchers.unanswering
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self.disk, files, self._replicas, settings)
         self.ticks: Final = Ticks(self._replicas, wall_ms, self.disk, partition_rules, files=files)

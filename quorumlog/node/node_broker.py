@@ -221,6 +221,7 @@ class NodeBroker:
             may_lead=self.replicas.may_lead,
             directories=self.replicas.directory_report,
             directory_failed=self.replicas.directory_failed,
+            unanswering=self.replicas.unanswering,
         )
         quorum.add_publisher(self.gate)
         quorum.add_publisher(self.lifecycle)
