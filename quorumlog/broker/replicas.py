@@ -159,7 +159,6 @@ class Replicas:
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
         self._directories: Final = self._new_directories(controller, partition_rules)
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
-        self.unanswering: Final = self._fetchers.unanswering
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self.disk, files, self._replicas, settings)
         self.ticks: Final = Ticks(self._replicas, wall_ms, self.disk, partition_rules, files=files)
@@ -326,6 +325,10 @@ class Replicas:
     def image(self) -> ClusterImage:
         """The newest published image."""
         return self._replicas.image
+
+    def unanswering(self) -> tuple[BrokerId, ...]:
+        """Return the leaders that leave a fetch of this broker unanswered, sorted."""
+        return self._fetchers.unanswering()
 
     def is_to_lead(self, topic_partition: TopicPartition) -> bool:
         """Whether this broker is to lead a partition by the image, but does not lead it yet."""
