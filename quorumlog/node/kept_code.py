@@ -10,29 +10,34 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
-from importlib.util import MAGIC_NUMBER, cache_from_source
+from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
 from types import CodeType
-from typing import Any
+from typing import Any, Final
+
+_Codes = dict[bytes, list[CodeType]]
+"""By Python's hash of the text (PEP 552): its code, once for each class that has this text."""
+_VERSION: Final = MAGIC_NUMBER + b"2"  # of Python's code, and of this file's form
+_FILES: Final = SourceFileLoader("", "")
 
 
 @contextmanager
 def kept_code(module_file: str) -> Iterator[None]:
     """Take the code of dataclasses that are made in the block from a file of this module.
 
-    The key is the whole text, so a changed class is compiled; the file is then written anew. It is
-    one of the compiled modules: Python's own rules decide whether and where it is written.
+    A changed class has another text: it is compiled, and the file is written anew. It is one of the
+    compiled modules: Python's own rules decide whether and where it is written.
     """
-    path, loader = f"{cache_from_source(module_file)}.dataclasses", SourceFileLoader("", "")
-    try:
-        version, kept = marshal.loads(loader.get_data(path))  # noqa: S302 - as safe as modules
-    except (OSError, EOFError, TypeError, ValueError):  # there is none, or of another Python
-        version, kept = b"", {}
-    known: dict[str, CodeType] = kept if version == MAGIC_NUMBER else {}
-    used: dict[str, CodeType] = {}
+    path = f"{cache_from_source(module_file)}.dataclasses"
+    left, made = _read(path), _Codes()
 
     def run(text: str, names: dict[str, Any], results: dict[str, Any]) -> None:
-        code = known.get(text) or compile(text, "<string>", "exec", dont_inherit=True)
-        used[text] = code
+        key = source_hash(text.encode())
+        codes = left.get(key)
+        if codes:
+            code = codes.pop()  # so that the next imports get its memory
+        else:
+            code = compile(text, "<string>", "exec", dont_inherit=True)
+            made.setdefault(key, []).append(code)
         exec(code, names, results)  # noqa: S102 - as `dataclasses` does with the text
 
     vars(dataclasses)["exec"] = run  # the functions of that module find it before the built-in one
@@ -40,5 +45,17 @@ def kept_code(module_file: str) -> Iterator[None]:
         yield
     finally:
         del vars(dataclasses)["exec"]
-    if used.keys() - known.keys() and not sys.dont_write_bytecode:
-        loader.set_data(path, marshal.dumps((MAGIC_NUMBER, used)))
+    if made and not sys.dont_write_bytecode:
+        kept = _read(path)
+        whole = {key: kept[key] for key, codes in left.items() if not codes and key in kept}
+        for key, codes in made.items():
+            whole[key] = whole.get(key, []) + codes
+        _FILES.set_data(path, marshal.dumps((_VERSION, whole)))
+
+
+def _read(path: str) -> _Codes:
+    try:
+        version, codes = marshal.loads(_FILES.get_data(path))  # noqa: S302 - as safe as modules
+    except (OSError, EOFError, TypeError, ValueError):  # there is none, or of another Python
+        return {}
+    return codes if version == _VERSION else {}

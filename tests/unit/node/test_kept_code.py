@@ -78,6 +78,19 @@ def test_a_changed_class_is_compiled_and_replaces_the_code_of_the_former_one(
     assert texts == []
 
 
+def test_each_class_of_one_text_takes_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file has the code of a text as often as classes have it, also when there are more."""
+    texts = compiled_texts(monkeypatch)
+    compiled = []
+    for count in (1, 1, 3, 3, 2, 3):
+        texts.clear()
+        make_pair("\n".join([TEXT] * count))
+        compiled.append(len(texts))
+    functions = compiled[0]
+    assert functions > 0
+    assert compiled == [functions, 0, 2 * functions, 0, 0, 0]
+
+
 @pytest.mark.parametrize("content", [b"", b"\x00", b"(1, 2)", b"i\x01\x00\x00\x00"])
 def test_a_file_of_another_kind_counts_as_no_file(content: bytes, compiled_modules: Path) -> None:
     make_pair()
@@ -92,7 +105,7 @@ def test_the_code_of_another_python_is_not_used(
     monkeypatch: pytest.MonkeyPatch, compiled_modules: Path
 ) -> None:
     with monkeypatch.context() as other:
-        other.setattr("quorumlog.node.kept_code.MAGIC_NUMBER", b"version 0")
+        other.setattr("quorumlog.node.kept_code._VERSION", b"version 0")
         make_pair()
     texts = compiled_texts(monkeypatch)
     make_pair()
