@@ -49,6 +49,30 @@ def test_reports_from_before_a_heartbeat_of_the_leader_do_not_count() -> None:
     assert bench.expire() == 1
 
 
+def test_a_report_that_is_decided_late_counts_from_when_it_arrived() -> None:
+    """The leader has sent a heartbeat while the decision of the report waited."""
+    bench = Bench().start(1, 2)
+    report(bench, 2, after_ms=500)
+    bench.now_ms = 2000
+    bench.heartbeat(1)
+    report(bench, 2, after_ms=-400)
+    report(bench, 2, after_ms=5000)
+    assert bench.controller.next_expiry_ms() == 2000 + 9000
+    report(bench, 2, after_ms=750)
+    assert bench.controller.next_expiry_ms() == bench.now_ms
+
+
+def test_after_a_pause_of_the_controller_a_third_of_the_session_begins_anew() -> None:
+    bench = Bench().start(1, 2)
+    report(bench, 2, after_ms=2000)
+    bench.now_ms += 5000
+    bench.controller.renew_all(bench.now_ms)
+    report(bench, 2, after_ms=2000)
+    report(bench, 2, after_ms=900)
+    assert bench.expire() is None
+    assert bench.expire(100) == 1
+
+
 def test_a_new_controller_counts_reports_from_its_own_start() -> None:
     bench = Bench().start(1, 2)
     report(bench, 2, after_ms=2000)
