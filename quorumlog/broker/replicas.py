@@ -326,6 +326,10 @@ class Replicas:
         """The newest published image."""
         return self._replicas.image
 
+    def unanswering(self) -> tuple[BrokerId, ...]:
+        """Return the leaders that leave a fetch of this broker unanswered, sorted."""
+        return self._fetchers.unanswering()
+
     def is_to_lead(self, topic_partition: TopicPartition) -> bool:
         """Whether this broker is to lead a partition by the image, but does not lead it yet."""
         return self._replicas.is_to_lead(topic_partition)

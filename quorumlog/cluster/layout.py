@@ -13,7 +13,6 @@ used is not kept: the next start plans it again
 
 import json
 import os
-import secrets
 import shutil
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -91,7 +90,7 @@ def make_secret(directory: Path) -> None:
     unfinished.unlink(missing_ok=True)
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as file:
-        file.write(secrets.token_urlsafe(_SECRET_BYTES) + "\n")
+        file.write(os.urandom(_SECRET_BYTES).hex() + "\n")
     unfinished.replace(path)
 
 

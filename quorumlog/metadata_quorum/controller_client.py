@@ -290,6 +290,7 @@ class BrokerHeartbeat(RequestFor["HeartbeatReply"]):
     `is_opening`: `want_fence` is set only because the broker still opens its logs, intact so far.
     `offline_log_dirs`: the directories that failed since the process started (KIP-858).
     `has_failed`: all log directories have failed.
+    `unanswering`: leaders that leave a fetch of this broker unanswered; None: each answers.
     """
 
     broker_id: BrokerId
@@ -300,6 +301,7 @@ class BrokerHeartbeat(RequestFor["HeartbeatReply"]):
     want_shut_down: bool = False
     offline_log_dirs: tuple[str, ...] = ()
     has_failed: bool = False
+    unanswering: tuple[BrokerId, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,9 @@ class ControllerSettings:
     """Cluster-wide defaults, broker sessions, and snapshots and retention of the metadata log."""
 
     broker_session_timeout_ms: int = integer(
-        9000, "Time without a heartbeat after which the controller fences a broker."
+        9000,
+        "Time without a heartbeat after which the controller fences a broker; a third of it "
+        "if followers report that their fetches are unanswered.",
     )
     auto_leader_rebalance_enable: bool = flag(
         True, "Whether the controller periodically elects the preferred leaders."

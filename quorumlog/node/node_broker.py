@@ -124,14 +124,14 @@ def registration(
     )
 
 
-def _services(
+def _hosts(
     config: NodeConfig,
     replicas: Replicas,
     producer_ids: ProducerIds,
     dependencies: NodeDependencies,
     on_fatal: OnError,
 ) -> tuple[GroupService, TransactionService]:
-    """Return both coordinators; the replicas notify them of the partitions led by this broker."""
+    """Return both services; the replicas notify them of the partitions led by this broker."""
     transactions = TransactionService(
         broker_id=replicas.broker_id,
         replicas=replicas,
@@ -190,9 +190,7 @@ class NodeBroker:
         )
         self.metadata: Final = ImageWatch(self.replicas.is_to_lead)
         ids = ProducerIds(broker_id=broker_id, metadata=self.metadata, controller=controller)
-        self.groups, self.transactions = _services(
-            config, self.replicas, ids, dependencies, on_fatal
-        )
+        self.groups, self.transactions = _hosts(config, self.replicas, ids, dependencies, on_fatal)
         self.replicas.add_leadership_listener(self.metadata)
         context = BrokerContext(
             broker_id=broker_id,
@@ -221,6 +219,7 @@ class NodeBroker:
             may_lead=self.replicas.may_lead,
             directories=self.replicas.directory_report,
             directory_failed=self.replicas.directory_failed,
+            unanswering=self.replicas.unanswering,
         )
         quorum.add_publisher(self.gate)
         quorum.add_publisher(self.lifecycle)

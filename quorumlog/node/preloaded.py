@@ -5,11 +5,14 @@ import gc
 import os
 from contextlib import suppress
 
+from quorumlog.node.kept_code import kept_code
+
 gc.disable()  # imports leave hardly any garbage: collections would take a tenth of a start
 # aiohttp reads the system's certificates twice when it is imported; a node does not use TLS.
 os.environ["SSL_CERT_FILE"] = os.devnull
 
-from quorumlog.node.main import main  # noqa: E402 - the lines above must run first
+with kept_code(__file__):
+    from quorumlog.node.main import main
 
 with suppress(ImportError):
     import uvloop  # noqa: F401 - the event loop needs it

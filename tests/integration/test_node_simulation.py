@@ -16,7 +16,7 @@ import pytest
 from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
 from quorumlog.broker.following.core.session_client import SessionClient
 from quorumlog.chaos.faults.machines import PowerLoss
-from quorumlog.chaos.faults.processes import KillAll
+from quorumlog.chaos.faults.processes import KillAll, Pause, PauseAll
 from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked, run_one
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.settings import NodesResult
@@ -24,6 +24,9 @@ from quorumlog.chaos.node_simulation.simulate import settings_of, simulate_nodes
 from quorumlog.chaos.node_simulation.swarm import draw_swarm
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.cluster import ClusterShape
+from quorumlog.metadata_quorum.controller.brokers import Sessions
+from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.wire.codec.identifiers import BrokerId
 
 pytestmark = pytest.mark.integration
 
@@ -254,6 +257,36 @@ def test_a_silent_broker_leaves_the_isr_before_one_that_is_known_to_be_dead() ->
     assert (result.valid, result.violations) == (True, ())
     broken = run(mutant="lets_the_dead_leave_first", until_violated=True)
     assert broken.violations[0].startswith("isr-complete")
+
+
+def fenced_during(pause: Pause, target: str, notes: Path) -> int:
+    """Pause for less than a session, in an otherwise quiet run; return the number of fencings."""
+    notes.write_text("")
+    shape = ClusterShape(controllers=3, brokers=3)
+    drawn = settings_of(0, duration_ms=7_000, faults=(), shape=shape)
+    action = Action(t_us=3_000_000, duration_us=2_300_000, fault=pause, target=target)
+    result = run_one(replace(drawn, schedule=replace(drawn.schedule, actions=(action,))))
+    assert result.faults == (pause.name,)
+    assert (result.valid, result.violations) == (True, ())
+    return len(notes.read_text().splitlines())
+
+
+def test_only_a_leader_that_is_paused_alone_is_fenced_before_its_session_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """docs/decisions/0006-dead-and-silent-brokers.md"""
+    notes, decide = tmp_path / "fencings", Controller._decide_fencing
+
+    def note(controller: Controller, broker_id: BrokerId) -> Any:
+        with notes.open("a") as file:
+            file.write(f"{broker_id}\n")
+        return decide(controller, broker_id)
+
+    monkeypatch.setattr(Controller, "_decide_fencing", note)
+    assert fenced_during(Pause(), "partition-leader", notes) == 1
+    assert fenced_during(PauseAll(), "all", notes) == 0
+    monkeypatch.setattr(Sessions, "note_unanswered", lambda *_: None)
+    assert fenced_during(Pause(), "partition-leader", notes) == 0
 
 
 def test_a_schedule_of_a_file_is_replayed(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterIm
 from quorumlog.metadata_quorum.image.features import ANNOUNCED
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_LEADER
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 
 REGISTRATION_BACKOFF: Final = Backoff(50, 1000)
 SHUTDOWN_HEARTBEAT_S: Final = 0.1
@@ -50,7 +50,8 @@ class BrokerLifecycle:
     `unfenced` is set while this process is unfenced in the image. `registered` is called with each
     broker epoch, before the controller may let the broker lead. The caller sets `may_lead` when the
     broker can serve its partitions; it stays set. It sets `directory_failed` when another of the
-    `directories` has failed. `failure` gets the error that ends the task: RegistrationFailed, or an
+    `directories` has failed. `unanswering` returns the leaders that leave this broker's fetches
+    unanswered. `failure` gets the error that ends the task: RegistrationFailed, or an
     error of `registered`.
     """
 
@@ -64,6 +65,7 @@ class BrokerLifecycle:
         may_lead: asyncio.Event,
         directories: Callable[[], DirectoryReport] = DirectoryReport,
         directory_failed: asyncio.Event | None = None,
+        unanswering: Callable[[], tuple[BrokerId, ...]] = tuple,
     ) -> None:
         self.unfenced: Final = asyncio.Event()
         self.failure: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
@@ -75,6 +77,7 @@ class BrokerLifecycle:
         self._may_lead: Final = may_lead
         self._directories: Final = directories
         self._directory_failed: Final = directory_failed or asyncio.Event()
+        self._unanswering: Final = unanswering
         self._image = ClusterImage()
         self._wake: Final = asyncio.Event()
         self._may_stop: Final = asyncio.Event()
@@ -258,5 +261,6 @@ class BrokerLifecycle:
             want_shut_down=self._wants_to_stop,
             offline_log_dirs=directories.offline,
             has_failed=directories.has_failed,
+            unanswering=self._unanswering() or None,
         )
         return await self._controller.ask(heartbeat)

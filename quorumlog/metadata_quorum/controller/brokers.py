@@ -56,6 +56,10 @@ def directory_problem(brokers: Collection[BrokerImage], request: BrokerRegistrat
 
 SILENT_SHARE: Final = 3
 """A broker without a sign for a third of its session is silent: heartbeats come more often."""
+# DEVIATION: Kafka fences a silent broker at the end of its session, whatever others notice.
+# docs/decisions/0006-dead-and-silent-brokers.md
+REPORTS_SHARE: Final = 12
+"""The part of a session over which followers must report a silent leader, without a sign of it."""
 OPENING_SESSIONS: Final = 3
 """The time to open logs, in sessions, while another broker that was killed serves already."""
 RENEWALS_MAX: Final = 2
@@ -92,12 +96,14 @@ class Session:
     registered_ms: when the process registered with this controller; None: with an earlier one.
     serves_since_ms: since when its heartbeats offer to lead; None: the last one did not.
     opens_logs: it registered with this controller, and no heartbeat has offered to lead yet.
+    reported_ms: the first and the last report of an unanswered fetch since the last contact.
     has_failed: all its log directories have failed, so it has left ISRs and ELRs.
     """
 
     last_contact_ms: int
     last_sign_ms: int | None = None
     registered_ms: int | None = None
+    reported_ms: tuple[int, int] = (-1, -1)
     has_failed: bool = False
     serves_since_ms: int | None = None
     opens_logs: bool = False
@@ -142,6 +148,14 @@ class Sessions:
         if session is not None:
             session.last_sign_ms = max(session.last_sign_ms or 0, now_ms)
 
+    def note_unanswered(self, broker_id: BrokerId, now_ms: int) -> None:
+        """Record the report of a follower: this leader leaves its fetch unanswered."""
+        session = self._sessions.get(broker_id)
+        if session is not None and now_ms > session.last_contact_ms:
+            first_ms, last_ms = session.reported_ms
+            is_first = first_ms <= session.last_contact_ms
+            session.reported_ms = now_ms if is_first else first_ms, max(last_ms, now_ms)
+
     def renew(self, broker_id: BrokerId, now_ms: int) -> None:
         """Renew a session without a heartbeat, at most RENEWALS_MAX times in a row."""
         session = self._sessions.get(broker_id)
@@ -176,15 +190,22 @@ class Sessions:
     def expires_ms(self, broker_id: BrokerId, unfenced: Collection[BrokerId]) -> int:
         """Return when to fence the broker if it stays silent; 0: it has no session.
 
-        A broker whose process died waits for each `unfenced` broker that is silent already.
+        A silent leader that followers report need not be silent to the end of its session. It,
+        and a broker whose process died, wait for each `unfenced` broker that is silent already.
         Every broker waits for the brokers that open their logs.
         """
         session = self._sessions.get(broker_id)
         if session is None:
             return 0
         end_ms = session.last_contact_ms + self.session_timeout_ms
+        first_ms, last_ms = session.reported_ms
+        are_enough = last_ms - first_ms >= self.session_timeout_ms // REPORTS_SHARE
         if session.is_expired:
             end_ms = self.may_leave_ms(broker_id, end_ms, unfenced)
+        elif are_enough and first_ms > session.last_contact_ms:
+            silent_ms = session.last_contact_ms + self.session_timeout_ms // SILENT_SHARE
+            at_ms = max(silent_ms, last_ms)
+            end_ms = min(end_ms, self.may_leave_ms(broker_id, at_ms, unfenced))
         return max(end_ms, self.open_until_ms(broker_id, unfenced))
 
     def may_leave_ms(self, broker_id: BrokerId, at_ms: int, unfenced: Collection[BrokerId]) -> int:

@@ -139,6 +139,8 @@ class Controller:
             can_lead = not (heartbeat.want_fence or heartbeat.want_shut_down)
             offset = heartbeat.metadata_offset
             self.sessions.touch(heartbeat.broker_id, now_ms, offset, can_lead=can_lead)
+            for leader_id in heartbeat.unanswering or ():
+                self.sessions.note_unanswered(leader_id, now_ms)
 
     def decide(
         self, request: ControllerRequest, *, now_ms: int, base_offset: Offset

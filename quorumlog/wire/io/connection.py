@@ -152,6 +152,13 @@ class KafkaConnection:
         """The number of requests that wait for a response."""
         return len(self._pending)
 
+    @property
+    def waits_since_s(self) -> float | None:
+        """When the oldest unanswered `request` was sent, by the loop's clock; None: none is."""
+        if not self._pending:
+            return None
+        return self._pending[0].deadline_s - self._request_timeout_ms / 1000
+
     def version_for(self, request: type[Request[Any]] | Request[Any]) -> int:
         """Return the highest version that both sides support. Raises UnsupportedVersion."""
         theirs = self._versions.get(request.API_KEY, range(0))

@@ -213,11 +213,16 @@ class Bench:
         )
 
     def heartbeat(
-        self, broker_id: int, *, offline: tuple[str, ...] = (), **fields: int
+        self,
+        broker_id: int,
+        *,
+        offline: tuple[str, ...] = (),
+        unanswering: tuple[int, ...] = (),
+        **fields: int,
     ) -> HeartbeatReply:
-        reply: HeartbeatReply = self.ask(
-            self.heartbeat_request(broker_id, offline=offline, **fields)
-        )
+        request = self.heartbeat_request(broker_id, offline=offline, **fields)
+        leaders = tuple(map(BrokerId, unanswering)) or None
+        reply: HeartbeatReply = self.ask(replace(request, unanswering=leaders))
         return reply
 
     def heartbeat_request(

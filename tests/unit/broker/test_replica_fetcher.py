@@ -134,6 +134,7 @@ class ParkingLeader:
         self.asked: list[list[int]] = []
         self.news = asyncio.Event()
         self.open_connections = 0
+        self.waits_since_s: float | None = None
 
     async def open(self, *_address: object, **_options: object) -> "ParkingLeader":
         self.open_connections += 1
@@ -151,6 +152,22 @@ class ParkingLeader:
         while len(self.asked) < count:
             self.news.clear()
             await self.news.wait()
+
+
+async def test_a_leader_that_parks_a_fetch_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = ParkingLeader()
+    monkeypatch.setattr(KafkaConnection, "open", leader.open)
+    fetches, loop = fetcher(), asyncio.get_running_loop()
+    assert not fetches.is_unanswered()
+    fetches.set_followed(follow(1))
+    await leader.fetches(1)
+    parked_s = BrokerSettings().replica_fetch_wait_max_ms / 1000
+    for share, is_late in ((1, False), (1.51, True)):
+        leader.waits_since_s = loop.time() - share * parked_s
+        assert fetches.is_unanswered() is is_late
+    leader.waits_since_s = None
+    assert not fetches.is_unanswered()
+    await fetches.stop()
 
 
 async def test_a_fetch_says_who_asks_in_which_epoch_from_where() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle, RegistrationFailed
 from quorumlog.broker.settings import LifecycleSettings
+from quorumlog.metadata_quorum.cbor_values import to_plain
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
@@ -186,6 +187,18 @@ async def test_a_new_controller_hears_of_it_at_once() -> None:
         lifecycle.publish(ClusterDelta(), controller.image(fenced=False))
         await some_turns()
         assert len(controller.heartbeats) == before + 1
+
+
+async def test_a_heartbeat_names_the_leaders_that_leave_a_fetch_unanswered() -> None:
+    unanswering, often = list[BrokerId](), LifecycleSettings(broker_heartbeat_interval_ms=1)
+    given: dict[str, Any] = {"unanswering": lambda: (*unanswering,)}
+    async with registering(often, **given) as (controller, _, _):
+        await until(lambda: bool(controller.heartbeats))
+        assert "unanswering" not in cast(Any, to_plain(controller.heartbeats[-1]))  # as before
+        unanswering.append(BrokerId(3))
+        await until(lambda: controller.heartbeats[-1].unanswering == (3,))
+        unanswering.clear()
+        await until(lambda: controller.heartbeats[-1].unanswering is None)
 
 
 async def test_a_directory_that_fails_is_named_at_once() -> None:

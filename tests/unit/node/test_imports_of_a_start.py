@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 NEEDLESS_IN_A_NODE = {
     *(
@@ -39,6 +40,29 @@ def test_a_node_loads_nothing_that_only_commands_and_clients_need() -> None:
 
 def test_a_node_loads_at_its_start_what_a_request_needs_when_no_file_can_be_opened() -> None:
     assert {"encodings.utf_16_be", "encodings.idna"} <= loaded_by("import quorumlog.node.preloaded")
+
+
+def test_the_second_start_compiles_no_dataclass(tmp_path: Path) -> None:
+    """That is a third of the imports of a node: see `quorumlog.node.kept_code`."""
+    program = f"""
+import sys
+sys.pycache_prefix, sys.dont_write_bytecode = {str(tmp_path)!r}, False
+import quorumlog.node.kept_code as kept_code
+compiled = []
+def spy(text, *arguments, **options):
+    compiled.append(text)
+    return compile(text, *arguments, **options)
+kept_code.compile = spy
+import quorumlog.node.preloaded
+print(len(compiled))
+"""
+    command = [sys.executable, "-c", program]
+    first, second = (
+        int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        for _ in range(2)
+    )
+    assert first > 0
+    assert second == 0
 
 
 def test_to_plan_check_and_found_a_cluster_loads_no_part_of_a_node() -> None:

@@ -103,6 +103,27 @@ async def test_no_more_than_the_limit_is_in_flight_and_the_order_is_kept() -> No
             assert (await tasks[number]).throttle_time_ms == number
 
 
+async def test_the_oldest_request_without_a_response_counts_from_when_it_was_sent() -> None:
+    async with connected(in_flight_max=2) as (broker, connection):
+        assert connection.waits_since_s is None
+        sent_s, outcomes = asyncio.get_running_loop().time(), list[Any]()
+        connection.request(HeartbeatRequest(), outcomes.append)
+        assert connection.waits_since_s == pytest.approx(sent_s, abs=0.2)
+        await asyncio.sleep(0.01)
+        connection.request(HeartbeatRequest(), outcomes.append)
+        first_s = connection.waits_since_s
+        await broker.answer(HeartbeatResponse())
+        while not outcomes:
+            await asyncio.sleep(0)
+        assert first_s is not None
+        assert connection.waits_since_s is not None
+        assert connection.waits_since_s >= first_s + 0.009
+        await broker.answer(HeartbeatResponse())
+        while len(outcomes) < 2:
+            await asyncio.sleep(0)
+        assert connection.waits_since_s is None
+
+
 async def test_a_request_that_times_out_closes_the_connection() -> None:
     async with connected() as (_broker, connection):
         other = sending(connection)

@@ -117,6 +117,7 @@ class ReplicaFetcher:
         self._backoff: Final = Backoff(FIRST_BACKOFF_MS, settings.replica_fetch_backoff_ms)
         self._serial = 0  # of the current loop
         self._is_at_leader = False  # a fetch of the current loop is with the leader
+        self._asked: KafkaConnection | None = None  # the last connection of a fetch
         self._is_stopped = False
         self._renewed_s = 0.0  # when the last loop began
         self._renewal: asyncio.TimerHandle | None = None  # changes wait for it
@@ -169,6 +170,12 @@ class ReplicaFetcher:
         task = self._tasks.start(self._run(self._serial))
         self._loops[task] = None
         task.add_done_callback(lambda ended: self._loops.pop(ended, None))
+
+    def is_unanswered(self) -> bool:
+        """Return whether a fetch is unanswered for longer than a leader may park it, by half."""
+        since_s = None if self._asked is None else self._asked.waits_since_s
+        late_s = self._settings.replica_fetch_wait_max_ms * 1.5 / 1000
+        return since_s is not None and asyncio.get_running_loop().time() - since_s > late_s
 
     def touch(self, driver: PartitionDriver) -> None:
         """Check the position of this partition again, before the next fetch."""
@@ -279,6 +286,7 @@ class ReplicaFetcher:
             except Exception as error:  # noqa: BLE001 - `_run` is the outermost frame
                 last.set_exception(error)
 
+        self._asked = connection
         connection.request(request, received)
         return await last
 

@@ -87,6 +87,10 @@ class ReplicaFetchers:
         for fetcher in self._fetchers.values():
             fetcher.wake()
 
+    def unanswering(self) -> tuple[BrokerId, ...]:
+        """Return the leaders that leave a fetch unanswered, sorted."""
+        return (*sorted({lane[0] for lane, one in self._fetchers.items() if one.is_unanswered()}),)
+
     def note_flush_ended(self, driver: PartitionDriver) -> None:
         """Report the end of a flush to the fetcher of this log, if any."""
         fetcher = self._fetcher_of(driver)

@@ -1,0 +1,61 @@
+"""Keeps the code of dataclasses beside the compiled modules, as Python keeps the code of modules.
+
+`dataclasses` writes the functions of a class as text and compiles them at each import: for the
+classes of a node, that is a third of the CPU of all imports. docs/decisions/0045-fork-server.md
+"""
+
+import dataclasses
+import marshal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
+from types import CodeType
+from typing import Any, Final
+
+_Codes = dict[bytes, list[CodeType]]
+"""By Python's hash of the text (PEP 552): its code, once for each class that has this text."""
+_VERSION: Final = MAGIC_NUMBER + b"2"  # of Python's code, and of this file's form
+_FILES: Final = SourceFileLoader("", "")
+
+
+@contextmanager
+def kept_code(module_file: str) -> Iterator[None]:
+    """Take the code of dataclasses that are made in the block from a file of this module.
+
+    A changed class has another text: it is compiled, and the file is written anew. It is one of the
+    compiled modules: Python's own rules decide whether and where it is written.
+    """
+    path = f"{cache_from_source(module_file)}.dataclasses"
+    left, made = _read(path), _Codes()
+
+    def run(text: str, names: dict[str, Any], results: dict[str, Any]) -> None:
+        key = source_hash(text.encode())
+        codes = left.get(key)
+        if codes:
+            code = codes.pop()  # so that the next imports get its memory
+        else:
+            code = compile(text, "<string>", "exec", dont_inherit=True)
+            made.setdefault(key, []).append(code)
+        exec(code, names, results)  # noqa: S102 - as `dataclasses` does with the text
+
+    vars(dataclasses)["exec"] = run  # the functions of that module find it before the built-in one
+    try:
+        yield
+    finally:
+        del vars(dataclasses)["exec"]
+    if made and not sys.dont_write_bytecode:
+        kept = _read(path)
+        whole = {key: kept[key] for key, codes in left.items() if not codes and key in kept}
+        for key, codes in made.items():
+            whole[key] = whole.get(key, []) + codes
+        _FILES.set_data(path, marshal.dumps((_VERSION, whole)))
+
+
+def _read(path: str) -> _Codes:
+    try:
+        version, codes = marshal.loads(_FILES.get_data(path))  # noqa: S302 - as safe as modules
+    except (OSError, EOFError, TypeError, ValueError):  # there is none, or of another Python
+        return {}
+    return codes if version == _VERSION else {}
