@@ -83,12 +83,16 @@ class _Answer:
             self.future.set_result(self.finish())
 
     def _hint(self, at: TopicPartition, slot: PartitionProduceResponse) -> None:
-        partition = self.context.image.partition(at)
-        if self.version >= LEADER_HINTS_SINCE and partition is not None:
-            slot.current_leader = LeaderIdAndEpoch(
-                leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
-            )
-            self.hinted.add(at)
+        context = self.context
+        partition = context.image.partition(at)
+        if self.version < LEADER_HINTS_SINCE or partition is None:
+            return
+        if partition.leader_id == context.broker_id:
+            return  # it resigns, before this image is replaced by one with the next leader
+        slot.current_leader = LeaderIdAndEpoch(
+            leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
+        )
+        self.hinted.add(at)
 
     def finish(self) -> ProduceResponse:
         """Add the endpoints of the hinted leaders; return the response."""

@@ -325,7 +325,7 @@ class Connection(FrameProtocol):
     def _wait_turn_of_run(
         self, handled: int, responses: list[Buffer] | Callable[[Deliver], None]
     ) -> None:
-        waiting = WaitingRun(self._answered, handled)
+        waiting = WaitingRun(self._run_answered, handled)
         self._turns.append(waiting)
         self._under_way += handled
         if isinstance(responses, list):
@@ -352,13 +352,20 @@ class Connection(FrameProtocol):
 
     def _fetched(self, _answer: "asyncio.Future[Any]") -> None:
         """Write the response to a delayed fetch, within the call that completes it."""
-        if self._end:  # it must not begin the next fetch, which has arrived already
+        if self._end:  # the call must not handle the next request, which has arrived already
             self._loop.call_soon(self._answered)
             return
         self._is_delivering = True
         self._answered()
         self._is_delivering = False
         self._flush()
+
+    def _run_answered(self) -> None:
+        """Send the responses to a run, within the call that completes it."""
+        if self._is_paused and self._end:  # as above: the call is a step of a partition
+            self._loop.call_soon(self._answered)
+        else:
+            self._answered()
 
     def _answered(self, _answer: "asyncio.Future[Any] | None" = None) -> None:
         """Send the responses whose turn it is."""

@@ -23,6 +23,7 @@ from tests.support.broker.replicas import broker, image
 LEADER, LEADER_EPOCH = 2, 7
 HOST = replace(broker(BrokerId(LEADER)), host="two", port=9092, rack="r")
 CONTEXT: Any = SimpleNamespace(
+    broker_id=BrokerId(1),
     image=ClusterImage(
         brokers={HOST.broker_id: HOST, BrokerId(1): broker(BrokerId(1))},
         topics={
@@ -34,7 +35,7 @@ CONTEXT: Any = SimpleNamespace(
             )
         },
         topic_names={TOPIC_ID: AT.topic},
-    )
+    ),
 )
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 

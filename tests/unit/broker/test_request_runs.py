@@ -12,6 +12,7 @@ from quorumlog.broker.server.request_runs import TEMPLATES_MAX, UNUSED_MAX, Requ
 from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.metadata_quorum.controller_requests import CreateTopics
 from quorumlog.storage.errors import StorageError
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Received
 from quorumlog.wire.codec.messages.produce import (
@@ -22,7 +23,8 @@ from quorumlog.wire.codec.messages.produce import (
 )
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.codec.schemas import decode_request, decode_response, encode_request
-from tests.support.broker.produce_twins import COPIED, NOW_MS, REQUESTS_MAX, Twins, Wire
+from tests.support.broker.produce_twins import COPIED, FOLLOWER, NOW_MS, REQUESTS_MAX, Twins, Wire
+from tests.support.broker.replicas import fetched_by
 from tests.support.groups.single_broker import single_broker
 from tests.support.native import LANES, native
 from tests.support.waiting import until
@@ -37,7 +39,13 @@ def each_lane(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def framed(
-    at: TopicPartition, sequence: int, *, acks: int = 1, at_ms: int = NOW_MS, value: bytes = b"v"
+    at: TopicPartition,
+    sequence: int,
+    *,
+    acks: int = 1,
+    at_ms: int = NOW_MS,
+    value: bytes = b"v",
+    version: int = 9,
 ) -> bytes:
     """A request with one record of producer 5, or without producer if the sequence is -1."""
     records = encode_batch(
@@ -50,7 +58,7 @@ def framed(
     topic = TopicProduceData(name=at.topic, partition_data=[data])
     request = ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[topic])
     chunks = encode_request(
-        request, api_version=9, correlation_id=1000 + sequence, client_id="client"
+        request, api_version=version, correlation_id=1000 + sequence, client_id="client"
     )
     return b"".join(chunks)
 
@@ -149,6 +157,36 @@ async def test_a_run_leaves_no_more_requests_under_way_than_allowed(tmp_path: Pa
             await twins.both("follow", 1.0)
         assert twins.fast.wire.reads
         assert [one[2] for one in answers(twins.fast.wire.sent)] == [*range(9)]
+
+
+async def test_requests_behind_a_run_are_handled_after_the_step_that_completes_it(
+    tmp_path: Path,
+) -> None:
+    async with Twins(tmp_path) as twins:
+        twin, seen = twins.fast, list[str]()
+        await twin.receive(framed(COPIED, 0, acks=-1), [])
+        await twin.receive(b"".join(framed(COPIED, each, acks=-1) for each in range(1, 9)), [])
+        handle, appends = twin.connection.run_received, twin.broker.replicas.appends
+        vars(twin.connection)["run_received"] = lambda: bool(seen.append("begins")) or handle()
+        driver = twin.broker.replicas.drivers[COPIED]
+        driver.judge_follower_fetch(1, fetched_by(FOLLOWER, driver.log.log_end_offset))
+        assert (seen, len(appends._deadlines)) == ([], 0)
+        await twin.receive(b"", [])
+        assert seen
+        assert [one[2] for one in answers(twin.wire.sent)] == [*range(REQUESTS_MAX)]
+
+
+async def test_a_leader_that_resigns_does_not_name_itself_as_the_leader(tmp_path: Path) -> None:
+    async with Twins(tmp_path) as twins:
+        await twins.receive(framed(COPIED, 0, acks=-1, version=12), [1] * 500)
+        await twins.both("resign")
+        sent = memoryview(twins.fast.wire.sent)[4:]
+        _, response = decode_response(ProduceRequest.API_KEY, 12, sent)
+        assert isinstance(response, ProduceResponse)
+        (slot,) = response.responses[0].partition_responses
+        assert slot.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert not slot.current_leader
+        assert not response.node_endpoints
 
 
 async def test_requests_without_answer_are_not_under_way(tmp_path: Path) -> None:
