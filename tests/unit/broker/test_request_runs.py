@@ -167,7 +167,12 @@ async def test_requests_behind_a_run_are_handled_after_the_step_that_completes_i
         await twin.receive(framed(COPIED, 0, acks=-1), [])
         await twin.receive(b"".join(framed(COPIED, each, acks=-1) for each in range(1, 9)), [])
         handle, appends = twin.connection.run_received, twin.broker.replicas.appends
-        vars(twin.connection)["run_received"] = lambda: bool(seen.append("begins")) or handle()
+
+        def begins() -> bool:
+            seen.append("begins")
+            return handle()
+
+        vars(twin.connection)["run_received"] = begins
         driver = twin.broker.replicas.drivers[COPIED]
         driver.judge_follower_fetch(1, fetched_by(FOLLOWER, driver.log.log_end_offset))
         assert (seen, len(appends._deadlines)) == ([], 0)
