@@ -54,7 +54,7 @@ class Pace:
     """How long to measure, and to warm up: runs of `warm_up_s`, for `warm_up_max_s` in all."""
 
     seconds: float = 5.0
-    repetitions: int = 3
+    repetitions: int = 5
     warm_up_s: float = 8.0
     warm_up_max_s: float = 320.0
 

@@ -4,8 +4,8 @@
 
 Unlike times, they are the same from run to run, however busy the machine is; the kernel is not
 counted. Each case runs twice in a forked process, once with few steps and once with many, and the
-difference is the cost of the additional steps (benchmarks/counted.py). The counts are kept in
-`instructions.json`, and their table in docs/benchmarks.md.
+difference is the cost of the additional steps (benchmarks/counted.py): in Python alone, and with
+the native lane. The counts are kept in `instructions.json`, and their table in docs/benchmarks.md.
 """
 
 import asyncio
@@ -26,6 +26,8 @@ from typing import Final
 from benchmarks import counted, instructions_broker, instructions_client, instructions_rounds
 from benchmarks.counted import FEW, MANY, Case
 from quorumlog.invariants import require
+from quorumlog.native import VARIABLE
+from quorumlog.native import lane as native
 
 CASES: Final[dict[str, Case]] = {
     case.name: case
@@ -34,7 +36,8 @@ CASES: Final[dict[str, Case]] = {
 }
 FILE: Final = Path(__file__).with_suffix(".json")
 PAGE: Final = Path(__file__).parent.parent / "docs/benchmarks.md"
-HEAD: Final = "| counted | for each | user instructions |\n|---|---|---:|\n"
+HEAD: Final = "| counted | for each | in Python | with the native lane |\n|---|---|---:|---:|\n"
+LANES: Final = ("python", "native")
 _RUN: Final = "--run"
 _COUNT: Final = re.compile(r"==(\d+)== I\s+refs:\s+([\d,]+)")
 _TOOL: Final = (
@@ -45,9 +48,13 @@ _TOOL: Final = (
 )
 
 
-def table(counts: Mapping[str, int]) -> str:
-    """Return the counts as Markdown."""
-    rows = [f"| {name} | {CASES[name].unit} | {count:,} |\n" for name, count in counts.items()]
+def table(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """Return the counts as Markdown. `counts`: by lane, then by case."""
+    plain, native = (counts[lane] for lane in LANES)
+    rows = [
+        f"| {name} | {CASES[name].unit} | {count:,} | {native.get(name, 0):,} |\n"
+        for name, count in plain.items()
+    ]
     return HEAD + "".join(rows)
 
 
@@ -70,9 +77,11 @@ def _run_each(words: Sequence[str]) -> None:
         print(f"ended {pid} {os.waitstatus_to_exitcode(status)}", flush=True)
 
 
-def instructions(cases: Sequence[Case], tool: Sequence[str] = _TOOL) -> Iterator[tuple[Case, int]]:
+def instructions(
+    cases: Sequence[Case], lane: str = "python", tool: Sequence[str] = _TOOL
+) -> Iterator[tuple[Case, int]]:
     """Yield the instructions of a unit of each case; without a tool, 0. Raises RuntimeError."""
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    environment = {**os.environ, "PYTHONHASHSEED": "0", VARIABLE: str(int(lane == "native"))}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     words = [*tool, sys.executable, "-m", __spec__.name, _RUN]
     with ExitStack() as stack:
@@ -108,8 +117,12 @@ def _output_of(process: "subprocess.Popen[str]") -> Iterator[int]:
     raise RuntimeError(f"a run failed:\n{''.join(last)}")
 
 
-def _keep(counts: Mapping[str, int]) -> None:
+def _keep(counts: Mapping[str, Mapping[str, int]]) -> None:
     """Write the file, and the table of the page."""
+    counts = {
+        lane: {name: of_lane[name] for name in CASES if name in of_lane}
+        for lane, of_lane in counts.items()
+    }
     FILE.write_text(
         json.dumps({"python": platform.python_version(), "counts": counts}, indent=2) + "\n"
     )
@@ -129,17 +142,23 @@ def main() -> None:
     if shutil.which("valgrind") is None:
         print("skipped: valgrind is not installed (Debian: apt install valgrind)")
         return
-    last = json.loads(FILE.read_text())["counts"] if FILE.exists() else {}
-    counts = {name: last[name] for name in CASES if name in last}
+    if native.functions is None:
+        print(f"skipped: the native lane is to be counted, too: {native.why_not}")
+        return
+    counts = json.loads(FILE.read_text())["counts"] if FILE.exists() else {}
     cases = [
         case for case in CASES.values() if not words or any(map(case.name.__contains__, words))
     ]
     list(instructions(cases, tool=()))  # compiles the modules that the cases load
-    for case, count in instructions(cases):
-        change = f"{count / last[case.name] - 1:+.1%}" if case.name in last else "new"
-        print(f"{case.name:72} {count:12,} per {case.unit:12} {change}", flush=True)
-        counts[case.name] = count
-        _keep({name: counts[name] for name in CASES if name in counts})
+    for lane in LANES:
+        of_lane = counts.setdefault(lane, {})
+        print(f"{lane}:")
+        for case, count in instructions(cases, lane):
+            last = of_lane.get(case.name)
+            change = "new" if last is None else f"{count / last - 1:+.1%}"
+            print(f"{case.name:72} {count:12,} per {case.unit:12} {change}", flush=True)
+            of_lane[case.name] = count
+    _keep(counts)
 
 
 if __name__ == "__main__":

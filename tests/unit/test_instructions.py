@@ -12,6 +12,7 @@ from benchmarks import instructions
 from benchmarks.counted import FEW, MANY, Case
 
 LAST = json.loads(instructions.FILE.read_text())
+KEPT = {"python": {"first": 110}, "native": {"first": 100}}
 
 
 def test_the_page_shows_the_counts_that_are_kept() -> None:
@@ -21,7 +22,8 @@ def test_the_page_shows_the_counts_that_are_kept() -> None:
 
 
 def test_every_case_has_a_count() -> None:
-    assert list(LAST["counts"]) == list(instructions.CASES)
+    for lane in instructions.LANES:
+        assert list(LAST["counts"][lane]) == list(instructions.CASES)
 
 
 async def never(_: Path, __: int) -> bool:
@@ -34,9 +36,9 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     first, second = (
         Case(name=name, run=never, unit="batch", per_step=2) for name in ("first", "second")
     )
-    page = f"before\n\n{instructions.HEAD}| first | batch | 9 |\n\nafter\n"
+    page = f"before\n\n{instructions.HEAD}| first | batch | 9 | 8 |\n\nafter\n"
     (tmp_path / "page.md").write_text(page)
-    (tmp_path / "kept.json").write_text(json.dumps({"python": "3", "counts": {"first": 110}}))
+    (tmp_path / "kept.json").write_text(json.dumps({"python": "3", "counts": KEPT}))
     monkeypatch.setattr(instructions, "CASES", {"first": first, "second": second})
     monkeypatch.setattr(instructions, "FILE", tmp_path / "kept.json")
     monkeypatch.setattr(instructions, "PAGE", tmp_path / "page.md")
@@ -48,6 +50,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(words, **options))
     monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/valgrind")
+    monkeypatch.setattr(instructions.native, "functions", object())
     return tmp_path
 
 
@@ -59,12 +62,16 @@ def test_the_change_of_each_is_printed_and_kept(
     instructions.main()
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
+        ["python:"],
         ["first", "100", "per", "batch", "-9.1%"],
+        ["second", "100", "per", "batch", "new"],
+        ["native:"],
+        ["first", "100", "per", "batch", "+0.0%"],
         ["second", "100", "per", "batch", "new"],
     ]
     counts = json.loads((kept / "kept.json").read_text())["counts"]
-    assert counts == {"first": 100, "second": 100}
-    table = f"{instructions.HEAD}| first | batch | 100 |\n| second | batch | 100 |\n"
+    assert counts == {lane: {"first": 100, "second": 100} for lane in instructions.LANES}
+    table = f"{instructions.HEAD}| first | batch | 100 | 100 |\n| second | batch | 100 | 100 |\n"
     assert (kept / "page.md").read_text() == f"before\n\n{table}\nafter\n"
 
 
@@ -74,7 +81,7 @@ def test_an_empty_table_is_filled(
     (kept / "page.md").write_text(f"{instructions.HEAD}\n## The next\n\nafter\n")
     monkeypatch.setattr(sys, "argv", ["instructions", "first"])
     instructions.main()
-    page = f"{instructions.HEAD}| first | batch | 100 |\n\n## The next\n\nafter\n"
+    page = f"{instructions.HEAD}| first | batch | 100 | 100 |\n\n## The next\n\nafter\n"
     assert (kept / "page.md").read_text() == page
     assert "first" in capsys.readouterr().out
 
@@ -84,9 +91,9 @@ def test_other_counts_stay_if_cases_are_named(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["instructions", "sec"])
     instructions.main()
-    assert capsys.readouterr().out.split()[:2] == ["second", "100"]
+    assert capsys.readouterr().out.split()[1:3] == ["second", "100"]
     counts = json.loads((kept / "kept.json").read_text())["counts"]
-    assert counts == {"first": 110, "second": 100}
+    assert counts == {lane: {**KEPT[lane], "second": 100} for lane in instructions.LANES}
 
 
 def test_without_valgrind_the_command_says_so(
@@ -96,4 +103,14 @@ def test_without_valgrind_the_command_says_so(
     monkeypatch.setattr(sys, "argv", ["instructions"])
     instructions.main()
     assert "valgrind is not installed" in capsys.readouterr().out
-    assert json.loads((kept / "kept.json").read_text())["counts"] == {"first": 110}
+    assert json.loads((kept / "kept.json").read_text())["counts"] == KEPT
+
+
+def test_without_the_native_lane_the_command_says_so(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(instructions.native, "functions", None)
+    monkeypatch.setattr(sys, "argv", ["instructions"])
+    instructions.main()
+    assert "the native lane is to be counted, too" in capsys.readouterr().out
+    assert json.loads((kept / "kept.json").read_text())["counts"] == KEPT
