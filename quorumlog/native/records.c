@@ -6,7 +6,8 @@
 
 // The fields of a BatchHeader that its records need.
 typedef struct {
-    int64_t base_offset;
+    int64_t base_offset, last_offset;
+    int64_t last_read;  // the offset of the last record that was read
     int64_t base_timestamp;  // the largest, if the broker's clock gave it
     bool has_append_time;
     Py_ssize_t count;
@@ -25,6 +26,9 @@ static bool get_base(PyObject *header, Base *base) {
         return false;
     }
     base->base_offset = offset;
+    if (__builtin_sub_overflow(base->base_offset, 1, &base->last_read) ||
+        __builtin_add_overflow(base->base_offset, delta, &base->last_offset))
+        return false;
     base->has_append_time = attributes & TIMESTAMP_TYPE_BIT;
     base->base_timestamp = base->has_append_time ? last : first;
     base->count = count;
@@ -32,14 +36,17 @@ static bool get_base(PyObject *header, Base *base) {
 }
 
 // Read a record, its offset and its time; return the position behind it. NULL: it is not usual.
-static const uint8_t *read_timed(const uint8_t *at, const uint8_t *end, const Base *base,
+// Offsets ascend up to the last of the batch.
+static const uint8_t *read_timed(const uint8_t *at, const uint8_t *end, Base *base,
                                  RecordView *record, int64_t *offset, int64_t *time) {
     at = read_record(at, end, record);
     if (at == NULL ||
         __builtin_add_overflow(base->base_offset, from_zigzag(record->offset_delta), offset) ||
         __builtin_add_overflow(
-            base->base_timestamp, base->has_append_time ? 0 : record->time_delta, time))
+            base->base_timestamp, base->has_append_time ? 0 : record->time_delta, time) ||
+        *offset <= base->last_read || *offset > base->last_offset)
         return NULL;
+    base->last_read = *offset;
     return at;
 }
 
@@ -122,7 +129,7 @@ static PyObject *new_record(Shape *shape, const RecordView *record, const uint8_
 
 // Add the records from `first_offset` on. False without an exception: one is not usual.
 static bool add_records(PyObject *list, Shape *shape, const uint8_t *at, const uint8_t *end,
-                        const Base *base, int64_t first_offset) {
+                        Base *base, int64_t first_offset) {
     for (Py_ssize_t left = base->count; left; left--) {
         RecordView record;
         int64_t offset, time;

@@ -190,3 +190,15 @@ def test_a_timestamp_that_is_no_int64_is_corrupt(base_timestamp: int) -> None:
     else:
         with pytest.raises(CorruptBatch, match="no int64"):
             table_of([(header, body)], 0)
+
+
+@pytest.mark.parametrize("delta", [0, 6])
+def test_records_out_of_order_or_behind_their_batch_are_corrupt(delta: int) -> None:
+    """Else a reader by portions would skip one, or read one again."""
+    batch = bytearray(encode_batch([Record(n, 7, b"k", b"v") for n in range(3)]))
+    at = batch.rindex(b"\4\2k")  # the offset of the last record
+    batch[at] = 2 * delta
+    sealed = _sealed(batch)
+    for read in (Chunk.read, Chunk.read_table):
+        with pytest.raises(CorruptBatch, match="ascend" if delta == 0 else "behind the end"):
+            read(Chunk(T, sealed, start_offset=0), 500)

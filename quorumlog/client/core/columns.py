@@ -126,16 +126,19 @@ def _fields(batches: Sequence[tuple[BatchHeader, bytes]], data: bytes) -> _Field
     if max(*bases, *deltas) > _SUMMAND_MAX:
         raise _Unusual
     kept = [
-        (header.base_offset, header.max_timestamp, 0)
+        (header.base_offset, header.last_offset, header.max_timestamp, 0)
         if header.has_log_append_time
-        else (header.base_offset, header.base_timestamp, 1)
+        else (header.base_offset, header.last_offset, header.base_timestamp, 1)
         for header, _ in batches
     ]
     counts = [header.record_count for header, _ in batches]
-    base_offset, base_time, is_created = np.repeat(np.array(kept, np.int64), counts, axis=0).T
+    base_offset, last, base_time, is_created = np.repeat(np.array(kept, np.int64), counts, axis=0).T
+    offset = base_offset + offset_delta
+    if (offset_delta < 0).any() or (offset > last).any() or (np.diff(offset) <= 0).any():
+        raise _Unusual
     times = base_time + is_created * time_delta
     sizes = (key, key_size, value, value_size)
-    return base_offset + offset_delta, times, *sizes, *_headers_at(data, buffer, tail, ends)
+    return offset, times, *sizes, *_headers_at(data, buffer, tail, ends)
 
 
 def _places(batches: Sequence[tuple[BatchHeader, bytes]], data: bytes) -> _Ints:

@@ -376,16 +376,18 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Fields]:
     Raises CorruptBatch, IndexError or UnicodeDecodeError if `data` does not match `header`.
     """
     records: list[Fields] = []
-    p, left = 0, header.record_count
+    p, left, last_offset = 0, header.record_count, header.base_offset - 1
     while left >= RUN_MIN and not header.has_log_append_time:
         run = decode_run(data, p, left, header.base_offset, header.base_timestamp)
-        if run is None:
+        if run is None or run[0][0][0] <= last_offset:
             break
         records += run[0]
-        p, left = run[1], left - len(run[0])
+        p, left, last_offset = run[1], left - len(run[0]), records[-1][0]
     p = _walk(data, p, left, header, records)
     if p != len(data):
         raise CorruptBatch(f"{len(data) - p} bytes after the last record")
+    if records and records[-1][0] > header.last_offset:
+        raise CorruptBatch("the last record is behind the end of its batch")
     return records
 
 
@@ -396,6 +398,7 @@ def _walk(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for each numbe
     unsigned, small, append = _read_unsigned, SMALL, records.append  # locals: this loop is hot
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.has_log_append_time else None
+    last_offset = records[-1][0] if records else base_offset - 1
     for _ in range(count):
         size = data[p]
         if size < 0x80:
@@ -437,6 +440,9 @@ def _walk(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for each numbe
         headers, p = decode_headers(data, p) if data[p] else ((), p + 1)
         if p != end or size & 1:
             raise CorruptBatch("a record does not have its declared length")
+        if offset <= last_offset:
+            raise CorruptBatch("the offsets of records do not ascend")
+        last_offset = offset
         append((offset, timestamp if append_time is None else append_time, key, value, headers))
     return p
 

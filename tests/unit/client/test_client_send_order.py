@@ -104,7 +104,7 @@ async def test_a_cancelled_call_lets_the_next_in_line_go_on() -> None:
 
 
 async def test_a_topic_that_does_not_come_holds_up_no_other_topic_and_leaves_no_line() -> None:
-    async with producing(max_block_ms=50) as (cluster, producer):
+    async with producing(max_block_ms=400) as (cluster, producer):
         await producer.partitions_for("t")
         cluster.fault = lambda _broker, api: SILENCE if api == METADATA else None
         missing = [asyncio.create_task(producer.send("nope", b"v")) for _ in range(3)]
