@@ -34,7 +34,7 @@ OF_VOTERS: Final = (
     ("seed", "options"),
     [
         (5, {}),
-        (4, {"config": SMALL_SNAPSHOTS}),
+        (0, {"config": SMALL_SNAPSHOTS}),
         (6, {"shape": ClusterShape(controllers=3, brokers=3)}),
     ],
 )
