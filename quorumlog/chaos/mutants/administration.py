@@ -24,7 +24,7 @@ from quorumlog.metadata_quorum.controller_requests import (
     CreatePartitions,
     CreateTopics,
 )
-from quorumlog.metadata_quorum.image import BrokerImage
+from quorumlog.metadata_quorum.image import BrokerImage, ClusterImage
 from quorumlog.metadata_quorum.image.records import (
     FeatureLevel,
     MetadataRecord,
@@ -64,8 +64,8 @@ class _KeepsTheRemovedInTheIsr(PartitionChanges):
 class _NeverReleasesThrottles(ReplicationThrottle):
     _least_rate: int | None = None
 
-    def _rate(self) -> int:
-        rate = super()._rate()
+    def _rate_by(self, image: ClusterImage) -> int:
+        rate = super()._rate_by(image)
         self._least_rate = rate if self._least_rate is None else min(rate, self._least_rate)
         return self._least_rate
 

@@ -97,15 +97,17 @@ class ReplicationThrottle:
 
     def _rate(self) -> int:
         """Return the current rate in bytes a second; LONG_MAX: no throttle."""
-        image, name = self._image(), self._rate_name
+        image = self._image()
         if image is not self._seen_image:
-            altered = image.broker_config(self._broker_id).get(name)
-            altered = altered or image.broker_config(None).get(name)
-            self._seen_rate = self._static_rate if altered is None else int(altered)
-            self._seen_image = image
+            self._seen_rate, self._seen_image = self._rate_by(image), image
             if self._seen_rate == LONG_MAX:
                 self._debt, self._paid_ms = 0.0, None  # without a rate, nothing is owed
         return self._seen_rate
+
+    def _rate_by(self, image: ClusterImage) -> int:
+        altered = image.broker_config(self._broker_id).get(self._rate_name)
+        altered = altered or image.broker_config(None).get(self._rate_name)
+        return self._static_rate if altered is None else int(altered)
 
     def _is_throttled(self, at: TopicPartition, follower_id: BrokerId) -> bool:
         if self._replicas_name is None:
