@@ -29,6 +29,7 @@ _NO_SESSION_ENDS: Final = tuple(
         "replica.lag.time.max.ms",
     )
 )
+_RESUMED_S: Final = 2.0  # what waited while the nodes were stopped is done then
 _NEAR: Final = 1.1  # the greatest of three runs, as a multiple of the least
 
 
@@ -51,15 +52,20 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long to measure, and to warm up: runs of `warm_up_s`, for `warm_up_max_s` in all."""
+    """How long to measure, and to warm up: runs of `warm_up_s`, from `warm_up_min_s` to `_max_s`.
+
+    A JVM that compiles in stages stands still on the way: at 40 s three runs were alike, and at
+    160 s three times as fast.
+    """
 
     seconds: float = 5.0
     repetitions: int = 5
     warm_up_s: float = 8.0
+    warm_up_min_s: float = 150.0
     warm_up_max_s: float = 320.0
 
 
-SHORT: Final = Pace(seconds=1.0, repetitions=1, warm_up_s=1.0, warm_up_max_s=4.0)
+SHORT: Final = Pace(seconds=1.0, repetitions=1, warm_up_s=1.0, warm_up_min_s=0, warm_up_max_s=4)
 
 ClusterT = TypeVar("ClusterT", LocalCluster, KafkaCluster)
 Measure = Callable[[Cluster, Pace], list[Figure]]
@@ -103,12 +109,14 @@ def nodes_cpu_s(cluster: Cluster) -> float:
     return sum(cpu_seconds(pid) for pid in pids if pid is not None)
 
 
-def flat_after(run: Callable[[], float], max_s: float) -> tuple[list[float], bool]:
+def flat_after(run: Callable[[], float], min_s: float, max_s: float) -> tuple[list[float], bool]:
     """Repeat a run until the last three are within a tenth; return all, and whether they are."""
     rates: list[float] = []
-    ends_s = time.monotonic() + max_s
-    while time.monotonic() < ends_s:
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + max_s:
         rates.append(run())
+        if time.monotonic() < began_s + min_s:
+            continue
         if len(rates) >= 3 and max(rates[-3:]) <= _NEAR * min(rates[-3:]):
             return rates, True
     return rates, False
@@ -123,6 +131,7 @@ def _paused(cluster: KafkaCluster) -> Iterator[None]:
     finally:
         for node_id in cluster.ids:
             cluster.resume(node_id)
+        time.sleep(_RESUMED_S)
 
 
 def _middle(figures: Sequence[Figure]) -> Figure:
@@ -182,7 +191,9 @@ def _measured_cold(measure: Measure, nodes: int, pace: Pace) -> list[Figure]:
 
 def _warm_up(cluster: KafkaCluster, measure: Measure, pace: Pace) -> str:
     run = replace(pace, seconds=pace.warm_up_s)
-    rates, is_flat = flat_after(lambda: measure(cluster, run)[0].value, pace.warm_up_max_s)
+    rates, is_flat = flat_after(
+        lambda: measure(cluster, run)[0].value, pace.warm_up_min_s, pace.warm_up_max_s
+    )
     last = ", ".join(f"{rate:,.0f}" for rate in rates[-3:])
     outcome = "flat" if is_flat else "NOT FLAT YET: it is not warm"
     return f"Apache Kafka, load to warm up, {len(rates)} x {run.seconds:g} s: {last}, {outcome}"

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -19,6 +20,11 @@ from quorumlog.wire.codec.messages.fetch import FetchRequest
 from quorumlog.wire.codec.schemas import decode_request
 
 PACE = Pace(repetitions=2, warm_up_s=8.0)
+
+
+@pytest.fixture(autouse=True)
+def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside_kafka, "_RESUMED_S", 0.0)
 
 
 class Recorded:
@@ -100,12 +106,20 @@ def test_it_is_warm_once_three_runs_in_a_row_are_within_a_tenth(
     rates: Sequence[float], runs: int
 ) -> None:
     left = iter([*rates, *[rates[-1]] * 3])
-    seen, is_flat = flat_after(lambda: next(left), max_s=60)
+    seen, is_flat = flat_after(lambda: next(left), min_s=0, max_s=60)
     assert (len(seen), is_flat) == (runs, True)
 
 
 def test_a_warm_up_ends_with_its_time() -> None:
-    assert flat_after(lambda: 1.0, max_s=0) == ([], False)
+    assert flat_after(lambda: 1.0, min_s=0, max_s=0) == ([], False)
+
+
+def test_a_warm_up_does_not_end_where_a_jvm_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now_s)))
+    left = iter([14.0] * 8 + [49.0] * 3)
+    seen, is_flat = flat_after(lambda: next(left), min_s=18, max_s=300)
+    assert (seen[-3:], is_flat) == ([49.0] * 3, True)
 
 
 def figure(value: float, cpu_us: float) -> Figure:
