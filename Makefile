@@ -64,5 +64,5 @@ $(VENV)/installed-dev: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	touch $(VENV)/installed $@
 
 clean: ## remove what was built, installed and recorded
-	rm -rf $(VENV) demo-run dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) demo-run dist build quorumlog/native/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

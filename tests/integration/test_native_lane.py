@@ -23,7 +23,8 @@ import pytest
 spec = importlib.util.spec_from_file_location("quorumlog.native._lane", sys.argv[1])
 sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules[spec.name])
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-k", "the_lane", *sys.argv[2:]]))
+options = ["-q", "-p", "no:cacheprovider", "--hypothesis-profile", "quick", "-k", "the_lane"]
+sys.exit(pytest.main([*options, *sys.argv[2:]]))
 """
 
 
