@@ -19,7 +19,7 @@ from benchmarks.measure import Cost, Figure, Table
 from quorumlog.wire.codec.messages.fetch import FetchRequest
 from quorumlog.wire.codec.schemas import decode_request
 
-PACE = Pace(repetitions=2, warm_up_s=8.0)
+PACE = Pace(repetitions=2, warm_up_s=8.0, warm_up_min_s=0)
 
 
 @pytest.fixture(autouse=True)
