@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import instructions
 from benchmarks.counted import FEW, MANY, Case
+from quorumlog.native import lane as native_lane
 
 LAST = json.loads(instructions.FILE.read_text())
 KEPT = {"python": {"first": 110}, "native": {"first": 100}}
@@ -50,7 +51,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(words, **options))
     monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/valgrind")
-    monkeypatch.setattr(instructions.native, "functions", object())
+    monkeypatch.setattr(native_lane, "functions", object())
     return tmp_path
 
 
@@ -109,7 +110,7 @@ def test_without_valgrind_the_command_says_so(
 def test_without_the_native_lane_the_command_says_so(
     kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(instructions.native, "functions", None)
+    monkeypatch.setattr(native_lane, "functions", None)
     monkeypatch.setattr(sys, "argv", ["instructions"])
     instructions.main()
     assert "the native lane is to be counted, too" in capsys.readouterr().out
