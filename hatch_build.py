@@ -32,7 +32,7 @@ class NativeLane(BuildHookInterface[Any]):
 def compile_lane(*options: str) -> Path:
     """Compile with more `options` of the compiler; return the path of the library.
 
-    The working directory is that of the project.
+    The working directory must be the root of the project.
     """
     extension = Extension(
         "quorumlog.native._lane",

@@ -113,7 +113,7 @@ class FetchedPartition(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is neither an error, nor a divergence, nor another replica."""
+        """Whether the answer has no error, no divergence and no preferred replica."""
         has_data = self.error_code is ErrorCode.NONE and self.diverging is None
         return has_data and self.preferred_replica == NO_REPLICA
 
