@@ -193,11 +193,11 @@ def test_a_cut_above_the_lent_bytes_is_made_in_place() -> None:
     disk = SimDisk()
     log, part = log_with_a_range(disk)
     (path,) = [f"{DIRECTORY}/{one}" for one in disk.listdir(DIRECTORY) if one.endswith(".log")]
-    inode = disk.inode(path)
+    identity = disk.identity(path)
     fill(log, ["f", "g"])
     log.truncate_to(6)
-    assert disk.inode(path) == inode
+    assert disk.identity(path) == identity
     log.truncate_to(4)
-    assert disk.inode(path) != inode
+    assert disk.identity(path) != identity
     assert read_all(log) == stamped("abcd")
     assert part.read() == stamped("abcde")

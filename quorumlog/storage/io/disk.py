@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from errno import EOPNOTSUPP
 from pathlib import Path
-from typing import Final, ParamSpec, Protocol, TypeVar
+from typing import Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from quorumlog.storage.errors import NO_HANDLES, NO_ROOM, StorageError
 from quorumlog.storage.io.append_handles import AppendFile, AppendHandles, DiskFile
@@ -27,9 +27,21 @@ from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.message import Buffer
 
 CHUNKS_PER_WRITE: Final = 1024  # IOV_MAX of Linux and macOS
+_GET_GENERATION: Final = 0x80087601  # FS_IOC_GETVERSION of linux/fs.h, with 64-bit longs
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class FileIdentity(NamedTuple):
+    """The identity of a file among all files that the file system has had.
+
+    generation: differs between the files that have had one inode number, which ext4 gives to the
+    next file at once. None: the file system keeps none, or does not show it.
+    """
+
+    inode: int
+    generation: int | None
 
 
 class DiskLock(Protocol):
@@ -67,8 +79,8 @@ class Disk(Protocol):
     def modified_ms(self, path: str) -> int:
         """Return the wall-clock time of a file's last change. Raises FileNotFoundError."""
 
-    def inode(self, path: str) -> int:
-        """Return the inode number: renames keep it, a copy has its own. FileNotFoundError."""
+    def identity(self, path: str) -> FileIdentity:
+        """Return the identity: renames keep it, a copy has its own. Raises FileNotFoundError."""
 
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, sorted. Raises FileNotFoundError."""
@@ -229,8 +241,8 @@ class RealDisk:
     def modified_ms(self, path: str) -> int:  # noqa: D102 - see Disk
         return os.stat(path).st_mtime_ns // 1_000_000
 
-    def inode(self, path: str) -> int:  # noqa: D102 - see Disk
-        return os.stat(path).st_ino
+    def identity(self, path: str) -> FileIdentity:  # noqa: D102 - see Disk
+        return self._with_a_handle(_identity_of, path)
 
     def listdir(self, path: str) -> list[str]:  # noqa: D102 - see Disk
         return sorted(self._with_a_handle(os.listdir, path))
@@ -288,6 +300,19 @@ class RealLock:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def _identity_of(path: str) -> FileIdentity:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        inode, answer = os.fstat(descriptor).st_ino, bytearray(8)
+        try:
+            fcntl.ioctl(descriptor, _GET_GENERATION, answer)
+        except OSError:  # tmpfs, which does not use an inode number again, and some others
+            return FileIdentity(inode, None)
+        return FileIdentity(inode, int.from_bytes(answer[:4], sys.byteorder))
+    finally:
+        os.close(descriptor)
 
 
 def read_file(disk: Disk, path: str) -> bytes:

@@ -20,6 +20,7 @@ from quorumlog.broker.partitions.log.registrations import (
     INCARNATIONS_MAX,
     BrokerProcess,
     Registrations,
+    _checksum,
 )
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
@@ -108,6 +109,16 @@ def test_a_copy_may_lack_records(disk: SimDisk) -> None:
     assert begun(disk, 2).incarnations == ()  # until its logs were open
     copied.confirm()
     assert begun(disk, 3).incarnations == ("process 1",)
+
+
+def test_a_file_of_a_release_without_generations_is_compared_by_its_inode_number(
+    disk: SimDisk,
+) -> None:
+    fields = json.loads(content_of(disk))
+    del fields["generation"]
+    fields["crc"] = _checksum({name: fields[name] for name in ("incarnations", "boot_id", "inode")})
+    put_back(disk, json.dumps(fields).encode())
+    assert begun(disk, 1).incarnations == ("process 0",)
 
 
 def test_no_flipped_bit_names_another_process(disk: SimDisk) -> None:

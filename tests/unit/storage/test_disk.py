@@ -94,7 +94,7 @@ def test_a_file_and_a_directory_are_synced_by_the_system(
     disk, path = RealDisk(), f"{tmp_path}/file"
     disk.open(path, create=True).fsync()
     disk.fsync_dir(str(tmp_path))
-    assert synced == [disk.inode(path), disk.inode(str(tmp_path))]
+    assert synced == [disk.identity(path).inode, disk.identity(str(tmp_path)).inode]
 
 
 def test_a_file_keeps_its_number_under_another_name_and_a_copy_has_another(
@@ -103,17 +103,30 @@ def test_a_file_keeps_its_number_under_another_name_and_a_copy_has_another(
     disk, top = place
     disk.mkdir(f"{top}/a")
     with pytest.raises(FileNotFoundError):
-        disk.inode(f"{top}/a/one")
+        disk.identity(f"{top}/a/one")
     for name in ("one", "two"):
         disk.open(f"{top}/a/{name}", create=True).close()
-    one, two = disk.inode(f"{top}/a/one"), disk.inode(f"{top}/a/two")
+    one, two = disk.identity(f"{top}/a/one"), disk.identity(f"{top}/a/two")
     assert one != two
     disk.open(f"{top}/a/one", create=True).append([b"more"])
-    assert disk.inode(f"{top}/a/one") == one
+    assert disk.identity(f"{top}/a/one") == one
     disk.rename(f"{top}/a/two", f"{top}/a/one")
-    assert disk.inode(f"{top}/a/one") == two
+    assert disk.identity(f"{top}/a/one") == two
     disk.rename(f"{top}/a", f"{top}/b")
-    assert disk.inode(f"{top}/b/one") == two
+    assert disk.identity(f"{top}/b/one") == two
+
+
+def test_a_file_that_takes_the_inode_number_of_a_removed_one_is_another(
+    place: tuple[Disk, str],
+) -> None:
+    disk, top = place
+    disk.mkdir(top)
+    identities = []
+    for _ in range(20):
+        disk.open(f"{top}/one", create=True).close()
+        identities.append(disk.identity(f"{top}/one"))
+        disk.unlink(f"{top}/one")
+    assert len({*identities}) == 20
 
 
 def test_a_directory_is_moved_with_all_that_is_in_it(place: tuple[Disk, str]) -> None:
@@ -283,7 +296,7 @@ def test_a_copy_that_is_put_back_is_the_old_content_in_new_files() -> None:
     disk.mkdir("/data2")
     file = disk.open("/data/log/one", create=True)
     file.append([b"old"])
-    before, copy = disk.inode("/data/log/one"), disk.copied("/data")
+    before, copy = disk.identity("/data/log/one"), disk.copied("/data")
     file.append([b", new"])
     file.fsync()
     disk.open("/data/two", create=True)
@@ -292,7 +305,7 @@ def test_a_copy_that_is_put_back_is_the_old_content_in_new_files() -> None:
     disk.put_back("/data", copy)
     assert disk.listdir("/") == ["data", "data2"]
     assert disk.listdir("/data") == ["log"]
-    assert disk.inode("/data/log/one") != before
+    assert disk.identity("/data/log/one") != before
     disk.crash(Random(1))
     assert read_file(disk, "/data/log/one") == b"old"
     disk.open("/data/log/one").append([b", other"])

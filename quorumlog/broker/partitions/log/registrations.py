@@ -3,8 +3,8 @@
 A controller trusts a broker that was killed, because the system still writes its buffered data.
 That is true only of the directory in which the process wrote it. So the file names the process
 whose registration is in force, which reveals a directory from before that registration. It also
-contains the inode number of its own file, which a copy lacks: a directory restored from a copy may
-lack later records. JSON, with a checksum of its own fields.
+contains the identity of its own file, which a copy lacks: a directory restored from a copy may lack
+later records. JSON, with a checksum of its own fields.
 
     before a process registers     the process before, and itself: either may be registered
     once its logs are open         itself
@@ -16,7 +16,7 @@ docs/decisions/0014-whole-logs.md
 import json
 import logging
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -47,6 +47,7 @@ class _Content:
     incarnations: tuple[str, ...]
     boot_id: str | None
     inode: int
+    generation: int | None = None  # older releases did not write it
 
 
 class Registrations:
@@ -104,10 +105,11 @@ class Registrations:
                 "%s is damaged (%s): the logs beside it may lack records", self._path, error
             )
             return None
-        is_copy = content.inode != self._disk.inode(self._path)
-        return (
-            content if not is_copy else _Content(incarnations=(), boot_id=content.boot_id, inode=0)
-        )
+        found = self._disk.identity(self._path)
+        if content.generation is None:
+            found = found._replace(generation=None)
+        is_copy = (content.inode, content.generation) != found
+        return replace(content, incarnations=()) if is_copy else content
 
     def _write(self, incarnations: tuple[str, ...]) -> None:
         size = len("".join(incarnations))
@@ -116,9 +118,8 @@ class Registrations:
     def _replace(self, incarnations: tuple[str, ...]) -> None:
         draft = f"{self._path}.tmp"
         with closing(self._disk.open(draft, create=True)) as file:
-            inode = self._disk.inode(draft)
-            content = _Content(incarnations=incarnations, boot_id=self._boot_id, inode=inode)
-            fields = asdict(content)
+            own = self._disk.identity(draft)._asdict()
+            fields = asdict(_Content(incarnations=incarnations, boot_id=self._boot_id, **own))
             text = json.dumps({"version": _VERSION, **fields, "crc": _checksum(fields)})
             file.truncate(0)  # a draft left behind by a crash
             file.append([text.encode()])

@@ -17,8 +17,8 @@ Change = bytes | int | Overwrite  # appended bytes, or the size the file was cut
 class SimContent:
     """The content of a file. `changes` lead from `durable` to `written`."""
 
-    def __init__(self, inode: int) -> None:
-        self.inode: Final = inode
+    def __init__(self, number: int) -> None:
+        self.number: Final = number
         self.durable = bytearray()
         self.written = bytearray()
         self.changes: list[Change] = []

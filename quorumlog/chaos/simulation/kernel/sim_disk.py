@@ -27,6 +27,7 @@ from typing import Any, Final, cast
 from quorumlog.chaos.simulation.kernel.sim_content import SimContent
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.append_handles import AppendFile, AppendHandles
+from quorumlog.storage.io.disk import FileIdentity
 from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.message import Buffer
 
@@ -138,7 +139,7 @@ class SimDisk:
         self, *, capacity_bytes: int | None = None, on_operation: OnOperation | None = None
     ) -> None:
         self._append_handles: Final = AppendHandles(APPEND_HANDLES_MAX)
-        self._inodes: Final = count(1)
+        self._numbers: Final = count(1)
         self.capacity_bytes = capacity_bytes
         self.on_operation = on_operation
         self.loses_write_back: Callable[[str], bool] = lambda _: False
@@ -204,7 +205,7 @@ class SimDisk:
         if name not in names:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            self._change_names(directory, (name, SimContent(next(self._inodes))))
+            self._change_names(directory, (name, SimContent(next(self._numbers))))
         return names[name]
 
     def open_to_read(self, path: str) -> SimFile:  # noqa: D102 - see Disk
@@ -222,8 +223,9 @@ class SimDisk:
         self._content(path)
         return 1 << 62
 
-    def inode(self, path: str) -> int:  # noqa: D102 - see Disk
-        return self._content(path).inode
+    def identity(self, path: str) -> FileIdentity:
+        """Return the identity on a file system that gives each file the inode of the last."""
+        return FileIdentity(1, self._content(path).number)
 
     def listdir(self, path: str) -> list[str]:  # noqa: D102 - see Disk
         self.begin("listdir", path)
@@ -312,7 +314,7 @@ class SimDisk:
         for below, files in copy.items():
             contents = {}
             for name, data in files.items():
-                contents[name] = SimContent(next(self._inodes))
+                contents[name] = SimContent(next(self._numbers))
                 contents[name].append(data)
                 contents[name].fsync()
             self._names[path + below], self._durable_names[path + below] = contents, {**contents}
