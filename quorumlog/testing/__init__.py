@@ -7,11 +7,11 @@ The names here are for annotations, except two functions that wait.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from quorumlog.chaos.control.manual_nemesis import ManualNemesis
     from quorumlog.chaos.history import checksum_of
     from quorumlog.testing.chaos_run import ChaosRun
     from quorumlog.testing.clusters import MakeCluster
     from quorumlog.testing.history import History
-    from quorumlog.testing.manual_nemesis import ManualNemesis
     from quorumlog.testing.topics import FreshTopic, MakeTopic
     from quorumlog.testing.waits import wait_for_leaders, wait_until_lag_is_zero
 
@@ -23,7 +23,7 @@ __all__ = [
 _HOME = {
     "ChaosRun": "quorumlog.testing.chaos_run",
     "History": "quorumlog.testing.history",
-    "ManualNemesis": "quorumlog.testing.manual_nemesis",
+    "ManualNemesis": "quorumlog.chaos.control.manual_nemesis",
     "MakeCluster": "quorumlog.testing.clusters",
     "FreshTopic": "quorumlog.testing.topics",
     "MakeTopic": "quorumlog.testing.topics",

@@ -18,8 +18,8 @@ from quorumlog.testing.recorded_values import RecordedValues, key_of, read_recor
 from quorumlog.testing.trial import Trial
 
 if TYPE_CHECKING:
+    from quorumlog.chaos.control.manual_nemesis import ManualNemesis
     from quorumlog.cluster import LocalCluster
-    from quorumlog.testing.manual_nemesis import ManualNemesis
 
 _META: Final = {"workload": "a test's own clients", "model": "kafka_log"}
 

@@ -16,13 +16,13 @@ from quorumlog.testing.trial import TRIAL, Trial
 
 if TYPE_CHECKING:
     from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+    from quorumlog.chaos.control.manual_nemesis import ManualNemesis
     from quorumlog.client.settings import ProducerOptions
     from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
     from quorumlog.cluster import LocalCluster
     from quorumlog.testing.chaos_run import ChaosRun
     from quorumlog.testing.clusters import MakeCluster
     from quorumlog.testing.history import History
-    from quorumlog.testing.manual_nemesis import ManualNemesis
     from quorumlog.testing.topics import FreshTopic, MakeTopic
 
 _CHAOS_RUN: Final = "chaos_run"
@@ -312,7 +312,7 @@ def nemesis(
     request: pytest.FixtureRequest, quorumlog_back_end: "LocalProcesses", quorumlog_trial: Trial
 ) -> Iterator["ManualNemesis"]:
     """Yield the nemesis of the cluster; all faults are healed at the end of the test."""
-    from quorumlog.testing.manual_nemesis import ManualNemesis
+    from quorumlog.chaos.control.manual_nemesis import ManualNemesis
     from quorumlog.testing.topics import topics_of
 
     topic: str | None = None

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
-from quorumlog.testing.acts import NoSuchLink, NoSuchNode
-from quorumlog.testing.manual_nemesis import ManualNemesis
+from quorumlog.chaos.control.acts import NoSuchLink, NoSuchNode
+from quorumlog.chaos.control.manual_nemesis import ManualNemesis
 from tests.support.testing.fake_back_end import FakeBackEnd
 
 Rows = list[tuple[str, str, str]]

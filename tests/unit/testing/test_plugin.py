@@ -141,7 +141,7 @@ def test_a_marked_test_has_the_history_of_its_run(pytester: pytest.Pytester) -> 
 NEMESIS = """
 import asyncio
 import pytest
-from quorumlog.testing.manual_nemesis import ManualNemesis
+from quorumlog.chaos.control.manual_nemesis import ManualNemesis
 from tests.support.testing.fake_back_end import FakeBackEnd
 
 @pytest.fixture

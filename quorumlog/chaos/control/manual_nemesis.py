@@ -14,6 +14,15 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Self
 
 from quorumlog.chaos.back_ends.back_end import BackEnd
+from quorumlog.chaos.control.acts import (
+    MISTAKES,
+    Act,
+    NodeIds,
+    NoSuchLink,
+    NoSuchNode,
+    Passing,
+    is_mistake,
+)
 from quorumlog.chaos.faults.fault import (
     ALL,
     CLIENT,
@@ -30,15 +39,6 @@ from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.nemesis import STOP
 from quorumlog.chaos.registered import registered
 from quorumlog.client.sync.loop_thread import LoopThread
-from quorumlog.testing.acts import (
-    MISTAKES,
-    Act,
-    NodeIds,
-    NoSuchLink,
-    NoSuchNode,
-    Passing,
-    is_mistake,
-)
 
 Record = Callable[[str, str, str], object]
 """Called with (f, node, details): writes a row of the nemesis into a history."""
