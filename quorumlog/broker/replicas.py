@@ -156,7 +156,7 @@ class Replicas:
         self.fetches: Final = self._new_fetches(partition_rules)
         self.response_memory: Final = self.fetches.memory
         self.fetch_sessions: Final = self.fetches.sessions
-        self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
+        self.proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
         self._directories: Final = self._new_directories(controller, partition_rules)
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
         files = self._logs.checkpoints
@@ -164,6 +164,7 @@ class Replicas:
         self.ticks: Final = Ticks(self._replicas, wall_ms, self.disk, partition_rules, files=files)
         self._log_starts: Final = LogStarts(self.disk, files, self.drivers, self._fetchers.wake)
         self.deletions: Final = RecordDeletions(self._replicas)
+        self.traffic: Final = self._replicas.traffic
         self.append, self.append_marker = self.appends.append, self.appends.append_marker
         self.read_local: Final = LocalReads(self._replicas, self.disk).read
         self.advance_log_start: Final = self.deletions.advance_log_start
@@ -183,7 +184,7 @@ class Replicas:
             checkpoints=self._logs.checkpoints,
             readers=self.fetches,
             fetchers=self._fetchers,
-            proposals=self._proposals,
+            proposals=self.proposals,
             log_starts=self._log_starts,
             listeners=self._listeners,
             failed=self._replicas.fail,
@@ -250,7 +251,7 @@ class Replicas:
         """
         self._logs.start()
         self._replicas.remove_files()
-        self._tasks.start(self._proposals.run())
+        self._tasks.start(self.proposals.run())
         self._directories.start(self._tasks)
         self._tasks.start(self._log_starts.run())
         self._tasks.start(self.ticks.run())
@@ -306,7 +307,7 @@ class Replicas:
         a leader would count the records that the former process held, and that this one may lack.
         """
         self.broker_epoch = self._replicas.broker_epoch = broker_epoch
-        self._proposals.wake()
+        self.proposals.wake()
         self._directories.registered()
         self._fetchers.wake()
 
@@ -423,7 +424,7 @@ class Replicas:
                         self._fetchers.check_progress(driver, role, is_due=is_due)
                 case Leader(pending=PendingIsr(awaits_metadata=False, is_in_flight=in_flight)):
                     if in_flight:
-                        self._proposals.check_progress(driver)
+                        self.proposals.check_progress(driver)
                     else:
                         repeats = driver.partition.needs_ticks()
                         require(repeats, f"{driver.topic_partition}: a tick repeats its proposal")

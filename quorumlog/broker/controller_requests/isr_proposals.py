@@ -42,6 +42,7 @@ class IsrProposals:
         self._broker_epoch: Final = broker_epoch
         self._waiting: dict[tuple[TopicId, int], _Asked] = {}
         self._sent: dict[tuple[TopicId, int], _Asked] = {}  # in the request under way
+        self.shrinks = self.expands = 0  # committed by the controller, since the start
         self._wake: Final = Wakeup()
         self.wake: Final = self._wake.set  # to check again for proposals to send
 
@@ -79,6 +80,7 @@ class IsrProposals:
         request = AlterPartitions(
             broker_id=self._broker_id, broker_epoch=broker_epoch, proposals=proposals
         )
+        sizes = {key: len(driver.partition.state.isr) for key, (driver, _) in asked.items()}
         try:
             reply = await self._controller.ask(request)
         except ControllerUnavailable as error:
@@ -90,6 +92,9 @@ class IsrProposals:
             answer = self._answer(proposal, reply.error_code, by_key.get(key))
             granted = granted and answer.error_code is ErrorCode.NONE
             driver.feed(now_ms, answer)
+            if answer.error_code is ErrorCode.NONE:
+                self.expands += len(answer.isr) > sizes[key]
+                self.shrinks += len(answer.isr) < sizes[key]
         return granted
 
     def _proposal(

@@ -8,7 +8,7 @@ that leaves its responses unread or sends too many requests, until it catches up
 """
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutine
@@ -40,16 +40,40 @@ from quorumlog.wire.io.frames import FrameProtocol
 PRODUCE_KEY: Final = 0
 FETCH_KEY: Final = 1
 SOFTWARE_MAX: Final = 100  # characters of a client's name that are kept
+DURATION_BITS_MAX: Final = 32  # of microseconds: an hour, and longer
 FLUSH_BYTES: Final = 256 * 1024  # responses are collected up to this size, then written
 
-Turn = tuple[RequestHeader, "asyncio.Future[Any]"] | WaitingRun
+Turn = tuple[RequestHeader, "asyncio.Future[Any]", float] | WaitingRun
+"""A request, its response, and the time (s) of its arrival; or a run."""
+
+
+class Durations:
+    """The durations of one kind of request, from its arrival to its response.
+
+    counts[i]: the requests that took less than 2**i microseconds, and no less than 2**(i-1).
+    """
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts: Final = [0] * (DURATION_BITS_MAX + 1)
+        self.total_s = 0.0
+
+    def add(self, seconds: float, count: int) -> None:
+        """Count requests that took this long."""
+        self.total_s += seconds * count
+        self.counts[min(int(seconds * 1_000_000).bit_length(), DURATION_BITS_MAX)] += count
 
 
 @dataclass(slots=True, kw_only=True)
 class ServerStats:
-    """Totals since the start; `requests` by API key, sizes in bytes."""
+    """Totals since the start; `requests` by API key, sizes in bytes.
+
+    `durations`: by API key, of the requests that have a response.
+    """
 
     requests: dict[int, int] = field(default_factory=dict)
+    durations: defaultdict[int, Durations] = field(default_factory=lambda: defaultdict(Durations))
     bytes_in: int = 0
     bytes_out: int = 0
     connections: int = 0  # accepted, ever
@@ -201,9 +225,11 @@ class Connection(FrameProtocol):
         self._start = run[handled - 1][-1]
         self._count(api_key, handled)
         if isinstance(responses, list) and not (self._turns and responses):
+            if responses:
+                self._note_duration(api_key, self.last_active_s, handled)
             self._gather(responses)  # with acks=0 there is none, and none has to wait
         else:
-            self._wait_turn_of_run(handled, responses)
+            self._wait_turn_of_run(api_key, handled, responses)
         return True
 
     def _begin_request(self) -> None:
@@ -312,7 +338,7 @@ class Connection(FrameProtocol):
                 answer.set_result(reply)
                 self._wait_turn(header, answer)
             else:
-                self._send(header, reply)
+                self._send(header, reply, self.last_active_s)
         elif isinstance(reply, asyncio.Future):
             self._wait_turn(header, reply)
         elif iscoroutine(reply):
@@ -323,9 +349,9 @@ class Connection(FrameProtocol):
             self._wait_turn(header, self._task)
 
     def _wait_turn_of_run(
-        self, handled: int, responses: list[Buffer] | Callable[[Deliver], None]
+        self, api_key: int, handled: int, responses: list[Buffer] | Callable[[Deliver], None]
     ) -> None:
-        waiting = WaitingRun(self._run_answered, handled)
+        waiting = WaitingRun(self._run_answered, handled, api_key, self.last_active_s)
         self._turns.append(waiting)
         self._under_way += handled
         if isinstance(responses, list):
@@ -336,7 +362,7 @@ class Connection(FrameProtocol):
             self.pause_frames()
 
     def _wait_turn(self, header: RequestHeader, answer: "asyncio.Future[Any]") -> None:
-        self._turns.append((header, answer))
+        self._turns.append((header, answer, self.last_active_s))
         self._under_way += 1
         is_fetch = header.api_key == FETCH_KEY
         if is_fetch or self._task is not None or self._under_way >= self._turns_max:
@@ -377,7 +403,7 @@ class Connection(FrameProtocol):
                     break
                 self._turns.popleft()
                 continue
-            header, answer = turn
+            header, answer, arrived_s = turn
             if not answer.done():
                 break
             self._turns.popleft()
@@ -387,11 +413,11 @@ class Connection(FrameProtocol):
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
                 self._handler_failed(header, error)
             else:
-                self._send(header, response)
+                self._send(header, response, arrived_s)
         if self._is_paused:
             self._regulate()
 
-    def _send(self, header: RequestHeader, response: Response | None) -> None:
+    def _send(self, header: RequestHeader, response: Response | None, arrived_s: float) -> None:
         if response is None:
             return
         try:
@@ -401,13 +427,18 @@ class Connection(FrameProtocol):
             return
         if header.api_key == FETCH_KEY:
             self._account.hand_over()
+        self._note_duration(header.api_key, arrived_s, 1)
         self._gather(chunks)
 
     def _send_ready(self, run: WaitingRun) -> None:
         responses, count = run.take()
         self._under_way -= count
         if responses:
+            self._note_duration(run.api_key, run.arrived_s, count)
             self._gather(responses)
+
+    def _note_duration(self, api_key: int, arrived_s: float, count: int) -> None:
+        self._stats.durations[api_key].add(self._loop.time() - arrived_s, count)
 
     def _gather(self, chunks: Sequence[Sendable]) -> None:
         self._gathered += chunks

@@ -82,13 +82,16 @@ class WaitingRun:
     """The responses to a run, in their turn.
 
     `ready`: the responses to `ready_count` requests, not yet sent; `waiting`: the number of
-    requests without response.
+    requests without response; `arrived_s`: the time of their arrival.
     """
 
-    __slots__ = ("_changed", "ready", "ready_count", "waiting")
+    __slots__ = ("_changed", "api_key", "arrived_s", "ready", "ready_count", "waiting")
 
-    def __init__(self, changed: Callable[[], None], waiting: int) -> None:
+    def __init__(
+        self, changed: Callable[[], None], waiting: int, api_key: int, arrived_s: float
+    ) -> None:
         self._changed: Final = changed
+        self.api_key, self.arrived_s = api_key, arrived_s
         self.ready: list[Buffer] = []
         self.ready_count, self.waiting = 0, waiting
 

@@ -42,6 +42,11 @@ class Server:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._silence_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def connection_count(self) -> int:
+        """The number of open connections."""
+        return len(self._connections)
+
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port, which the system chooses if `port` is 0."""
         return await self.serve(socket.create_server((host, port), backlog=BACKLOG))

@@ -171,6 +171,11 @@ class FetchSessions:
         """Return the number of open sessions."""
         return len(self._sessions)
 
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions in all open sessions."""
+        return self._partition_count
+
     def open(
         self,
         now_ms: int,

@@ -112,6 +112,11 @@ class Fetches:
         self._changes[topic_partition] = self._changes.get(topic_partition, 0) | change
         self._schedule_completion()
 
+    @property
+    def delayed_count(self) -> int:
+        """The number of delayed fetches."""
+        return len(self._purgatory.deadlines)
+
     def stop(self) -> None:
         """Complete every delayed fetch with the records that it has."""
         self._timer.stop()
@@ -125,10 +130,13 @@ class Fetches:
     def _judge(self, spec: FetchSpec, read: PartitionRead, now_ms: int) -> None:
         """Have the replica judge a fetch on arrival, and record a follower's fetch offset."""
         if not spec.is_from_follower:
-            self._judge_read(spec, read)
+            driver = self._judge_read(spec, read)
+            if driver is not None:
+                driver.traffic.fetch_requests += 1
             return
         driver = self._find_replica(read)
         if driver is not None:
+            driver.traffic.fetch_requests += 1
             fetch = read.fetch
             fetched = events.FollowerFetched(
                 broker_id=spec.replica_id,
@@ -142,8 +150,8 @@ class Fetches:
             if judgement is not RECORDS:
                 read.judged(judgement)
 
-    def _judge_read(self, spec: FetchSpec, read: PartitionRead) -> None:
-        """Have the replica judge a fetch, without a change of the replica's state."""
+    def _judge_read(self, spec: FetchSpec, read: PartitionRead) -> PartitionDriver | None:
+        """Have the replica judge a fetch, without a change of its state; return the replica."""
         driver = self._find_replica(read)
         if driver is not None:
             fetch = read.fetch
@@ -157,6 +165,7 @@ class Fetches:
             if spec.near_rack and not read.is_final:
                 serving = driver.partition.serving
                 read.is_elsewhere(serving.preferred_replica(spec.near_rack, fetch.fetch_offset))
+        return driver
 
     def _find_replica(self, read: PartitionRead) -> PartitionDriver | None:
         """Return the replica of the read, or set the error of the read."""
@@ -247,10 +256,15 @@ class Fetches:
             read.failed(ErrorCode.OFFSET_OUT_OF_RANGE)
             return 0
         except StorageError:
+            driver.traffic.failed_fetch_requests += 1
             read.failed(ErrorCode.KAFKA_STORAGE_ERROR)
             return 0
         if not read_bytes:
             return 0
+        if spec.is_from_follower:
+            driver.traffic.replication_bytes_out += read_bytes
+        else:
+            driver.traffic.bytes_out += read_bytes
         read.bring_ins = 0
         read.chunks += chunks
         read.size += read_bytes

@@ -56,6 +56,11 @@ class PartitionState:
         return isinstance(self.role, Leader)
 
     @property
+    def isr(self) -> frozenset[BrokerId]:
+        """The committed ISR, if this replica leads; empty if not."""
+        return self.role.isr if isinstance(self.role, Leader) else frozenset()
+
+    @property
     def is_assigned(self) -> bool:
         """Whether this replica leads or follows."""
         return not isinstance(self.role, Unassigned)

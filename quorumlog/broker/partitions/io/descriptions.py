@@ -63,6 +63,21 @@ class Descriptions:
         """The reason why a log waits for disk space before it opens; None: no log waits."""
         return self._replicas.lacks_room
 
+    @property
+    def offline_replicas(self) -> int:
+        """The number of replicas whose logs have failed."""
+        return self._replicas.offline_count
+
+    @property
+    def waiting_produces(self) -> int:
+        """The number of produces that wait for replicas or for the disk; a run counts as one."""
+        return len(self._replicas.deadlines)
+
+    @property
+    def offline_directories(self) -> int:
+        """The number of log directories that have failed, or could not be used at the start."""
+        return len(self._logs.failed) + len(self._logs.refused)
+
     def directory_of(self, at: TopicPartition) -> str | None:
         """Return the id of the log directory that holds a partition's log."""
         home = self._logs.home_of(at)

@@ -19,6 +19,7 @@ from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.tail import Tail, TailRead
+from quorumlog.broker.partitions.core.traffic import TopicTraffic
 from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
 from quorumlog.broker.partitions.log import loaded_log
 from quorumlog.broker.partitions.log.dependencies import PartitionDependencies
@@ -50,6 +51,7 @@ class PartitionDriver:
         "producers",
         "topic_id",
         "topic_partition",
+        "traffic",
         "waiting",
     )
 
@@ -62,6 +64,7 @@ class PartitionDriver:
         log: Log,
         producers: ProducerStates,
         waiting: WaitingRequests,
+        traffic: TopicTraffic,
         around: PartitionDependencies,
     ) -> None:
         self.topic_partition: Final = topic_partition
@@ -71,6 +74,7 @@ class PartitionDriver:
         self.producers = producers  # replaced after a truncation
         producers.transactions.committed_to(partition.state.high_watermark)
         self.waiting: Final = waiting
+        self.traffic: Final = traffic
         self.is_truncating = False  # a thread has the log: neither read it nor append
         self.is_swapping_log = False  # for a log with the same records: `is_truncating`, too
         self.is_moving = False  # to another log directory: it is not compacted meanwhile
@@ -139,6 +143,8 @@ class PartitionDriver:
             if has_followers:
                 self._note_recent(records, header, next_offset)
             next_offset = last_offset + 1
+        self.traffic.messages_in += next_offset - append.first_offset
+        self.traffic.bytes_in += append.size
         self._around.readers.note_change(self.topic_partition, FetchWakeup.APPENDED)
         self._perform(now_ms, self.partition.appended(now_ms, Offset(next_offset)))
         self._maybe_flush()
@@ -186,6 +192,7 @@ class PartitionDriver:
                 # Later batches were left out.
                 if header.producer_id >= 0 and position < append.size:
                     self._record(header, header.base_offset, wall_ms, marker)
+            self.traffic.replication_bytes_in += append.size
         answered = events.LeaderAnswered(
             leader_epoch=leader_epoch,
             log_end_offset=self.log.log_end_offset,

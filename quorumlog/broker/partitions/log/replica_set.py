@@ -14,6 +14,7 @@ from quorumlog.broker.partitions.core.admission import TopicLimits
 from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
 from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce
+from quorumlog.broker.partitions.core.traffic import BrokerTraffic
 from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
 from quorumlog.broker.partitions.log.dependencies import PartitionDependencies
 from quorumlog.broker.partitions.log.loaded_log import LoadedLog, load_log
@@ -62,6 +63,7 @@ class ReplicaSet:
         self.image = ClusterImage()
         self.broker_epoch = -1  # of this process, once it is registered
         self.drivers: Final[dict[TopicPartition, PartitionDriver]] = {}
+        self.traffic: Final = BrokerTraffic()
         self.deadlines: Final[Deadlines[PendingProduce]] = Deadlines()
         self.deletion_deadlines: Final[Deadlines[WaitingDeletion]] = Deadlines()
         self._broker_id: Final = broker_id
@@ -184,6 +186,7 @@ class ReplicaSet:
         removed = [at for at, one in self.drivers.items() if deleted.get(at.topic) == one.topic_id]
         for at in removed:
             self._remove(at, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.traffic.forget(deleted)
         return removed
 
     def _publish_partition(self, at: TopicPartition) -> None:
@@ -336,6 +339,7 @@ class ReplicaSet:
             log=log,
             producers=loaded.producers,
             waiting=WaitingRequests(partition.serving, self.deadlines, self.deletion_deadlines),
+            traffic=self.traffic.of(at.topic),
             around=self._around,
         )
         driver.feed(self._now_ms(), self._published(topic, image))
@@ -411,6 +415,11 @@ class ReplicaSet:
             self._around.disk.submit(STRAYS, one.work, done)
 
     # --- Queries ---
+
+    @property
+    def offline_count(self) -> int:
+        """The number of replicas whose logs have failed."""
+        return len(self._unusable)
 
     def assigned(self) -> set[TopicPartition]:
         """Return the partitions that are to be here, whether or not their logs are open."""
