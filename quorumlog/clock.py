@@ -15,6 +15,11 @@ def monotonic_ms() -> int:
     return int(asyncio.get_running_loop().time() * 1000)
 
 
+def thread_cpu_s() -> float:
+    """Return the CPU seconds that the calling thread has used."""
+    return time.thread_time()
+
+
 def wall_clock_ms() -> int:
     """Return the ms since 1970: for timestamps of records, and times compared with them."""
     return wall_ns() // 1_000_000

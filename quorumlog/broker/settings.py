@@ -146,6 +146,13 @@ class BrokerSettings:
         "that are sent from files. Not in Kafka.",
     )
     max_connections: int = row(MAX_CONNECTIONS)
+    # DEVIATION: not in Kafka, whose reporters are classes of the JVM.
+    metrics_partitions_max: int = integer(
+        1000,
+        "Maximum number of replicas of a node, and of committed offsets of its groups, up to which "
+        "GET /metrics has families with a sample for each of them; 0: none. Not in Kafka.",
+        least=0,
+    )
     connections_max_idle_ms: int = long(600_000, "Time after which an idle connection is closed.")
 
     # The `__consumer_offsets` topic.

@@ -3,7 +3,8 @@
 Started in this order, stopped in reverse:
 
     1. the ports are bound, the log directories are checked, the quorum reads its log
-    2. the control listener: RPCs of the quorum, /healthz, /readyz, /api/v1/status
+    2. the control listener: RPCs of the quorum, /healthz, /readyz, /api/v1/status,
+       /metrics
     3. the broker's logs, then its registration with the controller
     4. the Kafka listener, once the registration is committed; `ready` once the broker is unfenced
 """
@@ -12,13 +13,15 @@ import asyncio
 import logging
 import re
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
+from quorumlog.clock import thread_cpu_s
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
@@ -26,6 +29,7 @@ from quorumlog.native import lane
 from quorumlog.node import identity
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.dependencies import NodeDependencies
+from quorumlog.node.election_counts import ElectionCounts
 from quorumlog.node.listeners import StartFailed, listen
 from quorumlog.node.node_broker import NodeBroker
 from quorumlog.node.room import Room, StartEnded
@@ -33,6 +37,9 @@ from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
+
+if TYPE_CHECKING:
+    from quorumlog.node.metrics.endpoint import Endpoint
 
 _SECRET: Final = re.compile(r"[!-~]{16,1024}")  # valid in an HTTP header
 _READABLE_BY_OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
@@ -108,7 +115,13 @@ class Node:
                 else None
             )
             bound.pop_all()
-        add_routes(self.quorum.app, is_ready=self.ready.is_set, describe=self.describe)
+        self.elections: Final = ElectionCounts()
+        self.quorum.add_publisher(self.elections)
+        self.created_s: Final = asyncio.get_running_loop().time(), thread_cpu_s()
+        self._metrics: Endpoint | None = None
+        add_routes(
+            self.quorum.app, is_ready=self.ready.is_set, describe=self.describe, scrape=self._scrape
+        )
 
     async def start(self) -> None:
         """Start all parts, or none. Raises StartFailed; `ready` is set later."""
@@ -192,6 +205,13 @@ class Node:
         lacking = None if self.broker is None else self.broker.replicas.descriptions.lacks_room
         self.obstacles.show("logs", lacking and f"a log waits for room to be opened: {lacking}")
         return self.obstacles.below(text)
+
+    async def _scrape(self, request: web.Request) -> web.Response:
+        """Respond to GET /metrics; the first scrape loads the modules for it."""
+        if self._metrics is None:
+            module = await asyncio.to_thread(import_module, "quorumlog.node.metrics.endpoint")
+            self._metrics = self._metrics or module.Endpoint(self)
+        return await self._metrics.respond(request)
 
     async def _fail_with_quorum(self) -> None:
         raise await asyncio.shield(self.quorum.fatal)
@@ -277,7 +297,11 @@ def read_secret(path: Path | None) -> str | None:
 
 
 def add_routes(
-    app: web.Application, *, is_ready: Callable[[], bool], describe: Callable[[], dict[str, Any]]
+    app: web.Application,
+    *,
+    is_ready: Callable[[], bool],
+    describe: Callable[[], dict[str, Any]],
+    scrape: Callable[[web.Request], Awaitable[web.Response]],
 ) -> None:
     """Add these routes to those of the quorum's RPCs."""
 
@@ -300,5 +324,6 @@ def add_routes(
             web.get("/healthz", healthz),
             web.get("/readyz", readyz),
             web.get("/api/v1/status", status),
+            web.get("/metrics", scrape),
         ]
     )

@@ -105,6 +105,7 @@ def describe_status(
         "node_id": quorum.node_id,
         "directory_id": directory_id,
         "leader_epoch": quorum.state.leader_epoch,
+        "voted_id": quorum.state.voted_id,
         "high_watermark": quorum.state.log.high_watermark,
         "role": type(role).__name__.lower(),
         "kraft_version": addresses.kraft_version,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,6 +65,7 @@ class Partition:
     def __init__(self, index: int) -> None:
         self.topic_id, self.topic_partition = TOPIC_ID, TopicPartition("t", index)
         self.fed: list[object] = []
+        self.partition = SimpleNamespace(state=SimpleNamespace(isr=frozenset({US})))
 
     def feed(self, _: int, event: object) -> None:
         self.fed.append(event)
@@ -122,6 +124,8 @@ async def test_the_outcome_is_fed_back(answer: Any, fed: IsrAnswered) -> None:
     [[proposal]] = sent.requests
     assert (proposal.leader_epoch, proposal.partition_epoch) == (3, 7)
     assert proposal.new_isr == ((US, 10), (OTHER, 20))  # our epoch is that of our registration
+    granted = fed.error_code is ErrorCode.NONE
+    assert (sent.proposals.expands, sent.proposals.shrinks) == (int(granted), 0)
 
 
 async def test_a_proposal_is_in_a_request_or_waits_for_the_next() -> None:
