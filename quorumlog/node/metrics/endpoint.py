@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
@@ -48,7 +48,7 @@ class Endpoint:
 
         A client from another machine must show the secret of the control listener, if it has one.
         """
-        if not _is_local(request.remote):
+        if not is_local(request.remote):
             self._node.quorum.check_secret(request)
         is_open_metrics = accepts_open_metrics(request.headers.get("Accept", ""))
         async with self._scraping:
@@ -118,5 +118,10 @@ async def _pausing(steps: Iterator[None]) -> None:
         await asyncio.sleep(0)
 
 
-def _is_local(address: str | None) -> bool:
-    return address is not None and ip_address(address.partition("%")[0]).is_loopback
+def is_local(address: str | None) -> bool:
+    """Whether a client is on this machine."""
+    if address is None:
+        return False
+    host = ip_address(address.partition("%")[0])
+    mapped = host.ipv4_mapped if isinstance(host, IPv6Address) else None  # `::ffff:127.0.0.1`
+    return (mapped or host).is_loopback

@@ -1,0 +1,272 @@
+"""GET /metrics of real nodes: the values, the two formats, and the files for Grafana and alerts."""
+
+import http.client
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from quorumlog import LocalCluster
+from quorumlog.client import NewTopic, TopicPartition
+from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.integration
+TOPIC, GROUP, COUNT, CONSUMED, PARTITIONS = "orders", "billing", 60, 24, 3
+LINE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?P<labels>\{.*\})? (?P<value>\S+)")
+LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+OPEN_METRICS = "application/openmetrics-text"
+
+Scrape = Mapping[str, Mapping[tuple[tuple[str, str], ...], float]]
+"""By the name of a sample: its labels, sorted, and its value."""
+
+
+def get(address: str, accept: str = "") -> tuple[str, str]:
+    """Return the content type and the text of GET /metrics."""
+    connection = http.client.HTTPConnection(address, timeout=30)
+    try:
+        connection.request("GET", "/metrics", headers={"Accept": accept} if accept else {})
+        response = connection.getresponse()
+        assert response.status == 200
+        return response.headers["Content-Type"], response.read().decode()
+    finally:
+        connection.close()
+
+
+def parse(text: str, *, is_open_metrics: bool = False) -> Scrape:
+    """Parse strictly: each sample below the lines of its family, each family and sample once."""
+    found: defaultdict[str, dict[tuple[tuple[str, str], ...], float]] = defaultdict(dict)
+    family, kind, seen = "", "", set[str]()
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            family, documentation = line.removeprefix("# HELP ").split(" ", 1)
+            assert documentation
+            assert family not in seen
+            seen.add(family)
+        elif line.startswith("# TYPE "):
+            name, kind = line.removeprefix("# TYPE ").split(" ")
+            assert name == family
+            assert kind in {"counter", "gauge", "histogram"}
+        elif line != "# EOF":
+            match = LINE.fullmatch(line)
+            assert match is not None, line
+            suffixes = {
+                "counter": {"_total" if is_open_metrics else ""},
+                "gauge": {""},
+                "histogram": {"_bucket", "_sum", "_count"},
+            }[kind]
+            assert match["name"] in {family + suffix for suffix in suffixes}
+            assert kind != "counter" or match["name"].endswith("_total")
+            where = tuple(sorted(LABEL.findall(match["labels"] or "")))
+            assert where not in found[match["name"]], line
+            found[match["name"]][where] = float(match["value"])
+    return found
+
+
+def scrape(cluster: LocalCluster, node_id: int) -> Scrape:
+    return parse(get(cluster.spec.control_address(cluster.spec.node(node_id)))[1])
+
+
+def scrape_all(cluster: LocalCluster) -> dict[int, Scrape]:
+    return {node.id: scrape(cluster, node.id) for node in cluster.nodes}
+
+
+def total(scrapes: Mapping[int, Scrape], name: str, **labels: object) -> float:
+    """Return the sum of the samples of all nodes that have these labels."""
+    wanted = {(label, str(value)) for label, value in labels.items()}
+    return sum(
+        value
+        for found in scrapes.values()
+        for where, value in found.get(name, {}).items()
+        if wanted <= {*where}
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three nodes, with records of a topic that a group has consumed in part."""
+    with LocalCluster(tmp_path_factory.mktemp("metrics"), nodes=3) as cluster:
+        with SyncAdmin(cluster.bootstrap) as admin:
+            admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])
+        with SyncProducer(cluster.bootstrap, acks="all") as producer:
+            for index in range(COUNT):
+                producer.send(TOPIC, b"%d" % index, partition=index % PARTITIONS)
+            producer.flush()
+        with SyncConsumer(
+            cluster.bootstrap, group_id=GROUP, auto_offset_reset="earliest"
+        ) as consumer:
+            each = CONSUMED // PARTITIONS
+            consumer.commit({TopicPartition(TOPIC, index): each for index in range(PARTITIONS)})
+        yield cluster
+
+
+def test_records_and_requests_are_counted(cluster: LocalCluster) -> None:
+    scrapes = scrape_all(cluster)
+    prefix = "kafka_server_brokertopicmetrics_"
+    assert total(scrapes, f"{prefix}messagesin_total", topic=TOPIC) == COUNT
+    size = total(scrapes, f"{prefix}bytesin_total", topic=TOPIC)
+    assert size > COUNT
+    assert total(scrapes, f"{prefix}replicationbytesin_total", topic=TOPIC) == 2 * size
+    assert total(scrapes, f"{prefix}totalproducerequests_total", topic=TOPIC) >= PARTITIONS
+    assert total(scrapes, f"{prefix}failedproducerequests_total", topic=TOPIC) == 0
+    for found in scrapes.values():
+        by_topic = found[f"{prefix}messagesin_total"]
+        assert by_topic[()] == sum(value for where, value in by_topic.items() if where)
+        (produces,) = (
+            value
+            for where, value in found["quorumlog_request_seconds_count"].items()
+            if where == (("request", "Produce"),)
+        )
+        buckets = [
+            value
+            for where, value in found["quorumlog_request_seconds_bucket"].items()
+            if ("request", "Produce") in where
+        ]
+        assert produces > 0
+        assert buckets == sorted(buckets)
+        assert buckets[-1] == produces
+    handled = total(scrapes, "kafka_network_requestmetrics_requests_total", request="Produce")
+    assert handled == total(scrapes, "quorumlog_request_seconds_count", request="Produce")
+
+
+def test_each_partition_is_on_the_node_of_its_leader(cluster: LocalCluster) -> None:
+    scrapes = scrape_all(cluster)
+    for index in range(PARTITIONS):
+        where = {"topic": TOPIC, "partition": index}
+        leader = total(scrapes, "kafka_topic_partition_leader", **where)
+        holders = [
+            node_id
+            for node_id, found in scrapes.items()
+            if total({node_id: found}, "kafka_topic_partition_replicas", **where)
+        ]
+        assert holders == [leader]
+        for name, value in (
+            ("kafka_topic_partition_current_offset", COUNT // PARTITIONS),
+            ("kafka_topic_partition_oldest_offset", 0),
+            ("kafka_topic_partition_replicas", 3),
+            ("kafka_topic_partition_in_sync_replica", 3),
+            ("kafka_topic_partition_under_replicated_partition", 0),
+            ("kafka_cluster_partition_insyncreplicascount", 3),
+            ("kafka_cluster_partition_laststableoffsetlag", 0),
+            ("kafka_log_log_logendoffset", 3 * COUNT // PARTITIONS),
+            ("kafka_log_log_numlogsegments", 3),
+        ):
+            assert total(scrapes, name, **where) == value, name
+    assert total(scrapes, "kafka_topic_partitions", topic=TOPIC) == PARTITIONS
+    assert total(scrapes, "kafka_brokers") == 3
+    assert total(scrapes, "kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert total(scrapes, "kafka_server_kafkaserver_brokerstate") == 3 * 3
+
+
+def test_the_lag_is_that_of_the_leaders(cluster: LocalCluster) -> None:
+    scrapes = scrape_all(cluster)
+    where = {"consumergroup": GROUP, "topic": TOPIC}
+    assert total(scrapes, "kafka_consumergroup_current_offset_sum", **where) == CONSUMED
+    assert total(scrapes, "kafka_consumergroup_lag_sum", **where) == COUNT - CONSUMED
+    for index in range(PARTITIONS):
+        lag = total(scrapes, "kafka_consumergroup_lag", **where, partition=index)
+        assert lag == (COUNT - CONSUMED) // PARTITIONS
+    having = [found for found in scrapes.values() if found.get("kafka_consumergroup_members")]
+    assert len(having) == 1  # the coordinator's node
+
+
+def test_open_metrics_is_served_to_clients_that_prefer_it(cluster: LocalCluster) -> None:
+    address = cluster.spec.control_address(cluster.spec.node(1))
+    kind, text = get(
+        address, f"{OPEN_METRICS};version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+    )
+    assert kind.startswith(f"{OPEN_METRICS}; version=1.0.0")
+    assert text.endswith("# EOF\n")
+    names = parse(text, is_open_metrics=True).keys()
+    kind, text = get(address)
+    assert kind == "text/plain; version=0.0.4; charset=utf-8"
+    assert names == parse(text).keys()
+
+
+KEYWORDS = {"sum", "max", "rate", "increase", "delta", "histogram_quantile", "by", "and", "or"}
+
+
+def names_in(expression: str) -> set[str]:
+    """Return the names of the families in an expression of PromQL."""
+    bare = re.sub(r"\{[^}]*\}|\[\w+\]|by \([^)]*\)", "", expression)
+    return {*re.findall(r"[a-zA-Z_:][\w:]*", bare)} - KEYWORDS
+
+
+def expressions() -> dict[str, str]:
+    directory = files("quorumlog.node.metrics")
+    board = json.loads((directory / "grafana.json").read_text())
+    found = {
+        f"{panel['title']} {target['refId']}": target["expr"]
+        for panel in board["panels"]
+        for target in panel["targets"]
+    }
+    rules = (directory / "alerts.yml").read_text()
+    alerts = zip(re.findall(r"alert: (\w+)", rules), re.findall(r"expr: (.+)", rules), strict=True)
+    return found | dict(alerts)
+
+
+def test_each_expression_names_families_with_samples(cluster: LocalCluster) -> None:
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for each in scrape_all(cluster).values():
+        for name, samples in each.items():
+            for where in samples:
+                found[name] |= {label for label, _ in where}
+    named = expressions()
+    assert len(named) > 30
+    for title, expression in named.items():
+        names = names_in(expression)
+        assert names
+        assert names <= found.keys(), title
+        used = {
+            label.strip()
+            for group in re.findall(r"by \(([^)]*)\)", expression)
+            for label in group.split(",")
+        }
+        for name in names:
+            assert used <= found[name] | {"instance"}, title
+
+
+def names_on(page: str) -> set[str]:
+    """Return the families in a page: `a_{b,c}_total{label}` is a_b_total and a_c_total."""
+    found = set[str]()
+    for code in re.findall(r"`((?:kafka|quorumlog|process)_[^`]*)`", page):
+        match = re.match(r"(\w*_)\{([\w,]+)\}(\w*)", code)
+        if match is not None:
+            found |= {match[1] + middle + match[3] for middle in match[2].split(",")}
+        else:
+            found.add(code.partition("{")[0])
+    return {name for name in found if not name.endswith("_")}  # a prefix
+
+
+def test_the_page_lists_the_families_of_a_scrape(cluster: LocalCluster) -> None:
+    page = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
+    described, _, _ = page.partition("## Families of Kafka that are missing")
+    texts = [get(cluster.spec.control_address(node))[1] for node in cluster.nodes]
+    served = {name for text in texts for name in re.findall("# TYPE (.*) ", text)}
+    assert names_on(described) <= served
+    assert {name.rpartition("_")[2] for name in served - names_on(described)} == {
+        *("replicascount", "insyncreplicascount", "underminisr", "atminisr", "laststableoffsetlag"),
+        *("size", "logendoffset", "logstartoffset", "numlogsegments"),
+    }  # behind their prefixes
+
+
+async def test_a_killed_node_is_seen_by_the_others(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, nodes=3) as cluster:
+        with SyncAdmin(cluster.bootstrap) as admin:
+            admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])
+        before = scrape_all(cluster)
+        assert total(before, "kafka_server_replicamanager_underreplicatedpartitions") == 0
+        cluster.kill(3)
+
+        def seen() -> bool:
+            now = {node_id: scrape(cluster, node_id) for node_id in (1, 2)}
+            under = total(now, "kafka_server_replicamanager_underreplicatedpartitions")
+            fenced = total(now, "kafka_controller_kafkacontroller_fencedbrokercount")
+            elections = total(now, "quorumlog_partition_leader_elections_total")
+            return (under, fenced, elections) == (PARTITIONS, 2, 2)
+
+        await until(seen)
