@@ -234,8 +234,8 @@ def names_on(page: str) -> set[str]:
     """Return the families in a page: `a_{b,c}_total{label}` is a_b_total and a_c_total."""
     found = set[str]()
     for code in re.findall(r"`((?:kafka|quorumlog|process)_[^`]*)`", page):
-        match = re.match(r"(\w*_)\{([\w,]+)\}(\w*)", code)
-        if match is not None:
+        match = re.match(r"(\w*)\{([\w,]+)\}(\w*)", code)
+        if match is not None and (match[1].endswith("_") or match[3]):  # else: labels
             found |= {match[1] + middle + match[3] for middle in match[2].split(",")}
         else:
             found.add(code.partition("{")[0])

@@ -8,9 +8,9 @@ that leaves its responses unread or sends too many requests, until it catches up
 """
 
 import asyncio
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from inspect import iscoroutine
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -22,7 +22,9 @@ from quorumlog.broker.server.api import (
     unsupported_version,
 )
 from quorumlog.broker.server.request_runs import RequestRuns, WaitingRun
+from quorumlog.broker.server.stats import ServerStats
 from quorumlog.broker.server.turns import Turns
+from quorumlog.clock import monotonic_s
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.message import Buffer, Response, Sendable
@@ -40,46 +42,10 @@ from quorumlog.wire.io.frames import FrameProtocol
 PRODUCE_KEY: Final = 0
 FETCH_KEY: Final = 1
 SOFTWARE_MAX: Final = 100  # characters of a client's name that are kept
-DURATION_BITS_MAX: Final = 32  # of microseconds: an hour, and longer
 FLUSH_BYTES: Final = 256 * 1024  # responses are collected up to this size, then written
 
 Turn = tuple[RequestHeader, "asyncio.Future[Any]", float] | WaitingRun
 """A request, its response, and the time (s) of its arrival; or a run."""
-
-
-class Durations:
-    """The durations of one kind of request, from its arrival to its response.
-
-    counts[i]: the requests that took less than 2**i microseconds, and no less than 2**(i-1).
-    """
-
-    __slots__ = ("counts", "total_s")
-
-    def __init__(self) -> None:
-        self.counts: Final = [0] * (DURATION_BITS_MAX + 1)
-        self.total_s = 0.0
-
-    def add(self, seconds: float, count: int) -> None:
-        """Count requests that took this long."""
-        self.total_s += seconds * count
-        self.counts[min(int(seconds * 1_000_000).bit_length(), DURATION_BITS_MAX)] += count
-
-
-@dataclass(slots=True, kw_only=True)
-class ServerStats:
-    """Totals since the start; `requests` by API key, sizes in bytes.
-
-    `durations`: by API key, of the requests that have a response.
-    """
-
-    requests: dict[int, int] = field(default_factory=dict)
-    durations: defaultdict[int, Durations] = field(default_factory=lambda: defaultdict(Durations))
-    bytes_in: int = 0
-    bytes_out: int = 0
-    connections: int = 0  # accepted, ever
-    connections_refused: int = 0
-    connections_idle: int = 0  # closed because the client sent or read no bytes for too long
-    connections_silent: int = 0  # closed because others needed the memory of unread responses
 
 
 class Client(NamedTuple):
@@ -135,6 +101,7 @@ class Connection(FrameProtocol):
         super().__init__(frame_max_bytes=server.context.settings.socket_request_max_bytes)
         self._server: Final = server
         self._stats: Final = server.stats
+        self._apis: Final = server.stats.apis
         self._loop: Final = asyncio.get_running_loop()
         self._account: Final = server.context.replicas.response_memory.open_account()
         self._context = replace(server.context, account=self._account)
@@ -223,13 +190,13 @@ class Connection(FrameProtocol):
             return False
         handled, responses = reply
         self._start = run[handled - 1][-1]
-        self._count(api_key, handled)
-        if isinstance(responses, list) and not (self._turns and responses):
-            if responses:
-                self._note_duration(api_key, self.last_active_s, handled)
-            self._gather(responses)  # with acks=0 there is none, and none has to wait
-        else:
+        if not isinstance(responses, list) or (self._turns and responses):
             self._wait_turn_of_run(api_key, handled, responses)
+        elif responses:
+            self._apis[api_key].answered(monotonic_s() - self.last_active_s, handled)
+            self._gather(responses)
+        else:  # acks=0
+            self._apis[api_key].unanswered += handled
         return True
 
     def _begin_request(self) -> None:
@@ -256,7 +223,6 @@ class Connection(FrameProtocol):
         if handler is None or not handler.min_version <= header.api_version <= handler.max_version:
             self._refuse(header)
             return
-        self._count(header.api_key, 1)
         if isinstance(request, ApiVersionsRequest):
             self._note_software(request.client_software_name, request.client_software_version)
         if handler.handle_run is not None:
@@ -324,15 +290,12 @@ class Connection(FrameProtocol):
             self._is_delivering = False
             self._flush()
 
-    def _count(self, api_key: int, count: int) -> None:
-        self._stats.requests[api_key] = self._stats.requests.get(api_key, 0) + count
-
     # Responses.
 
     def _take(self, header: RequestHeader, reply: Reply) -> None:
         if reply is None:
-            return
-        if isinstance(reply, Response):
+            self._apis[header.api_key].unanswered += 1
+        elif isinstance(reply, Response):
             if self._turns:
                 answer: asyncio.Future[Response] = self._loop.create_future()
                 answer.set_result(reply)
@@ -419,6 +382,7 @@ class Connection(FrameProtocol):
 
     def _send(self, header: RequestHeader, response: Response | None, arrived_s: float) -> None:
         if response is None:
+            self._apis[header.api_key].unanswered += 1
             return
         try:
             chunks = response_to_send(header, response)
@@ -427,18 +391,17 @@ class Connection(FrameProtocol):
             return
         if header.api_key == FETCH_KEY:
             self._account.hand_over()
-        self._note_duration(header.api_key, arrived_s, 1)
+        self._apis[header.api_key].answered(monotonic_s() - arrived_s, 1)
         self._gather(chunks)
 
     def _send_ready(self, run: WaitingRun) -> None:
         responses, count = run.take()
         self._under_way -= count
         if responses:
-            self._note_duration(run.api_key, run.arrived_s, count)
+            self._apis[run.api_key].answered(monotonic_s() - run.arrived_s, count)
             self._gather(responses)
-
-    def _note_duration(self, api_key: int, arrived_s: float, count: int) -> None:
-        self._stats.durations[api_key].add(self._loop.time() - arrived_s, count)
+        else:  # acks=0
+            self._apis[run.api_key].unanswered += count
 
     def _gather(self, chunks: Sequence[Sendable]) -> None:
         self._gathered += chunks
@@ -487,6 +450,7 @@ class Connection(FrameProtocol):
 
     def _handler_failed(self, header: RequestHeader, error: BaseException) -> None:
         """Close: some responses cannot carry an error, and the client must not wait for one."""
+        self._apis[header.api_key].unanswered += 1
         if isinstance(error, InvariantViolation):
             self._server.on_fatal(error)
         elif isinstance(error, Disconnect):

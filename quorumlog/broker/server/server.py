@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from quorumlog.broker.server.api import BrokerContext
-from quorumlog.broker.server.connection import Client, Connection, ServerStats
+from quorumlog.broker.server.connection import Client, Connection
+from quorumlog.broker.server.stats import ServerStats
 from quorumlog.broker.server.turns import Turns
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms

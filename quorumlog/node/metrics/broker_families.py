@@ -12,11 +12,12 @@ from typing import Final
 
 from quorumlog.broker.partitions.core.data_path import ReadEnd
 from quorumlog.broker.partitions.core.partition_state import PartitionState
+from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.broker.partitions.core.traffic import TopicTraffic
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
-from quorumlog.broker.server.connection import Durations, ServerStats
+from quorumlog.broker.server.stats import ApiStats, ServerStats
 from quorumlog.metadata_quorum.image import PartitionImage
-from quorumlog.node.metrics.exposition import Family, Sample, labels
+from quorumlog.node.metrics.exposition import Family, Sample, escaped, labels
 from quorumlog.node.node_broker import NodeBroker
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.schemas import APIS
@@ -47,7 +48,7 @@ _TRAFFIC: Final = {
 
 def partition_labels(at: TopicPartition) -> str:
     """Return the labels of a partition."""
-    return labels({"topic": at.topic, "partition": at.partition})
+    return f'{{topic="{escaped(at.topic)}",partition="{at.partition}"}}'
 
 
 def traffic_families(broker: NodeBroker) -> Iterator[Family]:
@@ -98,17 +99,17 @@ def _request(api_key: int) -> str:
 
 
 def _histograms(stats: ServerStats) -> Iterator[Sample]:
-    for api_key, durations in sorted(stats.durations.items()):
-        yield from histogram({"request": _request(api_key)}, durations)
+    for api_key, api in sorted(stats.apis.items()):
+        yield from histogram({"request": _request(api_key)}, api)
 
 
-def histogram(where: dict[str, object], durations: Durations) -> Iterator[Sample]:
+def histogram(where: dict[str, object], api: ApiStats) -> Iterator[Sample]:
     """Yield the samples of a histogram: buckets of powers of two of microseconds."""
-    sums = [*accumulate(durations.counts)]
+    sums = [*accumulate(api.counts)]
     for bits in range(_FIRST_BUCKET, _LAST_BUCKET + 1):
         yield "_bucket" + labels({**where, "le": 2**bits / 1_000_000}), sums[bits]
     yield "_bucket" + labels({**where, "le": "+Inf"}), sums[-1]
-    yield "_sum" + labels(where), durations.total_s
+    yield "_sum" + labels(where), api.total_s
     yield "_count" + labels(where), sums[-1]
 
 
@@ -154,34 +155,37 @@ class Replicas:
 
     def __init__(self, broker: NodeBroker) -> None:
         self.broker: Final = broker
-        self.drivers: Final = sorted(broker.replicas.drivers.items())
-        self.led: Final[list[tuple[str, PartitionDriver, PartitionImage]]] = []
+        self.drivers: Final = list(broker.replicas.drivers.items())
+        self._led: Final[list[tuple[TopicPartition, PartitionDriver, PartitionImage]]] = []
         self.under_replicated = self.under_min_isr = self.at_min_isr = self.reassigning = 0
         self.producers = 0
-        self._labels: Final[dict[TopicPartition, str]] = {}
 
     def count(self) -> Iterator[None]:
         """Count them; between the steps of this iterator, other work may be done."""
         image = self.broker.replicas.image
         for number, (at, driver) in enumerate(self.drivers, 1):
             self.producers += len(driver.producers)
-            self._labels[at] = partition_labels(at)
             partition, state = image.partition(at), driver.partition.state
-            if state.is_leader and partition is not None:
-                self.led.append((self._labels[at], driver, partition))
-                in_sync, least = len(state.isr), _least_isr(state, partition)
-                self.under_replicated += in_sync < _replication_factor(partition)
+            role = state.role
+            if isinstance(role, Leader) and partition is not None:
+                self._led.append((at, driver, partition))
+                in_sync, replicas = len(role.isr), _replication_factor(partition)
+                least = min(state.min_insync_replicas, replicas)
+                self.under_replicated += in_sync < replicas
                 self.under_min_isr += in_sync < least
                 self.at_min_isr += in_sync == least
                 self.reassigning += partition.is_reassigned
             if number % REPLICAS_AT_ONCE == 0:
                 yield
 
+    def _labelled(self) -> list[tuple[str, PartitionDriver, PartitionImage]]:
+        return [(partition_labels(at), driver, image) for at, driver, image in self._led]
+
     def families(self) -> Iterator[Family]:
         """Yield the counts."""
         replicas = self.broker.replicas
         for name, documentation, value in (
-            ("leadercount", "Partitions that this broker leads.", len(self.led)),
+            ("leadercount", "Partitions that this broker leads.", len(self._led)),
             ("partitioncount", "Replicas on this broker.", len(self.drivers)),
             ("underreplicatedpartitions", "Led, with replicas outside the ISR.",
              self.under_replicated),
@@ -202,12 +206,12 @@ class Replicas:
 
     def partition_families(self) -> Iterator[Family]:
         """Yield the families with a sample for each led partition, or for each replica."""
-        led = self.led
+        led = self._labelled()
         states = [(at, driver.partition.state, image) for at, driver, image in led]
         sizes = [(at, len(state.isr), _least_isr(state, image)) for at, state, image in states]
         # A thread may have a log, to truncate it.
         drivers = [pair for pair in self.drivers if not pair[1].is_truncating]
-        logs = [(self._labels[at], driver.log) for at, driver in drivers]
+        logs = [(partition_labels(at), driver.log) for at, driver in drivers]
         for name, documentation, samples in (
             ("replicascount", "Replicas.",
              ((at, _replication_factor(image)) for at, _, image in led)),
@@ -239,7 +243,7 @@ class Replicas:
 
         The leader's node alone has a partition, so that sums over all nodes are right.
         """
-        led = self.led
+        led = self._labelled()
         images = [*((at, image) for at, _, image in led), *leaderless]
         in_sync = [(at, len(driver.partition.state.isr)) for at, driver, _ in led]
         in_sync += [(at, len(image.isr)) for at, image in leaderless]

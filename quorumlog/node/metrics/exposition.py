@@ -28,10 +28,11 @@ class Family(NamedTuple):
 
 def labels(pairs: Mapping[str, object]) -> str:
     """Return the labels of a sample, with their braces."""
-    return "{" + ",".join(f'{name}="{_escaped(str(pairs[name]))}"' for name in pairs) + "}"
+    return "{" + ",".join(f'{name}="{escaped(str(pairs[name]))}"' for name in pairs) + "}"
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
+    """Return the value of a label between its quotes."""
     if "\\" in value or '"' in value or "\n" in value:
         return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     return value

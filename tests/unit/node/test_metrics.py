@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from quorumlog.broker.partitions.core.traffic import BrokerTraffic, TopicTraffic
-from quorumlog.broker.server.connection import DURATION_BITS_MAX, Durations
+from quorumlog.broker.server.stats import ApiStats
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
 from quorumlog.node.election_counts import ElectionCounts
 from quorumlog.node.metrics.broker_families import histogram
@@ -50,10 +50,10 @@ def test_the_format_is_that_of_the_accept_header(accept: str, is_open: bool) -> 
 
 
 def test_durations_are_cumulative_buckets() -> None:
-    durations = Durations()
+    api = ApiStats()
     for seconds, count in ((0.00001, 1), (0.0001, 2), (0.5, 3), (3_600.0, 4), (1e9, 5)):
-        durations.add(seconds, count)
-    samples = dict(histogram({"request": "Fetch"}, durations))
+        api.answered(seconds, count)
+    samples = dict(histogram({"request": "Fetch"}, api))
 
     def below(le: object) -> float:
         return samples["_bucket" + labels({"request": "Fetch", "le": le})]
@@ -64,7 +64,8 @@ def test_durations_are_cumulative_buckets() -> None:
     assert below(0.524288) == below(67.108864) == 6
     assert below("+Inf") == samples['_count{request="Fetch"}'] == 15
     assert samples['_sum{request="Fetch"}'] == pytest.approx(5e9 + 4 * 3_600 + 1.50021)
-    assert durations.counts[DURATION_BITS_MAX] == 9
+    api.unanswered += 2
+    assert api.requests == 17
 
 
 def test_a_deleted_topic_stays_in_the_total() -> None:

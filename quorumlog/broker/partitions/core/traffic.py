@@ -20,10 +20,15 @@ class TopicTraffic:
     bytes_out: int = 0  # read for consumers
     replication_bytes_in: int = 0
     replication_bytes_out: int = 0
-    produce_requests: int = 0
+    produce_requests: int = 0  # appended batches, and failed
     fetch_requests: int = 0  # of consumers and followers
     failed_produce_requests: int = 0  # refused for their records, or by the disk
     failed_fetch_requests: int = 0  # by the disk
+
+    def note_failed_produce(self) -> None:
+        """Count a batch that is not appended."""
+        self.produce_requests += 1
+        self.failed_produce_requests += 1
 
 
 class BrokerTraffic:

@@ -98,7 +98,6 @@ class Appends:
             again = partial(self.append, topic_partition, kept, acks=acks, timeout_ms=timeout_ms)
             driver.hold(partial(again, done=done, transaction=transaction))
             return
-        driver.traffic.produce_requests += 1
         refusal = self._refusal(driver, acks)
         if refusal is not None:
             done(refusal)
@@ -107,7 +106,7 @@ class Appends:
         admission = admit(records, limits, self._wall_ms(), topic_partition)
         header = admission.header
         if header is None:
-            driver.traffic.failed_produce_requests += 1
+            driver.traffic.note_failed_produce()
             done(_refused(admission, driver))
             return
         batch = AdmittedBatch(
@@ -166,7 +165,6 @@ class Appends:
             )
         except StorageError:
             return None  # some may fit on a full disk: `append` tries each, and reports
-        driver.traffic.produce_requests += len(base_offsets)
         append_time_ms = wall_ms if limits.has_append_time else NO_TIMESTAMP
         start = driver.partition.state.log_start_offset
         outcome = self._outcome(driver, next_offset, acks)
@@ -299,7 +297,7 @@ class Appends:
                 marker=marker,
             )
         except StorageError as error:
-            driver.traffic.failed_produce_requests += 1
+            driver.traffic.note_failed_produce()
             driver.maybe_fail(error)  # with a full disk it stays: space may be freed
             failed = ProduceResult(ErrorCode.KAFKA_STORAGE_ERROR, error_message=str(error))
             batch.done(failed)

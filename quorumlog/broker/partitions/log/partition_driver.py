@@ -143,8 +143,10 @@ class PartitionDriver:
             if has_followers:
                 self._note_recent(records, header, next_offset)
             next_offset = last_offset + 1
-        self.traffic.messages_in += next_offset - append.first_offset
-        self.traffic.bytes_in += append.size
+        traffic = self.traffic
+        traffic.produce_requests += len(base_offsets)
+        traffic.messages_in += next_offset - append.first_offset
+        traffic.bytes_in += append.size
         self._around.readers.note_change(self.topic_partition, FetchWakeup.APPENDED)
         self._perform(now_ms, self.partition.appended(now_ms, Offset(next_offset)))
         self._maybe_flush()

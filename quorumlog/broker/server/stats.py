@@ -1,0 +1,47 @@
+"""The counters of the Kafka listener: plain numbers, which every request adds to."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Final
+
+
+class ApiStats:
+    """The ended requests of one API: `unanswered`, and the others by their time to the response.
+
+    counts[i]: the requests that took less than 2**i microseconds, and no less than 2**(i-1).
+    """
+
+    __slots__ = ("counts", "total_s", "unanswered")
+
+    def __init__(self) -> None:
+        self.counts: Final = [0] * 64
+        self.total_s = 0.0
+        self.unanswered = 0  # acks=0, or the connection was closed
+
+    def answered(self, seconds: float, count: int) -> None:
+        """Count requests that took this long."""
+        self.total_s += seconds * count
+        self.counts[int(seconds * 1_000_000).bit_length()] += count
+
+    @property
+    def requests(self) -> int:
+        """The number of ended requests."""
+        return sum(self.counts) + self.unanswered
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerStats:
+    """Totals since the start; `apis` by API key, sizes in bytes."""
+
+    apis: defaultdict[int, ApiStats] = field(default_factory=lambda: defaultdict(ApiStats))
+    bytes_in: int = 0
+    bytes_out: int = 0
+    connections: int = 0  # accepted, ever
+    connections_refused: int = 0
+    connections_idle: int = 0  # closed because the client sent or read no bytes for too long
+    connections_silent: int = 0  # closed because others needed the memory of unread responses
+
+    @property
+    def requests(self) -> dict[int, int]:
+        """The number of ended requests by API key."""
+        return {api_key: api.requests for api_key, api in self.apis.items()}
