@@ -28,6 +28,7 @@ from quorumlog.broker.partitions.core.replication_throttle import (
     Side,
 )
 from quorumlog.broker.partitions.core.roles import Follower, Leader
+from quorumlog.broker.partitions.core.traffic import BrokerTraffic
 from quorumlog.broker.partitions.io.appends import TimedAppends
 from quorumlog.broker.partitions.io.checkpoints import Checkpoints
 from quorumlog.broker.partitions.io.descriptions import Descriptions
@@ -164,7 +165,6 @@ class Replicas:
         self.ticks: Final = Ticks(self._replicas, wall_ms, self.disk, partition_rules, files=files)
         self._log_starts: Final = LogStarts(self.disk, files, self.drivers, self._fetchers.wake)
         self.deletions: Final = RecordDeletions(self._replicas)
-        self.traffic: Final = self._replicas.traffic
         self.append, self.append_marker = self.appends.append, self.appends.append_marker
         self.read_local: Final = LocalReads(self._replicas, self.disk).read
         self.advance_log_start: Final = self.deletions.advance_log_start
@@ -236,6 +236,11 @@ class Replicas:
     def _flushes(self) -> DiskQueue:
         """The threads of flushes: acknowledgements must not wait for logs that are being opened."""
         return self._flush_threads if self.disk is self._threads else self.disk
+
+    @property
+    def traffic(self) -> BrokerTraffic:
+        """The counters of records and requests."""
+        return self._replicas.traffic
 
     @property
     def moves(self) -> DirectoryMoves:

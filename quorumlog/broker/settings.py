@@ -146,7 +146,6 @@ class BrokerSettings:
         "that are sent from files. Not in Kafka.",
     )
     max_connections: int = row(MAX_CONNECTIONS)
-    # DEVIATION: not in Kafka, whose reporters are classes of the JVM.
     metrics_partitions_max: int = integer(
         1000,
         "Maximum number of replicas of a node, and of committed offsets of its groups, up to which "

@@ -254,6 +254,49 @@ def test_the_page_lists_the_families_of_a_scrape(cluster: LocalCluster) -> None:
     }  # behind their prefixes
 
 
+def test_the_lag_of_a_silent_leader_is_left_out(cluster: LocalCluster) -> None:
+    before = scrape_all(cluster)
+    ((coordinator, found),) = [
+        pair for pair in before.items() if pair[1].get("kafka_consumergroup_members")
+    ]
+    leaders = {
+        index: int(total(before, "kafka_topic_partition_leader", topic=TOPIC, partition=index))
+        for index in range(PARTITIONS)
+    }
+    silent = next(leader for leader in leaders.values() if leader != coordinator)
+    cluster.pause(silent)
+    try:
+        after = {coordinator: scrape(cluster, coordinator)}
+    finally:
+        cluster.resume(silent)
+    for index, leader in leaders.items():
+        where = tuple(
+            sorted({"consumergroup": GROUP, "topic": TOPIC, "partition": str(index)}.items())
+        )
+        lags = after[coordinator]["kafka_consumergroup_lag"]
+        assert (where in lags) is (leader != silent)
+        assert where in after[coordinator]["kafka_consumergroup_current_offset"]
+    assert "kafka_consumergroup_lag_sum" in found
+    assert "kafka_consumergroup_lag_sum" not in after[coordinator]
+
+
+def test_samples_of_partitions_can_be_left_out(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, nodes=1, config={"metrics.partitions.max": "1"}) as cluster:
+
+        def names() -> set[str]:
+            found = scrape(cluster, 1)
+            assert total({1: found}, "kafka_server_replicamanager_partitioncount") == partitions
+            return {name for name in found if "partition_" in name or "kafka_log_log_" in name}
+
+        with SyncAdmin(cluster.bootstrap) as admin:
+            partitions = 1
+            admin.create_topics([NewTopic("one", 1, 1)])
+            assert len(names()) > 10
+            partitions = 2
+            admin.create_topics([NewTopic("two", 1, 1)])
+            assert names() == {"quorumlog_partition_leader_elections_total"}
+
+
 async def test_a_killed_node_is_seen_by_the_others(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=3) as cluster:
         with SyncAdmin(cluster.bootstrap) as admin:

@@ -150,7 +150,6 @@ class MetadataQuorum:
             hear=self._addresses.hear_request,
         )  # fmt: skip
         self._server.add_routes(self.app)
-        self.check_secret: Final = self._server.check_secret
         self._presence_server: Final = PresenceServer(
             check=self._server.check_secret, disconnected=self._broker_disconnected
         )
@@ -228,6 +227,10 @@ class MetadataQuorum:
     def is_active_controller(self) -> bool:
         """Whether this node's controller is active."""
         return self._driver.is_active_controller
+
+    def check_secret(self, request: web.Request) -> None:
+        """Raise the response 403 unless the request has the secret, if there is one."""
+        self._server.check_secret(request)
 
     def add_publisher(self, publisher: ImagePublisher) -> None:
         """Publish every change of the image to it, in order, and the present image at once."""

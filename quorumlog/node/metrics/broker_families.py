@@ -147,10 +147,14 @@ def waiting_families(broker: NodeBroker) -> Iterator[Family]:
         yield Family(name, "gauge", documentation, samples)
 
 
+Led = tuple[str, PartitionDriver, PartitionImage]
+"""The labels of a partition that this broker leads, and its parts."""
+
+
 class Replicas:
     """The replicas of a broker, as of the start of a scrape.
 
-    Counts are of the partitions that this broker leads, except `partitions` and `producers`.
+    Counts are of the partitions that this broker leads, except `producers`.
     """
 
     def __init__(self, broker: NodeBroker) -> None:
@@ -178,7 +182,9 @@ class Replicas:
             if number % REPLICAS_AT_ONCE == 0:
                 yield
 
-    def _labelled(self) -> list[tuple[str, PartitionDriver, PartitionImage]]:
+    @property
+    def led(self) -> list[Led]:
+        """The partitions that this broker leads."""
         return [(partition_labels(at), driver, image) for at, driver, image in self._led]
 
     def families(self) -> Iterator[Family]:
@@ -206,7 +212,7 @@ class Replicas:
 
     def partition_families(self) -> Iterator[Family]:
         """Yield the families with a sample for each led partition, or for each replica."""
-        led = self._labelled()
+        led = self.led
         states = [(at, driver.partition.state, image) for at, driver, image in led]
         sizes = [(at, len(state.isr), _least_isr(state, image)) for at, state, image in states]
         # A thread may have a log, to truncate it.
@@ -236,33 +242,33 @@ class Replicas:
         ):  # fmt: skip
             yield Family(f"kafka_log_log_{name}", "gauge", documentation, samples)
 
-    def exported_families(
-        self, leaderless: Sequence[tuple[str, PartitionImage]]
-    ) -> Iterator[Family]:
-        """Yield kafka_exporter's families of partitions: of those led here, and the `leaderless`.
 
-        The leader's node alone has a partition, so that sums over all nodes are right.
-        """
-        led = self._labelled()
-        images = [*((at, image) for at, _, image in led), *leaderless]
-        in_sync = [(at, len(driver.partition.state.isr)) for at, driver, _ in led]
-        in_sync += [(at, len(image.isr)) for at, image in leaderless]
-        for name, documentation, samples in (
-            ("current_offset", "The high watermark.",
-             ((at, driver.partition.state.high_watermark) for at, driver, _ in led)),
-            ("oldest_offset", "The first offset.",
-             ((at, driver.partition.state.log_start_offset) for at, driver, _ in led)),
-            ("replicas", "Replicas.", ((at, _replication_factor(one)) for at, one in images)),
-            ("in_sync_replica", "Members of the ISR.", in_sync),
-            ("leader", "The id of the leader; -1: none.",
-             ((at, one.leader_id) for at, one in images)),
-            ("leader_is_preferred", "1: the leader is the first replica.",
-             ((at, int(one.leader_id == one.replicas[0])) for at, one in images)),
-            ("under_replicated_partition", "1: a replica is outside the ISR.",
-             ((at, int(size < _replication_factor(one)))
-              for (at, one), (_, size) in zip(images, in_sync, strict=True))),
-        ):  # fmt: skip
-            yield Family(f"{_EXPORTED}{name}", "gauge", documentation, samples)
+def exported_families(
+    led: Sequence[Led], leaderless: Sequence[tuple[str, PartitionImage]]
+) -> Iterator[Family]:
+    """Yield kafka_exporter's families of partitions: of those led here, and the `leaderless`.
+
+    The leader's node alone has a partition, so that sums over all nodes are right.
+    """
+    images = [*((at, image) for at, _, image in led), *leaderless]
+    in_sync = [(at, len(driver.partition.state.isr)) for at, driver, _ in led]
+    in_sync += [(at, len(image.isr)) for at, image in leaderless]
+    for name, documentation, samples in (
+        ("current_offset", "The high watermark.",
+         ((at, driver.partition.state.high_watermark) for at, driver, _ in led)),
+        ("oldest_offset", "The first offset.",
+         ((at, driver.partition.state.log_start_offset) for at, driver, _ in led)),
+        ("replicas", "Replicas.", ((at, _replication_factor(one)) for at, one in images)),
+        ("in_sync_replica", "Members of the ISR.", in_sync),
+        ("leader", "The id of the leader; -1: none.",
+         ((at, one.leader_id) for at, one in images)),
+        ("leader_is_preferred", "1: the leader is the first replica.",
+         ((at, int(one.leader_id == one.replicas[0])) for at, one in images)),
+        ("under_replicated_partition", "1: a replica is outside the ISR.",
+         ((at, int(size < _replication_factor(one)))
+          for (at, one), (_, size) in zip(images, in_sync, strict=True))),
+    ):  # fmt: skip
+        yield Family(f"{_EXPORTED}{name}", "gauge", documentation, samples)
 
 
 def _replication_factor(partition: PartitionImage) -> int:

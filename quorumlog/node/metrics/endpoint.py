@@ -11,6 +11,7 @@ from aiohttp import web
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.node.metrics.broker_families import (
     Replicas,
+    exported_families,
     request_families,
     traffic_families,
     waiting_families,
@@ -87,9 +88,11 @@ class Endpoint:
             found.append(cluster.controller_families(node.elections, is_active=is_active))
         if is_active:
             found.append(cluster.exported_families())
+        leaderless = cluster.leaderless if is_active else []
         if broker is not None:
-            leaderless = cluster.leaderless if is_active else []
             found += await self._of_broker(broker, leaderless)
+        elif len(leaderless) <= node.config.broker.metrics_partitions_max:
+            found.append(exported_families([], leaderless))
         return chain.from_iterable(found)
 
     async def _of_broker(
@@ -109,7 +112,7 @@ class Endpoint:
             groups.families(with_partitions=groups.offset_count <= most),
         ]
         if len(replicas.drivers) <= most:
-            found += [replicas.partition_families(), replicas.exported_families(leaderless)]
+            found += [replicas.partition_families(), exported_families(replicas.led, leaderless)]
         return found
 
 

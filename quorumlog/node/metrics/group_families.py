@@ -1,8 +1,8 @@
 """The families of consumer groups: kafka_exporter's, on the node of each group's coordinator.
 
-A lag compares a committed offset with the high watermark of the partition's leader, often another
-broker, which is asked during the scrape. The committed offsets are read first: a consumer cannot
-have committed beyond a high watermark that is read later, so no lag is negative.
+A lag compares a committed offset with the high watermark of the partition's leader. A scrape
+requests it with ListOffsets if another broker leads. It reads the committed offsets first: a
+consumer cannot have committed beyond a high watermark that is read later, so no lag is negative.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class Groups:
         )
 
     async def _ask(self, leader: BrokerImage, asked: list[TopicPartition]) -> None:
-        """Ask a leader for high watermarks; without an answer in time, they stay unknown."""
+        """Request high watermarks of a leader; without a response in time, they stay unknown."""
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for at in asked:
             partition = ListOffsetsPartition(partition_index=at.partition, timestamp=LATEST)
