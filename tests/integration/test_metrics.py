@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog import LocalCluster
+from quorumlog.broker.server.stats import UNTIMED_MAX
 from quorumlog.client import NewTopic, TopicPartition
 from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 from tests.support.waiting import until
@@ -130,7 +131,8 @@ def test_records_and_requests_are_counted(cluster: LocalCluster) -> None:
         assert buckets == sorted(buckets)
         assert buckets[-1] == produces
     handled = total(scrapes, "kafka_network_requestmetrics_requests_total", request="Produce")
-    assert handled == total(scrapes, "quorumlog_request_seconds_count", request="Produce")
+    timed = total(scrapes, "quorumlog_request_seconds_count", request="Produce")
+    assert 0 <= handled - timed < len(scrapes) * UNTIMED_MAX
 
 
 def test_each_partition_is_on_the_node_of_its_leader(cluster: LocalCluster) -> None:

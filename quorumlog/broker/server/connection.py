@@ -22,7 +22,7 @@ from quorumlog.broker.server.api import (
     unsupported_version,
 )
 from quorumlog.broker.server.request_runs import RequestRuns, WaitingRun
-from quorumlog.broker.server.stats import ServerStats
+from quorumlog.broker.server.stats import UNTIMED_MAX, ServerStats
 from quorumlog.broker.server.turns import Turns
 from quorumlog.clock import monotonic_s
 from quorumlog.invariants import InvariantViolation
@@ -193,7 +193,10 @@ class Connection(FrameProtocol):
         if not isinstance(responses, list) or (self._turns and responses):
             self._wait_turn_of_run(api_key, handled, responses)
         elif responses:
-            self._apis[api_key].answered(monotonic_s() - self.last_active_s, handled)
+            api = self._apis[api_key]
+            api.untimed += handled
+            if api.untimed >= UNTIMED_MAX:
+                api.answered_alike(monotonic_s() - self.last_active_s)
             self._gather(responses)
         else:  # acks=0
             self._apis[api_key].unanswered += handled

@@ -64,8 +64,10 @@ def test_durations_are_cumulative_buckets() -> None:
     assert below(0.524288) == below(67.108864) == 6
     assert below("+Inf") == samples['_count{request="Fetch"}'] == 15
     assert samples['_sum{request="Fetch"}'] == pytest.approx(5e9 + 4 * 3_600 + 1.50021)
-    api.unanswered += 2
-    assert api.requests == 17
+    api.unanswered, api.untimed = 2, 3
+    assert api.requests == 20
+    api.answered_alike(0.00001)
+    assert (api.counts[4], api.untimed, api.requests) == (4, 0, 20)
 
 
 def test_a_deleted_topic_stays_in_the_total() -> None:
