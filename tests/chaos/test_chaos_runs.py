@@ -11,6 +11,9 @@ from quorumlog.chaos.drivers.registry import DRIVERS
 from quorumlog.chaos.faults.registry import step_fault
 from quorumlog.chaos.history import read_history, read_meta
 from quorumlog.chaos.mutants import mutant_module
+from quorumlog.chaos.report import write_report
+from quorumlog.chaos.report.metrics_plot import over_time
+from quorumlog.chaos.run.node_metrics import read_metrics
 from quorumlog.chaos.run.run import run
 from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
 from quorumlog.chaos.schedule import Action, Schedule
@@ -236,3 +239,8 @@ def test_a_kill_and_a_pause_are_survived(tmp_path: Path, workload: str) -> None:
     rows = read_history(tmp_path).select(["f", "type"]).to_pylist()
     for (f, outcome), least in DONE[workload].items():
         assert rows.count({"f": f, "type": outcome}) >= least, (f, outcome)
+    metrics = read_metrics(tmp_path)
+    assert {one.node for one in metrics} == {1, 2, 3}
+    assert role == "metadata-leader" or sum(new for _, new in over_time(metrics).elections) > 0
+    page = write_report(tmp_path, verdict, tmp_path / "report.html").read_text()
+    assert "<h2>Metrics of the nodes</h2>" in page

@@ -11,6 +11,7 @@ from quorumlog.chaos.history import HistoryError, HistorySource
 from quorumlog.chaos.report.page import render
 from quorumlog.chaos.report.series import run_series
 from quorumlog.chaos.run.cluster_states import read_states
+from quorumlog.chaos.run.node_metrics import read_metrics
 
 __all__ = ["write_report"]
 
@@ -24,10 +25,11 @@ def write_report(history: str | Path | HistorySource, verdict: Verdict, target: 
     source = history if isinstance(history, HistorySource) else HistorySource(history)
     try:
         states = read_states(source.directory)
+        metrics = read_metrics(source.directory)
     except ValueError as error:
         raise HistoryError(str(error)) from error
     page = render(
-        verdict, run_series(source.table), source.meta, states, name=source.local_path.name
+        verdict, run_series(source.table), source.meta, states, metrics, name=source.local_path.name
     )
     target.write_text(page, encoding="utf-8")
     return target

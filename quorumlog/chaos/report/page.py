@@ -10,6 +10,7 @@ from quorumlog.chaos.checkers import CheckResult, Severity, Verdict
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED
 from quorumlog.chaos.network.error_responses import shown_response
 from quorumlog.chaos.report.fault_plot import band_labels, fault_plot
+from quorumlog.chaos.report.metrics_plot import metrics_plot
 from quorumlog.chaos.report.plots import (
     lag_plot,
     latency_plot,
@@ -22,6 +23,7 @@ from quorumlog.chaos.report.series import RunSeries
 from quorumlog.chaos.report.state_plot import state_plot
 from quorumlog.chaos.run.cluster_states import ClusterState
 from quorumlog.chaos.run.figures import OfferedLoad, faults_text
+from quorumlog.chaos.run.node_metrics import NodeMetrics
 
 _WITNESSES_SHOWN: Final = 5  # per anomaly; verdict.json has the others
 _BAD_KEYS_MAX: Final = 3
@@ -74,11 +76,13 @@ def render(
     series: RunSeries,
     meta: Mapping[str, Any],
     states: Sequence[ClusterState],
+    metrics: Sequence[NodeMetrics] = (),
     *,
     name: str,
 ) -> str:
-    """Return the whole page as text. `states` may be empty: the run had no watcher."""
+    """Return the page as text. `states` and `metrics` may be empty: the run had no watcher."""
     leaders = state_plot(states, band_labels(series), series.duration_s)
+    dashboard = metrics_plot(metrics, band_labels(series), series.duration_s)
     sections = [
         _banner(verdict, OfferedLoad.from_json(meta.get("load")), name),
         _section("Anomalies", _anomalies(verdict)) if verdict.results else "",
@@ -89,6 +93,7 @@ def render(
         ),
         _section("Faults", fault_plot(series, _silent_gaps(verdict))),
         _section("Leaders and in-sync replicas", leaders) if leaders else "",
+        _section("Metrics of the nodes", dashboard) if dashboard else "",
         _section("Latency of sends", latency_plot(series)),
         _section("Rates", rate_plot(series)),
         _section("Lag of readers", lag_plot(series)),

@@ -30,7 +30,7 @@ from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
 from quorumlog.chaos.nemesis import Extension, Nemesis
 from quorumlog.chaos.network.error_responses import RESPONSES_FILE
 from quorumlog.chaos.pace import at_once
-from quorumlog.chaos.run import cluster_states
+from quorumlog.chaos.run import cluster_states, node_metrics
 from quorumlog.chaos.run.extension import EXTENDS_TO, AcksInFaults
 from quorumlog.chaos.run.figures import LoadMeter, figures, silent_after_ms
 from quorumlog.chaos.run.interruption import Interruption
@@ -280,14 +280,20 @@ class _Phases:
 
     @asynccontextmanager
     async def _watched(self, topics: Sequence[str]) -> AsyncIterator[None]:
-        """Record the leaders of the topics during the block."""
+        """Record the leaders of the topics, and the metrics of the run's own nodes, meanwhile."""
         watch = cluster_states.watch(
             self.bootstrap, topics, self.settings.out, self.history.elapsed_ns
         )
         async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(watch)
+            watching = [tasks.create_task(watch)]
+            if isinstance(self.back_end, LocalProcesses):
+                spec = self.back_end.cluster.spec
+                addresses = {node.id: spec.control_address(node) for node in spec.nodes}
+                scrapes = node_metrics.watch(addresses, self.settings.out, self.history.elapsed_ns)
+                watching.append(tasks.create_task(scrapes))
             yield
-            watching.cancel()
+            for task in watching:
+                task.cancel()
 
     async def _create(self, topic: Topic) -> None:
         replicas = topic.replication_factor

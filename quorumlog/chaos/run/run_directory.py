@@ -10,6 +10,7 @@ from quorumlog.chaos.history.files import JSON_LINES, PARQUET
 from quorumlog.chaos.history.meta import META, read_meta, write_meta
 from quorumlog.chaos.network.error_responses import RESPONSES_FILE
 from quorumlog.chaos.run.cluster_states import STATES_FILE
+from quorumlog.chaos.run.node_metrics import METRICS_FILE
 from quorumlog.cluster import ClusterError, LocalCluster
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ VERDICT_FILE: Final = "verdict.json"
 CLUSTER_DIRECTORY: Final = "cluster"
 _RUN_FILES: Final = {
     *(JSON_LINES, PARQUET, f"{PARQUET}.part", META),
-    *(SCHEDULE_FILE, STATES_FILE, RESPONSES_FILE),
+    *(SCHEDULE_FILE, STATES_FILE, METRICS_FILE, RESPONSES_FILE),
     *(REPORT_FILE, VERDICT_FILE, CLUSTER_DIRECTORY),
 }
 
