@@ -299,19 +299,71 @@ def test_samples_of_partitions_can_be_left_out(tmp_path: Path) -> None:
             assert names() == {"quorumlog_partition_leader_elections_total"}
 
 
-async def test_a_killed_node_is_seen_by_the_others(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path, nodes=3) as cluster:
+def sums(cluster: LocalCluster, *node_ids: int) -> dict[str, float]:
+    """Return the sum of each family over these nodes and over all its samples."""
+    scrapes = {node_id: scrape(cluster, node_id) for node_id in node_ids}
+    names = {name for found in scrapes.values() for name in found}
+    return {name: total(scrapes, name) for name in names}
+
+
+UNDER = "kafka_server_replicamanager_underreplicatedpartitions"
+UNDER_MIN = "kafka_server_replicamanager_underminisrpartitioncount"
+FENCED = "kafka_controller_kafkacontroller_fencedbrokercount"
+OFFLINE = "kafka_controller_kafkacontroller_offlinepartitionscount"
+ACTIVE = "kafka_controller_kafkacontroller_activecontrollercount"
+ELECTIONS = "quorumlog_partition_leader_elections_total"
+
+
+@pytest.fixture
+def topics(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Three nodes, a topic on all of them, and a topic with one replica of each partition."""
+    with LocalCluster(tmp_path, nodes=3, config={"min.insync.replicas": "3"}) as cluster:
         with SyncAdmin(cluster.bootstrap) as admin:
-            admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])
-        before = scrape_all(cluster)
-        assert total(before, "kafka_server_replicamanager_underreplicatedpartitions") == 0
-        cluster.kill(3)
+            admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3), NewTopic("single", PARTITIONS, 1)])
+        calm = sums(cluster, 1, 2, 3)
+        assert [calm[name] for name in (UNDER, UNDER_MIN, FENCED, OFFLINE)] == [0, 0, 0, 0]
+        assert calm[ACTIVE] == 1
+        yield cluster
+
+
+async def test_the_kill_of_a_broker_is_seen_on_the_others(topics: LocalCluster) -> None:
+    before = scrape(topics, 3)["kafka_topic_partition_leader"]
+    alone = sum(("topic", "single") in where for where in before)
+    assert alone > 0
+    topics.kill(3)
+
+    def seen() -> bool:
+        now = sums(topics, 1, 2)
+        found = [now[name] for name in (UNDER, UNDER_MIN, FENCED, OFFLINE)]
+        return found == [PARTITIONS, PARTITIONS, 2, 2 * alone] and now[ELECTIONS] > 0
+
+    await until(seen)
+    scrapes = {node_id: scrape(topics, node_id) for node_id in (1, 2)}
+    leaders = [
+        value
+        for found in scrapes.values()
+        for where, value in found["kafka_topic_partition_leader"].items()
+    ]
+    assert len(leaders) == 2 * PARTITIONS  # also those that have no leader
+    assert leaders.count(-1) == alone
+
+
+async def test_the_pause_of_a_broker_is_seen_on_the_others(topics: LocalCluster) -> None:
+    topics.pause(3)
+    try:
 
         def seen() -> bool:
-            now = {node_id: scrape(cluster, node_id) for node_id in (1, 2)}
-            under = total(now, "kafka_server_replicamanager_underreplicatedpartitions")
-            fenced = total(now, "kafka_controller_kafkacontroller_fencedbrokercount")
-            elections = total(now, "quorumlog_partition_leader_elections_total")
-            return (under, fenced, elections) == (PARTITIONS, 2, 2)
+            now = sums(topics, 1, 2)
+            return (now[UNDER], now[FENCED]) == (PARTITIONS, 2) and now[OFFLINE] > 0
 
         await until(seen)
+    finally:
+        topics.resume(3)
+    await until(lambda: sums(topics, 1, 2, 3)[UNDER] == sums(topics, 1, 2, 3)[OFFLINE] == 0)
+    assert sums(topics, 1, 2, 3)["kafka_server_replicamanager_isrexpands_total"] > 0
+
+
+async def test_a_lost_majority_has_no_active_controller(topics: LocalCluster) -> None:
+    topics.kill(2, 3)
+    await until(lambda: sums(topics, 1)[ACTIVE] == 0)
+    await until(lambda: sums(topics, 1)["kafka_server_raftmetrics_current_leader"] == -1)

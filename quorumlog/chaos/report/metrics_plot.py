@@ -38,7 +38,7 @@ class MetricsOverTime:
 def over_time(metrics: Sequence[NodeMetrics]) -> MetricsOverTime:
     """Sum the nodes; a new leader counts once, although every controller sees it.
 
-    A total that has shrunk is of a new process: its growth is not known, and counts as 0.
+    A total that has shrunk is of a new process: its growth counts as 0.
     """
     seconds: defaultdict[int, _Second] = defaultdict(_Second)
     by_node: defaultdict[int, list[NodeMetrics]] = defaultdict(list)

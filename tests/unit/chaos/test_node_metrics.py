@@ -108,7 +108,8 @@ def test_the_quantile_is_of_the_produces_of_a_second() -> None:
             line(3.5, 1, produces=buckets(0, 0, 10)),  # restarted
         ]
     )
-    assert found.p99_ms == [(1.5, pytest.approx(199.0))]
+    ((at_s, p99_ms),) = found.p99_ms
+    assert (at_s, p99_ms) == (1.5, pytest.approx(199.0))
 
 
 @pytest.mark.parametrize(
