@@ -46,7 +46,7 @@ def test_strangers_see_the_status_and_are_refused_everything_else(tmp_path: Path
         vote = absurd_pre_vote(cluster)
         for given in (None, "wrong", secret[:-1], secret + "3"):
             headers = {} if given is None else {"X-Quorumlog-Secret": given}
-            for path in ("/healthz", "/readyz", "/api/v1/status"):
+            for path in ("/healthz", "/readyz", "/api/v1/status", "/metrics"):
                 status, content = ask(address, "GET", path, headers=headers)
                 assert status == 200
                 assert secret.encode() not in content
