@@ -15,7 +15,12 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from quorumlog.chaos.back_ends.back_end import BackEnd, NodeUnavailable, check_schedule
+from quorumlog.chaos.back_ends.back_end import (
+    BackEnd,
+    BackEndFailed,
+    NodeUnavailable,
+    check_schedule,
+)
 from quorumlog.chaos.faults.fault import (
     ALL,
     CLIENT,
@@ -28,6 +33,7 @@ from quorumlog.chaos.faults.fault import (
     AnyStep,
     Impose,
     Lift,
+    Outside,
     Scene,
     Step,
     StepFault,
@@ -69,6 +75,7 @@ class _ActionInProgress:
     role: str  # the role in the schedule, and whether a node held it
     rule_ids: set[str] = field(default_factory=set)  # its rules in force
     has_imposed: bool = False  # a rule was in force
+    acts_outside: bool = False  # an act on a thing beside the nodes is in force
     is_over: bool = False  # it starts no more nodes
 
     @property
@@ -290,6 +297,8 @@ class Nemesis:
                 await self._impose(step.rule, act)
             case Lift():
                 await self._lift(step.rule_id, act)
+            case Outside():
+                await self._act_outside(step, act)
             case Step() if step.operation in UNDOING:
                 await self._undo(step, act)
             case Step():
@@ -314,6 +323,23 @@ class Nemesis:
         await self._back_end.lift(rule_id)
         if not act.rule_ids:
             self._record(f"{STOP}{act.fault.name}", act.whom, act.details())
+
+    async def _act_outside(self, step: Outside, act: _ActionInProgress) -> None:
+        if step.ends and not act.acts_outside:
+            return  # it was never inflicted
+        if not step.ends and not act.acts_outside:
+            act.acts_outside = True
+            self._record(act.fault.name, "", act.details())
+        try:
+            await step.act()
+        except NodeUnavailable:
+            raise
+        except Exception as error:  # whatever the code of a user's fault raises
+            said = f"{type(error).__name__}: {error}"
+            raise BackEndFailed(f"fault {act.fault.name}: {said}") from error
+        if step.ends:
+            act.acts_outside = False
+            self._record(f"{STOP}{act.fault.name}", "", act.details())
 
     async def _break(self, step: Step, act: _ActionInProgress) -> None:
         """Bring nodes into a bad state, except those that another action has brought there."""
@@ -378,6 +404,9 @@ class Nemesis:
             for rule_id in sorted(act.rule_ids):
                 await self._back_end.lift(rule_id)
             act.rule_ids.clear()
+            for step in act.fault.heal(act.scene) if act.acts_outside else ():
+                if isinstance(step, Outside):
+                    await self._act_outside(step, act)
         for undo in sorted(UNDOING - {*UNDONE_LAST} & operations):
             with suppress(NodeUnavailable):  # nodes that do not run are started next
                 await self._back_end.perform(undo, node_ids)

@@ -163,7 +163,8 @@ def holders_of(role: str, partitions: Iterable[tuple[int, Iterable[int]]]) -> li
 
 def check_schedule(schedule: Schedule, back_end: BackEnd) -> None:
     """Raise FaultUnsupported or ValueError if the back end cannot carry the schedule out."""
-    can = faults_made_of(back_end.operations, back_end.effects)
+    kinds = {type(action.fault) for action in schedule.actions}
+    can = faults_made_of(back_end.operations, back_end.effects, kinds)
     schedule.check_supported(back_end=back_end.name, can=can, why_not=back_end.why_not)
     node_ids = back_end.node_ids
     for action in schedule.actions:

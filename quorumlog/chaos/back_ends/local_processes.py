@@ -21,9 +21,9 @@ from quorumlog.chaos.back_ends.back_end import (
 )
 from quorumlog.chaos.back_ends.voter_changer import OPERATIONS as OF_VOTERS
 from quorumlog.chaos.back_ends.voter_changer import VoterChanger
-from quorumlog.chaos.faults.fault import UNDOING, StepFault
+from quorumlog.chaos.faults.fault import OUTSIDE, UNDOING, StepFault
 from quorumlog.chaos.faults.links import EFFECTS, Effect, Link, LinkRule
-from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.faults.registry import STEP_FAULTS, known_step_fault
 from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.network.link_proxy import LinkProxy
 from quorumlog.chaos.network.links import Links, LinksFailed, NetworkKind
@@ -86,7 +86,7 @@ ORDERS: Final[Mapping[str, Callable[[Orders, int], None]]] = {
 }
 """The orders to the shim in each node."""
 _PLAIN: Final = administrator.OPERATIONS | OF_VOTERS | {
-    "kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe", "lose_records",
+    "kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe", "lose_records", OUTSIDE,
 }  # fmt: skip
 RUN_FAULTS: Final[Mapping[str, type[StepFault]]] = {
     name: kind for name, kind in STEP_FAULTS.items() if kind.needs <= _PLAIN | ORDERS.keys()
@@ -329,7 +329,7 @@ class LocalProcesses:
 
     def why_not(self, fault: str) -> str:
         """See `missing`."""
-        kind = STEP_FAULTS.get(fault)
+        kind = known_step_fault(fault)
         if kind is not None and "lose_records" in kind.needs and not self._all_have_logs:
             return "it may hit controllers alone, which have no logs to lose: use --nodes"
         return "" if kind is None else self.missing(kind, self._network)

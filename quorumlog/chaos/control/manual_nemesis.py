@@ -34,7 +34,7 @@ from quorumlog.chaos.faults.fault import (
     Scene,
     StepFault,
 )
-from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.faults.registry import ADDED_FAULTS, STEP_FAULTS
 from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.nemesis import STOP
 from quorumlog.chaos.registered import registered
@@ -399,7 +399,10 @@ class ManualNemesis:
 def link_fault(name: str, parameters: Mapping[str, int | str]) -> StepFault:
     """Return a fault on links. Raises ValueError for an unknown fault or parameter."""
     there_are = {known: kind for known, kind in STEP_FAULTS.items() if kind.imposes}
-    kind = registered(there_are, name.replace("-", "_"), "fault on links")
+    plain = name.replace("-", "_")
+    kind = ADDED_FAULTS.find(plain) or registered(there_are, plain, "fault on links")
+    if not kind.imposes:
+        raise ValueError(f"fault {plain} is no fault on links")
     known = dict.fromkeys(each.name for each in fields(kind))
     for parameter in parameters:
         registered(known, parameter, f"parameter of {kind.name}")

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from quorumlog.chaos.faults.copies import KINDS as DAMAGES
 from quorumlog.chaos.faults.fault import ALL, MILLION, ROLES, StepFault
-from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.faults.registry import ADDED_FAULTS, STEP_FAULTS
 from quorumlog.chaos.node_simulation.settings import JUDGED
 from quorumlog.chaos.registered import registered
 from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.randomness import seeded
-from quorumlog.chaos.workloads.registry import WORKLOADS
+from quorumlog.chaos.workloads.registry import find_workload
 
 _KINDS: Final = (
     "kill", "kill_all", "crash_loop", "pause", "pause_all", "pause_kill", "restart",
@@ -81,20 +81,18 @@ def draw_swarm(
     Raises ValueError for an unknown kind.
     """
     if faults is None:
-        chosen = _chosen(seed, _DRAWN_FOR.get(workload, frozenset()))
+        chosen = [KINDS[name] for name in _chosen(seed, _DRAWN_FOR.get(workload, frozenset()))]
     else:
         chosen = [
-            registered(KINDS, name.replace("-", "_"), "fault").name
+            registered(KINDS, name.replace("-", "_"), "fault", ADDED_FAULTS)
             for given in faults
             for name in (_chosen_losses(seed) if given == LOSSES else (given,))
         ]
         chosen = [*dict.fromkeys(chosen)]
-    has_transactions = workload in WORKLOADS and "transactions" in WORKLOADS[workload].requires
+    has_transactions = bool(workload) and "transactions" in find_workload(workload).requires
     requests = _REQUESTS + (_OF_TRANSACTIONS if has_transactions else ())
     drawn = [
-        action
-        for name in chosen
-        for action in _drawn(seed, KINDS[name], duration_ms / 1000, requests)
+        action for kind in chosen for action in _drawn(seed, kind, duration_ms / 1000, requests)
     ]
     return Schedule(
         seed=seed,
