@@ -325,9 +325,9 @@ class Nemesis:
             self._record(f"{STOP}{act.fault.name}", act.whom, act.details())
 
     async def _act_outside(self, step: Outside, act: _ActionInProgress) -> None:
-        if step.ends and not act.acts_outside:
-            return  # it was never inflicted
-        if not step.ends and not act.acts_outside:
+        if not act.acts_outside:
+            if step.ends:
+                return  # it was never inflicted
             act.acts_outside = True
             self._record(act.fault.name, "", act.details())
         try:
@@ -335,8 +335,7 @@ class Nemesis:
         except NodeUnavailable:
             raise
         except Exception as error:  # whatever the code of a user's fault raises
-            said = f"{type(error).__name__}: {error}"
-            raise BackEndFailed(f"fault {act.fault.name}: {said}") from error
+            raise BackEndFailed(f"fault {act.fault.name}: {error!r}") from error
         if step.ends:
             act.acts_outside = False
             self._record(f"{STOP}{act.fault.name}", "", act.details())

@@ -56,13 +56,13 @@ class AddedParts(Generic[T]):
         return tuple(sorted(self._found))
 
     def find(self, name: str) -> T | None:
-        """Return the part of this name; None: no package has it.
+        """Return the part of this name; None: no package has it, or the lab itself has it.
 
         Raises ValueError with the package and the reason if the part cannot be used.
         """
-        if name not in self._parts and name in self._found:
-            self._parts[name] = self._load(name, self._found[name])
-        return self._parts.get(name)
+        if name in self._own or name not in self._found:
+            return None
+        return self._load(name)
 
     def listed(self) -> dict[str, Listed[T]]:
         """Return every part, by name; of a part that cannot be used, the reason."""
@@ -70,12 +70,17 @@ class AddedParts(Generic[T]):
         for name in self.names:
             origin = ", ".join(map(_origin, self._found[name]))
             try:
-                parts[name] = Listed(origin, self.find(name))
+                parts[name] = Listed(origin, self._load(name))
             except ValueError as error:
                 parts[name] = Listed(origin, None, str(error))
         return parts
 
-    def _load(self, name: str, entries: "list[EntryPoint]") -> T:
+    def _load(self, name: str) -> T:
+        if name not in self._parts:
+            self._parts[name] = self._imported(name, self._found[name])
+        return self._parts[name]
+
+    def _imported(self, name: str, entries: "list[EntryPoint]") -> T:
         if name in self._own:
             raise ValueError(
                 f"{_origin(entries[0])} adds a {self._noun} {name!r}, which quorumlog has itself: "

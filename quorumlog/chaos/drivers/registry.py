@@ -37,14 +37,19 @@ class DriverUnavailable(Exception):
     """The library is not installed; the message has the install command."""
 
 
+def require_driver(name: str) -> None:
+    """Raise ValueError, with the existing names, for an unknown name; import no library."""
+    registered({**DRIVERS, **dict.fromkeys(ADDED_DRIVERS.names, "")}, name, "driver")
+
+
 def load_driver(name: str) -> AnyDriver:
     """Return a driver by name, with time limits on its calls.
 
     Raises DriverUnavailable, or ValueError for an unknown name.
     """
-    if name not in DRIVERS and (added := ADDED_DRIVERS.find(name)) is not None:
+    require_driver(name)
+    if (added := ADDED_DRIVERS.find(name)) is not None:
         return limited(added)
-    registered({**DRIVERS, **dict.fromkeys(ADDED_DRIVERS.names, "")}, name, "driver")
     try:
         module = import_module(f"quorumlog.chaos.drivers.{name.replace('-', '_')}_driver")
     except ModuleNotFoundError as error:

@@ -86,7 +86,7 @@ def fault_kind(name: str) -> type[Fault]:
 
 def known_step_fault(name: str) -> type[StepFault] | None:
     """Return the kind of this name; None: neither the lab nor an installed package has it."""
-    return STEP_FAULTS[name] if name in STEP_FAULTS else ADDED_FAULTS.find(name)
+    return STEP_FAULTS.get(name) or ADDED_FAULTS.find(name)
 
 
 def step_fault(name: str, usable: Mapping[str, object] = STEP_FAULTS) -> type[StepFault]:
