@@ -67,11 +67,19 @@ class Leadership:
         state.log.append(Offset(start + 1), ((epoch, start),))
         self._voter_changes.begin_epoch(role)
         state.emit(effects.BecomeLeader(leader_epoch=epoch, epoch_start_offset=start))
-        self._send_begin_quorum_epoch()
+        self._send_begin_quorum_epoch(role)
 
-    def _send_begin_quorum_epoch(self) -> None:
+    def _send_begin_quorum_epoch(self, role: Leader) -> None:
+        """Send it to each voter without a fetch of this epoch in the last half fetch timeout.
+
+        As Kafka's LeaderState.needToSendBeginQuorumRequests: a voter that fetches has this leader.
+        """
         state = self._state
+        since_ms = state.now_ms - state.settings.controller_quorum_fetch_timeout_ms // 2
         for voter in state.other_voters:
+            fetched_ms = role.followers[voter].last_fetch_ms
+            if fetched_ms is not None and fetched_ms > since_ms:
+                continue
             request = BeginQuorumEpochRequest(
                 leader_id=state.node_id,
                 leader_epoch=state.leader_epoch,
@@ -296,7 +304,7 @@ class Leadership:
             self.resign(role)  # a majority may have another leader by now (KAFKA-15489)
         elif role.begin_epoch_deadline_ms <= state.now_ms:
             role.begin_epoch_deadline_ms = self._new_begin_epoch_deadline_ms()
-            self._send_begin_quorum_epoch()
+            self._send_begin_quorum_epoch(role)
 
     def _maybe_hold_the_quorum(self, role: Leader, voter: BrokerId) -> None:
         role.fetched_voters.add(voter)
