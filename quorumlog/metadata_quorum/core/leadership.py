@@ -301,12 +301,12 @@ class Leadership:
         """Commit, answer fetches, repeat BeginQuorumEpoch; resign without a majority's fetches."""
         state = self._state
         self._maybe_advance_high_watermark(role)
+        if {*role.followers} <= {parked.replica_id for parked in role.parked.values()}:
+            role.begin_epoch_deadline_ms = self._new_begin_epoch_deadline_ms()  # all follow
         over_ms = self._waits_over_ms(role)
         for request_id, parked in list(role.parked.items()):
             if self._can_complete(role, parked, over_ms):
                 self._complete(role, request_id)
-        if {*role.followers} <= {parked.replica_id for parked in role.parked.values()}:
-            role.begin_epoch_deadline_ms = self._new_begin_epoch_deadline_ms()  # all follow
         self._voter_changes.maybe_answer(role)
         self._voter_changes.maybe_upgrade(role)
         if self._voter_changes.is_removed(role):
