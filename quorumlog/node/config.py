@@ -6,7 +6,6 @@ mistyped settings that are ignored. A node accepts and reports a setting of Apac
 effect here; it refuses a setting that would enable protection: `settings.kafka_names`.
 """
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -160,7 +159,9 @@ def check_names(values: Mapping[str, str]) -> None:
             if asks_for_nothing(name, value):
                 continue
             raise ConfigError(f"{name}: {NO_PROTECTION}")
-        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+        from difflib import get_close_matches  # costs an import: only errors need it
+
+        near = get_close_matches(name, sorted(known), n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"unknown setting {name or '(no name)'}{hint}")
 

@@ -8,7 +8,6 @@ Defaults of topics are in `topics`, with or without effect.
 Source: Kafka's documentation, "Broker Configs" of 4.0 to 4.3.
 """
 
-import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -241,5 +240,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
     It compares only names of similar length and the same first letter: each costs 10 us.
     """
+    from difflib import get_close_matches  # costs an import: only errors need it
+
     alike = [one for one in known if one[0] == name[:1] and abs(len(one) - len(name)) <= 3]
-    return next(iter(difflib.get_close_matches(name, alike, n=1)), None)
+    return next(iter(get_close_matches(name, alike, n=1)), None)

@@ -21,6 +21,8 @@ FRAME_MAX_BYTES: Final = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes
 SHARED_BYTES: Final = 1024 * 1024
 PREPENDED_MAX: Final = 64 * 1024
 """So many bytes of a frame are copied before the rest of it; more grow in a buffer of their own."""
+FIRST_SHARED_BYTES: Final = 2 * PREPENDED_MAX
+"""Of the shared buffer until a read fills it: an idle process needs no more."""
 WRITELINES_NEVER_PAUSES: Final = (3, 12) <= sys.version_info < (3, 12, 9) or (
     3,
     13,
@@ -42,7 +44,7 @@ class _Shared(threading.local):
     """
 
     def __init__(self) -> None:
-        self.received = _new_buffer(SHARED_BYTES)
+        self.received = _new_buffer(FIRST_SHARED_BYTES)
 
 
 _shared: Final = _Shared()
@@ -254,6 +256,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         if self._reads_shared:
             self._received, self._start, self._end = _shared.received, 0, self._end - self._start
         self._end += nbytes
+        if self._reads_shared and self._end == len(self._received[0]) < SHARED_BYTES:
+            _shared.received = _new_buffer(SHARED_BYTES)  # the present one is this connection's own
         self._is_delivering_read = True
         try:
             self._deliver()

@@ -2,13 +2,14 @@
 
 import asyncio
 import struct
+import threading
 from typing import cast
 
 import pytest
 
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.io import frames
-from quorumlog.wire.io.frames import PREPENDED_MAX, SHARED_BYTES, FrameProtocol
+from quorumlog.wire.io.frames import FIRST_SHARED_BYTES, PREPENDED_MAX, SHARED_BYTES, FrameProtocol
 
 
 class Transport:
@@ -112,6 +113,29 @@ def test_a_large_frame_shrinks_to_the_beginning_of_the_next() -> None:
     assert held_bytes(protocol) == 7
     protocol.feed(small[7:])
     assert protocol.frames[1:] == [b"small"]
+
+
+def test_the_shared_buffer_grows_with_the_first_read_that_fills_it() -> None:
+    """Threads have a buffer each: this one is new."""
+    sizes: list[int] = []
+    protocol = Recorder()
+
+    def read() -> None:
+        frames = framed(*[b"x" * 10_000] * 30)
+        for _ in range(2):
+            free = protocol.get_buffer(-1)
+            sizes.append(len(free))
+            free[:] = frames[: len(free)]
+            protocol.buffer_updated(len(free))
+            frames = frames[len(free) :].ljust(SHARED_BYTES, b"\0")
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    begun = FIRST_SHARED_BYTES % 10_004
+    assert sizes == [FIRST_SHARED_BYTES, SHARED_BYTES - begun]
+    assert protocol.frames[:30] == [b"x" * 10_000] * 30
+    assert {*protocol.frames[30:]} == {b""}
 
 
 def test_connections_that_read_in_turn_do_not_mix_their_bytes() -> None:
