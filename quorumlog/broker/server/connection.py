@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutine
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from quorumlog.broker.server.api import (
     BrokerContext,
@@ -339,8 +339,10 @@ class Connection(FrameProtocol):
         self._turns.append((header, answer))
         self._under_way += 1
         is_fetch = header.api_key == FETCH_KEY
-        if is_fetch or self._task is not None or self._under_way >= self._turns_max:
+        if self._task is not None or self._under_way >= self._turns_max:
             self.pause_frames()
+        elif is_fetch:
+            self.hold_frames()
         if not answer.done():
             answer.add_done_callback(self._fetched if is_fetch else self._answered)
         elif len(self._turns) == 1:
@@ -350,15 +352,35 @@ class Connection(FrameProtocol):
         self._task = None
         self._regulate()
 
-    def _fetched(self, _answer: "asyncio.Future[Any]") -> None:
+    def _fetched(self, answer: "asyncio.Future[Any]") -> None:
         """Write the response to a delayed fetch, within the call that completes it."""
         if self._end:  # the call must not handle the next request, which has arrived already
             self._loop.call_soon(self._answered)
+            return
+        if len(self._turns) == 1 and not (self._gathered or self._is_closing):
+            self._write_fetched(answer)
             return
         self._is_delivering = True
         self._answered()
         self._is_delivering = False
         self._flush()
+
+    def _write_fetched(self, answer: "asyncio.Future[Any]") -> None:
+        """Do as `_answered` and `_flush` for the only request under way, as it mostly is."""
+        header, _ = cast("tuple[RequestHeader, asyncio.Future[Any]]", self._turns.popleft())
+        self._under_way -= 1
+        try:
+            chunks = response_to_send(header, answer.result())
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as in `_send`
+            self._handler_failed(header, error)
+            return
+        self._account.hand_over()
+        self._stats.bytes_out += sum(map(len, chunks))
+        self.write(chunks)
+        if self._drained is None:
+            self._account.sent()
+            if not self._waits_for_turn:
+                self.resume_frames()
 
     def _run_answered(self) -> None:
         """Send the responses to a run, within the call that completes it."""

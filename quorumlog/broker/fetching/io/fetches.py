@@ -18,6 +18,7 @@ from quorumlog.broker.fetching.io.session_answers import (
     answer_to,
     drop_settled,
     has_untold_commits,
+    is_restless,
     new_sessions,
     unsettled_answers,
 )
@@ -101,7 +102,8 @@ class Fetches:
         if session is not None:
             session.waiting = delayed
         response: asyncio.Future[AnswerT] = delayed.response
-        self._note_held(delayed, has_room=has_room)
+        if not has_room or spec.account is not None or self._starved:
+            self._note_held(delayed, has_room=has_room)
         return response
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
@@ -131,12 +133,12 @@ class Fetches:
         if driver is not None:
             fetch = read.fetch
             fetched = events.FollowerFetched(
-                broker_id=spec.replica_id,
-                broker_epoch=spec.replica_epoch,
-                leader_epoch=fetch.leader_epoch,
-                fetch_offset=fetch.fetch_offset,
-                last_fetched_epoch=fetch.last_fetched_epoch,
-                log_start_offset=fetch.log_start_offset,
+                spec.replica_id,
+                spec.replica_epoch,
+                fetch.leader_epoch,
+                fetch.fetch_offset,
+                fetch.last_fetched_epoch,
+                fetch.log_start_offset,
             )
             judgement = driver.judge_follower_fetch(now_ms, fetched)
             if judgement is not RECORDS:
@@ -162,7 +164,7 @@ class Fetches:
         """Return the replica of the read, or set the error of the read."""
         fetch = read.fetch
         driver = self._drivers.get(fetch.topic_partition)
-        if fetch.error_code is not ErrorCode.NONE:
+        if fetch.error_code:
             read.failed(fetch.error_code)
         elif driver is None:
             read.failed(self._error_for_missing(fetch.topic_partition))
@@ -324,6 +326,8 @@ class Fetches:
                 continue  # completed meanwhile: an earlier fetch had no room
             if may_restart:
                 self._restart_changed(delayed, changes)
+            elif not touched.get(delayed, True) and self._answers_newest(delayed):
+                continue
             has_room = self._read(
                 delayed.spec, delayed.reads, None if delayed in retried else changes
             )
@@ -331,6 +335,34 @@ class Fetches:
                 self._complete(delayed)
             else:
                 self._note_held(delayed, has_room=has_room)
+
+    def _answers_newest(self, delayed: DelayedFetch) -> bool:
+        """Answer a follower that lacks the newest batches of the one partition of its session.
+
+        Does as `_read`, `_is_enough` and `_complete`, which have to do it if this returns False.
+        """
+        spec, session = delayed.spec, delayed.spec.session
+        if session is None or not spec.is_from_follower or self._throttle.is_on:
+            return False
+        if len(session.partitions) != 1 or len(delayed.reads) != 1:
+            return False
+        read = delayed.reads[0]
+        fetch = read.fetch
+        partition, driver = session.partition_of(fetch), self._drivers.get(fetch.topic_partition)
+        if partition is None or driver is None or read.size or read.missing or read.is_final:
+            return False
+        recent = driver.read_newest(read.next_offset, min(fetch.max_bytes, spec.max_bytes))
+        if recent is None or recent.size < spec.min_bytes or is_restless(spec, driver):
+            return False
+        read.chunks, read.size, next_offset = [*recent.chunks], recent.size, recent.next_offset
+        read.next_offset = Offset(next_offset)
+        self._end(delayed)
+        found = answer_to(spec, read, driver)
+        partition.tell(found)
+        session.settle(partition, is_settled=False, has_records=True)
+        spec.partitions = [fetch]
+        delayed.answer([found])
+        return True
 
     def _waiting_on(
         self, topic_partition: TopicPartition, changes: FetchWakeups = ANY_CHANGE

@@ -72,7 +72,7 @@ def unsettled_answers(
             is_settled=not has_records and _has_read_all(spec, read, driver),
             is_final=read.is_final,
             has_records=has_records,
-            is_restless=_is_restless(spec, driver),
+            is_restless=is_restless(spec, driver),
         )
     spec.partitions = fetches
     return answers
@@ -109,13 +109,14 @@ def drop_settled(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) 
             state = driver.partition.state
             is_told = partition.was_told(state.high_watermark, state.log_start_offset)
             if is_told and _has_read_all(spec, read, driver):
-                is_restless = _is_restless(spec, driver)
-                spec.session.settle(partition, is_settled=True, is_restless=is_restless)
+                spec.session.settle(
+                    partition, is_settled=True, is_restless=is_restless(spec, driver)
+                )
     reads[:] = [read for read in reads if read.chunks or read.missing or read.is_final]
 
 
-def _is_restless(spec: FetchSpec, driver: PartitionDriver | None) -> bool:
-    """Whether its follower is not in sync: it may become eligible to join the ISR."""
+def is_restless(spec: FetchSpec, driver: PartitionDriver | None) -> bool:
+    """Return whether its follower is not in sync: it may become eligible to join the ISR."""
     return (
         spec.is_from_follower
         and driver is not None

@@ -124,6 +124,14 @@ class Reads:
 
     def judge_follower(self, event: FollowerFetched) -> AnswerFetch:
         """Check a follower's fetch by its epochs and its offset, in any role."""
+        state = self._state
+        if (  # as most: of the leader's epoch, and the follower holds all of its log
+            event.leader_epoch == state.leader_epoch
+            and event.fetch_offset == state.log_end_offset
+            and event.last_fetched_epoch == state.epochs.latest_epoch
+            and isinstance(state.role, Leader)
+        ):
+            return RECORDS
         return self.judge_read(event.leader_epoch, event.fetch_offset, event.last_fetched_epoch)
 
     def judge_deletion(self, offset: int, policy: ErrorCode) -> tuple[ErrorCode, Offset]:

@@ -68,6 +68,11 @@ class Tail:
         batches = self._batches
         if not batches or offset < batches[0].base_offset:
             return None
+        base_offset, next_offset, content = batches[-1]
+        if offset == base_offset and next_offset <= end_offset:  # as most
+            size = len(content)
+            if at_least_one or size <= max_bytes:
+                return TailRead([content], size, next_offset)
         index = len(batches) - 1
         while batches[index].base_offset > offset:
             index -= 1

@@ -253,8 +253,19 @@ class PartitionDriver:
 
     def ends_at(self, offset: Offset) -> bool:
         """Whether a read to the log's end returns no records from `offset` on, and no error."""
-        end_offset = self.partition.serving.read_end(ReadEnd.LOG_END)
-        return end_offset == offset and self.log.failure is None
+        return offset == self.partition.state.log_end_offset and self.log.failure is None
+
+    def read_newest(self, offset: Offset, max_bytes: int) -> TailRead | None:
+        """Read the batches from `offset` to the log's end, if they are in memory and not too large.
+
+        None: `read` has to read them, or there are none.
+        """
+        end_offset = self.partition.state.log_end_offset
+        if self.is_truncating or offset == end_offset:
+            return None
+        return self._tail.read(
+            offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=True
+        )
 
     def end(self, end: ReadEnd) -> Offset:
         """Return the offset (exclusive) where a read to this end stops."""
