@@ -172,6 +172,8 @@ class Connection(FrameProtocol):
 
     def run_received(self) -> bool:
         """Handle the requests that look like an earlier one, and like each other, in one step."""
+        if self._runs.last is None:
+            return False
         found = self._runs.find(
             self._received,
             self._start,

@@ -97,12 +97,25 @@ def _frame_of_one(
 ) -> list[Sendable]:
     """Return the frame of a response with one partition, as most are."""
     records = found.records
-    records_size = sum(map(len, records))
+    records_size = len(records[0]) if len(records) == 1 else sum(map(len, records))
     count = _count(records_size)
     head = _OF_ONE.pack(
-        *(_OF_ONE_SIZE + len(count) + records_size, correlation_id, 0, 0, 0, session_id),
-        *(_ONE, topic_id, _ONE, index, 0, found.high_watermark, found.last_stable_offset),
-        *(found.log_start_offset, found.aborted is not None, _NO_PREFERRED_REPLICA),
+        _OF_ONE_SIZE + len(count) + records_size,
+        correlation_id,
+        0,  # no tagged fields
+        0,  # no throttle
+        0,  # no error
+        session_id,
+        _ONE,
+        topic_id,
+        _ONE,
+        index,
+        0,  # no error
+        found.high_watermark,
+        found.last_stable_offset,
+        found.log_start_offset,
+        found.aborted is not None,
+        _NO_PREFERRED_REPLICA,
     )
     if records_size < COPY_BELOW_BYTES:
         return [b"".join((head, count, *contents(records), _NO_TAGGED_FIELDS))]

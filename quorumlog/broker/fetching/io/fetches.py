@@ -74,13 +74,20 @@ class Fetches:
         self._is_completion_due = False
 
     def fetch(
-        self, spec: FetchSpec, render: Callable[[FetchAnswers], AnswerT]
+        self,
+        spec: FetchSpec,
+        render: Callable[[FetchAnswers], AnswerT],
+        now_ms: int | None = None,
     ) -> AnswerT | asyncio.Future[AnswerT]:
-        """Return the response, or a future; cancel the future if the client has gone."""
+        """Return the response, or a future; cancel the future if the client has gone.
+
+        `now_ms`: the time of the call, if the caller has just read the clock.
+        """
         session = spec.session
         if session is not None and session.waiting is not None:
             self._complete_waiting(session)
-        now_ms = monotonic_ms()
+        if now_ms is None:
+            now_ms = monotonic_ms()
         reads = [PartitionRead(partition) for partition in spec.partitions]
         for read in reads:
             if session is None or session.take_to_judge(read.fetch):
@@ -208,8 +215,9 @@ class Fetches:
 
         Then `_read` and `_is_enough` need no call. False: perhaps.
         """
-        must_wait = spec.min_bytes > 0 and spec.max_wait_ms > 0 and not spec.awaits_commits
-        if not (must_wait and spec.is_from_follower and 0 < len(reads) <= FEW):
+        if not spec.is_from_follower or spec.min_bytes <= 0 or spec.max_wait_ms <= 0:
+            return False
+        if spec.awaits_commits or not 0 < len(reads) <= FEW:
             return False
         for read in reads:
             driver = self._drivers.get(read.fetch.topic_partition)

@@ -231,14 +231,14 @@ class ReplicaFetcher:
         session = self._begin_session(self._session)
         try:
             while serial == self._serial:
-                if not self._is_due():
+                if not self._is_due(monotonic_ms()):
                     await self._wait_for_work()
                     continue
                 try:
                     if connection is None:
                         connection = await self._connect()
                     # Built after the connect: positions may have changed meanwhile.
-                    request = self._request(session)
+                    request = self._request(session, monotonic_ms())
                     if request is None:
                         session = self._begin_session(session)
                         continue
@@ -307,10 +307,13 @@ class ReplicaFetcher:
                 answer.records = bytes(cast("Buffer", answer.records or b""))
             return outcome
         self._is_at_leader = False
-        self._log_unused(self._take_slice(session, answers))
-        if serial != self._serial or not self._is_due():
+        now_ms = monotonic_ms()
+        unused = self._take_slice(session, answers, now_ms)
+        if unused:
+            self._log_unused(unused)
+        if serial != self._serial or not self._is_due(now_ms):
             return None
-        request = self._request(session)
+        request = self._request(session, now_ms)
         self._is_at_leader = request is not None
         return request
 
@@ -342,9 +345,8 @@ class ReplicaFetcher:
             delay_ms = self._backoff.delay_ms(failures, random_fraction())
             await self._wait(int(delay_ms))
 
-    def _is_due(self) -> bool:
+    def _is_due(self, now_ms: int) -> bool:
         """Whether a followed partition may be fetched now, and no flush must end before."""
-        now_ms = monotonic_ms()
         if self._throttled:
             self._ask_throttle(now_ms)
         if self._flushing or self._broker_epoch() < 0:
@@ -379,10 +381,10 @@ class ReplicaFetcher:
     async def _wait(self, duration_ms: int) -> None:
         await self._changed.wait(max(duration_ms, 1))
 
-    def _request(self, session: _Session) -> FetchRequest | None:
+    def _request(self, session: _Session, now_ms: int) -> FetchRequest | None:
         """Return the next fetch, without partitions that back off; None: the session is empty."""
         self._changed.clear()
-        now_ms, followed_by_key = monotonic_ms(), self._followed
+        followed_by_key = self._followed
 
         def question(key: _Key) -> Position | None:
             followed = followed_by_key.get(key)
@@ -445,7 +447,7 @@ class ReplicaFetcher:
         unused: list[str] = []
         for start in range(0, len(answers), TAKEN_AT_ONCE):
             part = answers[start : start + TAKEN_AT_ONCE]
-            unused += self._take_slice(session, part)
+            unused += self._take_slice(session, part, monotonic_ms())
             if len(part) == TAKEN_AT_ONCE:
                 await asyncio.sleep(0)
         self._log_unused(unused)
@@ -455,10 +457,11 @@ class ReplicaFetcher:
             more = f", and {len(unused) - 1} more such" if len(unused) > 1 else ""
             _logger.info("fetching from %s:%d: %s%s", *self.address, unused[0], more)
 
-    def _take_slice(self, session: _Session, answers: Iterable[_Answer]) -> list[str]:
+    def _take_slice(
+        self, session: _Session, answers: Iterable[_Answer], now_ms: int
+    ) -> list[str]:
         """Apply a slice of a response; return the new failures, to be logged once."""
         unused: list[str] = []
-        now_ms = monotonic_ms()
         for key, answer in answers:
             self._session.touch(key)  # also after the answer of a superseded fetch
             asked, followed = session.asked.get(key), self._followed.get(key)

@@ -56,7 +56,7 @@ class FollowedPartition:
 
     def may_ask(self, now_ms: int) -> bool:
         """Whether the delays are over, and the log is ready for a fetch."""
-        return self.not_before_ms <= now_ms >= self.paid_ms and self.is_ready
+        return now_ms >= self.not_before_ms and now_ms >= self.paid_ms and self.is_ready
 
     @property
     def due_ms(self) -> int:
@@ -67,8 +67,9 @@ class FollowedPartition:
     def is_ready(self) -> bool:
         """Whether the log is not being truncated, not contradicted, and durable as required."""
         driver = self.driver
-        is_free = not driver.is_truncating and not driver.partition.state.is_contradicted
-        return is_free and driver.partition.may_fetch()
+        if driver.is_truncating:
+            return False
+        return not driver.partition.state.is_contradicted and driver.partition.may_fetch()
 
     @property
     def is_flushing(self) -> bool:

@@ -187,10 +187,7 @@ class PartitionDriver:
                 if header.producer_id >= 0 and position < append.size:
                     self._record(header, header.base_offset, wall_ms, marker)
         answered = events.LeaderAnswered(
-            leader_epoch=leader_epoch,
-            log_end_offset=self.log.log_end_offset,
-            high_watermark=high_watermark,
-            log_start_offset=log_start_offset,
+            leader_epoch, self.log.log_end_offset, high_watermark, log_start_offset
         )
         self.feed(now_ms, answered)
         self._maybe_flush()
