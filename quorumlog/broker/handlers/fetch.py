@@ -230,7 +230,8 @@ def _response(
     session_id = NO_SESSION if spec.session is None else spec.session.session_id
     is_usual = header.api_version >= SINCE_VERSION
     for found in fetched:
-        is_usual = is_usual and found.is_plain and not found.aborted
+        if found.aborted or not found.is_plain:
+            is_usual = False
     if is_usual:
         return FetchedRecords(session_id, [fetch.key for fetch in spec.partitions], fetched)
     return _whole_response(context, header, spec, fetched, session_id)

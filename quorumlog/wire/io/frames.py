@@ -355,6 +355,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
             if not self.run_received():
                 self._start = stop
                 self.frame_received(view[start:stop])
+            if self._start == self._end:
+                break
 
     def _keep_undelivered(self) -> None:
         """Leave the shared buffer to the other connections."""

@@ -360,15 +360,13 @@ class Fetches:
         if partition is None or driver is None or read.size or read.missing or read.is_final:
             return False
         recent = driver.read_newest(read.next_offset, min(fetch.max_bytes, spec.max_bytes))
-        if recent is None or recent.size < spec.min_bytes or is_restless(spec, driver):
+        if recent is None or recent[1] < spec.min_bytes or is_restless(spec, driver):
             return False
-        read.chunks, read.size, next_offset = [*recent.chunks], recent.size, recent.next_offset
-        read.next_offset = Offset(next_offset)
+        read.chunks, read.size, read.next_offset = recent  # type: ignore[assignment]
         self._end(delayed)
         found = answer_to(spec, read, driver)
-        partition.tell(found)
+        partition.high_watermark, partition.log_start_offset = found[1:3]
         session.settle(partition, is_settled=False, has_records=True)
-        spec.partitions = [fetch]
         delayed.answer([found])
         return True
 
@@ -433,8 +431,10 @@ class Fetches:
         session = delayed.spec.session
         if session is not None and session.waiting is delayed:
             session.waiting = None
-        self._starved.pop(delayed, None)
-        self._holding.pop(delayed, None)
+        if self._starved:
+            self._starved.pop(delayed, None)
+        if self._holding:
+            self._holding.pop(delayed, None)
 
     def _complete(self, delayed: DelayedFetch) -> None:
         self._end(delayed)
