@@ -17,6 +17,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 from quorumlog.wire.codec.message import Sendable
 
+_NONE: Final = ErrorCode.NONE  # an attribute of an enum costs a call
 FetchAnswers = list[FetchedPartition]
 READING_MS_MAX: Final = 10_000  # a fetch may wait for the disk so long after its deadline
 
@@ -46,7 +47,7 @@ class PartitionRead:
 
     def __init__(self, fetch: PartitionFetch) -> None:
         self.fetch = fetch
-        self.error_code = ErrorCode.NONE
+        self.error_code: ErrorCode = _NONE
         self.diverging: DivergingEpoch | None = None
         self.chunks: list[Sendable] = []
         self.size = self.held = self.missing = self.bring_ins = 0

@@ -37,6 +37,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 AnswerT = TypeVar("AnswerT")
 
 
@@ -139,7 +140,7 @@ class Fetches:
         driver = self._find_replica(read)
         if driver is not None:
             fetch = read.fetch
-            fetched = events.FollowerFetched(
+            fields = (
                 spec.replica_id,
                 spec.replica_epoch,
                 fetch.leader_epoch,
@@ -147,6 +148,7 @@ class Fetches:
                 fetch.last_fetched_epoch,
                 fetch.log_start_offset,
             )
+            fetched = _new_tuple(events.FollowerFetched, fields)
             judgement = driver.judge_follower_fetch(now_ms, fetched)
             if judgement is not RECORDS:
                 read.judged(judgement)
@@ -364,6 +366,7 @@ class Fetches:
             return False
         read.chunks, read.size, read.next_offset = recent  # type: ignore[assignment]
         self._end(delayed)
+        spec.partitions = [fetch]
         found = answer_to(spec, read, driver)
         partition.high_watermark, partition.log_start_offset = found[1:3]
         session.settle(partition, is_settled=False, has_records=True)

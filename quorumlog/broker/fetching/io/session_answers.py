@@ -15,6 +15,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
 FEW: Final = 8  # a fetch of so few partitions is not reduced
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 Drivers = Mapping[TopicPartition, PartitionDriver]
 
 
@@ -22,11 +23,11 @@ def answer_to(
     spec: FetchSpec, read: PartitionRead, driver: PartitionDriver | None
 ) -> FetchedPartition:
     """Return the answer for a partition, with the current state of its replica, if any."""
-    if driver is None or read.fetch.error_code is not ErrorCode.NONE:
+    if driver is None or read.fetch.error_code:
         return FetchedPartition(read.error_code)
     state = driver.partition.state
     high_watermark, start = state.high_watermark, state.log_start_offset
-    return FetchedPartition(
+    fields = (
         read.error_code,
         high_watermark,
         start,
@@ -35,9 +36,10 @@ def answer_to(
         state.leader_id,
         state.leader_epoch,
         read.preferred_replica,
-        Offset(driver.producers.transactions.last_stable_offset(start, high_watermark)),
+        driver.producers.transactions.last_stable_offset(start, high_watermark),
         _aborted(read, driver) if spec.is_read_committed else None,
     )
+    return _new_tuple(FetchedPartition, fields)
 
 
 def _aborted(read: PartitionRead, driver: PartitionDriver) -> list[AbortedTransaction]:

@@ -46,6 +46,8 @@ class HighWatermarkRule:
         high watermark otherwise.
         """
         maximal_isr = role.maximal_isr
+        if len(maximal_isr) > len(role.followers):  # all of them, and the leader
+            return role.followers.values()
         return [
             progress
             for replica, progress in role.followers.items()

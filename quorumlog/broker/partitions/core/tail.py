@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from quorumlog.wire.codec.file_range import FileRange
 
 TAIL_BYTES_MAX: Final = 1 << 20
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 
 
 class _Batch(NamedTuple):
@@ -72,7 +73,7 @@ class Tail:
         if offset == base_offset and next_offset <= end_offset:  # as most
             size = len(content)
             if at_least_one or size <= max_bytes:
-                return TailRead([content], size, next_offset)
+                return _new_tuple(TailRead, ([content], size, next_offset))
         index = len(batches) - 1
         while batches[index].base_offset > offset:
             index -= 1

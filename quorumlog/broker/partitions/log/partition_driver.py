@@ -31,6 +31,8 @@ from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, restamp
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, marked_headers
 
+_APPENDED: Final = FetchWakeup.APPENDED  # an attribute of an enum costs a call
+_COMMITTED: Final = FetchWakeup.COMMITTED
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -139,7 +141,7 @@ class PartitionDriver:
             if has_followers:
                 self._note_recent(records, header, next_offset)
             next_offset = last_offset + 1
-        self._around.readers.note_change(self.topic_partition, FetchWakeup.APPENDED)
+        self._around.readers.note_change(self.topic_partition, _APPENDED)
         self._perform(now_ms, self.partition.appended(now_ms, Offset(next_offset)))
         self._maybe_flush()
         return base_offsets, next_offset
@@ -444,4 +446,4 @@ class PartitionDriver:
     def _complete_below(self, high_watermark: Offset) -> None:
         self.producers.transactions.committed_to(high_watermark)
         self.waiting.complete_below(high_watermark)
-        self._around.readers.note_change(self.topic_partition, FetchWakeup.COMMITTED)
+        self._around.readers.note_change(self.topic_partition, _COMMITTED)
