@@ -311,9 +311,13 @@ class ReplicaFetcher:
         unused = self._take_slice(session, answers, now_ms)
         if unused:
             self._log_unused(unused)
-        if serial != self._serial or not self._is_due(now_ms):
+        if serial != self._serial:
             return None
-        request = self._request(session, now_ms)
+        request = self._repetition(session, now_ms)
+        if request is None:
+            if not self._is_due(now_ms):
+                return None
+            request = self._request(session, now_ms)
         self._is_at_leader = request is not None
         return request
 
@@ -380,6 +384,29 @@ class ReplicaFetcher:
 
     async def _wait(self, duration_ms: int) -> None:
         await self._changed.wait(max(duration_ms, 1))
+
+    def _repetition(self, session: _Session, now_ms: int) -> FetchRequest | None:
+        """Do as `_is_due` and `_request` if the next fetch names the partition of the last, alone.
+
+        None: they have to do it.
+        """
+        key, shape, broker_epoch = session.only_touched(now_ms), self._shape, self._broker_epoch()
+        if key is None or shape is None or self._throttled or self._flushing or broker_epoch < 0:
+            return None
+        session_id, former_epoch, changes = shape
+        if session_id != session.session_id or former_epoch != broker_epoch:
+            return None
+        followed, asked = self._followed.get(key), session.asked.get(key)
+        if asked is None or followed is None or len(changes.named) != 1 or changes.forgotten:
+            return None
+        position = followed.position()
+        if changes.named[0] != key or position == asked or not followed.may_ask(now_ms):
+            return None
+        if not self._repeated.renumber(session.epoch, (position,)):
+            return None
+        session.note_asked(key, position)
+        self._changed.clear()
+        return self._repeated
 
     def _request(self, session: _Session, now_ms: int) -> FetchRequest | None:
         """Return the next fetch, without partitions that back off; None: the session is empty."""

@@ -18,6 +18,7 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset
 from quorumlog.wire.codec.message import Buffer, contents
 from quorumlog.wire.codec.messages.fetch import PartitionData
 
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -47,12 +48,10 @@ class FollowedPartition:
     def position(self) -> Position:
         """Return the position of the next fetch."""
         driver = self.driver
-        return Position(
-            self.leader_epoch,
-            driver.partition.state.log_end_offset,
-            driver.log.epochs.latest_epoch,
-            driver.partition.state.kept_log_start_offset,
-        )
+        state = driver.partition.state
+        epoch = driver.log.epochs.latest_epoch
+        fields = (self.leader_epoch, state.log_end_offset, epoch, state.kept_log_start_offset)
+        return _new_tuple(Position, fields)
 
     def may_ask(self, now_ms: int) -> bool:
         """Whether the delays are over, and the log is ready for a fetch."""
@@ -118,9 +117,7 @@ def take_answer(
         followed.leader_epoch, fetch_offset, last_fetched_epoch
     ):
         return False
-    if answer.error_code == ErrorCode.NONE and _take_records(
-        followed, asked, answer, now_ms, wall_ms
-    ):
+    if not answer.error_code and _take_records(followed, asked, answer, now_ms, wall_ms):
         return False
     if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         driver.feed(
@@ -185,7 +182,7 @@ def _take_records(
         )
         return False
     followed.note_progress(asked)
-    if not followed.is_going_round:
+    if not followed.is_going_round and followed.not_appended:
         followed.not_appended.end(now_ms, "followed partitions are appended to again", at)
     return True
 
