@@ -120,6 +120,7 @@ class Connection(FrameProtocol):
         self._under_way = 0
         self._runs: Final = RequestRuns()
         self._may_continue: Final = server.turns.may_continue
+        self._is_over: Final = server.turns.is_over
         # DEVIATION: Kafka counts the requests of all connections together.
         # docs/decisions/0039-limits.md
         self._turns_max: Final = server.context.settings.queued_max_requests
@@ -161,7 +162,7 @@ class Connection(FrameProtocol):
         """Handle all complete frames, then write their responses together."""
         self._stats.bytes_in += nbytes
         self._asked_s = self._loop.time()
-        if self._server.turns.is_over(self._asked_s):
+        if self._is_over(self._asked_s):
             self._wait_for_turn()
         self._is_delivering = True
         FrameProtocol.buffer_updated(self, nbytes)  # `super` makes an object each time
@@ -213,7 +214,7 @@ class Connection(FrameProtocol):
         now_s, self._asked_s = self._asked_s, None
         if now_s is None:  # not the first frame of the received bytes
             now_s = self._loop.time()
-            if self._server.turns.is_over(now_s):
+            if self._is_over(now_s):
                 self._wait_for_turn()
         self.last_active_s = now_s
 
@@ -308,15 +309,15 @@ class Connection(FrameProtocol):
     def _take(self, header: RequestHeader, reply: Reply) -> None:
         if reply is None:
             return
-        if isinstance(reply, Response):
+        if isinstance(reply, asyncio.Future):
+            self._wait_turn(header, reply)
+        elif isinstance(reply, Response):
             if self._turns:
                 answer: asyncio.Future[Response] = self._loop.create_future()
                 answer.set_result(reply)
                 self._wait_turn(header, answer)
             else:
                 self._send(header, reply)
-        elif isinstance(reply, asyncio.Future):
-            self._wait_turn(header, reply)
         elif iscoroutine(reply):
             if header.api_key == PRODUCE_KEY:  # other requests hold no views into their frame
                 self.keep_frame()

@@ -109,7 +109,11 @@ class FetchSession:
                 if key in self.partitions:
                     self.unsettled[key] = True
             del self.to_sweep[:SWEEP_PARTITIONS]
-        return [self.partitions[key] for key in self.unsettled]
+        partitions = self.partitions
+        if len(self.unsettled) == 1:  # mostly
+            (key,) = self.unsettled
+            return [partitions[key]]
+        return [partitions[key] for key in self.unsettled]
 
     def partition_of(self, fetch: PartitionFetch) -> SessionPartition | None:
         """Return the partition of `fetch`; None: the session has dropped or replaced the fetch."""

@@ -37,6 +37,8 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
+_CHANGED: Final = int(FetchWakeup.CHANGED)  # an attribute of an enum costs a call
+_LOG_START: Final = int(FetchWakeup.LOG_START)
 _new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 AnswerT = TypeVar("AnswerT")
 
@@ -96,7 +98,7 @@ class Fetches:
         # All are judged first: the follower's fetch offset of each partition counts, even if
         # another partition fills the response.
         has_room = True
-        if not self._has_read_all(spec, reads):
+        if not (spec.is_from_follower and self._has_read_all(spec, reads)):
             has_room = not (self._starved and spec.account) and self._read(spec, reads)
             if self._is_enough(spec, reads):
                 return render(self._answers(spec, reads))
@@ -137,9 +139,11 @@ class Fetches:
         if not spec.is_from_follower:
             self._judge_read(spec, read)
             return
-        driver = self._find_replica(read)
+        fetch = read.fetch
+        driver = self._drivers.get(fetch.topic_partition)
+        if driver is None or fetch.error_code or fetch.topic_id != driver.topic_id:
+            driver = self._find_replica(read)
         if driver is not None:
-            fetch = read.fetch
             fields = (
                 spec.replica_id,
                 spec.replica_epoch,
@@ -217,9 +221,9 @@ class Fetches:
 
         Then `_read` and `_is_enough` need no call. False: perhaps.
         """
-        if not spec.is_from_follower or spec.min_bytes <= 0 or spec.max_wait_ms <= 0:
+        if spec.min_bytes <= 0 or spec.max_wait_ms <= 0 or spec.awaits_commits:
             return False
-        if spec.awaits_commits or not 0 < len(reads) <= FEW:
+        if not 0 < len(reads) <= FEW:
             return False
         for read in reads:
             driver = self._drivers.get(read.fetch.topic_partition)
@@ -322,16 +326,18 @@ class Fetches:
         may_restart = 0
         touched: dict[DelayedFetch, int] = {}  # not 0: complete it, even if empty
         for topic_partition, change in changes.items():
-            may_restart |= change & FetchWakeup.CHANGED
+            may_restart |= change & _CHANGED
             for delayed in self._waiting_on(topic_partition, change):
-                log_start = change & delayed.awaited & FetchWakeup.LOG_START
+                log_start = change & delayed.awaited & _LOG_START
                 touched[delayed] = touched.get(delayed, 0) | log_start
-        retried, self._starved = self._starved, {}
+        retried: dict[DelayedFetch, None] = {}
+        if self._starved:
+            retried, self._starved = self._starved, {}
         if self._brought_in:
             brought_in, self._brought_in = self._brought_in, set()
             for topic_partition in sorted(brought_in):
                 retried |= dict.fromkeys(self._waiting_on(topic_partition))
-        for delayed in {**retried, **touched}:
+        for delayed in {**retried, **touched} if retried else touched:
             if delayed.is_over:
                 continue  # completed meanwhile: an earlier fetch had no room
             if may_restart:

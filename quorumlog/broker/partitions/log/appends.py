@@ -45,6 +45,7 @@ WAITING_MAX: Final = 100_000  # of this broker, for replicas or for the disk; a 
 NO_TIMEOUT_MS: Final = 2_147_483_647  # for markers, which must be written
 TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait already"
 
+_NONE: Final = ErrorCode.NONE  # an attribute of an enum costs a call
 _MarkerAt = tuple[TransactionMarker, int]  # and the time
 WITHOUT_TRANSACTIONAL_ID: Final = ProduceResult(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -159,9 +160,8 @@ class Appends:
         if not run:
             return None
         try:
-            base_offsets, next_offset = driver.append_as_leader(
-                run, now_ms=self._now_ms(), wall_ms=wall_ms
-            )
+            now_ms = self._now_ms()
+            base_offsets, next_offset = driver.append_as_leader(run, now_ms=now_ms, wall_ms=wall_ms)
         except StorageError:
             return None  # some may fit on a full disk: `append` tries each, and reports
         append_time_ms = wall_ms if limits.has_append_time else NO_TIMESTAMP
@@ -170,7 +170,7 @@ class Appends:
         if outcome is not None:
             return base_offsets, append_time_ms, start, outcome
         ends = [*base_offsets[1:], next_offset]
-        wait = partial(self._wait, driver, ends, acks, timeout_ms)
+        wait = partial(self._wait, driver, ends, acks, timeout_ms, now_ms)
         return base_offsets, append_time_ms, start, wait
 
     def _is_plain(
@@ -192,7 +192,7 @@ class Appends:
             return False
         if producers.check(header) != ACCEPTED:
             return False
-        return self._transaction_flaw(driver, header, transaction, None) is ErrorCode.NONE
+        return self._transaction_flaw(driver, header, transaction, None) is _NONE
 
     def append_marker(
         self,
@@ -216,7 +216,7 @@ class Appends:
             driver.hold(partial(again, transaction_version=transaction_version))
             return
         error_code = driver.partition.serving.append_refusal(ACKS_ALL)
-        if error_code is ErrorCode.NONE:
+        if error_code is _NONE:
             error_code = driver.producers.check_marker(marker, transaction_version)
         encoded, header = self._encoded(marker)
         batch = AdmittedBatch(topic_partition, encoded, header, ACKS_ALL, NO_TIMEOUT_MS, done)
@@ -232,7 +232,7 @@ class Appends:
 
     def _refusal(self, driver: PartitionDriver, acks: int) -> ProduceResult | None:
         refusal = driver.partition.serving.append_refusal(acks)
-        if refusal is not ErrorCode.NONE:
+        if refusal is not _NONE:
             return ProduceResult(refusal)
         may_wait = acks == ACKS_ALL or (acks and driver.partition.state.acks_after_flush)
         if may_wait and len(self._deadlines) >= WAITING_MAX:
@@ -263,7 +263,7 @@ class Appends:
             # docs/decisions/0038-record-validation.md
             self._answer(driver, batch, stored.base_offset, stored.last_offset + 1, NO_TIMESTAMP)
             return
-        if error_code is ErrorCode.NONE:
+        if error_code is _NONE:
             error_code = self._transaction_flaw(driver, header, transaction, guard)
         self._append(driver, batch, error_code)
 
@@ -281,10 +281,10 @@ class Appends:
         self,
         driver: PartitionDriver,
         batch: AdmittedBatch,
-        error_code: ErrorCode = ErrorCode.NONE,
+        error_code: ErrorCode = _NONE,
         marker: TransactionMarker | None = None,
     ) -> None:
-        if error_code is not ErrorCode.NONE:
+        if error_code is not _NONE:
             batch.done(ProduceResult(error_code))
             return
         header = batch.header
@@ -317,7 +317,9 @@ class Appends:
         outcome = self._outcome(driver, next_offset, batch.acks)
         if outcome is None:
             done = partial(_conclude, batch.done, result)
-            self._wait(driver, (next_offset,), batch.acks, batch.timeout_ms, done)
+            self._wait(
+                driver, (next_offset,), batch.acks, batch.timeout_ms, self._now_ms(), done
+            )
         else:
             _conclude(batch.done, result, outcome, 1)
 
@@ -329,7 +331,7 @@ class Appends:
             return driver.partition.serving.commit_outcome() if is_committed else None
         if acks == ACKS_LEADER and state.counted_offset < next_offset:
             return None
-        return ErrorCode.NONE
+        return _NONE
 
     def _wait(
         self,
@@ -337,12 +339,13 @@ class Appends:
         ends: Sequence[int],
         acks: int,
         timeout_ms: int,
+        now_ms: int,
         done: RunDone,
     ) -> None:
         """Let batches in the log, which end at these offsets, wait; `done` gets their outcome."""
         is_all, waiting = acks == ACKS_ALL, driver.waiting
         lacks_disk_alone = not is_all or driver.partition.serving.is_sole_replica()
-        deadline_ms = deadline_of(self._now_ms(), timeout_ms, lacks_disk_alone=lacks_disk_alone)
+        deadline_ms = deadline_of(now_ms, timeout_ms, lacks_disk_alone=lacks_disk_alone)
         if (waiting.commits if is_all else waiting.flushes).add(deadline_ms, ends, done):
             self._arm(deadline_ms)
 
@@ -354,7 +357,7 @@ class Appends:
 
 def _conclude(done: ProduceDone, result: ProduceResult, error_code: ErrorCode, _count: int) -> None:
     """Report the outcome of one batch."""
-    done(result if error_code is ErrorCode.NONE else ProduceResult(error_code))
+    done(result if error_code is _NONE else ProduceResult(error_code))
 
 
 def _refused(admission: Admission, driver: PartitionDriver) -> ProduceResult:
