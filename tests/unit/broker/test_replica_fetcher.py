@@ -13,8 +13,8 @@ from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.clock import monotonic_ms
+from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import (
     FetchableTopicResponse,
@@ -111,10 +111,10 @@ async def test_what_waits_for_the_throttle_goes_on_when_the_rate_is_raised(
     fetches = fetcher(next_fetch_ms=lambda _at, _id, _size, now: now + wait_ms)
     [followed] = follow(1)
     fetches.set_followed([followed])
-    assert asked_in(fetches._request(fetches._session, monotonic_ms())) == [0]
+    assert asked_in(fetches._request(fetches._session, now_ms)) == [0]
     await take(fetches, records_of(0))
     now_ms = 2_000
-    assert not fetches._is_due(monotonic_ms())
+    assert not fetches._is_due(now_ms)
     assert followed.due_ms == 1_001_000  # asking again makes it no later
     waits: list[int] = []
 
@@ -125,7 +125,7 @@ async def test_what_waits_for_the_throttle_goes_on_when_the_rate_is_raised(
     await fetches._wait_for_work()
     assert waits == [replica_fetcher.THROTTLE_CHECK_MS]
     wait_ms = 0
-    assert fetches._is_due(monotonic_ms())
+    assert fetches._is_due(now_ms)
 
 
 class ParkingLeader:

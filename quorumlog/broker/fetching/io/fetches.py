@@ -77,10 +77,7 @@ class Fetches:
         self._is_completion_due = False
 
     def fetch(
-        self,
-        spec: FetchSpec,
-        render: Callable[[FetchAnswers], AnswerT],
-        now_ms: int | None = None,
+        self, spec: FetchSpec, render: Callable[[FetchAnswers], AnswerT], now_ms: int | None = None
     ) -> AnswerT | asyncio.Future[AnswerT]:
         """Return the response, or a future; cancel the future if the client has gone.
 
@@ -89,8 +86,7 @@ class Fetches:
         session = spec.session
         if session is not None and session.waiting is not None:
             self._complete_waiting(session)
-        if now_ms is None:
-            now_ms = monotonic_ms()
+        now_ms = monotonic_ms() if now_ms is None else now_ms
         reads = [PartitionRead(partition) for partition in spec.partitions]
         for read in reads:
             if session is None or session.take_to_judge(read.fetch):
@@ -330,9 +326,7 @@ class Fetches:
             for delayed in self._waiting_on(topic_partition, change):
                 log_start = change & delayed.awaited & _LOG_START
                 touched[delayed] = touched.get(delayed, 0) | log_start
-        retried: dict[DelayedFetch, None] = {}
-        if self._starved:
-            retried, self._starved = self._starved, {}
+        retried, self._starved = self._starved, {}
         if self._brought_in:
             brought_in, self._brought_in = self._brought_in, set()
             for topic_partition in sorted(brought_in):

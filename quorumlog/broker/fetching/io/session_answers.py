@@ -11,8 +11,7 @@ from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chance import random_number
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
-from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+from quorumlog.wire.codec.identifiers import TopicPartition
 
 FEW: Final = 8  # a fetch of so few partitions is not reduced
 _new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much

@@ -484,9 +484,7 @@ class ReplicaFetcher:
             more = f", and {len(unused) - 1} more such" if len(unused) > 1 else ""
             _logger.info("fetching from %s:%d: %s%s", *self.address, unused[0], more)
 
-    def _take_slice(
-        self, session: _Session, answers: Iterable[_Answer], now_ms: int
-    ) -> list[str]:
+    def _take_slice(self, session: _Session, answers: Iterable[_Answer], now_ms: int) -> list[str]:
         """Apply a slice of a response; return the new failures, to be logged once."""
         unused: list[str] = []
         for key, answer in answers:

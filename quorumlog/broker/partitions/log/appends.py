@@ -170,7 +170,7 @@ class Appends:
         if outcome is not None:
             return base_offsets, append_time_ms, start, outcome
         ends = [*base_offsets[1:], next_offset]
-        wait = partial(self._wait, driver, ends, acks, timeout_ms, now_ms)
+        wait = partial(self._wait, driver, ends, acks, timeout_ms)
         return base_offsets, append_time_ms, start, wait
 
     def _is_plain(
@@ -317,9 +317,7 @@ class Appends:
         outcome = self._outcome(driver, next_offset, batch.acks)
         if outcome is None:
             done = partial(_conclude, batch.done, result)
-            self._wait(
-                driver, (next_offset,), batch.acks, batch.timeout_ms, self._now_ms(), done
-            )
+            self._wait(driver, (next_offset,), batch.acks, batch.timeout_ms, done)
         else:
             _conclude(batch.done, result, outcome, 1)
 
@@ -339,13 +337,12 @@ class Appends:
         ends: Sequence[int],
         acks: int,
         timeout_ms: int,
-        now_ms: int,
         done: RunDone,
     ) -> None:
         """Let batches in the log, which end at these offsets, wait; `done` gets their outcome."""
         is_all, waiting = acks == ACKS_ALL, driver.waiting
         lacks_disk_alone = not is_all or driver.partition.serving.is_sole_replica()
-        deadline_ms = deadline_of(now_ms, timeout_ms, lacks_disk_alone=lacks_disk_alone)
+        deadline_ms = deadline_of(self._now_ms(), timeout_ms, lacks_disk_alone=lacks_disk_alone)
         if (waiting.commits if is_all else waiting.flushes).add(deadline_ms, ends, done):
             self._arm(deadline_ms)
 
