@@ -8,6 +8,7 @@ from quorumlog.broker.following.io import replica_fetcher
 from quorumlog.broker.following.io.replica_fetcher import TAKEN_AT_ONCE
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -113,3 +114,28 @@ async def test_a_violation_in_a_round_ends_the_fetcher_by_its_task(
         await asyncio.sleep(0)
     assert [str(failure) for failure in failures] == ["planted"]
     await fetches.stop()
+
+
+async def test_a_repeated_fetch_is_the_fetch_of_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers move the log on, or fail, so that the partition is left out for a while."""
+
+    async def requests_of() -> list[object]:
+        leader, sent = RoundLeader(), list[object]()
+        monkeypatch.setattr(KafkaConnection, "open", leader.open)
+        fetches, [followed] = fetcher(), follow(1)
+        state = followed.driver.partition.state
+        fetches.set_followed([followed])
+        for count in range(1, 30):
+            await leader.asked(count)
+            request = leader.fetches[-1][0]
+            sent.append((request.session_id, request.session_epoch, repr(request.topics)))
+            error_code = 3 if count % 7 == 0 else 0
+            if not error_code:
+                state.log_end_offset = Offset(state.log_end_offset + count % 3)
+            leader.answer(PartitionData(partition_index=0, error_code=error_code))
+        await fetches.stop()
+        return sent
+
+    repeated = await requests_of()
+    monkeypatch.setattr(replica_fetcher.ReplicaFetcher, "_repetition", lambda *_: None)
+    assert await requests_of() == repeated

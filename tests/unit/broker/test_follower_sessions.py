@@ -492,3 +492,42 @@ async def test_in_a_session_the_same_is_read_as_without(seed: int, tmp_path: Pat
             await story.fetch(0)
             fetches += 1
             assert fetches < 1000, "something is never told"
+
+
+async def test_the_answer_in_one_step_is_the_answer_of_all_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower waits, and gets one batch or several; it may be behind, or take few bytes."""
+
+    async def answers_of(directory: Path) -> list[object]:
+        draw, told, offset, end = random.Random(7), list[object](), 0, 0
+        async with one_broker(directory, isr=(1, 2)) as replicas:
+            follower = FollowerTwo(replicas)
+            await follower.fetch()
+            for _ in range(60):
+                follower.names(offset)
+                waiting = asyncio.ensure_future(follower.fetch(max_wait_ms=60_000))
+                await asyncio.sleep(0)
+                for _ in range(draw.choice((1, 1, 3))):
+                    append(replicas)
+                    end += 1
+                [found] = await waiting
+                told.append((found._replace(records=()), [bytes(one) for one in found.records]))
+                told.append((dict(follower.session.unsettled), follower.session.waiting))
+                if draw.random() < 0.8:  # or it lost the answer
+                    offset = end
+        return told
+
+    answered, in_one_step = 0, Fetches._answers_newest
+
+    def counted(fetches: Fetches, delayed: DelayedFetch) -> bool:
+        nonlocal answered
+        is_answered = in_one_step(fetches, delayed)
+        answered += is_answered
+        return is_answered
+
+    monkeypatch.setattr(Fetches, "_answers_newest", counted)
+    short = await answers_of(tmp_path / "short")
+    assert answered >= 30
+    monkeypatch.setattr(Fetches, "_answers_newest", lambda _fetches, _delayed: False)
+    assert await answers_of(tmp_path / "long") == short
