@@ -16,8 +16,11 @@ from quorumlog.backoff import Backoff
 from quorumlog.broker.following.core.session_client import Changes, SessionClient
 from quorumlog.broker.following.log.followed_partition import (
     FollowedPartition,
+    Key,
     Position,
+    forgotten_topics_of,
     take_answer,
+    topics_of,
 )
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
@@ -30,11 +33,8 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
 from quorumlog.wire.codec.message import Buffer, Response
 from quorumlog.wire.codec.messages.fetch import (
-    FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
     PartitionData,
     ReplicaState,
 )
@@ -55,11 +55,10 @@ CONNECT_TIMEOUT_S: Final = 2.0  # TCP repeats a lost SYN ever more slowly
 RENEWAL_S_PER_PARTITION: Final = 0.01
 TAKEN_AT_ONCE: Final = 25  # partitions of a response, in one turn of the loop; per lane
 THROTTLE_CHECK_MS: Final = 1_000  # a raised rate takes effect within this time
-_Key = tuple[bytes, int]  # a topic's id and a partition's index
-_Session = SessionClient[_Key, Position]
-_Shape = tuple[int, int, Changes[_Key]]
+_Session = SessionClient[Key, Position]
+_Shape = tuple[int, int, Changes[Key]]
 """Session id, broker epoch and changes: nearly all that is not a number of a repetition."""
-_Answer = tuple[_Key, PartitionData]
+_Answer = tuple[Key, PartitionData]
 NextFetch = Callable[[TopicPartition, BrokerId, int, int], int]
 """Returns when a follower may fetch again: see `ReplicationThrottle.next_fetch_ms`."""
 
@@ -76,7 +75,7 @@ _FETCH_ERRORS: Final = (
 _logger: Final = logging.getLogger(__name__)
 
 
-def _key(driver: PartitionDriver) -> _Key:
+def _key(driver: PartitionDriver) -> Key:
     return driver.topic_id, driver.topic_partition.partition
 
 
@@ -108,7 +107,7 @@ class ReplicaFetcher:
         self._settings: Final = settings
         self._broker_epoch: Final = broker_epoch
         self._wall_ms: Final = wall_ms
-        self._followed: dict[_Key, FollowedPartition] = {}
+        self._followed: dict[Key, FollowedPartition] = {}
         self._session: _Session = SessionClient()  # of the current loop
         self._idle: list[KafkaConnection] = []
         self._next_fetch_ms: Final = next_fetch_ms
@@ -121,8 +120,8 @@ class ReplicaFetcher:
         self._is_stopped = False
         self._renewed_s = 0.0  # when the last loop began
         self._renewal: asyncio.TimerHandle | None = None  # changes wait for it
-        self._flushing: Final[set[_Key]] = set()  # the next fetch waits for their flushes
-        self._throttled: Final[dict[_Key, FollowedPartition]] = {}
+        self._flushing: Final[set[Key]] = set()  # the next fetch waits for their flushes
+        self._throttled: Final[dict[Key, FollowedPartition]] = {}
         self._changed: Final = Wakeup()
         self._shape: _Shape | None = None  # of the last fetch
         self._repeated: RepeatableFetch
@@ -413,7 +412,7 @@ class ReplicaFetcher:
         self._changed.clear()
         followed_by_key = self._followed
 
-        def question(key: _Key) -> Position | None:
+        def question(key: Key) -> Position | None:
             followed = followed_by_key.get(key)
             if followed is None or not followed.may_ask(now_ms):
                 return None
@@ -429,18 +428,7 @@ class ReplicaFetcher:
             self._shape, self._repeated = shape, self._new_request(session, changes)
         return self._repeated
 
-    def _new_request(self, session: _Session, changes: Changes[_Key]) -> RepeatableFetch:
-        topics: dict[bytes, FetchTopic] = {}
-        for key in changes.named:
-            topic_id, index = key
-            topic = topics.get(topic_id)
-            if topic is None:
-                topic = topics[topic_id] = FetchTopic(topic_id=topic_id, partitions=[])
-            topic.partitions.append(self._fetch_of(index, session.asked[key]))
-        forgotten: dict[bytes, ForgottenTopic] = {}
-        for topic_id, index in changes.forgotten:
-            gone = forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
-            gone.partitions.append(index)
+    def _new_request(self, session: _Session, changes: Changes[Key]) -> RepeatableFetch:
         return RepeatableFetch(
             replica_id=self._broker_id,
             replica_state=ReplicaState(
@@ -451,18 +439,8 @@ class ReplicaFetcher:
             max_bytes=self._settings.replica_fetch_response_max_bytes,
             session_id=session.session_id,
             session_epoch=session.epoch,
-            topics=list(topics.values()),
-            forgotten_topics_data=list(forgotten.values()),
-        )
-
-    def _fetch_of(self, index: int, asked: Position) -> FetchPartition:
-        return FetchPartition(
-            partition=index,
-            current_leader_epoch=asked.leader_epoch,
-            fetch_offset=asked.fetch_offset,
-            last_fetched_epoch=asked.last_fetched_epoch,
-            log_start_offset=asked.log_start_offset,
-            partition_max_bytes=self._settings.replica_fetch_max_bytes,
+            topics=topics_of(changes.named, session.asked, self._settings.replica_fetch_max_bytes),
+            forgotten_topics_data=forgotten_topics_of(changes.forgotten),
         )
 
     async def _take(self, session: _Session, response: FetchResponse) -> None:

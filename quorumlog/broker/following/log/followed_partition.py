@@ -1,7 +1,7 @@
 """One followed partition: its fetch position, and how to apply an answer of its leader."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -16,8 +16,15 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset
 from quorumlog.wire.codec.message import Buffer, contents
-from quorumlog.wire.codec.messages.fetch import PartitionData
+from quorumlog.wire.codec.messages.fetch import (
+    FetchPartition,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
 
+Key = tuple[bytes, int]
+"""A topic's id and a partition's index."""
 _new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 _logger: Final = logging.getLogger(__name__)
 
@@ -29,6 +36,38 @@ class Position(NamedTuple):
     fetch_offset: Offset
     last_fetched_epoch: Epoch
     log_start_offset: Offset
+
+
+def topics_of(
+    named: Iterable[Key], asked: Mapping[Key, Position], partition_max_bytes: int
+) -> list[FetchTopic]:
+    """Return the entries of a fetch of these partitions, each from its position in `asked` on."""
+    topics: dict[bytes, FetchTopic] = {}
+    for topic_id, index in named:
+        topic = topics.get(topic_id)
+        if topic is None:
+            topic = topics[topic_id] = FetchTopic(topic_id=topic_id, partitions=[])
+        position = asked[topic_id, index]
+        topic.partitions.append(
+            FetchPartition(
+                partition=index,
+                current_leader_epoch=position.leader_epoch,
+                fetch_offset=position.fetch_offset,
+                last_fetched_epoch=position.last_fetched_epoch,
+                log_start_offset=position.log_start_offset,
+                partition_max_bytes=partition_max_bytes,
+            )
+        )
+    return list(topics.values())
+
+
+def forgotten_topics_of(forgotten: Iterable[Key]) -> list[ForgottenTopic]:
+    """Return the entries of a fetch that drops these partitions from its session."""
+    topics: dict[bytes, ForgottenTopic] = {}
+    for topic_id, index in forgotten:
+        gone = topics.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
+        gone.partitions.append(index)
+    return list(topics.values())
 
 
 @dataclass(slots=True, eq=False)
