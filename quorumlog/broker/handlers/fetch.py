@@ -78,7 +78,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
                 (session.partitions[one.key].fetch, numbers)
                 for one, numbers in zip(asked, flat, strict=True)
             ]
-    return context.replicas.fetches.fetch(spec, partial(_response, context, header, spec))
+    return context.replicas.fetches.fetch(spec, partial(_response, context, header, spec), now_ms)
 
 
 def _repeated(context: BrokerContext, request: FetchRequest, now_ms: int) -> FetchSpec | None:
@@ -98,11 +98,12 @@ def _repeated(context: BrokerContext, request: FetchRequest, now_ms: int) -> Fet
     ):
         return None
     sessions.use(session, now_ms)
+    unsettled = session.unsettled
     for fetch, numbers in session.last_asked:
-        fetch.fetch_offset = Offset(numbers.fetch_offset)
-        fetch.last_fetched_epoch = Epoch(numbers.last_fetched_epoch)
-        fetch.log_start_offset = Offset(numbers.log_start_offset)
-        session.unsettled[fetch.key] = True
+        fetch.fetch_offset = numbers.fetch_offset
+        fetch.last_fetched_epoch = numbers.last_fetched_epoch
+        fetch.log_start_offset = numbers.log_start_offset
+        unsettled[fetch.key] = True
     spec: FetchSpec = session.last_spec
     spec.partitions = _of_session(context, session, now_ms)
     spec.min_bytes = min(request.min_bytes, spec.max_bytes)
@@ -143,12 +144,13 @@ def _session(
 
 def _of_session(context: BrokerContext, session: FetchSession, now_ms: int) -> list[PartitionFetch]:
     """Return the partitions of the session that may have a new answer."""
-    candidates = session.candidates(now_ms)
-    for partition in candidates:
-        fetch = partition.fetch
-        if fetch.error_code is ErrorCode.UNKNOWN_TOPIC_ID:
-            context.replicas.fetch_sessions.change(session, [_named(context, fetch)], ())
-    return [partition.fetch for partition in candidates]
+    fetches = []
+    for partition in session.candidates(now_ms):
+        if partition.fetch.error_code:  # UNKNOWN_TOPIC_ID
+            named = _named(context, partition.fetch)
+            context.replicas.fetch_sessions.change(session, [named], ())
+        fetches.append(partition.fetch)
+    return fetches
 
 
 def _named(context: BrokerContext, fetch: PartitionFetch) -> PartitionFetch:
@@ -228,7 +230,8 @@ def _response(
     session_id = NO_SESSION if spec.session is None else spec.session.session_id
     is_usual = header.api_version >= SINCE_VERSION
     for found in fetched:
-        is_usual = is_usual and found.is_plain and not found.aborted
+        if found.aborted or not found.is_plain:
+            is_usual = False
     if is_usual:
         return FetchedRecords(session_id, [fetch.key for fetch in spec.partitions], fetched)
     return _whole_response(context, header, spec, fetched, session_id)

@@ -150,7 +150,7 @@ class _Run:
     def responses(self, error_code: ErrorCode, count: int) -> list[Buffer]:
         """Return the responses to the next `count` requests; none with acks=0."""
         correlation_ids, base_offsets = zip(*islice(self.requests, count), strict=True)
-        if error_code is ErrorCode.NONE:
+        if not error_code:
             return self.template.responses(correlation_ids, base_offsets, *self.numbers)
         return [part for each in correlation_ids for part in self._refusal(error_code, each)]
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutine
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from quorumlog.broker.server.api import (
     BrokerContext,
@@ -120,6 +120,7 @@ class Connection(FrameProtocol):
         self._under_way = 0
         self._runs: Final = RequestRuns()
         self._may_continue: Final = server.turns.may_continue
+        self._is_over: Final = server.turns.is_over
         # DEVIATION: Kafka counts the requests of all connections together.
         # docs/decisions/0039-limits.md
         self._turns_max: Final = server.context.settings.queued_max_requests
@@ -161,7 +162,7 @@ class Connection(FrameProtocol):
         """Handle all complete frames, then write their responses together."""
         self._stats.bytes_in += nbytes
         self._asked_s = self._loop.time()
-        if self._server.turns.is_over(self._asked_s):
+        if self._is_over(self._asked_s):
             self._wait_for_turn()
         self._is_delivering = True
         FrameProtocol.buffer_updated(self, nbytes)  # `super` makes an object each time
@@ -172,6 +173,8 @@ class Connection(FrameProtocol):
 
     def run_received(self) -> bool:
         """Handle the requests that look like an earlier one, and like each other, in one step."""
+        if self._runs.last is None:
+            return False
         found = self._runs.find(
             self._received,
             self._start,
@@ -211,7 +214,7 @@ class Connection(FrameProtocol):
         now_s, self._asked_s = self._asked_s, None
         if now_s is None:  # not the first frame of the received bytes
             now_s = self._loop.time()
-            if self._server.turns.is_over(now_s):
+            if self._is_over(now_s):
                 self._wait_for_turn()
         self.last_active_s = now_s
 
@@ -306,15 +309,15 @@ class Connection(FrameProtocol):
     def _take(self, header: RequestHeader, reply: Reply) -> None:
         if reply is None:
             return
-        if isinstance(reply, Response):
+        if isinstance(reply, asyncio.Future):
+            self._wait_turn(header, reply)
+        elif isinstance(reply, Response):
             if self._turns:
                 answer: asyncio.Future[Response] = self._loop.create_future()
                 answer.set_result(reply)
                 self._wait_turn(header, answer)
             else:
                 self._send(header, reply)
-        elif isinstance(reply, asyncio.Future):
-            self._wait_turn(header, reply)
         elif iscoroutine(reply):
             if header.api_key == PRODUCE_KEY:  # other requests hold no views into their frame
                 self.keep_frame()
@@ -339,8 +342,10 @@ class Connection(FrameProtocol):
         self._turns.append((header, answer))
         self._under_way += 1
         is_fetch = header.api_key == FETCH_KEY
-        if is_fetch or self._task is not None or self._under_way >= self._turns_max:
+        if self._task is not None or self._under_way >= self._turns_max:
             self.pause_frames()
+        elif is_fetch:
+            self.hold_frames()
         if not answer.done():
             answer.add_done_callback(self._fetched if is_fetch else self._answered)
         elif len(self._turns) == 1:
@@ -350,15 +355,35 @@ class Connection(FrameProtocol):
         self._task = None
         self._regulate()
 
-    def _fetched(self, _answer: "asyncio.Future[Any]") -> None:
+    def _fetched(self, answer: "asyncio.Future[Any]") -> None:
         """Write the response to a delayed fetch, within the call that completes it."""
         if self._end:  # the call must not handle the next request, which has arrived already
             self._loop.call_soon(self._answered)
+            return
+        if len(self._turns) == 1 and not (self._gathered or self._is_closing):
+            self._write_fetched(answer)
             return
         self._is_delivering = True
         self._answered()
         self._is_delivering = False
         self._flush()
+
+    def _write_fetched(self, answer: "asyncio.Future[Any]") -> None:
+        """Do as `_answered` and `_flush` for the only request under way, as it mostly is."""
+        header, _ = cast("tuple[RequestHeader, asyncio.Future[Any]]", self._turns.popleft())
+        self._under_way -= 1
+        try:
+            chunks = response_to_send(header, answer.result())
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as in `_send`
+            self._handler_failed(header, error)
+            return
+        self._account.hand_over()
+        self._stats.bytes_out += sum(map(len, chunks))
+        self.write(chunks)
+        if self._drained is None:
+            self._account.sent()
+            if not self._waits_for_turn:
+                self.resume_frames()
 
     def _run_answered(self) -> None:
         """Send the responses to a run, within the call that completes it."""

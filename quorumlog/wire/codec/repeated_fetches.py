@@ -24,6 +24,7 @@ _API_KEY: Final = FetchRequest.API_KEY.to_bytes(2, "big")
 _FRAME_BYTES_MAX: Final = 4096  # a larger one names many partitions: seldom the same ones again
 _PAUSE_MAX: Final = 63  # frames that are decoded between two comparisons
 _LENGTH: Final = Packer(">i")
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 _HEADER_BYTES: Final = 10  # up to the client id
 _BEFORE_EPOCH: Final = 17  # from the header's end to the session epoch
 _EPOCH_BYTES: Final = 4
@@ -176,7 +177,8 @@ class FetchDecoder:
         if correlation_id is None:
             return False
         api_key, api_version, _, client_id = self._header
-        self._header = RequestHeader(api_key, api_version, correlation_id, client_id)
+        header = (api_key, api_version, correlation_id, client_id)
+        self._header = _new_tuple(RequestHeader, header)
         return True
 
 

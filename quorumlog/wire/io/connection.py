@@ -104,6 +104,7 @@ class KafkaConnection:
         self._timer: asyncio.TimerHandle | None = None  # of the earliest deadline, or before it
         self._rings_at_s = 0.0
         self._versions: dict[int, range] = {ApiVersionsRequest.API_KEY: ApiVersionsRequest.VERSIONS}
+        self._chosen: dict[int, int] = {}  # the version of each request that was sent
         self.finalized_features: dict[str, int] = {}
         """The finalized level of each of the cluster's features (KIP-584), when it connected."""
         self.closed: Final[asyncio.Future[Exception | None]] = self._loop.create_future()
@@ -203,12 +204,18 @@ class KafkaConnection:
         """
         header, frame = self._encode(request, None)
         deadline_s = self._loop.time() + self._request_timeout_ms / 1000
-        self._start(_Pending(header, frame, deadline_s, done, is_kept=False))
+        self._start(_Pending(header, frame, deadline_s, done, False))
 
     def _start(self, pending: _Pending) -> None:
-        self._arm(pending.deadline_s)
-        self._waiting.append(pending)
-        self._send_waiting()
+        if self._timer is None or pending.deadline_s < self._rings_at_s:
+            self._arm(pending.deadline_s)
+        if self._waiting or len(self._pending) >= self._in_flight_max:
+            self._waiting.append(pending)
+            self._send_waiting()
+        else:
+            self._pending.append(pending)
+            self._protocol.write(pending.frame)
+            pending.frame = []
 
     def send_no_reply(self, request: Request[Any], *, version: int | None = None) -> None:
         """Send a request without a response (Produce with acks=0). Never blocks; see `drain`.
@@ -264,6 +271,7 @@ class KafkaConnection:
         self._take_versions(response)
 
     def _take_versions(self, response: ApiVersionsResponse) -> None:
+        self._chosen.clear()
         self._versions = {
             api.api_key: range(api.min_version, api.max_version + 1) for api in response.api_keys
         }
@@ -277,7 +285,9 @@ class KafkaConnection:
         if self._protocol.is_closing:
             raise ConnectionLost("the connection is closed")
         if version is None:
-            version = self.version_for(request)
+            version = self._chosen.get(request.API_KEY)
+            if version is None:
+                version = self._chosen[request.API_KEY] = self.version_for(request)
         elif version not in request.VERSIONS:
             raise UnsupportedVersion(RequestHeader(request.API_KEY, version, -1, self._client_id))
         self._correlation_id = (self._correlation_id + 1) & _CORRELATION_ID_MASK
@@ -285,7 +295,7 @@ class KafkaConnection:
         frame = encode_request(
             request,
             api_version=version,
-            correlation_id=header.correlation_id,
+            correlation_id=self._correlation_id,
             client_id=self._client_id,
         )
         return header, frame

@@ -268,3 +268,23 @@ async def test_drain_waits_for_the_peer() -> None:
     protocol.connection_lost(None)
     await draining
     assert protocol.ended == [None]
+
+
+def test_a_held_connection_reads_once_more_into_a_small_buffer_and_then_stops() -> None:
+    class Holder(Recorder):
+        def frame_received(self, frame: memoryview) -> None:
+            super().frame_received(frame)
+            self.hold_frames()
+
+    holder, stream = Holder(), framed(b"a", bytes(PREPENDED_MAX), b"c")
+    first = len(framed(b"a"))
+    assert holder.feed(stream[:first]) == first
+    assert (holder.frames, holder.fake.reading) == ([b"a"], True)
+    read = holder.feed(stream[first:])
+    assert (read, holder.fake.reading) == (PREPENDED_MAX, False)
+    assert holder.frames == [b"a"]
+    holder.resume_frames()
+    assert holder.fake.reading
+    holder.feed(stream[first + read :])
+    holder.resume_frames()
+    assert holder.frames == [b"a", bytes(PREPENDED_MAX), b"c"]

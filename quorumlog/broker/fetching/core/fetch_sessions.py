@@ -20,6 +20,7 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, TopicPartition
 NO_SESSION: Final = 0  # a session id
 FULL_EPOCH: Final = 0  # the epoch of a fetch that begins a session
 FINAL_EPOCH: Final = -1  # the epoch of a fetch without a session, or of a session's last
+_CHANGED: Final = FetchWakeup.CHANGED  # an attribute of an enum costs a call
 EPOCH_MAX: Final = 2**31 - 1
 EVICTABLE_AFTER_MS: Final = 120_000
 SWEEP_INTERVAL_MS: Final = 500
@@ -108,7 +109,11 @@ class FetchSession:
                 if key in self.partitions:
                     self.unsettled[key] = True
             del self.to_sweep[:SWEEP_PARTITIONS]
-        return [self.partitions[key] for key in self.unsettled]
+        partitions = self.partitions
+        if len(self.unsettled) == 1:  # mostly
+            (key,) = self.unsettled
+            return [partitions[key]]
+        return [partitions[key] for key in self.unsettled]
 
     def partition_of(self, fetch: PartitionFetch) -> SessionPartition | None:
         """Return the partition of `fetch`; None: the session has dropped or replaced the fetch."""
@@ -137,17 +142,17 @@ class FetchSession:
         `has_records`: the next fetch checks the partition after the others.
         `is_restless`: the fetch must be judged again periodically.
         """
-        key = partition.key
+        key, unsettled = partition.key, self.unsettled
         if is_restless:
             self.restless[key] = None
         elif self.restless:
             self.restless.pop(key, None)
-        must_judge = self.unsettled.get(key, False) or is_final
+        must_judge = unsettled.get(key, False) or is_final
         is_settled = is_settled and not must_judge
-        if is_settled or has_records:
-            self.unsettled.pop(key, None)
+        if is_settled or (has_records and len(unsettled) > 1):
+            unsettled.pop(key, None)
         if not is_settled:
-            self.unsettled[key] = must_judge
+            unsettled[key] = must_judge
 
 
 class FetchSessions:
@@ -249,7 +254,7 @@ class FetchSessions:
     def note(self, topic_partition: TopicPartition, change: FetchWakeup) -> bool:
         """Record a change of a partition; return whether a fetch awaits this change."""
         awaited = 0
-        must_judge = change is FetchWakeup.CHANGED  # the other changes only advance offsets
+        must_judge = change is _CHANGED  # the other changes only advance offsets
         for session, partition in self.watchers.get(topic_partition, {}).items():
             if must_judge:
                 session.unsettled[partition.key] = True

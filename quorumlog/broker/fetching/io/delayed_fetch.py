@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
@@ -18,6 +17,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 from quorumlog.wire.codec.message import Sendable
 
+_NONE: Final = ErrorCode.NONE  # an attribute of an enum costs a call
 FetchAnswers = list[FetchedPartition]
 READING_MS_MAX: Final = 10_000  # a fetch may wait for the disk so long after its deadline
 
@@ -47,7 +47,7 @@ class PartitionRead:
 
     def __init__(self, fetch: PartitionFetch) -> None:
         self.fetch = fetch
-        self.error_code = ErrorCode.NONE
+        self.error_code: ErrorCode = _NONE
         self.diverging: DivergingEpoch | None = None
         self.chunks: list[Sendable] = []
         self.size = self.held = self.missing = self.bring_ins = 0
@@ -86,15 +86,16 @@ class DelayedFetch(WaitingFetch):
         render: Callable[[FetchAnswers], Any],
         ended: "Callable[[DelayedFetch], None]",
     ) -> None:
+        self.deadline_ms, self.is_over = deadline_ms, False
         # A session records the changes of its partitions itself.
-        keys: Sequence[TopicPartition] = ()
+        self.keys: Sequence[TopicPartition] = ()
         if spec.session is None:
-            keys = [partition.topic_partition for partition in spec.partitions]
-        super().__init__(deadline_ms, keys, spec.awaited)
+            self.keys = [partition.topic_partition for partition in spec.partitions]
+        self.awaited = spec.awaited
         self.spec = spec
         self.reads = reads
         self.is_late = False
-        self.response: asyncio.Future[Any] = _Cancellable(partial(ended, self))
+        self.response: asyncio.Future[Any] = _Cancellable(self, ended)
         self._render = render
         self._joined: set[int] | None = None  # the identities of the fetches in `reads`
 
@@ -129,9 +130,12 @@ class _Cancellable(asyncio.Future[Any]):
     A callback of a future is called in another turn of the loop, with a context of its own.
     """
 
-    def __init__(self, cancelled: Callable[[], None]) -> None:
-        super().__init__()
-        self._note_cancelled: Callable[[], None] | None = cancelled
+    __slots__ = ("_deliver", "_ended", "_waits")
+
+    def __init__(self, waits: DelayedFetch, ended: Callable[[DelayedFetch], None]) -> None:
+        asyncio.Future.__init__(self)  # `super` makes an object
+        self._waits: DelayedFetch | None = waits
+        self._ended = ended
         self._deliver: Callable[[Any], object] | None = None
 
     def add_done_callback(self, fn: Callable[[Any], object], *, context: Any = None) -> None:
@@ -142,13 +146,13 @@ class _Cancellable(asyncio.Future[Any]):
 
     def set_result(self, result: Any) -> None:
         deliver, self._deliver = self._deliver, None
-        self._note_cancelled = None  # and no cycle is left to the garbage collector
-        super().set_result(result)
+        self._waits = None  # and no cycle is left to the garbage collector
+        asyncio.Future.set_result(self, result)
         if deliver is not None:
             deliver(self)
 
     def cancel(self, msg: Any = None) -> bool:
-        note, self._note_cancelled = self._note_cancelled, None
-        if note is not None:
-            note()
+        waits, self._waits = self._waits, None
+        if waits is not None:
+            self._ended(waits)
         return super().cancel(msg)

@@ -18,6 +18,7 @@ from quorumlog.broker.fetching.io.session_answers import (
     answer_to,
     drop_settled,
     has_untold_commits,
+    is_restless,
     new_sessions,
     unsettled_answers,
 )
@@ -36,6 +37,9 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
+_CHANGED: Final = int(FetchWakeup.CHANGED)  # an attribute of an enum costs a call
+_LOG_START: Final = int(FetchWakeup.LOG_START)
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 AnswerT = TypeVar("AnswerT")
 
 
@@ -73,13 +77,16 @@ class Fetches:
         self._is_completion_due = False
 
     def fetch(
-        self, spec: FetchSpec, render: Callable[[FetchAnswers], AnswerT]
+        self, spec: FetchSpec, render: Callable[[FetchAnswers], AnswerT], now_ms: int | None = None
     ) -> AnswerT | asyncio.Future[AnswerT]:
-        """Return the response, or a future; cancel the future if the client has gone."""
+        """Return the response, or a future; cancel the future if the client has gone.
+
+        `now_ms`: the time of the call, if the caller has just read the clock.
+        """
         session = spec.session
         if session is not None and session.waiting is not None:
             self._complete_waiting(session)
-        now_ms = monotonic_ms()
+        now_ms = monotonic_ms() if now_ms is None else now_ms
         reads = [PartitionRead(partition) for partition in spec.partitions]
         for read in reads:
             if session is None or session.take_to_judge(read.fetch):
@@ -87,7 +94,7 @@ class Fetches:
         # All are judged first: the follower's fetch offset of each partition counts, even if
         # another partition fills the response.
         has_room = True
-        if not self._has_read_all(spec, reads):
+        if not (spec.is_from_follower and self._has_read_all(spec, reads)):
             has_room = not (self._starved and spec.account) and self._read(spec, reads)
             if self._is_enough(spec, reads):
                 return render(self._answers(spec, reads))
@@ -101,7 +108,8 @@ class Fetches:
         if session is not None:
             session.waiting = delayed
         response: asyncio.Future[AnswerT] = delayed.response
-        self._note_held(delayed, has_room=has_room)
+        if not has_room or spec.account is not None or self._starved:
+            self._note_held(delayed, has_room=has_room)
         return response
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
@@ -127,17 +135,20 @@ class Fetches:
         if not spec.is_from_follower:
             self._judge_read(spec, read)
             return
-        driver = self._find_replica(read)
+        fetch = read.fetch
+        driver = self._drivers.get(fetch.topic_partition)
+        if driver is None or fetch.error_code or fetch.topic_id != driver.topic_id:
+            driver = self._find_replica(read)
         if driver is not None:
-            fetch = read.fetch
-            fetched = events.FollowerFetched(
-                broker_id=spec.replica_id,
-                broker_epoch=spec.replica_epoch,
-                leader_epoch=fetch.leader_epoch,
-                fetch_offset=fetch.fetch_offset,
-                last_fetched_epoch=fetch.last_fetched_epoch,
-                log_start_offset=fetch.log_start_offset,
+            fields = (
+                spec.replica_id,
+                spec.replica_epoch,
+                fetch.leader_epoch,
+                fetch.fetch_offset,
+                fetch.last_fetched_epoch,
+                fetch.log_start_offset,
             )
+            fetched = _new_tuple(events.FollowerFetched, fields)
             judgement = driver.judge_follower_fetch(now_ms, fetched)
             if judgement is not RECORDS:
                 read.judged(judgement)
@@ -162,7 +173,7 @@ class Fetches:
         """Return the replica of the read, or set the error of the read."""
         fetch = read.fetch
         driver = self._drivers.get(fetch.topic_partition)
-        if fetch.error_code is not ErrorCode.NONE:
+        if fetch.error_code:
             read.failed(fetch.error_code)
         elif driver is None:
             read.failed(self._error_for_missing(fetch.topic_partition))
@@ -206,8 +217,9 @@ class Fetches:
 
         Then `_read` and `_is_enough` need no call. False: perhaps.
         """
-        must_wait = spec.min_bytes > 0 and spec.max_wait_ms > 0 and not spec.awaits_commits
-        if not (must_wait and spec.is_from_follower and 0 < len(reads) <= FEW):
+        if spec.min_bytes <= 0 or spec.max_wait_ms <= 0 or spec.awaits_commits:
+            return False
+        if not 0 < len(reads) <= FEW:
             return False
         for read in reads:
             driver = self._drivers.get(read.fetch.topic_partition)
@@ -310,20 +322,22 @@ class Fetches:
         may_restart = 0
         touched: dict[DelayedFetch, int] = {}  # not 0: complete it, even if empty
         for topic_partition, change in changes.items():
-            may_restart |= change & FetchWakeup.CHANGED
+            may_restart |= change & _CHANGED
             for delayed in self._waiting_on(topic_partition, change):
-                log_start = change & delayed.awaited & FetchWakeup.LOG_START
+                log_start = change & delayed.awaited & _LOG_START
                 touched[delayed] = touched.get(delayed, 0) | log_start
         retried, self._starved = self._starved, {}
         if self._brought_in:
             brought_in, self._brought_in = self._brought_in, set()
             for topic_partition in sorted(brought_in):
                 retried |= dict.fromkeys(self._waiting_on(topic_partition))
-        for delayed in {**retried, **touched}:
+        for delayed in {**retried, **touched} if retried else touched:
             if delayed.is_over:
                 continue  # completed meanwhile: an earlier fetch had no room
             if may_restart:
                 self._restart_changed(delayed, changes)
+            elif not touched.get(delayed, True) and self._answers_newest(delayed):
+                continue
             has_room = self._read(
                 delayed.spec, delayed.reads, None if delayed in retried else changes
             )
@@ -331,6 +345,33 @@ class Fetches:
                 self._complete(delayed)
             else:
                 self._note_held(delayed, has_room=has_room)
+
+    def _answers_newest(self, delayed: DelayedFetch) -> bool:
+        """Answer a follower that lacks the newest batches of the one partition of its session.
+
+        Does as `_read`, `_is_enough` and `_complete`, which have to do it if this returns False.
+        """
+        spec, session = delayed.spec, delayed.spec.session
+        if session is None or not spec.is_from_follower or self._throttle.is_on:
+            return False
+        if len(session.partitions) != 1 or len(delayed.reads) != 1:
+            return False
+        read = delayed.reads[0]
+        fetch = read.fetch
+        partition, driver = session.partition_of(fetch), self._drivers.get(fetch.topic_partition)
+        if partition is None or driver is None or read.size or read.missing or read.is_final:
+            return False
+        recent = driver.read_newest(read.next_offset, min(fetch.max_bytes, spec.max_bytes))
+        if recent is None or recent[1] < spec.min_bytes or is_restless(spec, driver):
+            return False
+        read.chunks, read.size, read.next_offset = recent  # type: ignore[assignment]
+        self._end(delayed)
+        spec.partitions = [fetch]
+        found = answer_to(spec, read, driver)
+        partition.high_watermark, partition.log_start_offset = found[1:3]
+        session.settle(partition, is_settled=False, has_records=True)
+        delayed.answer([found])
+        return True
 
     def _waiting_on(
         self, topic_partition: TopicPartition, changes: FetchWakeups = ANY_CHANGE
@@ -393,8 +434,10 @@ class Fetches:
         session = delayed.spec.session
         if session is not None and session.waiting is delayed:
             session.waiting = None
-        self._starved.pop(delayed, None)
-        self._holding.pop(delayed, None)
+        if self._starved:
+            self._starved.pop(delayed, None)
+        if self._holding:
+            self._holding.pop(delayed, None)
 
     def _complete(self, delayed: DelayedFetch) -> None:
         self._end(delayed)

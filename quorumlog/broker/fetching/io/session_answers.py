@@ -11,10 +11,10 @@ from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chance import random_number
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
-from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+from quorumlog.wire.codec.identifiers import TopicPartition
 
 FEW: Final = 8  # a fetch of so few partitions is not reduced
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 Drivers = Mapping[TopicPartition, PartitionDriver]
 
 
@@ -22,11 +22,11 @@ def answer_to(
     spec: FetchSpec, read: PartitionRead, driver: PartitionDriver | None
 ) -> FetchedPartition:
     """Return the answer for a partition, with the current state of its replica, if any."""
-    if driver is None or read.fetch.error_code is not ErrorCode.NONE:
+    if driver is None or read.fetch.error_code:
         return FetchedPartition(read.error_code)
     state = driver.partition.state
     high_watermark, start = state.high_watermark, state.log_start_offset
-    return FetchedPartition(
+    fields = (
         read.error_code,
         high_watermark,
         start,
@@ -35,9 +35,10 @@ def answer_to(
         state.leader_id,
         state.leader_epoch,
         read.preferred_replica,
-        Offset(driver.producers.transactions.last_stable_offset(start, high_watermark)),
+        driver.producers.transactions.last_stable_offset(start, high_watermark),
         _aborted(read, driver) if spec.is_read_committed else None,
     )
+    return _new_tuple(FetchedPartition, fields)
 
 
 def _aborted(read: PartitionRead, driver: PartitionDriver) -> list[AbortedTransaction]:
@@ -72,7 +73,7 @@ def unsettled_answers(
             is_settled=not has_records and _has_read_all(spec, read, driver),
             is_final=read.is_final,
             has_records=has_records,
-            is_restless=_is_restless(spec, driver),
+            is_restless=is_restless(spec, driver),
         )
     spec.partitions = fetches
     return answers
@@ -109,13 +110,14 @@ def drop_settled(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) 
             state = driver.partition.state
             is_told = partition.was_told(state.high_watermark, state.log_start_offset)
             if is_told and _has_read_all(spec, read, driver):
-                is_restless = _is_restless(spec, driver)
-                spec.session.settle(partition, is_settled=True, is_restless=is_restless)
+                spec.session.settle(
+                    partition, is_settled=True, is_restless=is_restless(spec, driver)
+                )
     reads[:] = [read for read in reads if read.chunks or read.missing or read.is_final]
 
 
-def _is_restless(spec: FetchSpec, driver: PartitionDriver | None) -> bool:
-    """Whether its follower is not in sync: it may become eligible to join the ISR."""
+def is_restless(spec: FetchSpec, driver: PartitionDriver | None) -> bool:
+    """Return whether its follower is not in sync: it may become eligible to join the ISR."""
     return (
         spec.is_from_follower
         and driver is not None

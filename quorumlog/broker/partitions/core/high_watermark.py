@@ -26,6 +26,8 @@ class HighWatermarkRule:
         if len(role.isr) < state.min_insync_replicas:
             return NO_EFFECTS  # strict min ISR (KIP-966)
         committed = self.own_offset()
+        if committed <= state.high_watermark:
+            return NO_EFFECTS
         for progress in self.replicas_that_count(role, now_ms) if role.followers else ():
             if progress.log_end_offset < committed:  # noqa: PLR1730 - `min` costs a call each
                 committed = progress.log_end_offset
@@ -46,6 +48,8 @@ class HighWatermarkRule:
         high watermark otherwise.
         """
         maximal_isr = role.maximal_isr
+        if len(maximal_isr) > len(role.followers):  # all of them, and the leader
+            return role.followers.values()
         return [
             progress
             for replica, progress in role.followers.items()

@@ -208,7 +208,8 @@ class FetchPurgatory(Generic[FetchT]):
         """Remove a fetch; False if it is already over."""
         if not self.deadlines.end(wait):
             return False
-        self._forget(wait)
+        if wait.keys:
+            self._forget(wait)
         return True
 
     def expire(self, now_ms: int) -> list[FetchT]:

@@ -31,6 +31,8 @@ from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, restamp
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, marked_headers
 
+_APPENDED: Final = FetchWakeup.APPENDED  # an attribute of an enum costs a call
+_COMMITTED: Final = FetchWakeup.COMMITTED
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -139,7 +141,7 @@ class PartitionDriver:
             if has_followers:
                 self._note_recent(records, header, next_offset)
             next_offset = last_offset + 1
-        self._around.readers.note_change(self.topic_partition, FetchWakeup.APPENDED)
+        self._around.readers.note_change(self.topic_partition, _APPENDED)
         self._perform(now_ms, self.partition.appended(now_ms, Offset(next_offset)))
         self._maybe_flush()
         return base_offsets, next_offset
@@ -187,10 +189,7 @@ class PartitionDriver:
                 if header.producer_id >= 0 and position < append.size:
                     self._record(header, header.base_offset, wall_ms, marker)
         answered = events.LeaderAnswered(
-            leader_epoch=leader_epoch,
-            log_end_offset=self.log.log_end_offset,
-            high_watermark=high_watermark,
-            log_start_offset=log_start_offset,
+            leader_epoch, self.log.log_end_offset, high_watermark, log_start_offset
         )
         self.feed(now_ms, answered)
         self._maybe_flush()
@@ -253,8 +252,19 @@ class PartitionDriver:
 
     def ends_at(self, offset: Offset) -> bool:
         """Whether a read to the log's end returns no records from `offset` on, and no error."""
-        end_offset = self.partition.serving.read_end(ReadEnd.LOG_END)
-        return end_offset == offset and self.log.failure is None
+        return offset == self.partition.state.log_end_offset and self.log.failure is None
+
+    def read_newest(self, offset: Offset, max_bytes: int) -> TailRead | None:
+        """Read the batches from `offset` to the log's end, if they are in memory and not too large.
+
+        None: `read` has to read them, or there are none.
+        """
+        end_offset = self.partition.state.log_end_offset
+        if self.is_truncating or offset == end_offset:
+            return None
+        return self._tail.read(
+            offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=True
+        )
 
     def end(self, end: ReadEnd) -> Offset:
         """Return the offset (exclusive) where a read to this end stops."""
@@ -436,4 +446,4 @@ class PartitionDriver:
     def _complete_below(self, high_watermark: Offset) -> None:
         self.producers.transactions.committed_to(high_watermark)
         self.waiting.complete_below(high_watermark)
-        self._around.readers.note_change(self.topic_partition, FetchWakeup.COMMITTED)
+        self._around.readers.note_change(self.topic_partition, _COMMITTED)
