@@ -118,9 +118,11 @@ def test_a_large_frame_shrinks_to_the_beginning_of_the_next() -> None:
 def test_the_shared_buffer_grows_with_the_first_read_that_fills_it() -> None:
     """Threads have a buffer each: this one is new."""
     sizes: list[int] = []
-    protocol = Recorder()
+    protocols: list[Recorder] = []
 
     def read() -> None:
+        protocol = Recorder()
+        protocols.append(protocol)
         frames = framed(*[b"x" * 10_000] * 30)
         for _ in range(2):
             free = protocol.get_buffer(-1)
@@ -132,6 +134,7 @@ def test_the_shared_buffer_grows_with_the_first_read_that_fills_it() -> None:
     thread = threading.Thread(target=read)
     thread.start()
     thread.join()
+    [protocol] = protocols
     begun = FIRST_SHARED_BYTES % 10_004
     assert sizes == [FIRST_SHARED_BYTES, SHARED_BYTES - begun]
     assert protocol.frames[:30] == [b"x" * 10_000] * 30
