@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Final, Literal, TypeVar, cast, get_args, get_origin
 
-from quorumlog.chaos.faults.fault import ALL, CLIENT, NODE_ROLES, Fault
+from quorumlog.chaos.faults.fault import ALL, CLIENT, NODE_ROLES, Fault, FaultT
 from quorumlog.chaos.faults.registry import check_supported, fault_kind
 
 FORMAT: Final = 2
@@ -182,19 +182,20 @@ def _action_of(place: int, document: object) -> Action:
         if not isinstance(document, dict):
             raise ScheduleError("an object is expected")
         kind = fault_kind(str(document.get("fault")))
+        given = {name: value for name, value in document.items() if name not in _ACTION_FIELDS}
         return Action(
             t_us=_field(document, "t_us", int),
             duration_us=_field(document, "duration_us", int),
-            fault=_fault_of(kind, document),
+            fault=fault_of(kind, given),
             target=_target_of(document.get("target")),
         )
     except ValueError as error:
         raise ScheduleError(f"action {place}: {error}") from error
 
 
-def _fault_of(kind: type[Fault], document: Mapping[str, Any]) -> Fault:
+def fault_of(kind: type[FaultT], given: Mapping[str, Any]) -> FaultT:
+    """Return a fault with the given parameters. Raises ScheduleError, a ValueError."""
     parameters = {parameter.name: parameter for parameter in fields(kind)}
-    given = {name: value for name, value in document.items() if name not in _ACTION_FIELDS}
     for name, value in given.items():
         if name not in parameters:
             raise ScheduleError(f"fault {kind.name} has no parameter {name!r}")

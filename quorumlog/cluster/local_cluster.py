@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from quorumlog.addresses import host_and_port
 from quorumlog.cluster import cluster_status, layout, ports, registry, settings_check
 from quorumlog.cluster.cluster_status import NodeState
+from quorumlog.cluster.control_server import Connection, ControlServerProcess
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
 from quorumlog.cluster.forked import spawn_again, spawn_together
 from quorumlog.cluster.layout import ClusterShape, ClusterSpec, NodeSpec
@@ -49,6 +50,7 @@ class LocalCluster:
         defaults: str = "fast",
         node_module: str = "quorumlog.node",
         detached: bool = False,
+        control: str | int | bool = False,
     ) -> None:
         """Plan a new cluster, or open the cluster in `directory` (with its recorded nodes).
 
@@ -56,13 +58,15 @@ class LocalCluster:
         each of `nodes` has both roles. Ids count up from `first_id`. `config` has Kafka's names
         and texts; an empty text removes a recorded setting. `defaults` is "fast" or "kafka".
         `node_module` is run as the node's program: a mutant that breaks a rule tests the tests.
-        `detached` nodes outlive this process.
+        `detached` nodes outlive this process. `control` starts a control server with the nodes, for
+        tests in any language: True, its port, or its host:port (docs/control-api.md).
         """
         temporary = not directory
         path = Path(directory).absolute() if directory else _temporary_path()
         self.directory: Final = path
         self._owner_pid: Final = os.getpid()
         self._program: Final = Program(module=node_module, detached=detached, temporary=temporary)
+        self._control: Final = ControlServerProcess(path, self._program, control)
         self._failed: ClusterSpec | None = None  # an earlier plan, never ready: to be cleared
         self._is_planned_here = False  # a new cluster
         found = _found(path)
@@ -79,6 +83,8 @@ class LocalCluster:
         self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config or {})))
 
     def _adopt(self, spec: ClusterSpec) -> None:
+        if (server := self._control.connection) is not None:
+            spec = replace(spec, detours=server.detours)
         self.spec = spec
         self._processes = {node.id: self._process_of(spec, node) for node in spec.nodes}
 
@@ -95,10 +101,12 @@ class LocalCluster:
         )
 
     @classmethod
-    def open(cls, directory: str | Path, *, detached: bool = False) -> Self:
+    def open(
+        cls, directory: str | Path, *, detached: bool = False, node_module: str = "quorumlog.node"
+    ) -> Self:
         """Open a directory that must hold a cluster, ready or not."""
         found = layout.load(Path(directory))
-        cluster = cls(directory, detached=detached)
+        cluster = cls(directory, detached=detached, node_module=node_module)
         cluster._failed, cluster._is_planned_here = None, False
         cluster._adopt(found)
         return cluster
@@ -112,6 +120,11 @@ class LocalCluster:
     def nodes(self) -> tuple[NodeSpec, ...]:
         """The nodes of the cluster, running or not."""
         return self.spec.nodes
+
+    @property
+    def control(self) -> Connection | None:
+        """The URL and token of the control server; None: none runs."""
+        return self._control.connection
 
     @property
     def is_new(self) -> bool:
@@ -147,12 +160,15 @@ class LocalCluster:
         started_s = time.monotonic()
         idle = [node for node in self.spec.nodes if self._processes[node.id].pid is None]
         self.check()
+        self._control.require_first(self.running(), self.spec.detours)
         for node in idle:
             self._require_ports(node)
         registry.running()  # removes leftovers of killed processes
         self._prepare(idle)
         limit = self._time_limit(timeout_s, [node.id for node in idle], say)
         try:
+            if self._control.is_wanted:
+                self._start_control(idle, timeout_s)
             spawn_together([self._processes[node.id] for node in idle], limit)
             for node in idle:
                 self._processes[node.id].wait_ready(limit)
@@ -161,9 +177,16 @@ class LocalCluster:
         except BaseException:
             for node in idle:
                 self._end(node.id, signal.SIGKILL)
+            if self._control.is_wanted:
+                self._control.end(signal.SIGKILL)
             registry.running()  # removes their entries
             raise
         return time.monotonic() - started_s
+
+    def _start_control(self, nodes: list[NodeSpec], timeout_s: float) -> None:
+        detours = self._control.start(self.spec.cluster_id, timeout_s).detours
+        self._adopt(replace(self.spec, detours=detours))
+        layout.write_properties(self.directory, self.spec, nodes)
 
     def _prepare(self, idle: list[NodeSpec]) -> None:
         """Write the files of the idle nodes; an existing cluster keeps its recorded settings."""
@@ -202,7 +225,7 @@ class LocalCluster:
         for entry in registry.running():
             if entry.pid == pid:
                 return (
-                    f"it is node {entry.node_id} of the cluster in {entry.directory}; "
+                    f"it is {entry.name} of the cluster in {entry.directory}; "
                     f"`quorumlog down --dir {entry.directory}` stops that"
                 )
         return "choose another --port" if self.is_new else "free it, then try again"
@@ -263,8 +286,17 @@ class LocalCluster:
         """Stop all nodes cleanly, at once; kill the rest after STOP_TIMEOUT_S without progress.
 
         Returns the ids of the killed nodes. A node that ends by itself meanwhile counts as stopped.
-        `say` receives the progress of a long stop, and the killed nodes.
+        `say` receives the progress of a long stop, and the killed nodes. A control server carries
+        out no further verbs from now on, and ends after the nodes.
         """
+        self._control.signal(signal.SIGTERM)
+        killed = self.stop_nodes(say=say)
+        self._control.end(signal.SIGTERM)
+        registry.forget(self.spec.cluster_id)
+        return killed
+
+    def stop_nodes(self, *, say: Say = say_nothing) -> tuple[int, ...]:
+        """Stop all nodes as `stop` does; a control server stays. Returns the killed nodes."""
         running = self.running()
         limit = self._time_limit(STOP_TIMEOUT_S, running, say)
         for node_id in running:
@@ -277,7 +309,6 @@ class LocalCluster:
                 self._end(node_id, signal.SIGKILL)
                 limit.say_killed(node_id)
                 killed.append(node_id)
-        registry.forget(self.spec.cluster_id)
         return tuple(killed)
 
     def _end(self, node_id: int, number: signal.Signals) -> None:
@@ -296,6 +327,7 @@ class LocalCluster:
         if os.getpid() == self._owner_pid:
             for node in self.spec.nodes:
                 self._end(node.id, signal.SIGKILL)
+            self._control.end(signal.SIGKILL)
             registry.forget(self.spec.cluster_id)
             registry.remove_temporary(self.directory)
 

@@ -21,13 +21,14 @@ from typing import Final
 from quorumlog.cluster import process_identity
 
 TEMPORARY_PREFIX: Final = "quorumlog-temporary-"
+CONTROL_SERVER: Final = -1  # in place of a node id
 _SUFFIX: Final = ".json"
 _log = logging.getLogger("quorumlog.cluster")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One started node, with the identity of its process and its owner."""
+    """One started node, or the control server, with the identity of its process and its owner."""
 
     directory: str  # absolute
     cluster_id: str
@@ -38,6 +39,16 @@ class Entry:
     owner_pid: int  # the process that started it
     owner_started: str
     temporary: bool  # the directory is removed when the owner has ended
+
+    @property
+    def name(self) -> str:
+        """The name of the process within its cluster."""
+        return "the control server" if self.is_control_server else f"node {self.node_id}"
+
+    @property
+    def is_control_server(self) -> bool:
+        """Whether it is no node."""
+        return self.node_id == CONTROL_SERVER
 
     @property
     def is_running(self) -> bool:

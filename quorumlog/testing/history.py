@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from quorumlog.chaos.control.final_reads import read_to_the_end
 from quorumlog.chaos.history import NEMESIS, UNKNOWN_OFFSET, HistoryWriter, Message
-from quorumlog.testing.final_reads import read_to_the_end
+from quorumlog.chaos.history.recorded_values import RecordedValues, key_of, read_records
 from quorumlog.testing.judged import TestVerdict, judge
 from quorumlog.testing.recorded_clients import recorded
-from quorumlog.testing.recorded_values import RecordedValues, key_of, read_records
 from quorumlog.testing.trial import Trial
 
 if TYPE_CHECKING:

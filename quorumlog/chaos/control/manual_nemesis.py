@@ -38,6 +38,7 @@ from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.nemesis import STOP
 from quorumlog.chaos.registered import registered
+from quorumlog.chaos.schedule import fault_of
 from quorumlog.client.sync.loop_thread import LoopThread
 
 Record = Callable[[str, str, str], object]
@@ -125,11 +126,11 @@ class ManualNemesis:
 
     def kill(self, target: Target = "any", *, topic: str | None = None) -> Act:
         """SIGKILL to the nodes; they are dead at the verb's end, until `start`."""
-        return self._begin(self._break("kill", target, topic), target)
+        return self._begin(self._break("kill", _of_nodes(target), topic), target)
 
     def pause(self, target: Target = "any", *, topic: str | None = None) -> Act:
         """SIGSTOP to the nodes: their connections stay open, without responses."""
-        return self._begin(self._break("pause", target, topic), target)
+        return self._begin(self._break("pause", _of_nodes(target), topic), target)
 
     def resume(self, target: int | Sequence[int] | None = None) -> Act:
         """SIGCONT to the nodes; None: to all paused nodes."""
@@ -203,9 +204,12 @@ class ManualNemesis:
         """Return a block during which the nodes are cut off from all other nodes."""
         return self.inflicted("partition_one", target, topic=topic)
 
-    def holders(self, role: str, *, topic: str | None = None) -> NodeIds:
-        """Return the nodes that hold a role now, by the node with the newest metadata. Blocks."""
-        return self._blocking(self._holders(_known(role), topic))
+    def holders(self, role: str, *, topic: str | None = None, in_line: bool = True) -> NodeIds:
+        """Return the nodes that hold a role now, by the node with the newest metadata. Blocks.
+
+        in_line: after all earlier verbs have ended; False: beside them.
+        """
+        return self._blocking(self._holders(_known(role), topic), in_line=in_line)
 
     def heal_now(self) -> None:
         """Heal, and block until the end, also in a coroutine."""
@@ -238,8 +242,9 @@ class ManualNemesis:
         if future in self._begun:
             self._begun.remove(future)
 
-    def _blocking(self, work: Coroutine[Any, Any, NodeIds]) -> NodeIds:
-        return self._wait(self._thread(work).begin(self._after_others(work)))
+    def _blocking(self, work: Coroutine[Any, Any, NodeIds], *, in_line: bool = True) -> NodeIds:
+        loop = self._thread(work)
+        return self._wait(loop.begin(self._after_others(work) if in_line else work))
 
     def _wait(self, future: "Future[NodeIds]") -> NodeIds:
         try:
@@ -403,7 +408,14 @@ def link_fault(name: str, parameters: Mapping[str, int | str]) -> StepFault:
     known = dict.fromkeys(each.name for each in fields(kind))
     for parameter in parameters:
         registered(known, parameter, f"parameter of {kind.name}")
-    return kind(**parameters)
+    return fault_of(kind, parameters)
+
+
+def _of_nodes(target: Target) -> Target:
+    """Return the target. Raises ValueError for the clients, which have no process of ours."""
+    if target == CLIENT:
+        raise ValueError("clients are no nodes: only faults on links hit them")
+    return target
 
 
 def _in_coroutine() -> bool:
