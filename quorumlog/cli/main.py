@@ -54,6 +54,14 @@ COMMANDS: Final[dict[str, Command]] = {
         "quorumlog node start 2",
         "quorumlog status",
     ),
+    "nemesis": Group(
+        "nemesis_commands",
+        "Break and mend a cluster that runs with --control.",
+        "quorumlog nemesis kill partition-leader --topic orders",
+        "quorumlog nemesis isolate 1,2",
+        "quorumlog nemesis inflict drop-request all --set api=Fetch",
+        "quorumlog nemesis heal",
+    ),
     "topics": Group(
         "topic_commands",
         "Create, list, describe, grow and delete topics.",

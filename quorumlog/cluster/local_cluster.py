@@ -136,7 +136,7 @@ class LocalCluster:
 
         They route connections through forwarders or namespaces, which end with this process.
         """
-        self.spec = replace(self.spec, detours=detours)
+        self._adopt(replace(self.spec, detours=detours))
 
     def launch_by(self, node_id: int, launch: Launch) -> None:
         """Launch the processes of a node by `launch` from now on; it is not recorded."""
@@ -184,8 +184,7 @@ class LocalCluster:
         return time.monotonic() - started_s
 
     def _start_control(self, nodes: list[NodeSpec], timeout_s: float) -> None:
-        detours = self._control.start(self.spec.cluster_id, timeout_s).detours
-        self._adopt(replace(self.spec, detours=detours))
+        self.take_detours(self._control.start(self.spec.cluster_id, timeout_s).detours)
         layout.write_properties(self.directory, self.spec, nodes)
 
     def _prepare(self, idle: list[NodeSpec]) -> None:
