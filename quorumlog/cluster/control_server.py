@@ -80,7 +80,7 @@ def load(directory: Path) -> Connection | None:
         document: dict[str, Any] = json.loads(path.read_text())
         ways = {int(node_id): dict(named) for node_id, named in document.pop("detours").items()}
         connection = Connection(**document, detours=ways)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise ClusterError(f"cannot read {path}: {error.strerror}") from error
