@@ -107,7 +107,7 @@ def address_of(control: str | int | bool) -> tuple[str, int] | None:
         host, port = (_LOOPBACK, int(text)) if text.isdigit() else host_and_port(text)
     except ValueError:
         port, host = -1, ""
-    if not 0 <= port < 65_536:
+    if not host or not 0 <= port < 65_536:
         raise InvalidArgument(f"--control {text}: write a port from 0 to 65535, or HOST:PORT")
     return host, port
 

@@ -127,12 +127,12 @@ class History:
         self._is_looked_at = False
 
     def __enter__(self) -> Self:
-        self._trial.record = self._note
+        self._trial.records.append(self._note)
         self._trial.judges.append(self._complaint)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._trial.record = None
+        self._trial.records.remove(self._note)
         self._writer.close()
 
     def send(self, key: object, value: object, *, checksum: int = 0) -> RecordedOperation:

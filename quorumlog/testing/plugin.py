@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from quorumlog.cluster import LocalCluster
     from quorumlog.testing.chaos_run import ChaosRun
     from quorumlog.testing.clusters import MakeCluster
+    from quorumlog.testing.control import Control
     from quorumlog.testing.history import History
     from quorumlog.testing.topics import FreshTopic, MakeTopic
 
@@ -329,6 +330,20 @@ def nemesis(
     quorumlog_trial.judges.append(nemesis.complaint)
     with nemesis:
         yield nemesis
+
+
+@pytest.fixture
+def quorumlog_control(
+    quorumlog_cluster: "LocalCluster", nemesis: "ManualNemesis", quorumlog_trial: Trial
+) -> Iterator["Control"]:
+    """Yield the url and token of a control server, for clients that are no Python programs.
+
+    Its verbs are those of the test's nemesis.
+    """
+    from quorumlog.testing.control import served
+
+    with served(quorumlog_cluster, nemesis, quorumlog_trial) as control:
+        yield control
 
 
 @pytest.fixture

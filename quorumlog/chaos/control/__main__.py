@@ -14,7 +14,6 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -81,7 +80,7 @@ async def _serve(
         # Only the owner holds the write end, and never writes: the pipe is readable at its end.
         loop.add_reader(given.parent_fd, ending.set)
     token = secrets.token_urlsafe(_TOKEN_BYTES)
-    server = ControlServer(lab, token=token, version=_version())
+    server = ControlServer(lab, token=token)
     try:
         url = await server.start(host=given.host, port=given.port)
         save(given.directory, Connection.of_this_process(url=url, token=token, detours=ways))
@@ -90,13 +89,6 @@ async def _serve(
         await ending.wait()
     finally:
         await server.stop()
-
-
-def _version() -> str:
-    try:
-        return version("quorumlog")
-    except PackageNotFoundError:  # run from a checkout
-        return "0"
 
 
 if __name__ == "__main__":

@@ -37,10 +37,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class ControlServer:
     """Serves the verbs of one lab; made, started and stopped once."""
 
-    def __init__(self, lab: Lab, *, token: str, version: str) -> None:
+    def __init__(self, lab: Lab, *, token: str) -> None:
         self._lab: Final = lab
         self._token: Final = token.encode()
-        self._document: Final = openapi.document(version)
+        self._document: Final = openapi.document()
         self._ending = ""  # why no more verbs are carried out
         self._unfinished = 0
         self._in_line: Final = ThreadPoolExecutor(1, "quorumlog-verb")
