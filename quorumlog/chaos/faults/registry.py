@@ -1,10 +1,12 @@
 """Every kind of fault, by name: a new one is a class in its file, and a line here."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields
 from typing import Final
 
 from quorumlog.chaos.faults import (
     admin,
+    answers,
     copies,
     disks,
     machines,
@@ -30,7 +32,7 @@ _ON_LINKS: Final[tuple[type[Fault], ...]] = (
     partitions.PartitionOne, partitions.PartitionHalves, partitions.PartitionRing,
     partitions.PartitionOneWay, partitions.IsolateRole, traffic.Delay, traffic.SlowLink,
     traffic.ResetConnections, traffic.RefuseConnections, requests.DropRequests,
-    requests.DelayRequests, requests.ReplyLost, requests.AckKill,
+    requests.DelayRequests, requests.ReplyLost, requests.AckKill, answers.AnswerRequests,
 )  # fmt: skip
 _SIMULATED: Final[tuple[type[Fault], ...]] = (
     traffic.Loss, traffic.Duplication, traffic.Reorder, partitions.Partition, partitions.OneWayCut,
@@ -86,6 +88,16 @@ def fault_and_role(
     if colon and role not in kind.targets:
         raise ValueError(f"{text}: the target of {kind.name} is one of {', '.join(kind.targets)}")
     return kind, role if colon else None
+
+
+def link_fault(name: str, parameters: Mapping[str, int | str]) -> StepFault:
+    """Return a fault on links. Raises ValueError for an unknown fault or parameter."""
+    there_are = {known: kind for known, kind in STEP_FAULTS.items() if kind.imposes}
+    kind = registered(there_are, name.replace("-", "_"), "fault on links")
+    known = dict.fromkeys(each.name for each in fields(kind))
+    for parameter in parameters:
+        registered(known, parameter, f"parameter of {kind.name}")
+    return kind(**parameters)
 
 
 def faults_made_of(operations: Collection[str], effects: Collection[type[Effect]]) -> list[str]:

@@ -17,8 +17,7 @@ from itertools import islice
 from struct import Struct as Packer
 from typing import Any, Final
 
-from quorumlog.chaos.faults.links import Answer, LinkRule, Observe
-from quorumlog.chaos.network.error_answers import (
+from quorumlog.chaos.faults.error_answers import (
     AT_THE_TOP,
     Refusal,
     has_entries,
@@ -26,6 +25,7 @@ from quorumlog.chaos.network.error_answers import (
     refuse_all,
     refuse_topic,
 )
+from quorumlog.chaos.faults.links import Answer, LinkRule, Observe
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.message import ZERO_UUID, Request, Response

@@ -9,7 +9,7 @@ Apache Kafka; KIP-227 (errors of fetch sessions), KIP-516 (topic ids).
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.message import Response, Struct
@@ -43,7 +43,7 @@ _SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
 the same name."""
 _NOT_PER_TOPIC: Final = frozenset({"AlterReplicaLogDirs", "ElectLeaders"})
 """Requests that name topics per directory, or none for all topics: no topic can be taken out."""
-_IN_ENTRIES: Final = frozenset({"Fetch", "Metadata"})
+IN_ENTRIES: Final = frozenset({"Fetch", "Metadata"})
 """Responses whose error at the top means the fetch session, or the client's bootstrap, alone."""
 AT_THE_TOP: Final = frozenset(
     {
@@ -93,7 +93,7 @@ def _shape(struct: Kind) -> _Shape:
     versions = {field.name: field.versions for field in struct.FIELDS}
     for field in struct.FIELDS:
         if isinstance(field.type, list) and isinstance(field.type[0], type):
-            entry: Kind = field.type[0]
+            entry = cast(Kind, field.type[0])
             if _shape(entry).error or _shape(entry).arrays:
                 sources = (field.name, *_SOURCES.get(field.name, ()))
                 arrays.append(_Array(field.name, entry, sources, field.versions))
@@ -176,15 +176,15 @@ def refuse_all(request: Struct, api_key: int, version: int, error: ErrorCode) ->
     """
     answer: Response = _blank(response_class(api_key), request)
     shape, name = _shape_of(answer), APIS[api_key].name
-    if name not in _IN_ENTRIES or error in AT_THE_TOP:
+    if name not in IN_ENTRIES or error in AT_THE_TOP:
         if shape.error and _has(shape.error_versions, version):
             setattr(answer, shape.error, int(error))
             return answer
-        if name in _IN_ENTRIES:
+        if name in IN_ENTRIES:
             return None
     if _fill(answer, request, version, error):
         return answer
-    if name in _IN_ENTRIES:
+    if name in IN_ENTRIES:
         return None
     for array in shape.arrays:  # no entry of the request is answered by one: DescribeLogDirs
         if _has(array.versions, version) and (field := _shape(array.entry).error):
