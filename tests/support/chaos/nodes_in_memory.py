@@ -77,6 +77,7 @@ class NodesInMemory:
 
     async def impose(self, rule: LinkRule) -> None:
         self.rules[rule.id] = rule
+        self.imposed.append(rule.id)
         self.changed()
 
     async def lift(self, rule_id: str) -> None:
