@@ -7,11 +7,10 @@ on.
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
-from dataclasses import fields
 from functools import partial
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, Unpack
 
 from quorumlog.chaos.back_ends.back_end import BackEnd
 from quorumlog.chaos.control.acts import (
@@ -23,6 +22,15 @@ from quorumlog.chaos.control.acts import (
     Passing,
     is_mistake,
 )
+from quorumlog.chaos.control.error_rules import (
+    ErrorRules,
+    Limits,
+    Rule,
+    RuleFor,
+    answer_of,
+    observation_of,
+)
+from quorumlog.chaos.faults.answers import OfOneTopic
 from quorumlog.chaos.faults.fault import (
     ALL,
     CLIENT,
@@ -34,11 +42,10 @@ from quorumlog.chaos.faults.fault import (
     Scene,
     StepFault,
 )
-from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.faults.registry import link_fault
 from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.nemesis import STOP
 from quorumlog.chaos.registered import registered
-from quorumlog.chaos.schedule import fault_of
 from quorumlog.client.sync.loop_thread import LoopThread
 
 Record = Callable[[str, str, str], object]
@@ -94,6 +101,7 @@ class ManualNemesis:
         # By undoing operation: the broken nodes -> the number of their fault.
         self._broken: Final[dict[str, dict[int, int]]] = {"start": {}, "resume": {}}
         self._imposed: Final[dict[int, _Imposed]] = {}  # faults on links, by number
+        self._rules: Final = ErrorRules(back_end)
         self._loop: LoopThread | None = None
 
     def __enter__(self) -> Self:
@@ -116,12 +124,15 @@ class ManualNemesis:
     def complaint(self) -> str | None:
         """Wait for all unawaited verbs; return the error of the first failed one.
 
-        The error is reported once: here, or at the end of the block.
+        The error is reported once: here, or at the end of the block. Without a failed verb: the
+        error of a rule with answers that has matched no request.
         """
         errors = [error for future in self._begun if (error := future.exception()) is not None]
         self._begun.clear()
         if not errors:
-            return None
+            if self._loop is not None:
+                self._blocking(self._count())
+            return self._rules.complaint()
         return f"a verb of the nemesis that was not awaited has failed: {errors[0]}"
 
     def kill(self, target: Target = "any", *, topic: str | None = None) -> Act:
@@ -204,6 +215,63 @@ class ManualNemesis:
         """Return a block during which the nodes are cut off from all other nodes."""
         return self.inflicted("partition_one", target, topic=topic)
 
+    def answer(
+        self,
+        api: str,
+        error: str | int,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        client_id: str | None = None,
+        times: int | None = None,
+        probability: float | None = None,
+        on_call: int | None = None,
+        after: str = "refused",
+    ) -> Rule:
+        """Answer requests of clients with an error, until `mend`, `heal` or the rule is spent.
+
+        api, error: Kafka's names, or the number of an error. `times`: so many requests; `on_call`:
+        only that matching request, counted from 1; `probability`: each with this probability;
+        without these, each. `after`: `refused` requests do not reach a broker; `appended` ones are
+        carried out before the error replaces the response. Raises ValueError.
+        """
+        limits: Limits = {
+            "topic": topic, "partition": partition, "client_id": client_id, "times": times,
+            "probability": probability, "on_call": on_call, "after": after,
+        }  # fmt: skip
+        return self._begin_rule(answer_of(api, error, **limits), object())
+
+    def answering(self, api: str, error: str | int, **limits: Unpack[Limits]) -> RuleFor:
+        """Return a block during which a rule of `answer` holds; it receives the rule."""
+        fault, of_block = answer_of(api, error, **limits), object()
+        return RuleFor(
+            lambda: self._begin_rule(fault, of_block), lambda: self._begin(self._lift(of_block))
+        )
+
+    def observe(
+        self,
+        api: str,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        client_id: str | None = None,
+    ) -> Rule:
+        """Count requests of clients, until `mend` or `heal`: `.matches` of the result.
+
+        Raises ValueError.
+        """
+        fault = observation_of(api, topic=topic, partition=partition, client_id=client_id)
+        return self._begin_rule(fault, object())
+
+    def rules(self) -> list[dict[str, Any]]:
+        """Return all rules of `answer` and `observe` as plain values, ended ones included. Blocks.
+
+        Each has its number (`rule`), its parameters, `in_force`, `matches` and `answered`.
+        """
+        if self._loop is not None:
+            self._blocking(self._count())
+        return self._rules.rows()
+
     def holders(self, role: str, *, topic: str | None = None, in_line: bool = True) -> NodeIds:
         """Return the nodes that hold a role now, by the node with the newest metadata. Blocks.
 
@@ -215,7 +283,22 @@ class ManualNemesis:
         """Heal, and block until the end, also in a coroutine."""
         self._blocking(self._healed())
 
+    def _begin_rule(self, fault: OfOneTopic, owner: object) -> Rule:
+        number = self._rules.add(fault)
+        future = self._started(self._impose(fault, CLIENT, None, owner), CLIENT)
+        return Rule(future, partial(self._see, future), number, lambda: self.rules()[number - 1])
+
+    async def _count(self) -> NodeIds:
+        await self._rules.refresh()
+        return ()
+
     def _begin(self, work: Coroutine[Any, Any, NodeIds], target: Target | None = None) -> Act:
+        future = self._started(work, target)
+        return Act(future, partial(self._see, future))
+
+    def _started(
+        self, work: Coroutine[Any, Any, NodeIds], target: Target | None
+    ) -> "Future[NodeIds]":
         loop = self._thread(work)
         self._check(work, target)
         future = loop.begin(self._after_others(work))
@@ -223,7 +306,7 @@ class ManualNemesis:
             self._wait(future)
         else:
             self._begun.append(future)
-        return Act(future, partial(self._see, future))
+        return future
 
     def _check(self, work: Coroutine[Any, Any, NodeIds], target: Target | None) -> None:
         """Raise for an invalid target at the line of the call, even if the verb is not awaited."""
@@ -317,6 +400,7 @@ class ManualNemesis:
         self._imposed[self._number] = _Imposed(fault, scene, owner)
         for rule in rules:
             await self._back_end.impose(rule)
+        self._rules.note_imposed(fault, rules)
         return node_ids
 
     async def _lift(self, owner: object = None) -> NodeIds:
@@ -330,6 +414,7 @@ class ManualNemesis:
                 if isinstance(step, Lift):
                     await self._back_end.lift(step.rule_id)
             del self._imposed[number]
+            await self._rules.end(fault)
             lifted.update(scene.victims)
             details = details_of(number, fault.name)
             self._record(f"{STOP}{fault.name}", ",".join(scene.parties), details)
@@ -399,16 +484,6 @@ class ManualNemesis:
         names = await asyncio.to_thread(self._topics)
         held = [await self._back_end.holders(role, name) for name in names or [""]]
         return tuple(sorted({node_id for each in held for node_id in each}))
-
-
-def link_fault(name: str, parameters: Mapping[str, int | str]) -> StepFault:
-    """Return a fault on links. Raises ValueError for an unknown fault or parameter."""
-    there_are = {known: kind for known, kind in STEP_FAULTS.items() if kind.imposes}
-    kind = registered(there_are, name.replace("-", "_"), "fault on links")
-    known = dict.fromkeys(each.name for each in fields(kind))
-    for parameter in parameters:
-        registered(known, parameter, f"parameter of {kind.name}")
-    return fault_of(kind, parameters)
 
 
 def _of_nodes(target: Target) -> Target:
