@@ -1,7 +1,6 @@
 """A whole cluster on this machine, one OS process per node, for tests, demos and chaos."""
 
 import atexit
-import json
 import os
 import signal
 import tempfile
@@ -9,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from quorumlog.addresses import host_and_port
 from quorumlog.cluster import cluster_status, layout, ports, registry, settings_check
@@ -21,8 +20,10 @@ from quorumlog.cluster.processes import Launch, NodeProcess, Program
 from quorumlog.cluster.running_clusters import STOP_TIMEOUT_S
 from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
 
+if TYPE_CHECKING:
+    from quorumlog.cluster.waits import Seen
+
 READY_TIMEOUT_S: Final = 30.0  # without any progress
-_STATUS_TIMEOUT_S: Final = 2.0
 
 
 class LocalCluster:
@@ -320,7 +321,9 @@ class LocalCluster:
 
     def node_status(self, node_id: int) -> dict[str, Any] | None:
         """Return a node's view of itself and the cluster (GET /api/v1/status); None: no answer."""
-        return _status_at(self.spec.control_address(self.spec.node(node_id)))
+        from quorumlog.cluster.node_views import view_at  # a start of a cluster does not need it
+
+        return view_at(self.spec.control_address(self.spec.node(node_id)))
 
     def state(self, node_id: int) -> NodeState:
         """Return the state of a node's process; NO_ANSWER if it runs: no request is sent."""
@@ -330,8 +333,10 @@ class LocalCluster:
         """Request the views of nodes, all at once; nodes without an answer are left out."""
         from concurrent.futures import ThreadPoolExecutor
 
+        from quorumlog.cluster.node_views import view_at
+
         with ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
-            answers = dict(zip(addresses, pool.map(_status_at, addresses.values()), strict=True))
+            answers = dict(zip(addresses, pool.map(view_at, addresses.values()), strict=True))
         return {node_id: answer for node_id, answer in answers.items() if answer is not None}
 
     def status(self) -> dict[str, Any]:
@@ -378,6 +383,55 @@ class LocalCluster:
             "topics": topics,
         }
 
+    def wait(
+        self,
+        *,
+        group: str | None = None,
+        state: str | None = None,
+        members: int | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        isr: int | None = None,
+        leader: int | Literal["any"] | None = None,
+        leader_moved_from: int | None = None,
+        committed: int | Literal["end"] | None = None,
+        timeout_s: float = 15.0,
+    ) -> "Seen":
+        """Wait until all given conditions hold, and return the state that was seen.
+
+        `topic`: each partition (or `partition`) has a leader that runs, in the metadata of every
+        unfenced broker; `leader`: this node leads; `leader_moved_from`: this node does not;
+        `isr`: so many replicas are in sync. `group`: it has this `state` (Kafka's name; "Dead": no
+        such group), so many `members`, and has `committed` offsets of at least this sum, or all
+        records up to the "end", of `topic` and `partition` if they are given.
+        In a coroutine, await the result. Raises TookTooLong with the last state, InvalidArgument.
+        """
+        from quorumlog.cluster import cluster_waits, conditions
+
+        wanted = conditions.of_arguments(
+            group=group,
+            state=state,
+            members=members,
+            topic=topic,
+            partition=partition,
+            isr=isr,
+            leader=leader,
+            moved_from=leader_moved_from,
+            committed=committed,
+        )
+        return cluster_waits.wait(self, *wanted, timeout_s=timeout_s)
+
+    def settled(self, *, timeout_s: float = 15.0) -> "Seen":
+        """Wait until nothing changes by itself any more.
+
+        Every node runs, or is dead or paused and fenced; each partition has a leader, and all live
+        replicas in sync; no partition is reassigned, no group rebalances, and every broker has the
+        newest metadata. In a coroutine, await the result. Raises TookTooLong with the first lack.
+        """
+        from quorumlog.cluster import cluster_waits
+
+        return cluster_waits.settled(self, timeout_s)
+
     def describe_node(self, node: NodeSpec) -> dict[str, Any]:
         """Return a node and its process as plain values, ready for JSON.
 
@@ -416,22 +470,6 @@ def _temporary_path() -> Path:
     return (
         Path(tempfile.gettempdir()).absolute() / f"{registry.TEMPORARY_PREFIX}{os.urandom(8).hex()}"
     )
-
-
-def _status_at(address: str) -> dict[str, Any] | None:
-    """Request the status from the control listener at `host:port`; None: no answer."""
-    import http.client  # not at the top: a start of a cluster does not need it
-
-    host, port = host_and_port(address)
-    connection = http.client.HTTPConnection(host, port, timeout=_STATUS_TIMEOUT_S)
-    try:
-        connection.request("GET", "/api/v1/status")
-        answer: dict[str, Any] = json.loads(connection.getresponse().read())
-    except (OSError, ValueError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
-    return answer
 
 
 def _found(directory: Path) -> ClusterSpec | None:

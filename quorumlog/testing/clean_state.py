@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Final
 
 from quorumlog.client import KafkaError
 from quorumlog.client.sync import SyncAdmin, SyncProducer
+from quorumlog.cluster.waits import TIMEOUT_S, wait_until
 from quorumlog.testing.topics import is_of_users
-from quorumlog.testing.waits import TIMEOUT_S, wait_until
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 if TYPE_CHECKING:
