@@ -291,3 +291,18 @@ def _summary(look: _Look) -> dict[str, Any]:
         "metadata_offset": look.newest["metadata_offset"],
         "partitions": sum(len(topic["partitions"]) for topic in topics.values()),
     }
+
+
+def caught_up(cluster: "LocalCluster", timeout_s: float) -> None:
+    """Wait, in this thread, until every unfenced broker has the metadata that is committed now.
+
+    Raises TookTooLong, ClusterError.
+    """
+    with _Watcher(cluster, timeout_s, lambda: False) as watcher:
+        committed = watcher.look().newest["metadata_offset"]
+
+        def lack(_: _Look, view: View) -> str | None:
+            is_behind = view["metadata_offset"] < committed
+            return f"node {view['node_id']} has older metadata" if is_behind else None
+
+        watcher.metadata(lack, _METADATA_WAIT_MS)

@@ -21,6 +21,7 @@ from quorumlog.cluster.running_clusters import STOP_TIMEOUT_S
 from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
 
 if TYPE_CHECKING:
+    from quorumlog.cluster.marks import Mark
     from quorumlog.cluster.waits import Seen
 
 READY_TIMEOUT_S: Final = 30.0  # without any progress
@@ -66,6 +67,7 @@ class LocalCluster:
         self._program: Final = Program(module=node_module, detached=detached, temporary=temporary)
         self._failed: ClusterSpec | None = None  # an earlier plan, never ready: to be cleared
         self._is_planned_here = False  # a new cluster
+        self._mark: Mark | None = None
         found = _found(path)
         if found is not None and (found.was_ready or self._is_used(found)):
             settings_check.require_kept(found.config, config or {})
@@ -431,6 +433,23 @@ class LocalCluster:
         from quorumlog.cluster import cluster_waits
 
         return cluster_waits.settled(self, timeout_s)
+
+    def mark(self) -> None:
+        """Remember the topics, groups, settings, quotas, users and ACLs, for `reset`."""
+        from quorumlog.cluster.resets import read_mark
+
+        self._mark = read_mark(self)
+
+    def reset(self) -> None:
+        """Return the contents to the last `mark`; without a mark, to those of a new cluster.
+
+        Open transactions are aborted. Returns when every unfenced broker has the result. Raises
+        StillUsed for a group with members, ClusterError for records that only `restore` brings
+        back, KafkaError.
+        """
+        from quorumlog.cluster import marks, resets
+
+        resets.reset(self, self._mark or marks.NEW_CLUSTER)
 
     def describe_node(self, node: NodeSpec) -> dict[str, Any]:
         """Return a node and its process as plain values, ready for JSON.
