@@ -101,6 +101,7 @@ def secret_file(directory: Path) -> Path | None:
 
 
 CLUSTER_FILE: Final = "cluster.json"
+RESTORING_FILE: Final = "restoring.json"  # a restore of a snapshot is to be completed
 METADATA_LOG: Final = "__cluster_metadata-0"  # in each node's log directory
 FORMAT: Final = 1
 FIRST_ID: Final = 1
@@ -289,13 +290,13 @@ def _replace(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
-        _flush_directory(path.parent)
+        flush_directory(path.parent)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ClusterError(f"cannot write {path}: {reason}; choose another --dir") from error
 
 
-def _flush_directory(directory: Path) -> None:
+def flush_directory(directory: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:

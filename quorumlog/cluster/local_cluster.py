@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from quorumlog.addresses import host_and_port
-from quorumlog.cluster import cluster_status, layout, ports, registry, settings_check
+from quorumlog.cluster import layout, ports, registry, settings_check
 from quorumlog.cluster.cluster_status import NodeState
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
 from quorumlog.cluster.forked import spawn_again, spawn_together
@@ -173,6 +173,7 @@ class LocalCluster:
         if self._program.temporary and not self.directory.exists():
             self.directory.mkdir(mode=0o700)
             atexit.register(self._dispose)
+        self._complete_restore()
         if self._failed is not None:
             layout.clear(self.directory, self._failed)
             self._failed = None
@@ -182,6 +183,13 @@ class LocalCluster:
             layout.save(self.directory, self.spec)
         else:
             layout.write_properties(self.directory, self.spec, idle)
+
+    def _complete_restore(self) -> None:
+        """Complete a restore that this machine's crash, or a signal, has interrupted."""
+        if (self.directory / layout.RESTORING_FILE).exists():
+            from quorumlog.cluster import snapshots
+
+            snapshots.complete(self.directory)
 
     def _require_ports(self, node: NodeSpec) -> None:
         """Raise ClusterError, with port and process, if a port of the node is in use."""
@@ -225,6 +233,7 @@ class LocalCluster:
         process, node = self._process(node_id), self.spec.node(node_id)
         if process.pid is None:
             self._require_ports(node)
+            self._complete_restore()
             layout.write_properties(self.directory, self.spec, [node])
         limit = self._time_limit(timeout_s, [node_id], say)
         spawn_again(process, self._processes.values(), limit, report_ready=wait)
@@ -331,16 +340,6 @@ class LocalCluster:
         """Return the state of a node's process; NO_ANSWER if it runs: no request is sent."""
         return self._process(node_id).state()
 
-    def _views(self, addresses: Mapping[int, str]) -> dict[int, dict[str, Any]]:
-        """Request the views of nodes, all at once; nodes without an answer are left out."""
-        from concurrent.futures import ThreadPoolExecutor
-
-        from quorumlog.cluster.node_views import view_at
-
-        with ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
-            answers = dict(zip(addresses, pool.map(view_at, addresses.values()), strict=True))
-        return {node_id: answer for node_id, answer in answers.items() if answer is not None}
-
     def status(self) -> dict[str, Any]:
         """Describe the nodes, and the cluster in the view of the node with the newest metadata.
 
@@ -348,42 +347,9 @@ class LocalCluster:
         Without a majority `controller_id` is None, and `topics` are outdated. `state`: NodeState.
         `native_lane`: "on", or why not; None: the node does not answer.
         """
-        states = {node.id: self.state(node.id) for node in self.spec.nodes}
-        asked = {
-            node.id: self.spec.control_address(node)
-            for node in self.spec.nodes
-            if states[node.id] is NodeState.NO_ANSWER
-        }
-        views = self._views(asked)
-        best_id = cluster_status.best_view(views)
-        best = None if best_id is None else views[best_id]
-        configured = [node.id for node in self.spec.nodes if "controller" in node.roles]
-        voters = cluster_status.voters_of(best, configured)
-        views |= self._views(  # voters that were added by hand
-            {node_id: at for node_id, at in voters.items() if at and node_id not in states}
-        )
-        states |= dict.fromkeys(views, NodeState.RUNNING)
-        quorum = cluster_status.describe_quorum(voters, views)
-        topics = best["topics"] if best else {}
-        return {
-            "dir": str(self.directory.resolve()),
-            "cluster_id": self.spec.cluster_id,
-            "bootstrap": self.bootstrap,
-            "controller_id": cluster_status.active_controller(quorum, views),
-            "quorum": quorum,
-            "nodes": [
-                {
-                    **self.describe_node(node),
-                    "state": states[node.id].value,
-                    "answers": node.id in views,
-                    "native_lane": views.get(node.id, {}).get("native_lane"),
-                    "fenced": None if best is None else best["fenced"].get(str(node.id)),
-                }
-                for node in self.spec.nodes
-            ],
-            "partitions": cluster_status.describe_partitions(topics, states),
-            "topics": topics,
-        }
+        from quorumlog.cluster.node_views import describe
+
+        return describe(self)
 
     def wait(
         self,
@@ -450,6 +416,29 @@ class LocalCluster:
         from quorumlog.cluster import marks, resets
 
         resets.reset(self, self._mark or marks.NEW_CLUSTER)
+
+    def snapshot(self, name: str) -> None:
+        """Keep a copy of all log directories under a name, in the cluster's directory.
+
+        The running nodes are stopped cleanly for it, and started again. Raises InvalidArgument for
+        a name in use, ClusterError if a node did not stop cleanly or the disk is full: then there
+        is no snapshot, and the nodes run again.
+        """
+        from quorumlog.cluster import snapshots
+
+        snapshots.take(self, name)
+
+    def restore(self, name: str) -> None:
+        """Put back the log directories of a snapshot, of all nodes at once.
+
+        All later records, topics and commits are given up. The nodes that run are killed and
+        started again: open clients lose their connections, and their view of epochs: open new ones.
+        Raises InvalidArgument for an unknown name, ClusterError before any change if the snapshot
+        cannot be restored.
+        """
+        from quorumlog.cluster import snapshots
+
+        snapshots.restore(self, name)
 
     def describe_node(self, node: NodeSpec) -> dict[str, Any]:
         """Return a node and its process as plain values, ready for JSON.

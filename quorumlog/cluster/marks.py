@@ -85,7 +85,7 @@ def changes_to(mark: Mark, now: Mark) -> Changes:
         deleted_groups=tuple(sorted(now.groups.keys() - mark.groups.keys())),
         offsets=offsets,
         lost_offsets=lost,
-        settings=dict(_setting_changes(mark, now, extra)),
+        settings=dict(_setting_changes(mark, now, extra | anew.keys())),
         quotas={
             entity: (
                 mark.quotas.get(entity, {}),
@@ -144,11 +144,11 @@ def _offset_changes(
 
 
 def _setting_changes(
-    mark: Mark, now: Mark, deleted_topics: set[str]
+    mark: Mark, now: Mark, passing_topics: set[str]
 ) -> Iterator[tuple[Resource, tuple[Settings, tuple[str, ...]]]]:
     for resource in sorted({**mark.settings, **now.settings}):
         kind, name = resource
-        if kind == "topic" and name in deleted_topics:  # created with its settings, if at all
+        if kind == "topic" and name in passing_topics:  # created with its settings, if at all
             continue
         wanted, present = mark.settings.get(resource, {}), now.settings.get(resource, {})
         if wanted != present:

@@ -1,11 +1,17 @@
-"""Requests for the views of nodes: GET /api/v1/status of their control listeners."""
+"""The views of nodes (GET /api/v1/status of their control listeners), and a status made of them."""
 
 import http.client
 import json
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from quorumlog.addresses import host_and_port
+from quorumlog.cluster import cluster_status
+from quorumlog.cluster.cluster_status import NodeState
+
+if TYPE_CHECKING:
+    from quorumlog.cluster.local_cluster import LocalCluster
 
 _TIMEOUT_S: Final = 2.0  # beyond the time for which the node itself waits
 
@@ -64,3 +70,50 @@ def view_at(address: str) -> dict[str, Any] | None:
     """Return the view of the node whose control listener is at `host:port`; None: no answer."""
     with NodeViews({0: address}) as views:
         return views.request(0)
+
+
+def describe(cluster: "LocalCluster") -> dict[str, Any]:
+    """Return the status of a cluster. See LocalCluster.status."""
+    states = {node.id: cluster.state(node.id) for node in cluster.spec.nodes}
+    asked = {
+        node.id: cluster.spec.control_address(node)
+        for node in cluster.spec.nodes
+        if states[node.id] is NodeState.NO_ANSWER
+    }
+    views = _views(asked)
+    best_id = cluster_status.best_view(views)
+    best = None if best_id is None else views[best_id]
+    configured = [node.id for node in cluster.spec.nodes if "controller" in node.roles]
+    voters = cluster_status.voters_of(best, configured)
+    views |= _views(  # voters that were added by hand
+        {node_id: at for node_id, at in voters.items() if at and node_id not in states}
+    )
+    states |= dict.fromkeys(views, NodeState.RUNNING)
+    quorum = cluster_status.describe_quorum(voters, views)
+    topics = best["topics"] if best else {}
+    return {
+        "dir": str(cluster.directory.resolve()),
+        "cluster_id": cluster.spec.cluster_id,
+        "bootstrap": cluster.bootstrap,
+        "controller_id": cluster_status.active_controller(quorum, views),
+        "quorum": quorum,
+        "nodes": [
+            {
+                **cluster.describe_node(node),
+                "state": states[node.id].value,
+                "answers": node.id in views,
+                "native_lane": views.get(node.id, {}).get("native_lane"),
+                "fenced": None if best is None else best["fenced"].get(str(node.id)),
+            }
+            for node in cluster.spec.nodes
+        ],
+        "partitions": cluster_status.describe_partitions(topics, states),
+        "topics": topics,
+    }
+
+
+def _views(addresses: Mapping[int, str]) -> dict[int, dict[str, Any]]:
+    """Request the views of nodes, all at once; nodes without an answer are left out."""
+    with ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
+        answers = dict(zip(addresses, pool.map(view_at, addresses.values()), strict=True))
+    return {node_id: answer for node_id, answer in answers.items() if answer is not None}
