@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -120,8 +121,10 @@ def write(directory: Path, spec: ClusterSpec, target: Path) -> None:
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        for node in spec.nodes:
-            _copy_tree(layout.data_directory(directory, node.id), unfinished / f"node-{node.id}")
+        _copy_trees(
+            (layout.data_directory(directory, node.id), unfinished / f"node-{node.id}")
+            for node in spec.nodes
+        )
         _write(unfinished / MANIFEST, manifest)
         unfinished.rename(target)
         layout.flush_directory(target.parent)
@@ -134,23 +137,28 @@ def restore(cluster: "LocalCluster", name: str) -> None:
     """Put back the log directories of a snapshot. See LocalCluster.restore."""
     source = find(cluster.directory, name)
     check(source, cluster.spec)
-    nodes = [node.id for node in cluster.nodes]
+    prepared = {
+        node.id: layout.node_directory(cluster.directory, node.id) / _RESTORING
+        for node in cluster.nodes
+    }
+    _remove(prepared.values())  # of a restore that did not begin
     try:
-        for node_id in nodes:
-            prepared = layout.node_directory(cluster.directory, node_id) / _RESTORING
-            shutil.rmtree(prepared, ignore_errors=True)  # of a restore that did not begin
-            _copy_tree(source / f"node-{node_id}", prepared)
+        _copy_trees((source / f"node-{node_id}", path) for node_id, path in prepared.items())
     except OSError as error:
-        for node_id in nodes:
-            prepared = layout.node_directory(cluster.directory, node_id) / _RESTORING
-            shutil.rmtree(prepared, ignore_errors=True)
+        _remove(prepared.values())
         raise ClusterError(f"snapshot {name} is not restored: {_text(error)}") from error
     running = cluster.running()
     cluster.kill(*running)  # their records are given up: nothing of them is to be closed
     registry.forget(cluster.spec.cluster_id)
-    _write(cluster.directory / layout.RESTORING_FILE, {"nodes": nodes})
+    _write(cluster.directory / layout.RESTORING_FILE, {"nodes": [*prepared]})
     complete(cluster.directory)
     start(cluster, running)
+    _remove(cluster.directory.glob(f"node-*/{_REPLACED}"))
+
+
+def _remove(directories: Iterable[Path]) -> None:
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def complete(directory: Path) -> None:
@@ -172,8 +180,6 @@ def complete(directory: Path) -> None:
                 prepared.rename(data)
             layout.flush_directory(data.parent)
         begun.unlink()
-        for replaced in directory.glob(f"node-*/{_REPLACED}"):
-            shutil.rmtree(replaced)
     except (OSError, ValueError, KeyError) as error:
         raise ClusterError(f"{begun}: the restore cannot be completed: {error}") from error
 
@@ -242,6 +248,13 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
     new.replace(path)
     layout.flush_directory(path.parent)
+
+
+def _copy_trees(pairs: Iterable[tuple[Path, Path]]) -> None:
+    """Copy several directories at once, durably: most of the time is the disk's. Raises OSError."""
+    with ThreadPoolExecutor() as pool:
+        for copied in [pool.submit(_copy_tree, *pair) for pair in pairs]:
+            copied.result()
 
 
 def _copy_tree(source: Path, target: Path) -> None:
