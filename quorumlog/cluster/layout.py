@@ -150,6 +150,7 @@ class ClusterSpec:
     """The nodes of a cluster and their settings. Recorded in cluster.json.
 
     `was_ready`: all its nodes have been ready once. Before that, it may be planned again.
+    `is_copy`: its metadata may have the addresses of the cluster that it was copied from.
     `detours`: unrecorded properties of single nodes, by node id.
     """
 
@@ -157,6 +158,7 @@ class ClusterSpec:
     nodes: tuple[NodeSpec, ...]
     config: Mapping[str, str]
     was_ready: bool = False
+    is_copy: bool = False
     detours: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -359,6 +361,7 @@ def load(directory: Path) -> ClusterSpec:
             nodes=nodes,
             config=config,
             was_ready=bool(document.get("was_ready", True)),  # earlier versions lack it
+            is_copy=bool(document.get("is_copy", False)),
         )
     except FileNotFoundError:
         raise ClusterError(f"{directory} holds no cluster; `quorumlog up` makes one") from None
@@ -396,6 +399,11 @@ def _own_properties(
     yield "control.listener", node.control
     yield "controller.quorum.voters", voters
     yield "log.dirs", str(data_directory(directory, node.id).resolve())
+    if spec.is_copy:
+        peers = [other for other in spec.nodes if other.id != node.id]
+        brokers = [other for other in peers if other.is_broker]
+        yield "peer.control.addresses", ",".join(f"{one.id}@{one.control}" for one in peers)
+        yield "peer.kafka.addresses", ",".join(f"{one.id}@{one.kafka}" for one in brokers)
     secret = secret_file(directory)
     if secret is not None:
         yield "control.shared.secret.file", str(secret)

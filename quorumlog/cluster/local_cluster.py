@@ -289,7 +289,7 @@ class LocalCluster:
                 self._end(node_id, signal.SIGKILL)
                 limit.say_killed(node_id)
                 killed.append(node_id)
-        registry.forget(self.spec.cluster_id)
+        registry.forget(self.spec.cluster_id, self.directory)
         return tuple(killed)
 
     def _end(self, node_id: int, number: signal.Signals) -> None:
@@ -308,7 +308,7 @@ class LocalCluster:
         if os.getpid() == self._owner_pid:
             for node in self.spec.nodes:
                 self._end(node.id, signal.SIGKILL)
-            registry.forget(self.spec.cluster_id)
+            registry.forget(self.spec.cluster_id, self.directory)
             registry.remove_temporary(self.directory)
 
     def pid(self, node_id: int) -> int | None:

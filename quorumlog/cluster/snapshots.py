@@ -149,7 +149,7 @@ def restore(cluster: "LocalCluster", name: str) -> None:
         raise ClusterError(f"snapshot {name} is not restored: {_text(error)}") from error
     running = cluster.running()
     cluster.kill(*running)  # their records are given up: nothing of them is to be closed
-    registry.forget(cluster.spec.cluster_id)
+    registry.forget(cluster.spec.cluster_id, cluster.directory)
     _write(cluster.directory / layout.RESTORING_FILE, {"nodes": [*prepared]})
     complete(cluster.directory)
     start(cluster, running)
