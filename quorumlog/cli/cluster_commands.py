@@ -33,6 +33,7 @@ from quorumlog.cli.output import (
     parse_settings,
     say,
 )
+from quorumlog.cli.save_command import From, unpack
 from quorumlog.cli.status_lines import status_lines
 from quorumlog.cluster import LocalCluster, running_clusters
 from quorumlog.cluster.layout import CLUSTER_FILE, CONTROL_PORT_STEP, FIRST_ID
@@ -107,6 +108,7 @@ def up(
     detach: Detach = False,
     config: NodeSettings = None,
     defaults: Defaults = "fast",
+    source: From = None,
     control: Control = None,
     until_stdin_closes: UntilStdinCloses = False,
     json: Json = False,
@@ -116,6 +118,8 @@ def up(
     Makes a new cluster in DIR, or starts the existing cluster with its data, and prints the
     addresses when it is ready. Without --detach, the cluster runs until Ctrl-C stops it cleanly.
     """
+    if source is not None:
+        unpack(source, directory, _PORT if port is None else port)
     with cluster_errors():
         cluster = LocalCluster(
             directory,

@@ -135,7 +135,7 @@ class ControlServerProcess:
         self, running: Sequence[int], detours: Mapping[int, Mapping[str, str]]
     ) -> None:
         """Raise ClusterError if nodes run before their server, or go through other forwarders."""
-        if self.is_wanted and running:
+        if self.is_wanted and running and self.connection is None:
             raise ClusterError(
                 f"node {', '.join(map(str, running))} runs: a control server starts before the "
                 f"nodes; `quorumlog down --dir {self._directory}` stops them"
@@ -147,9 +147,11 @@ class ControlServerProcess:
             )
 
     def start(self, cluster_id: str, timeout_s: float) -> Connection:
-        """Start the server; return when it listens. Raises ClusterError."""
+        """Start the server, unless it runs; return when it listens. Raises ClusterError."""
         limit = TimeLimit(timeout_s, {}, say_nothing)
         if (found := self.connection) is not None:
+            if self._running_child is not None:
+                return found
             raise ClusterError(
                 f"a control server runs already at {found.url}; "
                 f"`quorumlog down --dir {self._directory}` stops it"
@@ -244,10 +246,14 @@ class ControlServerProcess:
                 limit = TimeLimit(STOP_TIMEOUT_S, {}, say_nothing)
             time.sleep(_POLL_S)
 
-    def _running_pid(self) -> int | None:
-        if self._child is not None:
-            if self._child.poll() is None:
-                return self._child.pid
+    @property
+    def _running_child(self) -> "subprocess.Popen[bytes] | None":
+        if self._child is not None and self._child.poll() is not None:
             self._child = None
+        return self._child
+
+    def _running_pid(self) -> int | None:
+        if (child := self._running_child) is not None:
+            return child.pid
         found = self.connection
         return None if found is None else found.pid

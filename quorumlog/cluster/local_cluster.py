@@ -1,7 +1,6 @@
 """A whole cluster on this machine, one OS process per node, for tests, demos and chaos."""
 
 import atexit
-import json
 import os
 import signal
 import tempfile
@@ -9,10 +8,10 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from quorumlog.addresses import host_and_port
-from quorumlog.cluster import cluster_status, layout, ports, registry, settings_check
+from quorumlog.cluster import layout, ports, registry, settings_check
 from quorumlog.cluster.cluster_status import NodeState
 from quorumlog.cluster.control_server import Connection, ControlServerProcess
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
@@ -22,8 +21,11 @@ from quorumlog.cluster.processes import Launch, NodeProcess, Program
 from quorumlog.cluster.running_clusters import STOP_TIMEOUT_S
 from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
 
+if TYPE_CHECKING:
+    from quorumlog.cluster.marks import Mark
+    from quorumlog.cluster.waits import Seen
+
 READY_TIMEOUT_S: Final = 30.0  # without any progress
-_STATUS_TIMEOUT_S: Final = 2.0
 
 
 class LocalCluster:
@@ -69,6 +71,7 @@ class LocalCluster:
         self._control: Final = ControlServerProcess(path, self._program, control)
         self._failed: ClusterSpec | None = None  # an earlier plan, never ready: to be cleared
         self._is_planned_here = False  # a new cluster
+        self._mark: Mark | None = None
         found = _found(path)
         if found is not None and (found.was_ready or self._is_used(found)):
             settings_check.require_kept(found.config, config or {})
@@ -192,6 +195,7 @@ class LocalCluster:
         if self._program.temporary and not self.directory.exists():
             self.directory.mkdir(mode=0o700)
             atexit.register(self._dispose)
+        self._complete_restore()
         if self._failed is not None:
             layout.clear(self.directory, self._failed)
             self._failed = None
@@ -201,6 +205,13 @@ class LocalCluster:
             layout.save(self.directory, self.spec)
         else:
             layout.write_properties(self.directory, self.spec, idle)
+
+    def _complete_restore(self) -> None:
+        """Complete a restore that this machine's crash, or a signal, has interrupted."""
+        if (self.directory / layout.RESTORING_FILE).exists():
+            from quorumlog.cluster import snapshots
+
+            snapshots.complete(self.directory)
 
     def _require_ports(self, node: NodeSpec) -> None:
         """Raise ClusterError, with port and process, if a port of the node is in use."""
@@ -244,6 +255,7 @@ class LocalCluster:
         process, node = self._process(node_id), self.spec.node(node_id)
         if process.pid is None:
             self._require_ports(node)
+            self._complete_restore()
             layout.write_properties(self.directory, self.spec, [node])
         limit = self._time_limit(timeout_s, [node_id], say)
         spawn_again(process, self._processes.values(), limit, report_ready=wait)
@@ -291,7 +303,7 @@ class LocalCluster:
         self._control.signal(signal.SIGTERM)
         killed = self.stop_nodes(say=say)
         self._control.end(signal.SIGTERM)
-        registry.forget(self.spec.cluster_id)
+        registry.forget(self.spec.cluster_id, self.directory)
         return killed
 
     def stop_nodes(self, *, say: Say = say_nothing) -> tuple[int, ...]:
@@ -327,7 +339,7 @@ class LocalCluster:
             for node in self.spec.nodes:
                 self._end(node.id, signal.SIGKILL)
             self._control.end(signal.SIGKILL)
-            registry.forget(self.spec.cluster_id)
+            registry.forget(self.spec.cluster_id, self.directory)
             registry.remove_temporary(self.directory)
 
     def pid(self, node_id: int) -> int | None:
@@ -351,19 +363,13 @@ class LocalCluster:
 
     def node_status(self, node_id: int) -> dict[str, Any] | None:
         """Return a node's view of itself and the cluster (GET /api/v1/status); None: no answer."""
-        return _status_at(self.spec.control_address(self.spec.node(node_id)))
+        from quorumlog.cluster.node_views import view_at  # a start of a cluster does not need it
+
+        return view_at(self.spec.control_address(self.spec.node(node_id)))
 
     def state(self, node_id: int) -> NodeState:
         """Return the state of a node's process; NO_ANSWER if it runs: no request is sent."""
         return self._process(node_id).state()
-
-    def _views(self, addresses: Mapping[int, str]) -> dict[int, dict[str, Any]]:
-        """Request the views of nodes, all at once; nodes without an answer are left out."""
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
-            answers = dict(zip(addresses, pool.map(_status_at, addresses.values()), strict=True))
-        return {node_id: answer for node_id, answer in answers.items() if answer is not None}
 
     def status(self) -> dict[str, Any]:
         """Describe the nodes, and the cluster in the view of the node with the newest metadata.
@@ -372,42 +378,98 @@ class LocalCluster:
         Without a majority `controller_id` is None, and `topics` are outdated. `state`: NodeState.
         `native_lane`: "on", or why not; None: the node does not answer.
         """
-        states = {node.id: self.state(node.id) for node in self.spec.nodes}
-        asked = {
-            node.id: self.spec.control_address(node)
-            for node in self.spec.nodes
-            if states[node.id] is NodeState.NO_ANSWER
-        }
-        views = self._views(asked)
-        best_id = cluster_status.best_view(views)
-        best = None if best_id is None else views[best_id]
-        configured = [node.id for node in self.spec.nodes if "controller" in node.roles]
-        voters = cluster_status.voters_of(best, configured)
-        views |= self._views(  # voters that were added by hand
-            {node_id: at for node_id, at in voters.items() if at and node_id not in states}
+        from quorumlog.cluster.node_views import describe
+
+        return describe(self)
+
+    def wait(
+        self,
+        *,
+        group: str | None = None,
+        state: str | None = None,
+        members: int | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        isr: int | None = None,
+        leader: int | Literal["any"] | None = None,
+        leader_moved_from: int | None = None,
+        committed: int | Literal["end"] | None = None,
+        timeout_s: float = 15.0,
+    ) -> "Seen":
+        """Wait until all given conditions hold, and return the state that was seen.
+
+        `topic`: each partition (or `partition`) has a leader that runs, in the metadata of every
+        unfenced broker; `leader`: this node leads; `leader_moved_from`: this node does not;
+        `isr`: so many replicas are in sync. `group`: it has this `state` (Kafka's name; "Dead": no
+        such group), so many `members`, and has `committed` offsets of at least this sum, or all
+        records up to the "end", of `topic` and `partition` if they are given.
+        In a coroutine, await the result. Raises TookTooLong with the last state, InvalidArgument.
+        """
+        from quorumlog.cluster import cluster_waits, conditions
+
+        wanted = conditions.of_arguments(
+            group=group,
+            state=state,
+            members=members,
+            topic=topic,
+            partition=partition,
+            isr=isr,
+            leader=leader,
+            moved_from=leader_moved_from,
+            committed=committed,
         )
-        states |= dict.fromkeys(views, NodeState.RUNNING)
-        quorum = cluster_status.describe_quorum(voters, views)
-        topics = best["topics"] if best else {}
-        return {
-            "dir": str(self.directory.resolve()),
-            "cluster_id": self.spec.cluster_id,
-            "bootstrap": self.bootstrap,
-            "controller_id": cluster_status.active_controller(quorum, views),
-            "quorum": quorum,
-            "nodes": [
-                {
-                    **self.describe_node(node),
-                    "state": states[node.id].value,
-                    "answers": node.id in views,
-                    "native_lane": views.get(node.id, {}).get("native_lane"),
-                    "fenced": None if best is None else best["fenced"].get(str(node.id)),
-                }
-                for node in self.spec.nodes
-            ],
-            "partitions": cluster_status.describe_partitions(topics, states),
-            "topics": topics,
-        }
+        return cluster_waits.wait(self, *wanted, timeout_s=timeout_s)
+
+    def settled(self, *, timeout_s: float = 15.0) -> "Seen":
+        """Wait until nothing changes by itself any more.
+
+        Every node runs, or is dead or paused and fenced; each partition has a leader, and all live
+        replicas in sync; no partition is reassigned, no group rebalances, and every broker has the
+        newest metadata. In a coroutine, await the result. Raises TookTooLong with the first lack.
+        """
+        from quorumlog.cluster import cluster_waits
+
+        return cluster_waits.settled(self, timeout_s)
+
+    def mark(self) -> None:
+        """Remember the topics, groups, settings, quotas, users and ACLs, for `reset`."""
+        from quorumlog.cluster.resets import read_mark
+
+        self._mark = read_mark(self)
+
+    def reset(self) -> None:
+        """Return the contents to the last `mark`; without a mark, to those of a new cluster.
+
+        Open transactions are aborted. Returns when every unfenced broker has the result. Raises
+        StillUsed for a group with members, ClusterError for records that only `restore` brings
+        back, KafkaError.
+        """
+        from quorumlog.cluster import marks, resets
+
+        resets.reset(self, self._mark or marks.NEW_CLUSTER)
+
+    def snapshot(self, name: str) -> None:
+        """Keep a copy of all log directories under a name, in the cluster's directory.
+
+        The running nodes are stopped cleanly for it, and started again. Raises InvalidArgument for
+        a name in use, ClusterError if a node did not stop cleanly or the disk is full: then there
+        is no snapshot, and the nodes run again.
+        """
+        from quorumlog.cluster import snapshots
+
+        snapshots.take(self, name)
+
+    def restore(self, name: str) -> None:
+        """Put back the log directories of a snapshot, of all nodes at once.
+
+        All later records, topics and commits are given up. The nodes that run are killed and
+        started again: open clients lose their connections, and their view of epochs: open new ones.
+        Raises InvalidArgument for an unknown name, ClusterError before any change if the snapshot
+        cannot be restored.
+        """
+        from quorumlog.cluster import snapshots
+
+        snapshots.restore(self, name)
 
     def describe_node(self, node: NodeSpec) -> dict[str, Any]:
         """Return a node and its process as plain values, ready for JSON.
@@ -447,22 +509,6 @@ def _temporary_path() -> Path:
     return (
         Path(tempfile.gettempdir()).absolute() / f"{registry.TEMPORARY_PREFIX}{os.urandom(8).hex()}"
     )
-
-
-def _status_at(address: str) -> dict[str, Any] | None:
-    """Request the status from the control listener at `host:port`; None: no answer."""
-    import http.client  # not at the top: a start of a cluster does not need it
-
-    host, port = host_and_port(address)
-    connection = http.client.HTTPConnection(host, port, timeout=_STATUS_TIMEOUT_S)
-    try:
-        connection.request("GET", "/api/v1/status")
-        answer: dict[str, Any] = json.loads(connection.getresponse().read())
-    except (OSError, ValueError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
-    return answer
 
 
 def _found(directory: Path) -> ClusterSpec | None:
