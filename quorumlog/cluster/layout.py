@@ -150,12 +150,14 @@ class ClusterSpec:
 
     `was_ready`: all its nodes have been ready once. Before that, it may be planned again.
     `detours`: unrecorded properties of single nodes, by node id.
+    `advances`: of the nodes' wall clocks, as (at_ms since 1970, by_ms), the oldest first.
     """
 
     cluster_id: str
     nodes: tuple[NodeSpec, ...]
     config: Mapping[str, str]
     was_ready: bool = False
+    advances: tuple[tuple[int, int], ...] = ()
     detours: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -357,6 +359,7 @@ def load(directory: Path) -> ClusterSpec:
             cluster_id=str(document["cluster_id"]),
             nodes=nodes,
             config=config,
+            advances=tuple((int(at), int(by)) for at, by in document.get("advances", ())),
             was_ready=bool(document.get("was_ready", True)),  # earlier versions lack it
         )
     except FileNotFoundError:
@@ -395,6 +398,8 @@ def _own_properties(
     yield "control.listener", node.control
     yield "controller.quorum.voters", voters
     yield "log.dirs", str(data_directory(directory, node.id).resolve())
+    if spec.advances:
+        yield "clock.advances", ",".join(f"{at_ms}:{by_ms}" for at_ms, by_ms in spec.advances)
     secret = secret_file(directory)
     if secret is not None:
         yield "control.shared.secret.file", str(secret)

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from quorumlog import clock
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
@@ -28,6 +29,7 @@ from quorumlog.node.config import NodeConfig
 from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.listeners import StartFailed, listen
 from quorumlog.node.node_broker import NodeBroker
+from quorumlog.node.requested_time import RequestedTime
 from quorumlog.node.room import Room, StartEnded
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
@@ -82,6 +84,7 @@ class Node:
         self._disk: Final = disk
         self._room: Final = room
         self._tasks: Final = Tasks(self.fail)
+        clock.advances().extend(config.advances)
         shared_secret = read_secret(config.shared_secret_file)
         directories = identity.check_identities(disk, config, refused)
         bind = dependencies.bind
@@ -108,6 +111,7 @@ class Node:
                 else None
             )
             bound.pop_all()
+        RequestedTime(self.broker).add_routes(self.quorum.app, self.quorum.check_secret)
         add_routes(self.quorum.app, is_ready=self.ready.is_set, describe=self.describe)
 
     async def start(self) -> None:
@@ -175,6 +179,7 @@ class Node:
             "topics": _topics(image),
             "requests": dict(requests),  # served by its broker, by API key
             "native_lane": lane.state,
+            "clock_ahead_ms": clock.advances().ahead_ms,
         }
 
     def progress(self) -> str:
