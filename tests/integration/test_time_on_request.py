@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from quorumlog import LocalCluster
+from quorumlog.chaos.mutants import mutant_module
 from quorumlog.cluster import InvalidArgument
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("time_on_request")]
@@ -202,29 +203,59 @@ def test_a_transaction_that_has_passed_its_timeout_is_aborted(cluster: LocalClus
     assert found == ["behind it"]
 
 
-def test_a_year_ends_no_session_and_moves_no_leader(cluster: LocalCluster) -> None:
+def next_value(consumer: confluent_kafka.Consumer) -> str:
+    """Return the value of the next record of a member, across ends of partitions."""
+    deadline_s = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline_s:
+        message = consumer.poll(1.0)
+        if message is not None and message.error() is None:
+            return str(message.value().decode())
+    raise AssertionError(f"the member receives no record within {WAIT_S} s")
+
+
+def is_member_after_a_year(cluster: LocalCluster) -> bool:
+    """Advance the clock by a year; return whether a member may still commit."""
     watched = create(cluster, "watched", retention_ms="-1")
     produce(cluster, watched, ("k", "1"))
-    assigned: list[object] = []
     consumer = consumer_of(cluster, "watchers")
     try:
-        consumer.subscribe([watched], on_assign=lambda _, partitions: assigned.append(partitions))
-        while (message := consumer.poll(WAIT_S)) is None or message.error() is not None:
-            pass
-        before = view(cluster, 1)
+        consumer.subscribe([watched])
+        assert next_value(consumer) == "1"
         cluster.advance(days=365)
-        after = view(cluster, 1)
-        for name in ("topics", "fenced", "controller_id"):
-            assert after[name] == before[name]
-        assert after["quorum"]["leader_epoch"] == before["quorum"]["leader_epoch"]
-        produce(cluster, watched, ("k", "2"))
-        while (message := consumer.poll(WAIT_S)) is None or message.error() is not None:
-            assert message is not None, "the member reads no more"
-        assert message.value() == b"2"
-        consumer.commit(asynchronous=False)  # its generation is still the group's
-        assert len(assigned) == 1
+        consumer.commit(asynchronous=False)  # as a member of the generation
+        return True
+    except confluent_kafka.KafkaException as refusal:
+        if refusal.args[0].code() != confluent_kafka.KafkaError.UNKNOWN_MEMBER_ID:
+            raise
+        return False
     finally:
         consumer.close()
+
+
+def test_a_year_ends_no_session_and_moves_no_leader(cluster: LocalCluster) -> None:
+    create(cluster, "led")
+    before = view(cluster, 1)
+    assert is_member_after_a_year(cluster)
+    after = view(cluster, 1)
+    assert after["topics"]["led"] == before["topics"]["led"]
+    for name in ("fenced", "controller_id"):
+        assert after[name] == before[name]
+    assert after["quorum"]["leader_epoch"] == before["quorum"]["leader_epoch"]
+
+
+def test_a_broken_node_whose_sessions_age_is_found(tmp_path: Path) -> None:
+    broken = mutant_module("ages-sessions")
+    with LocalCluster(tmp_path, nodes=1, node_module=broken) as cluster:
+        assert not is_member_after_a_year(cluster)
+
+
+def test_a_broken_node_whose_retention_ignores_advances_is_found(tmp_path: Path) -> None:
+    broken = mutant_module("ignores-advances")
+    with LocalCluster(tmp_path, nodes=1, node_module=broken) as cluster:
+        orders = create(cluster, "orders")
+        produce(cluster, orders, ("k", "old"))
+        assert cluster.advance(days=8)["removed"] == {}
+        assert values(cluster, orders) == ["old"]
 
 
 def test_paused_and_dead_nodes_follow_and_keep_what_was_written_later(
