@@ -39,6 +39,7 @@ from quorumlog.broker.partitions.io.disk_threads import (
 )
 from quorumlog.broker.partitions.io.log_starts import LogStarts
 from quorumlog.broker.partitions.io.record_deletions import RecordDeletions
+from quorumlog.broker.partitions.io.requested_passes import RequestedPasses
 from quorumlog.broker.partitions.io.ticks import Ticks
 from quorumlog.broker.partitions.log.dependencies import PartitionDependencies
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
@@ -162,6 +163,8 @@ class Replicas:
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self.disk, files, self._replicas, settings)
         self.ticks: Final = Ticks(self._replicas, wall_ms, self.disk, partition_rules, files=files)
+        self.passes: Final = RequestedPasses(self._replicas, self.ticks)
+        self.note_clock_ahead: Final = self._replicas.note_clock_ahead
         self._log_starts: Final = LogStarts(self.disk, files, self.drivers, self._fetchers.wake)
         self.deletions: Final = RecordDeletions(self._replicas)
         self.append, self.append_marker = self.appends.append, self.appends.append_marker

@@ -152,6 +152,7 @@ class ClusterSpec:
     `was_ready`: all its nodes have been ready once. Before that, it may be planned again.
     `is_copy`: its metadata may have the addresses of the cluster that it was copied from.
     `detours`: unrecorded properties of single nodes, by node id.
+    `advances`: of the nodes' wall clocks, as (at_ms since 1970, by_ms), the oldest first.
     """
 
     cluster_id: str
@@ -159,6 +160,7 @@ class ClusterSpec:
     config: Mapping[str, str]
     was_ready: bool = False
     is_copy: bool = False
+    advances: tuple[tuple[int, int], ...] = ()
     detours: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -360,6 +362,7 @@ def load(directory: Path) -> ClusterSpec:
             cluster_id=str(document["cluster_id"]),
             nodes=nodes,
             config=config,
+            advances=tuple((int(at), int(by)) for at, by in document.get("advances", ())),
             was_ready=bool(document.get("was_ready", True)),  # earlier versions lack it
             is_copy=bool(document.get("is_copy", False)),
         )
@@ -404,6 +407,8 @@ def _own_properties(
         brokers = [other for other in peers if other.is_broker]
         yield "peer.control.addresses", ",".join(f"{one.id}@{one.control}" for one in peers)
         yield "peer.kafka.addresses", ",".join(f"{one.id}@{one.kafka}" for one in brokers)
+    if spec.advances:
+        yield "clock.advances", ",".join(f"{at_ms}:{by_ms}" for at_ms, by_ms in spec.advances)
     secret = secret_file(directory)
     if secret is not None:
         yield "control.shared.secret.file", str(secret)

@@ -290,8 +290,59 @@ class LocalCluster:
         self._process(node_id).signal(signal.SIGSTOP)
 
     def resume(self, node_id: int) -> None:
-        """SIGCONT."""
+        """SIGCONT; the node's clock then makes the advances that it has missed."""
         self._process(node_id).signal(signal.SIGCONT)
+        if self.spec.advances:
+            from quorumlog.cluster import requested_time
+
+            requested_time.catch_up(self, node_id)
+
+    def advance(
+        self,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        ms: float = 0,
+    ) -> dict[str, Any]:
+        """Advance the wall clock of all nodes, and make all passes that go by it.
+
+        Records, offsets, producer ids and transactions become older; sessions, elections and the
+        timeouts of requests do not. Dead and paused nodes follow with their next start or resume.
+        Returns `ahead_ms` (in all), `nodes`, `later` (those that follow) and `removed`: records,
+        segments and bytes by partition. Raises InvalidArgument, also for a step back.
+        """
+        from quorumlog.cluster import requested_time
+
+        by_ms = requested_time.in_ms(days, hours, minutes, seconds, ms)
+        return requested_time.advance(self, by_ms)
+
+    def apply_retention(self, topic: str) -> dict[str, Any]:
+        """Delete the expired and surplus segments of a topic now, on every running broker.
+
+        Returns `nodes` and `removed`, as `advance`. Raises InvalidArgument: no such topic, or it
+        has no retention.
+        """
+        from quorumlog.cluster import requested_time
+
+        return requested_time.request_pass(self, "apply-retention", topic)
+
+    def compact(self, topic: str) -> dict[str, Any]:
+        """Compact the logs of a topic now, the active segments too, on every running broker.
+
+        Returns `nodes` and `removed`, as `advance`. Raises InvalidArgument: no such topic, or it is
+        not compacted.
+        """
+        from quorumlog.cluster import requested_time
+
+        return requested_time.request_pass(self, "compact", topic)
+
+    def expire_groups(self) -> dict[str, Any]:
+        """Delete all expired offsets now; return `nodes`, and `offsets`: their number by group."""
+        from quorumlog.cluster import requested_time
+
+        return requested_time.expire_groups(self)
 
     def stop(self, *, say: Say = say_nothing) -> tuple[int, ...]:
         """Stop all nodes cleanly, at once; kill the rest after STOP_TIMEOUT_S without progress.

@@ -104,7 +104,8 @@ def _warn(reason: str) -> None:
 def forget(cluster_id: str, directory: Path) -> None:
     """Remove the records of a cluster in its directory: all its nodes have ended.
 
-    The record of a control server that runs stays. A cluster that was made of a saved one has the same id, in another directory.
+    The record of a control server that runs stays. A cluster that was made of a saved one has the
+    same id, in another directory.
     """
     for path in _files():
         is_named = path.name.startswith(f"{cluster_id}-")

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from quorumlog import clock
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
@@ -26,6 +27,7 @@ from quorumlog.node.config import NodeConfig
 from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.listeners import StartFailed, listen
 from quorumlog.node.node_broker import NodeBroker
+from quorumlog.node.requested_time import RequestedTime
 from quorumlog.node.room import Room, StartEnded
 from quorumlog.node.status import MetadataArrivals, add_routes
 from quorumlog.storage.errors import DiskExhausted, StorageError
@@ -81,6 +83,7 @@ class Node:
         self._disk: Final = disk
         self._room: Final = room
         self._tasks: Final = Tasks(self.fail)
+        clock.advances().extend(config.advances)
         shared_secret = read_secret(config.shared_secret_file)
         directories = identity.check_identities(disk, config, refused)
         bind = dependencies.bind
@@ -115,6 +118,7 @@ class Node:
             describe=self.describe,
             arrivals=self._arrivals,
         )
+        RequestedTime(self.broker).add_routes(self.quorum.app, self.quorum.check_secret)
 
     async def start(self) -> None:
         """Start all parts, or none. Raises StartFailed; `ready` is set later."""
@@ -182,6 +186,7 @@ class Node:
             "topics": _topics(image),
             "requests": dict(requests),  # served by its broker, by API key
             "native_lane": lane.state,
+            "clock_ahead_ms": clock.advances().ahead_ms,
         }
 
     def progress(self) -> str:

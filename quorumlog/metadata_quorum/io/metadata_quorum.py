@@ -150,6 +150,7 @@ class MetadataQuorum:
             hear=self._addresses.hear_request,
         )  # fmt: skip
         self._server.add_routes(self.app)
+        self.check_secret: Final = self._server.check_secret  # for the other routes of the app
         self._presence_server: Final = PresenceServer(
             check=self._server.check_secret, disconnected=self._broker_disconnected
         )
