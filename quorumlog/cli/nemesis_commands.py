@@ -16,7 +16,8 @@ from urllib.parse import quote, urlencode, urlsplit
 import typer
 
 from quorumlog.chaos.control.kinds import Misuse
-from quorumlog.chaos.control.verbs import VERBS, Parameter, Verb
+from quorumlog.chaos.control.verb import Parameter, Verb
+from quorumlog.chaos.control.verbs import VERBS
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
 from quorumlog.cli.output import (
     EXIT_FAILED,

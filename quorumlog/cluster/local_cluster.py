@@ -256,6 +256,8 @@ class LocalCluster:
         if process.pid is None:
             self._require_ports(node)
             self._complete_restore()
+            recorded = layout.load(self.directory).advances  # another process may have added some
+            self.spec = replace(self.spec, advances=recorded)
             layout.write_properties(self.directory, self.spec, [node])
         limit = self._time_limit(timeout_s, [node_id], say)
         spawn_again(process, self._processes.values(), limit, report_ready=wait)

@@ -20,7 +20,11 @@ from quorumlog.chaos.control.acts import (
     NoSuchLink,
     NoSuchNode,
     Passing,
+    Target,
     is_mistake,
+    known_role,
+    names,
+    of_nodes,
 )
 from quorumlog.chaos.control.error_rules import (
     ErrorRules,
@@ -35,7 +39,6 @@ from quorumlog.chaos.faults.fault import (
     ALL,
     CLIENT,
     GROUPS,
-    NODE_ROLES,
     UNDONE_BY,
     Impose,
     Lift,
@@ -45,13 +48,10 @@ from quorumlog.chaos.faults.fault import (
 from quorumlog.chaos.faults.registry import link_fault
 from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.nemesis import STOP
-from quorumlog.chaos.registered import registered
 from quorumlog.client.sync.loop_thread import LoopThread
 
 Record = Callable[[str, str, str], object]
 """Called with (f, node, details): writes a row of the nemesis into a history."""
-Target = str | int | Sequence[int]
-"""A role, `all`, the id of a node, or several ids."""
 
 _ROLE_TIMEOUT_S: Final = 15.0  # an election may be running
 _ROLE_POLL_S: Final = 0.05
@@ -137,11 +137,11 @@ class ManualNemesis:
 
     def kill(self, target: Target = "any", *, topic: str | None = None) -> Act:
         """SIGKILL to the nodes; they are dead at the verb's end, until `start`."""
-        return self._begin(self._break("kill", _of_nodes(target), topic), target)
+        return self._begin(self._break("kill", of_nodes(target), topic), target)
 
     def pause(self, target: Target = "any", *, topic: str | None = None) -> Act:
         """SIGSTOP to the nodes: their connections stay open, without responses."""
-        return self._begin(self._break("pause", _of_nodes(target), topic), target)
+        return self._begin(self._break("pause", of_nodes(target), topic), target)
 
     def resume(self, target: int | Sequence[int] | None = None) -> Act:
         """SIGCONT to the nodes; None: to all paused nodes."""
@@ -277,7 +277,7 @@ class ManualNemesis:
 
         in_line: after all earlier verbs have ended; False: beside them.
         """
-        return self._blocking(self._holders(_known(role), topic), in_line=in_line)
+        return self._blocking(self._holders(known_role(role), topic), in_line=in_line)
 
     def heal_now(self) -> None:
         """Heal, and block until the end, also in a coroutine."""
@@ -313,7 +313,7 @@ class ManualNemesis:
         try:
             if isinstance(target, str):
                 if target != CLIENT:
-                    _known(target)
+                    known_role(target)
             elif target is not None:
                 self._named(target)
         except MISTAKES as error:
@@ -351,7 +351,7 @@ class ManualNemesis:
     async def _break(self, f: str, target: Target, topic: str | None) -> NodeIds:
         node_ids, role = await self._resolve(target, topic)
         self._number += 1
-        self._record(f, _names(node_ids), details_of(self._number, f, role))
+        self._record(f, names(node_ids), details_of(self._number, f, role))
         if f == "kill":  # a dead node is not paused
             self._undone("resume", node_ids, f"ended by #{self._number} kill")
         self._broken[UNDONE_BY[f]].update(dict.fromkeys(node_ids, self._number))
@@ -374,7 +374,7 @@ class ManualNemesis:
             if number is not None:
                 ended.setdefault(number, []).append(node_id)
         for number, some in ended.items():
-            self._record(undo, _names(some), details_of(number, _BROKEN_BY[undo], remark))
+            self._record(undo, names(some), details_of(number, _BROKEN_BY[undo], remark))
 
     async def _impose(
         self, fault: StepFault, target: Target, topic: str | None, owner: object
@@ -442,7 +442,7 @@ class ManualNemesis:
         named = (target,) if isinstance(target, int) else tuple(target)
         for node_id in named:
             if node_id not in self._back_end.node_ids:
-                there_are = _names(self._back_end.node_ids)
+                there_are = names(self._back_end.node_ids)
                 raise NoSuchNode(f"there is no node {node_id}; this cluster has {there_are}")
         return named
 
@@ -452,7 +452,7 @@ class ManualNemesis:
             return self._named(target), "named"
         if target == CLIENT:
             return (), target
-        role = _known(target)
+        role = known_role(target)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _ROLE_TIMEOUT_S
         while True:
@@ -467,8 +467,8 @@ class ManualNemesis:
                 return (self._rng.choice(chosen),), role
             if loop.time() > deadline_s or not able:
                 raise NoSuchNode(
-                    f"no node that runs is {role}: {_names(running) or 'none'} running, "
-                    f"{_names(sorted(self._paused)) or 'none'} paused"
+                    f"no node that runs is {role}: {names(running) or 'none'} running, "
+                    f"{names(sorted(self._paused)) or 'none'} paused"
                 )
             await asyncio.sleep(_ROLE_POLL_S)
 
@@ -486,26 +486,9 @@ class ManualNemesis:
         return tuple(sorted({node_id for each in held for node_id in each}))
 
 
-def _of_nodes(target: Target) -> Target:
-    """Return the target. Raises ValueError for the clients, which have no process of ours."""
-    if target == CLIENT:
-        raise ValueError("clients are no nodes: only faults on links hit them")
-    return target
-
-
 def _in_coroutine() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return False
     return True
-
-
-def _known(role: str) -> str:
-    """Return the role. Raises ValueError, with all roles, for an unknown one."""
-    registered(dict.fromkeys((*NODE_ROLES, ALL)), role, "role")
-    return role
-
-
-def _names(node_ids: Sequence[int]) -> str:
-    return ",".join(map(str, node_ids))

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from quorumlog.chaos.control.verbs import VERBS, Parameter, Verb
+from quorumlog.chaos.control.verb import Parameter, Verb
+from quorumlog.chaos.control.verbs import VERBS
 
 PATH: Final = "/v1/openapi.json"
 _FAILED: Final = {

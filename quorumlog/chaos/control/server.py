@@ -22,7 +22,8 @@ from quorumlog.chaos.control import openapi
 from quorumlog.chaos.control.errors import answer_of
 from quorumlog.chaos.control.kinds import Misuse
 from quorumlog.chaos.control.lab import Lab
-from quorumlog.chaos.control.verbs import VERBS, Verb, like
+from quorumlog.chaos.control.verb import Verb, like
+from quorumlog.chaos.control.verbs import VERBS
 
 BODY_BYTES_MAX: Final = 4 << 20
 _UNFINISHED_MAX: Final = 256  # verbs that run or wait for their turn

@@ -1,93 +1,29 @@
 """The verbs of a running cluster, in one table: HTTP, OpenAPI and `quorumlog nemesis` come from it.
 
-A verb has a name, a method and a path, its parameters, and the function that carries it out on a
-`Lab`. The functions are the methods of the nemesis and of the cluster: so the three faces, and
-Python, cannot differ. Light: `quorumlog nemesis` imports it for every verb.
+The functions of the verbs are the methods of the nemesis and of the cluster: so the three faces,
+and Python, cannot differ. Light: `quorumlog nemesis` imports it for every verb.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from quorumlog.chaos.control.kinds import INTEGER, NODES, OBJECTS, TARGET, TEXT, Kind, Misuse
+from quorumlog.chaos.control.kinds import (
+    INTEGER,
+    NODES,
+    NUMBER,
+    OBJECTS,
+    TARGET,
+    TEXT,
+    TEXT_OR_INTEGER,
+    Misuse,
+)
+from quorumlog.chaos.control.verb import Parameter, Verb
 
 if TYPE_CHECKING:
     from quorumlog.chaos.control.acts import Act
     from quorumlog.chaos.control.lab import Lab
 
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter. `leads`: an argument of the command, not an option; `in_path`: of the path."""
-
-    name: str
-    kind: Kind
-    text: str
-    required: bool = False
-    leads: bool = False
-    in_path: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verb:
-    """One verb.
-
-    `call`: with the lab and the given parameters, as keywords; it blocks.
-    `in_line`: it changes the cluster: such verbs are carried out one after the other.
-    `others`: the text on further parameters, whose names depend on the given ones; "": none.
-    `answer`: an example of the answer.
-    """
-
-    name: str
-    method: str
-    path: str
-    text: str
-    call: Callable[..., Any]
-    answer: Mapping[str, Any]
-    parameters: tuple[Parameter, ...] = ()
-    in_line: bool = True
-    others: str = ""
-    by_name: Mapping[str, Parameter] = field(init=False)
-
-    def __post_init__(self) -> None:
-        named = {parameter.name: parameter for parameter in self.parameters}
-        object.__setattr__(self, "by_name", named)
-
-    def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters of a request, checked. Raises Misuse."""
-        for name in given:
-            if name not in self.by_name and not self.others:
-                known = [*self.by_name]
-                hint = f"it has {', '.join(known)}" if known else "it has none"
-                raise Misuse(f"{self.name} has no parameter {name!r}", like(name, known) + hint)
-        for parameter in self.parameters:
-            if parameter.required and given.get(parameter.name) is None:
-                raise Misuse(
-                    f"{self.name} needs {parameter.name}",
-                    f"{parameter.name} is {parameter.kind.noun}: {parameter.text}",
-                )
-        return {
-            name: self.by_name[name].kind.checked(name, value) if name in self.by_name else value
-            for name, value in given.items()
-            if value is not None
-        }
-
-    def read(self, texts: Mapping[str, str]) -> dict[str, Any]:
-        """Return the parameters that texts stand for, as those of a URL. Raises Misuse."""
-        return self.checked(
-            {
-                name: self.by_name[name].kind.from_text(name, text)
-                if name in self.by_name
-                else text
-                for name, text in texts.items()
-            }
-        )
-
-
-def like(name: str, known: list[str]) -> str:
-    """Return the beginning of a hint for a mistyped name, or ""."""
-    return "".join(f"did you mean {one}? " for one in get_close_matches(name, known, n=1))
+WAIT_MS_MAX: Final = 600_000
 
 
 def _hit(act: "Act") -> dict[str, Any]:
@@ -101,6 +37,49 @@ def _of_nemesis(name: str) -> Callable[..., dict[str, Any]]:
         return _hit(getattr(lab.nemesis, name)(**given))
 
     return call
+
+
+def _of_cluster(name: str) -> Callable[..., Any]:
+    """Return the function of a method of the cluster whose result is the answer."""
+
+    def call(lab: "Lab", **given: Any) -> Any:
+        return getattr(lab.cluster, name)(**given)
+
+    return call
+
+
+def _done_by_cluster(name: str) -> Callable[..., dict[str, Any]]:
+    """Return the function of a method without a result: the answer repeats its arguments."""
+
+    def call(lab: "Lab", **given: Any) -> dict[str, Any]:
+        getattr(lab.cluster, name)(**given)
+        return given
+
+    return call
+
+
+def _rule(lab: "Lab", name: str, **given: Any) -> dict[str, Any]:
+    rule = getattr(lab.nemesis, name)(**given)
+    _ = rule.node_ids  # its error
+    return {"rule": rule.number}
+
+
+def _waiting(name: str) -> Callable[..., dict[str, Any]]:
+    """Return the function of a wait of the cluster: it returns the state that was seen."""
+
+    def call(lab: "Lab", timeout_ms: int | None = None, **given: Any) -> dict[str, Any]:
+        if timeout_ms is not None:
+            if not 0 < timeout_ms <= WAIT_MS_MAX:
+                raise Misuse(f"timeout_ms = {timeout_ms}", f"choose one from 1 to {WAIT_MS_MAX}")
+            given["timeout_s"] = timeout_ms / 1000
+        return dict(getattr(lab.cluster, name)(**given))
+
+    return call
+
+
+def _holders(lab: "Lab", **given: Any) -> dict[str, Any]:
+    held = lab.nemesis.holders(**given, in_line=False)
+    return {"nodes": [node_id for node_id in held if node_id >= 0]}  # -1: no node leads
 
 
 _ROLES: Final = (
@@ -235,7 +214,7 @@ _VIEWS: Final = (
         method="GET",
         path="/v1/holders",
         text="Show the nodes that hold a role now.",
-        call=lambda lab, **given: {"nodes": list(lab.nemesis.holders(**given, in_line=False))},
+        call=_holders,
         answer=_NODES,
         parameters=(
             Parameter("role", TEXT, "such as partition-leader", required=True, leads=True),
@@ -260,6 +239,168 @@ _VIEWS: Final = (
         call=lambda lab: lab.cluster.status(),
         answer={"bootstrap": "127.0.0.1:9092", "controller_id": 1, "nodes": [], "topics": {}},
         in_line=False,
+    ),
+)
+_TIMEOUT: Final = Parameter("timeout_ms", INTEGER, "the longest wait; default: 15000")
+_FILTERS: Final = (
+    Parameter("topic", TEXT, "only requests that name this topic"),
+    Parameter("partition", INTEGER, "only requests that name this partition"),
+    Parameter("client_id", TEXT, "only requests of this client.id"),
+)
+_API: Final = Parameter("api", TEXT, "Kafka's name, such as Produce", required=True, leads=True)
+_RULES: Final = (
+    Verb(
+        name="answer",
+        method="POST",
+        path="/v1/answer",
+        text="Answer requests of clients with an error.",
+        call=lambda lab, **given: _rule(lab, "answer", **given),
+        answer={"rule": 1},
+        parameters=(
+            _API,
+            Parameter(
+                "error",
+                TEXT_OR_INTEGER,
+                "Kafka's name, such as NOT_LEADER_OR_FOLLOWER, or number",
+                required=True,
+                leads=True,
+            ),
+            *_FILTERS,
+            Parameter("times", INTEGER, "so many requests; without it: each"),
+            Parameter("on_call", INTEGER, "only that matching request, counted from 1"),
+            Parameter("probability", NUMBER, "each with this probability, up to 1"),
+            Parameter("after", TEXT, "refused (default), or appended: carried out before"),
+        ),
+    ),
+    Verb(
+        name="observe",
+        method="POST",
+        path="/v1/observe",
+        text="Count requests of clients.",
+        call=lambda lab, **given: _rule(lab, "observe", **given),
+        answer={"rule": 2},
+        parameters=(_API, *_FILTERS),
+    ),
+    Verb(
+        name="rules",
+        method="GET",
+        path="/v1/rules",
+        text="Show all rules, and the requests that each matched.",
+        call=lambda lab: {"rules": lab.nemesis.rules()},
+        answer={"rules": [{"rule": 1, "api": "Produce", "in_force": True, "matches": 3}]},
+        in_line=False,
+    ),
+)
+_WAITS: Final = (
+    Verb(
+        name="wait",
+        method="GET",
+        path="/v1/wait",
+        text="Wait until a topic or a group is in a state.",
+        call=_waiting("wait"),
+        answer={"group": "billing", "state": "Stable", "members": 2},
+        parameters=(
+            Parameter("group", TEXT, "the group"),
+            Parameter("state", TEXT, "the state of the group, such as Stable, Empty or Dead"),
+            Parameter("members", INTEGER, "the number of its members"),
+            Parameter("committed", TEXT_OR_INTEGER, "the sum of its offsets, or end: no lag"),
+            Parameter("topic", TEXT, "the topic: each partition has a leader"),
+            Parameter("partition", INTEGER, "only this partition"),
+            Parameter("isr", INTEGER, "the number of replicas in sync"),
+            Parameter("leader", TEXT_OR_INTEGER, "the leader, or any"),
+            Parameter("leader_moved_from", INTEGER, "a node that leads no more"),
+            _TIMEOUT,
+        ),
+        in_line=False,
+    ),
+    Verb(
+        name="settled",
+        method="GET",
+        path="/v1/settled",
+        text="Wait until nothing changes by itself any more.",
+        call=_waiting("settled"),
+        answer={"topics": 1, "groups": 1},
+        parameters=(_TIMEOUT,),
+        in_line=False,
+    ),
+)
+_NAME: Final = Parameter("name", TEXT, "the name of the snapshot", required=True, leads=True)
+_STATES: Final = (
+    Verb(
+        name="mark",
+        method="POST",
+        path="/v1/mark",
+        text="Remember topics, groups and settings, for reset.",
+        call=_done_by_cluster("mark"),
+        answer={},
+    ),
+    Verb(
+        name="reset",
+        method="POST",
+        path="/v1/reset",
+        text="Return to the mark, or to a new cluster.",
+        call=_done_by_cluster("reset"),
+        answer={},
+    ),
+    Verb(
+        name="snapshot",
+        method="POST",
+        path="/v1/snapshot",
+        text="Keep a copy of all logs under a name.",
+        call=_done_by_cluster("snapshot"),
+        answer={"name": "loaded"},
+        parameters=(_NAME,),
+    ),
+    Verb(
+        name="restore",
+        method="POST",
+        path="/v1/restore",
+        text="Put back the logs of a snapshot.",
+        call=_done_by_cluster("restore"),
+        answer={"name": "loaded"},
+        parameters=(_NAME,),
+    ),
+)
+_REMOVED: Final = {"orders-0": {"records": 100, "segments": 1, "bytes": 7000}}
+_OF_TOPIC: Final = Parameter("topic", TEXT, "the topic", required=True, leads=True)
+_TIMES: Final = (
+    Verb(
+        name="advance",
+        method="POST",
+        path="/v1/advance",
+        text="Advance the wall clock of all nodes.",
+        call=_of_cluster("advance"),
+        answer={"ahead_ms": 604_800_000, "nodes": [1, 2, 3], "later": [], "removed": _REMOVED},
+        parameters=tuple(
+            Parameter(unit, NUMBER, f"so many {unit}")
+            for unit in ("days", "hours", "minutes", "seconds", "ms")
+        ),
+    ),
+    Verb(
+        name="apply-retention",
+        method="POST",
+        path="/v1/apply-retention",
+        text="Delete expired and surplus segments of a topic now.",
+        call=_of_cluster("apply_retention"),
+        answer={"nodes": [1, 2, 3], "removed": _REMOVED},
+        parameters=(_OF_TOPIC,),
+    ),
+    Verb(
+        name="compact",
+        method="POST",
+        path="/v1/compact",
+        text="Compact the logs of a topic now.",
+        call=_of_cluster("compact"),
+        answer={"nodes": [1, 2, 3], "removed": _REMOVED},
+        parameters=(_OF_TOPIC,),
+    ),
+    Verb(
+        name="expire-groups",
+        method="POST",
+        path="/v1/expire-groups",
+        text="Delete all expired offsets of groups now.",
+        call=_of_cluster("expire_groups"),
+        answer={"nodes": [1, 2, 3], "offsets": {"billing": 3}},
     ),
 )
 _HISTORIES: Final = (
@@ -303,5 +444,6 @@ _HISTORIES: Final = (
 )
 
 VERBS: Final[Mapping[str, Verb]] = {
-    verb.name: verb for verb in (*_PROCESSES, *_LINKS, *_VIEWS, *_HISTORIES)
+    verb.name: verb
+    for verb in (*_PROCESSES, *_LINKS, *_RULES, *_VIEWS, *_WAITS, *_STATES, *_TIMES, *_HISTORIES)
 }

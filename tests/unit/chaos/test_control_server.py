@@ -18,7 +18,8 @@ from quorumlog.chaos.control.lab import Lab
 from quorumlog.chaos.control.manual_nemesis import ManualNemesis
 from quorumlog.chaos.control.openapi import PATH, document
 from quorumlog.chaos.control.server import BODY_BYTES_MAX, ControlServer
-from quorumlog.chaos.control.verbs import VERBS, Verb
+from quorumlog.chaos.control.verb import Verb
+from quorumlog.chaos.control.verbs import VERBS
 from quorumlog.cli.nemesis_commands import app
 from quorumlog.client.sync.loop_thread import LoopThread
 from quorumlog.cluster import ClusterError, LocalCluster
