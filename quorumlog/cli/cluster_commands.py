@@ -5,8 +5,9 @@ import signal
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 import typer
 
@@ -142,10 +143,7 @@ def up(
         _refuse_another("--port", port or None, first_port, cluster)
         running = cluster.running()
         if running and not detach:
-            fail(
-                f"node {', '.join(map(str, running))} of the cluster in {directory} runs already; "
-                "with --detach the missing ones are started beside it, `down` stops it"
-            )
+            _refuse_running(directory, running)
         if ignored := cluster.check():
             say(f"quorumlog: settings without effect (docs/configuration.md): {', '.join(ignored)}")
         if running and config:
@@ -160,6 +158,13 @@ def up(
         say(f"stop it with: quorumlog down --dir {directory}")
         return
     _run_until_interrupted(cluster, or_end_of_input=until_stdin_closes)
+
+
+def _refuse_running(directory: Path, running: Collection[int]) -> NoReturn:
+    fail(
+        f"node {', '.join(map(str, running))} of the cluster in {directory} runs already; "
+        "with --detach the missing ones are started beside it, `down` stops it"
+    )
 
 
 def _start(cluster: LocalCluster) -> float:

@@ -95,7 +95,7 @@ def forget(directory: Path) -> None:
 
 
 def address_of(control: str | int | bool) -> tuple[str, int] | None:
-    """Return host and port of the wanted server: True, a port, or host:port; False: none.
+    """Return host and port of a server: of True, a port, or host:port; False: none.
 
     True and port 0 choose a free port. Without a host, only this machine can connect. Raises
     InvalidArgument.
