@@ -84,6 +84,7 @@ class _Shape(NamedTuple):
     error_versions: str
     topic: str
     partition: str
+    nothing: tuple[str, ...]  # the fields that are -1 beside an error
     arrays: tuple[_Array, ...]  # with errors inside
 
 
@@ -102,18 +103,24 @@ def _shape(struct: Kind) -> _Shape:
         error_versions=versions.get(error, ""),
         topic="" if issubclass(struct, Response) else _first(_TOPIC, struct),
         partition=_first(_PARTITION, struct),
+        nothing=tuple(name for name in struct.__slots__ if name in _NOTHING),
         arrays=tuple(arrays),
     )
 
 
-def _shape_of(struct: Any) -> _Shape:
-    return _shape(type(struct))
+def _shape_of(struct: Struct) -> _Shape:
+    return _shape(_kind_of(struct))
+
+
+def _kind_of(struct: Struct) -> Kind:
+    return type(struct)
 
 
 def _first(names: tuple[str, ...], struct: Kind) -> str:
     return next((name for name in names if name in struct.__slots__), "")
 
 
+@cache
 def _has(versions: str, version: int) -> bool:
     """Return whether a version is in "3+", "3-12" or "7"."""
     low, dash, high = versions.partition("-")
@@ -259,47 +266,59 @@ class _Refuse:
             for items in _sources(array, source):
                 kept = []
                 for item in items:
-                    entry = _blank(array.entry, item)
-                    is_refused, is_left = self._visit(entry, item)
-                    if is_refused:
+                    entry, is_left = self._refused(array, item)
+                    if entry is not None:
                         getattr(answer, array.name).append(entry)
                         is_found = True
-                    if is_left or not is_refused:
+                    if is_left:
                         kept.append(item)
                 if self._takes:
                     items[:] = kept
         return is_found
 
-    def _visit(self, entry: Struct, item: Any) -> tuple[bool, bool]:
-        """Return whether an entry or a part of it is refused, and whether any of it remains."""
-        if not _shape_of(entry).topic:
-            return self.topics_in(entry, item), has_entries(type(entry), item)
+    def _refused(self, array: _Array, item: Any) -> tuple[Struct | None, bool]:
+        """Return the refused part of an item, and whether any of the item remains."""
+        shape = _shape(array.entry)
+        if not shape.topic:
+            entry: Struct = _blank(array.entry, item)
+            if not self.topics_in(entry, item):
+                return None, True
+            return entry, has_entries(array.entry, item)
         if _topic_of(item, self._topics) != self._refusal.topic:
-            return False, True
-        return self._partitions_of(entry, item)
+            return None, True
+        if self._refusal.partition < 0 and shape.error:
+            entry = _blank(array.entry, item)
+            setattr(entry, shape.error, int(self._refusal.error))
+            return entry, False
+        return self._partitions_of(array.entry, item)
 
-    def _partitions_of(self, entry: Struct, item: object) -> tuple[bool, bool]:
-        field, error = _shape_of(entry).error, int(self._refusal.error)
-        if self._refusal.partition < 0 and field:
-            setattr(entry, field, error)
-            return True, False
-        is_found = is_left = False
-        for array in _arrays(entry, self._version):
-            inner = _shape(array.entry)
-            for items in _sources(array, item) if isinstance(item, Struct) else ():
-                kept = []
-                for one in items:
-                    part = _blank(array.entry, one)
-                    if self._refusal.partition in {-1, getattr(part, inner.partition)}:
-                        setattr(part, inner.error, error)
-                        getattr(entry, array.name).append(part)
-                        is_found = True
-                    else:
-                        kept.append(one)
-                if self._takes:
-                    items[:] = kept
+    def _partitions_of(self, kind: Kind, item: Any) -> tuple[Struct | None, bool]:
+        entry, is_left = None, False
+        for array in _shape(kind).arrays if isinstance(item, Struct) else ():
+            for items in _sources(array, item) if _has(array.versions, self._version) else ():
+                met = [one for one in items if self._is_met(one)]
+                kept = [one for one in items if not self._is_met(one)]
+                if met:
+                    entry = _blank(kind, item) if entry is None else entry
+                    getattr(entry, array.name).extend(self._parts(array.entry, met))
                 is_left = is_left or bool(kept)
-        return is_found, is_left
+                if self._takes and met:
+                    items[:] = kept
+        return entry, is_left or entry is None
+
+    def _is_met(self, item: Any) -> bool:
+        return self._refusal.partition in {-1, _index_of(item)}
+
+    def _parts(self, kind: Kind, met: list[Any]) -> Iterator[Struct]:
+        for one in met:
+            part = _blank(kind, one)
+            setattr(part, _shape(kind).error, int(self._refusal.error))
+            yield part
+
+
+def _index_of(item: Any) -> int:
+    """Return the index of a partition of a request: the number itself, or a field."""
+    return item if isinstance(item, int) else int(getattr(item, _first(_PARTITION, type(item))))
 
 
 def has_entries(kind: Kind, source: Struct) -> bool:
@@ -353,25 +372,28 @@ def _keys_of(entry: Any) -> Iterator[tuple[object, ...]]:
 def _blank(struct: Kind, item: object) -> Any:
     """Return an entry with the keys of the item that it answers, and nothing else."""
     made = struct()
-    for name in _NOTHING.intersection(struct.__slots__):
+    for name in _shape(struct).nothing:
         setattr(made, name, -1)
     if "records" in struct.__slots__:
         made.records = b""
     if isinstance(item, Struct):
-        _copy_keys(made, item)
+        for own, name in _copied(struct, _kind_of(item)):
+            setattr(made, own, getattr(item, name))
     elif item is not None:
         keys = (_shape(struct).topic, _shape(struct).partition, *_KEYS)
         setattr(made, next(key for key in keys if key and key in struct.__slots__), item)
     return made
 
 
-def _copy_keys(made: Any, item: Struct) -> None:
-    struct, shape = type(made), _shape_of(made)
-    for name in ("member_id",) if issubclass(struct, Response) else _KEYS:
-        if name in struct.__slots__ and name in item.__slots__:
-            setattr(made, name, getattr(item, name))
+@cache
+def _copied(struct: Kind, item: Kind) -> tuple[tuple[str, str], ...]:
+    """Return the keys of an entry, each with the field of the request's item that has it."""
+    keys = ("member_id",) if issubclass(struct, Response) else _KEYS
+    pairs = [(key, key) for key in keys if key in struct.__slots__ and key in item.__slots__]
+    shape = _shape(struct)
     for names, own in ((_TOPIC, shape.topic), (_PARTITION, shape.partition)):
-        if own and (name := _first(names, type(item))):
-            setattr(made, own, getattr(item, name))
+        if own and (name := _first(names, item)):
+            pairs.append((own, name))
     if "user" in struct.__slots__ and "name" in item.__slots__:
-        made.user = getattr(item, "name")  # noqa: B009 - not of every struct
+        pairs.append(("user", "name"))
+    return tuple(pairs)

@@ -50,6 +50,9 @@ _ENDED_MAX: Final = 1_000  # rules
 _METADATA_MAX: Final = 64  # responses
 _FULL_FETCH, _NO_SESSION = 0, -1
 _SESSIONS_SINCE: Final = 7
+_ACKS_AND_TIMEOUT: Final = Packer(">hi")
+_FLEXIBLE_SINCE: Final = 9  # of Produce
+_HEAD_BYTES: Final = 512
 _BY_NAME_UNTIL: Final = 12  # the last version of Produce that names topics
 _NAMES_NO_PARTITION: Final = frozenset({"Metadata", "DescribeTopicPartitions"})
 
@@ -94,12 +97,15 @@ class ErrorRule:
             frame[: _HEADER.size + 4 * len(effect.client_id) + 4]
         ) != (effect.client_id):
             return False
-        if effect.api == "Produce" and self._name:
-            version = int.from_bytes(frame[6:8], "big")
-            if version <= _BY_NAME_UNTIL:
-                return self._name in frame
-            return any(topic_id in frame for topic_id in topics.ids_of(effect.topic))
-        return True
+        if effect.api != "Produce" or not self._name:
+            return True
+        if effect.partition >= 0 and (
+            _only_partition(frame[:_HEAD_BYTES]) not in {None, effect.partition}
+        ):
+            return False
+        if int.from_bytes(frame[6:8], "big") <= _BY_NAME_UNTIL:
+            return self._name in frame
+        return any(topic_id in frame for topic_id in topics.ids_of(effect.topic))
 
     def fires(self, chance: Chance) -> bool:
         """Count a match; return whether its request is answered."""
@@ -409,23 +415,51 @@ def has_reply(head: bytes) -> bool:
 
     Also returns True if the bytes end too early.
     """
+    place = _acks_at(head)
+    return not place or head[place : place + 2] != b"\0\0"
+
+
+def _only_partition(head: bytes) -> int | None:
+    """Return the index of the partition if a Produce names only one; None: unknown, or several."""
+    place = _acks_at(head)
+    if not place:
+        return None
+    version = int.from_bytes(head[6:8], "big")
+    place += _ACKS_AND_TIMEOUT.size
+    counts, one = (1, b"\2") if version >= _FLEXIBLE_SINCE else (4, b"\0\0\0\1")
+    if head[place : place + counts] != one:
+        return None
+    place = _string_end(head, place + counts, version) if version <= _BY_NAME_UNTIL else place + 17
+    if not place or head[place : place + counts] != one:
+        return None
+    return int.from_bytes(head[place + counts : place + counts + 4], "big", signed=True)
+
+
+def _acks_at(head: bytes) -> int:
+    """Return the place of the acks of a Produce; 0: it is none, or the bytes end too early."""
     if len(head) < _HEADER.size:
-        return True
+        return 0
     _, key, version, _, size = _HEADER.unpack_from(head)
     if key != 0 or version not in APIS[0].versions:
-        return True
+        return 0
     place = _HEADER.size + max(size, 0)
-    if version >= 9:  # KIP-482: no tagged fields in the header, a compact string
-        if head[place : place + 1] != b"\0":
-            return True
-        length, shift, place = 0, 0, place + 1
-        while place < len(head):
-            byte = head[place]
-            length |= (byte & 0x7F) << shift
-            shift, place = shift + 7, place + 1
-            if byte < 0x80:
-                break
-        place += max(length - 1, 0)
-    else:
-        place += 2 + max(int.from_bytes(head[place : place + 2], "big", signed=True), 0)
-    return head[place : place + 2] != b"\0\0"
+    if version >= _FLEXIBLE_SINCE:
+        if head[place : place + 1] != b"\0":  # the tagged fields of the header: none are defined
+            return 0
+        place += 1
+    place = _string_end(head, place, version)
+    return place if len(head) >= place + _ACKS_AND_TIMEOUT.size else 0
+
+
+def _string_end(head: bytes, place: int, version: int) -> int:
+    """Return the end of a string, which may be null; 0: the bytes end too early. KIP-482."""
+    if version < _FLEXIBLE_SINCE:
+        return place + 2 + max(int.from_bytes(head[place : place + 2], "big", signed=True), 0)
+    length = shift = 0
+    while place < len(head):
+        byte = head[place]
+        length |= (byte & 0x7F) << shift
+        shift, place = shift + 7, place + 1
+        if byte < 0x80:
+            return place + max(length - 1, 0)
+    return 0

@@ -55,6 +55,7 @@ class Exchange:
         self._request: Final[list[Piece]] = []  # held until it is whole
         self._message = Message("", 0)  # of the held request
         self._reply: Final[list[Piece]] = []  # held, or a copy of it
+        self._waiting = 0  # answers from here among them
         self._replied: _Pending | None = None  # the request of the reply under way
         self._is_replying = False
 
@@ -113,7 +114,7 @@ class Exchange:
                     passed += self._end_reply(replied)
             if piece.is_last:
                 self._is_replying, self._replied = False, None
-                if self._pending and self._pending[0].reply:
+                if self._waiting:
                     passed += self.due_replies()
         return passed
 
@@ -124,7 +125,7 @@ class Exchange:
         while pending and not self._is_replying:
             first = pending[0]
             if first.reply:
-                due.append(Piece(first.reply, Message("", first.number), is_last=True))
+                due.append(self._answer(first))
             elif has_reply(first.head):
                 break
             pending.popleft()
@@ -138,6 +139,10 @@ class Exchange:
         """Return the bytes of an incomplete reply, because no more bytes follow."""
         replied = self._replied
         return _content(self._reply) if replied and replied.outcome is not None else b""
+
+    def _answer(self, pending: _Pending) -> Piece:
+        self._waiting -= 1
+        return Piece(pending.reply, Message("", pending.number), is_last=True)
 
     def _note(self, message: Message, piece: Piece) -> None:
         head = b""
@@ -168,6 +173,7 @@ class Exchange:
             self.resets = True
             return ()
         if outcome.reply:
+            self._waiting += 1
             self._pending.append(_Pending(message.number, b"", outcome.reply))
             return ()
         sent = outcome.frame or frame
@@ -183,7 +189,7 @@ class Exchange:
             return before
         while (first := pending.popleft()).number != number or first.reply:
             if first.reply:
-                before.append(Piece(first.reply, Message("", first.number), is_last=True))
+                before.append(self._answer(first))
         is_changed = first.outcome is not None
         limit = HELD_MAX_BYTES if is_changed else _METADATA_BYTES_MAX
         if (is_changed or _is_metadata(first.head)) and _size(piece) < limit:
