@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from quorumlog.client.descriptions import Acl, ScramCredential
-from quorumlog.cluster.marks import NEW_CLUSTER, Mark, TopicMark, changes_to
+from quorumlog.cluster.marks import NEW_CLUSTER, Mark, TopicMark, changes_to, new_cluster
 
 READ = Acl(resource_type="topic", resource_name="t", principal="User:a", operation="read")
 WRITE = replace(READ, operation="write")
@@ -19,8 +19,9 @@ def nothing(**given: Any) -> dict[str, Any]:
     empty: dict[str, Any] = dict.fromkeys(
         ("refusals", "deleted_topics", "deleted_groups", "deleted_users", "deleted_acls"), ()
     )
-    empty |= {"created_acls": (), "created_topics": {}, "offsets": {}, "lost_offsets": {}}
-    return {**empty, "settings": {}, "quotas": {}, **given}
+    empty |= {"created_acls": (), "created_topics": {}, "created_settings": {}}
+    empty |= {"offsets": {}, "lost_offsets": {}, "settings": {}, "quotas": {}}
+    return {**empty, **given}
 
 
 def changes(mark: Mark, now: Mark) -> dict[str, Any]:
@@ -69,6 +70,7 @@ def test_a_topic_that_was_empty_and_has_grown_is_created_anew_with_its_settings(
     assert changes(mark, now) == nothing(
         deleted_topics=("t",),
         created_topics={"t": topic()},
+        created_settings={"t": {"retention.ms": "5"}},
         offsets={"g": {("t", 0): 0}},  # the deletion takes the committed ones along
     )
     assert changes(mark, replace(now, topics={}))["created_topics"] == {"t": topic()}
@@ -111,3 +113,14 @@ def test_settings_quotas_and_acls_return_to_their_values() -> None:
         deleted_acls=(WRITE,),
         created_acls=(READ,),
     )
+
+
+def test_a_new_cluster_has_min_insync_replicas_where_its_metadata_has_it() -> None:
+    everywhere = ("broker", "")
+    now = Mark(settings={everywhere: {"min.insync.replicas": "2", "log.roll.ms": "5"}})
+    assert new_cluster(now, {}).settings == {everywhere: {"min.insync.replicas": "1"}}
+    config = {"min.insync.replicas": "2"}
+    assert changes(new_cluster(now, config), now) == nothing(
+        settings={everywhere: (config, ("log.roll.ms",))}
+    )
+    assert new_cluster(Mark(), config) == NEW_CLUSTER

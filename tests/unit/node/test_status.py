@@ -12,10 +12,11 @@ from aiohttp import ClientSession, web
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.model import difference
 from quorumlog.node.status import MetadataArrivals, add_routes
+from quorumlog.wire.codec.identifiers import Offset
 
 
 def arrive(arrivals: MetadataArrivals, end_offset: int) -> None:
-    image = replace(ClusterImage(), end_offset=end_offset)
+    image = replace(ClusterImage(), end_offset=Offset(end_offset))
     delta: ClusterDelta = difference(ClusterImage(), image)
     arrivals.publish(delta, image)
 
