@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(title: str, total: float) -> Iterator[Callable[[float], object]]:
-    """Show a bar on stderr for the time of a block, which receives a function of what is done.
+    """Show a bar on stderr for the time of a block, which receives a function that moves it.
 
-    The function is called with the part of `total` that is done. Without a terminal there is no
+    The function takes the finished part of `total`. Without a terminal there is no
     bar, and nothing is imported for it.
     """
     import sys

@@ -7,6 +7,7 @@ of their peers by configuration, and the new secret keeps the two apart.
 
 import shutil
 import tarfile
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +75,7 @@ def unpack(file: Path, directory: Path, *, host: str, port: int) -> None:
         if directory.exists():
             directory.rmdir()
         unfinished.rename(directory)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, EOFError, zlib.error) as error:
         reason = str(error).partition("\n")[0].rstrip(":")
         raise ClusterError(f"{file} is no archive of `quorumlog save`: {reason}") from error
     except OSError as error:

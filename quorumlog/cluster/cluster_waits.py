@@ -299,10 +299,12 @@ def caught_up(cluster: "LocalCluster", timeout_s: float) -> None:
     Raises TookTooLong, ClusterError.
     """
     with _Watcher(cluster, timeout_s, lambda: False) as watcher:
-        committed = watcher.look().newest["metadata_offset"]
+        committed: list[int] = []
 
-        def lack(_: _Look, view: View) -> str | None:
-            is_behind = view["metadata_offset"] < committed
+        def lack(look: _Look, view: View) -> str | None:
+            if not committed:  # at the first look
+                committed.append(look.newest["metadata_offset"])
+            is_behind = view["metadata_offset"] < committed[0]
             return f"node {view['node_id']} has older metadata" if is_behind else None
 
         watcher.metadata(lack, _METADATA_WAIT_MS)

@@ -497,9 +497,9 @@ class LocalCluster:
         StillUsed for a group with members, ClusterError for records that only `restore` brings
         back, KafkaError.
         """
-        from quorumlog.cluster import marks, resets
+        from quorumlog.cluster import resets
 
-        resets.reset(self, self._mark or marks.NEW_CLUSTER)
+        resets.reset(self, self._mark)
 
     def snapshot(self, name: str) -> None:
         """Keep a copy of all log directories under a name, in the cluster's directory.

@@ -49,17 +49,34 @@ class Mark:
 NEW_CLUSTER: Final = Mark()
 
 
+_ALL_BROKERS: Final[Resource] = ("broker", "")
+_MIN_ISR: Final = "min.insync.replicas"
+
+
+def new_cluster(now: Mark, config: Mapping[str, str]) -> Mark:
+    """Return the contents of a new cluster with this configuration of its nodes.
+
+    With eligible leader replicas (KIP-966) its metadata has min.insync.replicas, which cannot be
+    removed.
+    """
+    if _MIN_ISR not in now.settings.get(_ALL_BROKERS, {}):
+        return NEW_CLUSTER
+    return Mark(settings={_ALL_BROKERS: {_MIN_ISR: config.get(_MIN_ISR, "1")}})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """The changes that return a cluster to a mark.
 
-    `refusals`: reasons why it is impossible. `settings`: the new values of a resource, and the
-    names to delete. `offsets`: to commit, by group; `lost_offsets`: to delete.
+    `refusals`: reasons why it is impossible. `created_settings`: of the created topics, by name.
+    `settings`: the new values of a resource, and the names to delete. `offsets`: to commit, by
+    group; `lost_offsets`: to delete.
     """
 
     refusals: tuple[str, ...]
     deleted_topics: tuple[str, ...]
     created_topics: Mapping[str, TopicMark]
+    created_settings: Mapping[str, Settings]
     deleted_groups: tuple[str, ...]
     offsets: Mapping[str, Offsets]
     lost_offsets: Mapping[str, tuple[tuple[str, int], ...]]
@@ -82,6 +99,11 @@ def changes_to(mark: Mark, now: Mark) -> Changes:
         refusals=(*_refusals(now, altered), *_lost_users(kept - credentials)),
         deleted_topics=tuple(sorted(extra)),
         created_topics=anew,
+        created_settings={
+            name: mark.settings[resource]
+            for name in anew
+            if (resource := ("topic", name)) in mark.settings
+        },
         deleted_groups=tuple(sorted(now.groups.keys() - mark.groups.keys())),
         offsets=offsets,
         lost_offsets=lost,

@@ -23,6 +23,7 @@ from quorumlog.cluster.marks import (
     Settings,
     TopicMark,
     changes_to,
+    new_cluster,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
 
@@ -34,6 +35,7 @@ Result = TypeVar("Result")
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _OWN: Final = {"topic": 1, "group": 8}  # KIP-226: the source of a setting of this resource
 _OF_BROKER, _OF_ALL_BROKERS = 2, 3
+_ALL_BROKERS: Final = ConfigResource("broker", "")  # no listing has it
 _TIMEOUT_S: Final = 15.0
 
 
@@ -47,13 +49,13 @@ def read_mark(cluster: "LocalCluster") -> Mark:
     return _with_admin(cluster, lambda admin: _read(admin, None))
 
 
-def reset(cluster: "LocalCluster", mark: Mark = NEW_CLUSTER) -> None:
-    """Return a cluster to a mark. See LocalCluster.reset."""
+def reset(cluster: "LocalCluster", mark: Mark | None = None) -> None:
+    """Return a cluster to a mark; None: to the contents of a new one. See LocalCluster.reset."""
     caught_up(cluster, _TIMEOUT_S)  # any broker may be requested
-    changes = _with_admin(cluster, lambda admin: _reset(admin, cluster.bootstrap, mark))
+    changes = _with_admin(cluster, lambda admin: _reset(admin, cluster, mark))
     caught_up(cluster, _TIMEOUT_S)
     if changes.created_topics:
-        _with_admin(cluster, lambda admin: admin.create_topics(_anew(mark, changes)))
+        _with_admin(cluster, lambda admin: admin.create_topics(_anew(changes)))
         caught_up(cluster, _TIMEOUT_S)
     if changes.offsets:
         _with_admin(cluster, lambda admin: _commit(admin, changes))
@@ -144,11 +146,9 @@ async def _groups(admin: Admin, measured: Collection[str] | None) -> dict[str, O
 
 
 async def _settings(admin: Admin) -> dict[Resource, Settings]:
-    resources = [
-        one
-        for one in await admin.list_config_resources(["topic", "broker", "group"])
-        if not one.name.startswith("__")
-    ]
+    listed = await admin.list_config_resources(["topic", "broker", "group"])
+    own = [one for one in listed if not one.name.startswith("__")]
+    resources = [_ALL_BROKERS, *(one for one in own if one != _ALL_BROKERS)]
     values = await asyncio.gather(*(_values(admin, one) for one in resources))
     found = zip(resources, values, strict=True)
     return {(one.kind, one.name): own for one, own in found if own}
@@ -165,19 +165,19 @@ async def _values(admin: Admin, resource: ConfigResource) -> dict[str, str]:
     }
 
 
-async def _reset(admin: Admin, bootstrap: str, mark: Mark) -> Changes:
+async def _reset(admin: Admin, cluster: "LocalCluster", mark: Mark | None) -> Changes:
     """Delete and alter, but create nothing yet. Raises ClusterError before the first change."""
     now, open_transactions = await asyncio.gather(
-        _read(admin, mark), admin.transactions.list(states=_OPEN)
+        _read(admin, mark or NEW_CLUSTER), admin.transactions.list(states=_OPEN)
     )
-    changes = changes_to(mark, now)
+    changes = changes_to(mark or new_cluster(now, cluster.spec.config), now)
     if changes.refusals:
         raise ClusterError(
             f"a reset cannot bring back records or passwords: {'; '.join(changes.refusals)};"
             " snapshot(name) before and restore(name) do"
         )
     names = [one.transactional_id for one in open_transactions]
-    await asyncio.gather(*(_abort(bootstrap, name) for name in names))
+    await asyncio.gather(*(_abort(cluster.bootstrap, name) for name in names))
     await asyncio.gather(*(_delete_group(admin, name) for name in changes.deleted_groups))
     await asyncio.gather(*_alterations(admin, changes))
     return changes
@@ -232,10 +232,10 @@ async def _delete_group(admin: Admin, group_id: str) -> None:
             raise
 
 
-def _anew(mark: Mark, changes: Changes) -> list[NewTopic]:
+def _anew(changes: Changes) -> list[NewTopic]:
     """Return the topics of the mark that were deleted, with their replicas and settings."""
     return [
-        NewTopic(name, assignments=topic.replicas, configs=mark.settings.get(("topic", name), {}))
+        NewTopic(name, assignments=topic.replicas, configs=changes.created_settings.get(name, {}))
         for name, topic in changes.created_topics.items()
     ]
 
