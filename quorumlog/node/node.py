@@ -111,7 +111,8 @@ class Node:
                 else None
             )
             bound.pop_all()
-        RequestedTime(self.broker).add_routes(self.quorum.app, self.quorum.check_secret)
+        self.time: Final = RequestedTime(self.broker)
+        self.time.add_routes(self.quorum.app, self.quorum.check_secret)
         add_routes(self.quorum.app, is_ready=self.ready.is_set, describe=self.describe)
 
     async def start(self) -> None:
