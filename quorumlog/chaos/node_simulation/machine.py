@@ -159,6 +159,7 @@ class Machine:
         """Put an empty disk into the machine, with a log directory."""
         disk.mkdir(LOG_DIR)
         disk.on_operation = self.disk_faults.on_operation
+        disk.now_ms = self._loop.machine_clock_ms
         self.disk_faults.disk = disk
 
     def read_text(self) -> str:
@@ -319,22 +320,22 @@ class Machine:
         self._happened(f"reset {self.node_id}")
         self.clock.wall_offset_ns = self._wall_offset_ns
 
-    async def advance(self, made: Sequence[Advance]) -> None:
+    def advance(self, made: Sequence[Advance]) -> None:
         """Make these advances of the wall clock, the earlier ones included; keep them in restarts.
 
-        A node that does not run makes them with its next start.
+        The node makes them in its next turns; a dead or paused one, when it runs again.
         """
         self._happened(f"advance {self.node_id} {made[-1].by_ms}")
         self._settings["clock.advances"] = ",".join(f"{one.at_ms}:{one.by_ms}" for one in made)
         process, node = self.process, self.node
-        if process is None or node is None or not process.runs:
+        if process is None or node is None:
             return
 
         async def advance() -> None:
             await node.time.roll()
             await node.time.advance(made)
 
-        await self._loop.spawn(process, advance)
+        self._loop.spawn(process, advance)
 
     # --- the process ---
 

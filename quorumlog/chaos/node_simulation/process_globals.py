@@ -8,20 +8,18 @@ import random
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import client_reqrep, connector, web_response
 from aiohttp._websocket.writer import WebSocketWriter
 
 from quorumlog import chance, clock
 from quorumlog.advances import Advances
-from quorumlog.chaos.node_simulation.loop import START_S, SimulatedLoop, numbered
+from quorumlog.chaos.node_simulation.loop import EPOCH_NS, START_S, SimulatedLoop, numbered
 from quorumlog.chaos.node_simulation.process import OWNER
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.native import lane
 from quorumlog.wire.io import frames
-
-EPOCH_NS: Final = 1_700_000_000_000_000_000  # the wall clock at the start of a run
 
 
 def replace_process_globals(loop: SimulatedLoop, seed: int) -> None:
