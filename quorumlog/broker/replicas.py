@@ -163,8 +163,6 @@ class Replicas:
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self.disk, files, self._replicas, settings)
         self.ticks: Final = Ticks(self._replicas, wall_ms, self.disk, partition_rules, files=files)
-        self.passes: Final = RequestedPasses(self._replicas, self.ticks)
-        self.note_clock_ahead: Final = self._replicas.note_clock_ahead
         self._log_starts: Final = LogStarts(self.disk, files, self.drivers, self._fetchers.wake)
         self.deletions: Final = RecordDeletions(self._replicas)
         self.append, self.append_marker = self.appends.append, self.appends.append_marker
@@ -238,6 +236,15 @@ class Replicas:
     def _flushes(self) -> DiskQueue:
         """The threads of flushes: acknowledgements must not wait for logs that are being opened."""
         return self._flush_threads if self.disk is self._threads else self.disk
+
+    @property
+    def passes(self) -> RequestedPasses:
+        """Passes of retention and compaction that do not wait for their interval."""
+        return RequestedPasses(self._replicas, self.ticks)
+
+    def note_clock_ahead(self, ahead_ms: int) -> None:
+        """Accept records of clients whose clocks are `ahead_ms` behind that of this broker."""
+        self._replicas.note_clock_ahead(ahead_ms)
 
     @property
     def moves(self) -> DirectoryMoves:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from quorumlog.cluster.waits import Seen
 
 READY_TIMEOUT_S: Final = 30.0  # without any progress
+_STOPPED_WITHIN_S: Final = 0.1
 
 
 class LocalCluster:
@@ -72,6 +73,7 @@ class LocalCluster:
         self._failed: ClusterSpec | None = None  # an earlier plan, never ready: to be cleared
         self._is_planned_here = False  # a new cluster
         self._mark: Mark | None = None
+        self.advances_received: Final[dict[int, int]] = {}  # by node: how many, at least
         found = _found(path)
         if found is not None and (found.was_ready or self._is_used(found)):
             settings_check.require_kept(found.config, config or {})
@@ -288,13 +290,19 @@ class LocalCluster:
         layout.wipe(self.directory, node_id)
 
     def pause(self, node_id: int) -> None:
-        """SIGSTOP: its connections stay open, without responses."""
+        """SIGSTOP: its connections stay open, without responses. It has stopped on return.
+
+        A process in a system call that cannot be interrupted stops later.
+        """
         self._process(node_id).signal(signal.SIGSTOP)
+        until_s = time.monotonic() + _STOPPED_WITHIN_S
+        while self.state(node_id) is NodeState.NO_ANSWER and time.monotonic() < until_s:
+            time.sleep(0.0002)  # the system delivers the signal a moment later
 
     def resume(self, node_id: int) -> None:
         """SIGCONT; the node's clock then makes the advances that it has missed."""
         self._process(node_id).signal(signal.SIGCONT)
-        if self.spec.advances:
+        if len(self.spec.advances) > self.advances_received.get(node_id, 0):
             from quorumlog.cluster import requested_time
 
             requested_time.catch_up(self, node_id)

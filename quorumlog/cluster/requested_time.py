@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from quorumlog.cluster.local_cluster import LocalCluster
 
 TIMEOUT_S: Final = 120.0  # a pass over large logs
+ROLL_TIMEOUT_S: Final = 10.0  # then no clock has moved
 FILE_TIME_STEP_S: Final = 0.01  # Linux gives files the time of its last tick
 _SECRET_HEADER: Final = "X-Quorumlog-Secret"  # noqa: S105 - the header's name, not a secret
 
@@ -47,11 +48,12 @@ def advance(cluster: "LocalCluster", by_ms: int) -> dict[str, Any]:
     earlier = layout.load(cluster.directory).advances  # other processes record theirs, too
     _require_possible((*earlier, (now_ms, by_ms)))
     present, later = _nodes(cluster)
-    _post_all(cluster, present, "roll")  # also the proof that all of them answer
+    _post_all(cluster, present, "roll")  # unless all answer, no clock moves
     made = (*earlier, (time.time_ns() // 1_000_000, by_ms))
     cluster.spec = replace(cluster.spec, advances=made)
     layout.save(cluster.directory, cluster.spec)
     answers = _post_all(cluster, present, "advance", {"advances": made})
+    cluster.advances_received.update(dict.fromkeys(present, len(made)))
     time.sleep(FILE_TIME_STEP_S)  # then records written from now on are later by their file's time
     return {
         "ahead_ms": sum(one for _, one in made),
@@ -65,6 +67,7 @@ def catch_up(cluster: "LocalCluster", node_id: int) -> None:
     """Send all advances to a node that was paused; no effect if it has died."""
     try:
         _post(cluster, node_id, "advance", {"advances": cluster.spec.advances})
+        cluster.advances_received[node_id] = len(cluster.spec.advances)
     except _Unreachable:
         if cluster.pid(node_id) is not None:
             raise
@@ -142,7 +145,8 @@ def _post(cluster: "LocalCluster", node_id: int, verb: str, body: object = None)
     host, port = host_and_port(cluster.spec.control_address(cluster.spec.node(node_id)))
     secret = layout.secret_file(cluster.directory)
     headers = {} if secret is None else {_SECRET_HEADER: secret.read_text().strip()}
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    timeout_s = ROLL_TIMEOUT_S if verb == "roll" else TIMEOUT_S
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request("POST", f"/api/v1/{verb}", json.dumps(body or {}), headers)
         response = connection.getresponse()

@@ -118,7 +118,8 @@ class Node:
             describe=self.describe,
             arrivals=self._arrivals,
         )
-        RequestedTime(self.broker).add_routes(self.quorum.app, self.quorum.check_secret)
+        self.time: Final = RequestedTime(self.broker)
+        self.time.add_routes(self.quorum.app, self.quorum.check_secret)
 
     async def start(self) -> None:
         """Start all parts, or none. Raises StartFailed; `ready` is set later."""

@@ -57,15 +57,17 @@ def consumer_of(cluster: LocalCluster, group: str) -> confluent_kafka.Consumer:
 
 def values(cluster: LocalCluster, topic: str) -> list[str | None]:
     """Return the committed values of partition 0, up to the end at the call."""
-    consumer, found = consumer_of(cluster, "reader"), []
+    consumer = consumer_of(cluster, "reader")
+    found: list[str | None] = []
     start = confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)
     try:
         consumer.assign([start])
         while True:
             message = consumer.poll(WAIT_S)
             assert message is not None, f"neither a record nor the end of {topic} in {WAIT_S} s"
-            if message.error() is not None:
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+            error = message.error()
+            if error is not None:
+                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
                 return found
             value = message.value()
             found.append(None if value is None else value.decode())
@@ -209,7 +211,7 @@ def next_value(consumer: confluent_kafka.Consumer) -> str:
     while time.monotonic() < deadline_s:
         message = consumer.poll(1.0)
         if message is not None and message.error() is None:
-            return str(message.value().decode())
+            return (message.value() or b"").decode()
     raise AssertionError(f"the member receives no record within {WAIT_S} s")
 
 

@@ -28,13 +28,6 @@ from quorumlog.wire.codec.records import BatchHeader, Record
 
 GROUPS: Final = Mutants("groups")
 TRANSACTIONAL_OFFSETS: Final = Mutants("groups")
-SESSIONS: Final = Mutants("groups", is_simulated=False)
-
-
-@SESSIONS.breaks("an advance of the wall clock ends the sessions of all members")
-class _AgesSessions(ClassicGroups):
-    def shift_deadlines(self, by_ms: int) -> None:
-        """Leave the deadlines where they are."""
 
 
 @GROUPS.breaks("a commit is acknowledged before its record is committed")

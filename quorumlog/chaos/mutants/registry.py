@@ -17,14 +17,14 @@ from quorumlog.chaos.mutants.administration import CHURN, MOVES
 from quorumlog.chaos.mutants.consumer_groups import CONSUMER_GROUPS, MIXED_GROUPS
 from quorumlog.chaos.mutants.controller import CONTROLLERS, ELECTIONS
 from quorumlog.chaos.mutants.directories import DIRECTORIES, LOSSES
-from quorumlog.chaos.mutants.groups import GROUPS, SESSIONS, TRANSACTIONAL_OFFSETS
+from quorumlog.chaos.mutants.groups import GROUPS, TRANSACTIONAL_OFFSETS
 from quorumlog.chaos.mutants.mutant import Mutant
 from quorumlog.chaos.mutants.parts import REAL_PARTS, ChangedResponses
 from quorumlog.chaos.mutants.processes import PROCESSES
 from quorumlog.chaos.mutants.quorum import FULL_DISKS, QUORUMS
 from quorumlog.chaos.mutants.replication import COPIES, FLUSHES, FOLLOWER_READS, PRODUCERS, REPLICAS
 from quorumlog.chaos.mutants.requests import REQUESTS
-from quorumlog.chaos.mutants.retention import AGES, RETENTION
+from quorumlog.chaos.mutants.retention import RETENTION
 from quorumlog.chaos.mutants.storage import DAMAGED_LOGS, STORAGE
 from quorumlog.chaos.mutants.transaction_logs import OUTCOMES, TRANSACTION_LOGS
 from quorumlog.chaos.mutants.transactions import COORDINATORS
@@ -37,7 +37,7 @@ from quorumlog.wire.codec.message import Response
 from quorumlog.wire.codec.schemas import RequestHeader, message_of
 
 _SUBJECTS: Final = (
-    PROCESSES, AGES, SESSIONS,
+    PROCESSES,
     REPLICAS, FLUSHES, CONTROLLERS, COORDINATORS, TRANSACTION_LOGS, QUORUMS, VOTERS,
     GROUPS, TRANSACTIONAL_OFFSETS, CONSUMER_GROUPS, MIXED_GROUPS, STORAGE, RETENTION, DAMAGED_LOGS,
     ELECTIONS, CHURN, MOVES, FOLLOWER_READS, DIRECTORIES, LOSSES, OUTCOMES, VOTER_RESPONSES,

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any, Final, cast
 from zlib import crc32
 
-from quorumlog import clock
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.chaos.mutants.parts import HandsOn, Parts, of_every_log
 from quorumlog.chaos.mutants.storage import NotFlushed
@@ -142,15 +141,6 @@ class _GoesByTheYoungestOfAll(_Start):
     def changed(self, segments: Facts, limits: RetentionLimits) -> tuple[Facts, RetentionLimits]:
         youngest_ms = max(segment.newest_ms for segment in segments)
         return [one._replace(newest_ms=youngest_ms) for one in segments], limits
-
-
-AGES: Final = Mutants("storage", _compacting, is_simulated=False)
-
-
-@AGES.breaks("retention goes by the machine's clock: an advance by days deletes nothing")
-class _IgnoresAdvances(Retention):
-    def has_expired(self, segment: SegmentFacts, limits: RetentionLimits, wall_ms: int) -> bool:
-        return super().has_expired(segment, limits, wall_ms - clock.advances().ahead_ms)
 
 
 # --- where a log starts ---

@@ -150,7 +150,6 @@ class MetadataQuorum:
             hear=self._addresses.hear_request,
         )  # fmt: skip
         self._server.add_routes(self.app)
-        self.check_secret: Final = self._server.check_secret  # for the other routes of the app
         self._presence_server: Final = PresenceServer(
             check=self._server.check_secret, disconnected=self._broker_disconnected
         )
@@ -175,6 +174,10 @@ class MetadataQuorum:
         )
         self._probes: Final = Tasks(log_failure(_logger, "looking for a broker's process"))
         self.port = 0  # of the control listener, once started
+
+    def check_secret(self, request: web.Request) -> None:
+        """Raise the response 403 to a request that lacks the shared secret, if there is one."""
+        self._server.check_secret(request)
 
     def _founded(self, elections: ElectionStore, election: Election) -> Election:
         return found(
