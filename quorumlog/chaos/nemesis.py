@@ -38,7 +38,7 @@ from quorumlog.chaos.faults.fault import (
     Step,
     StepFault,
 )
-from quorumlog.chaos.faults.links import LinkRule
+from quorumlog.chaos.faults.links import Answer, LinkRule
 from quorumlog.chaos.faults.registry import FaultUnsupported, faults_made_of
 from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.held_nodes import HeldNodes, Hold
@@ -76,6 +76,7 @@ class _ActionInProgress:
     rule_ids: set[str] = field(default_factory=set)  # its rules in force
     has_imposed: bool = False  # a rule was in force
     acts_outside: bool = False  # an act on a thing beside the nodes is in force
+    has_missed: bool = False  # no request met its rule
     is_over: bool = False  # it starts no more nodes
 
     @property
@@ -236,7 +237,8 @@ class Nemesis:
             await self.note_ended()
         await asyncio.sleep(max(0.0, end_s - loop.time()))
         await self._take_back(fault.heal(act.scene), act)
-        if is_done and met_before is not None and met_before == self._times_met(act):
+        was_met = met_before is None or met_before != self._times_met(act)
+        if is_done and (act.has_missed or not was_met):
             self.done.remove(fault.name)
             self._record(SKIPPED, act.whom, act.details("it had no effect: it was not met"))
 
@@ -321,8 +323,13 @@ class Nemesis:
             return  # it was never in force
         act.rule_ids.remove(rule_id)
         await self._back_end.lift(rule_id)
+        remark = ""
+        if Answer in act.fault.imposes:
+            tally = (await self._back_end.tallies()).get(rule_id, {"answered": 0, "matched": 0})
+            remark = f"{tally['answered']} of {tally['matched']} matching requests answered"
+            act.has_missed = not tally["answered"]
         if not act.rule_ids:
-            self._record(f"{STOP}{act.fault.name}", act.whom, act.details())
+            self._record(f"{STOP}{act.fault.name}", act.whom, act.details(remark))
 
     async def _act_outside(self, step: Outside, act: _ActionInProgress) -> None:
         if not act.acts_outside:

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class NotRegistered(ValueError):
+    """No object has this name. `hint`: the likely name, and all names."""
+
+    def __init__(self, error: str, suggestion: str, known: str) -> None:
+        super().__init__(f"{error}{f' - {suggestion}' if suggestion else ''}; {known}")
+        self.error: Final = error
+        self.hint: Final = f"{suggestion} {known}".strip()
+
+
 class Listed(NamedTuple, Generic[T]):
     """A part of another package in a list. `part`: None if it cannot be used, for `why_not`."""
 
@@ -113,12 +122,13 @@ def registered(
 ) -> T:
     """Return the object of this name: of `kinds`, or of a package that adds it.
 
-    Raises ValueError with the existing names.
+    Raises NotRegistered with the existing names.
     """
     if name in kinds:
         return kinds[name]
     if added is not None and (part := added.find(name)) is not None:
         return part
     names = [*kinds, *(added.names if added is not None else ())]
-    hint = "".join(f" - did you mean {like}?" for like in get_close_matches(name, names, n=1))
-    raise ValueError(f"no {noun} is called {name!r}{hint}; choose from {', '.join(names)}")
+    like = "".join(f"did you mean {like}?" for like in get_close_matches(name, names, n=1))
+    known = f"choose from {', '.join(names)}"
+    raise NotRegistered(f"no {noun} is called {name!r}", like, known)

@@ -1,10 +1,13 @@
 """`quorumlog up | down | status`: clusters on this machine."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 import typer
 
@@ -31,12 +34,14 @@ from quorumlog.cli.output import (
     parse_settings,
     say,
 )
+from quorumlog.cli.save_command import From, unpack
 from quorumlog.cli.status_lines import status_lines
 from quorumlog.cluster import LocalCluster, running_clusters
 from quorumlog.cluster.layout import CLUSTER_FILE, CONTROL_PORT_STEP, FIRST_ID
 
 _NODES: Final = 3
 _PORT: Final = 9092
+_INPUT_BYTES: Final = 4096
 _NONE_RUNS: Final = "no cluster runs"
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: the terminal is gone
 
@@ -73,6 +78,22 @@ Defaults = Annotated[
         help="Timeouts of a new cluster. fast: short, for quick failover; kafka: Kafka's defaults."
     ),
 ]
+Control = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PORT",
+        help="Start a control server, too: `quorumlog nemesis`, and HTTP for tests in any "
+        "language. HOST:PORT serves other machines; 0: any free port.",
+    ),
+]
+UntilStdinCloses = Annotated[
+    bool,
+    typer.Option(
+        "--until-stdin-closes",
+        help="Stop the cluster when standard input ends, as when the test run that started this "
+        "command is dead.",
+    ),
+]
 All = Annotated[
     bool, typer.Option("--all", help="All clusters of this user on this machine, in any directory.")
 ]
@@ -88,6 +109,9 @@ def up(
     detach: Detach = False,
     config: NodeSettings = None,
     defaults: Defaults = "fast",
+    source: From = None,
+    control: Control = None,
+    until_stdin_closes: UntilStdinCloses = False,
     json: Json = False,
 ) -> None:
     """Start a cluster.
@@ -95,6 +119,8 @@ def up(
     Makes a new cluster in DIR, or starts the existing cluster with its data, and prints the
     addresses when it is ready. Without --detach, the cluster runs until Ctrl-C stops it cleanly.
     """
+    if source is not None:
+        unpack(source, directory, _PORT if port is None else port)
     with cluster_errors():
         cluster = LocalCluster(
             directory,
@@ -106,6 +132,7 @@ def up(
             config=parse_settings(config or []),
             defaults=defaults,
             detached=detach,
+            control=False if control is None else control,
         )
         apart = [node.roles[0] for node in cluster.nodes if len(node.roles) == 1]
         first_port = host_and_port(cluster.nodes[0].kafka)[1]
@@ -116,10 +143,7 @@ def up(
         _refuse_another("--port", port or None, first_port, cluster)
         running = cluster.running()
         if running and not detach:
-            fail(
-                f"node {', '.join(map(str, running))} of the cluster in {directory} runs already; "
-                "with --detach the missing ones are started beside it, `down` stops it"
-            )
+            _refuse_running(directory, running)
         if ignored := cluster.check():
             say(f"quorumlog: settings without effect (docs/configuration.md): {', '.join(ignored)}")
         if running and config:
@@ -133,7 +157,14 @@ def up(
     if detach:
         say(f"stop it with: quorumlog down --dir {directory}")
         return
-    _run_until_interrupted(cluster)
+    _run_until_interrupted(cluster, or_end_of_input=until_stdin_closes)
+
+
+def _refuse_running(directory: Path, running: Collection[int]) -> NoReturn:
+    fail(
+        f"node {', '.join(map(str, running))} of the cluster in {directory} runs already; "
+        "with --detach the missing ones are started beside it, `down` stops it"
+    )
 
 
 def _start(cluster: LocalCluster) -> float:
@@ -157,12 +188,14 @@ def _refuse_another(option: str, asked: int | None, found: int, cluster: LocalCl
 
 def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
     """Return what `up --json` prints; its keys are stable."""
+    server = cluster.control
     return {
         "dir": str(cluster.directory.resolve()),
         "cluster_id": cluster.spec.cluster_id,
         "bootstrap": cluster.bootstrap,
         "ready_ms": round(ready_s * 1000),
         "nodes": [cluster.describe_node(node) for node in cluster.nodes],
+        "control": server and {"url": server.url, "token": server.token},
     }
 
 
@@ -176,6 +209,8 @@ def _print_ready(described: dict[str, Any], ready_s: float) -> None:
             f"  kafka {node['kafka'] or '-':{width}}"
             f"  control {node['control']}  pid {node['pid']}"
         )
+    if (server := described["control"]) is not None:
+        data(f"  control server {server['url']}  token {server['token']}")
 
 
 def _at_an_ending_signal(handler: Callable[[int, FrameType | None], object]) -> None:
@@ -185,14 +220,23 @@ def _at_an_ending_signal(handler: Callable[[int, FrameType | None], object]) -> 
             signal.signal(number, handler)
 
 
-def _run_until_interrupted(cluster: LocalCluster) -> None:
+def _run_until_interrupted(cluster: LocalCluster, *, or_end_of_input: bool) -> None:
     stop = threading.Event()
+    if or_end_of_input:
+        threading.Thread(target=_await_end_of_input, args=(stop.set,), daemon=True).start()
     _at_an_ending_signal(lambda *_: stop.set())
     say("press Ctrl-C to stop the cluster")
     stop.wait()
     say("stopping ...")
     with cluster_errors():
         cluster.stop(say=say)
+
+
+def _await_end_of_input(then: Callable[[], object]) -> None:
+    with suppress(OSError):  # it was closed from the start
+        while os.read(0, _INPUT_BYTES):
+            pass
+    then()
 
 
 def down(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = False) -> None:
@@ -270,6 +314,7 @@ def _show_all(clusters: list[running_clusters.RunningCluster], *, json: bool) ->
             "cluster_id": cluster.cluster_id,
             "bootstrap": cluster.bootstrap,
             "nodes": [{"id": node.node_id, "pid": node.pid} for node in cluster.nodes],
+            "control_server": cluster.control_server and {"pid": cluster.control_server.pid},
         }
         for cluster in clusters
     ]
@@ -278,4 +323,6 @@ def _show_all(clusters: list[running_clusters.RunningCluster], *, json: bool) ->
         gone = "" if cluster.directory.exists() else "  (the directory is gone)"
         lines.append(f"{cluster.directory}{gone}")
         lines += [f"  node {one.node_id}  {one.kafka:21}  pid {one.pid}" for one in cluster.nodes]
+        if (server := cluster.control_server) is not None:
+            lines.append(f"  {server.name}  pid {server.pid}")
     outcome({"clusters": described}, *(lines or [_NONE_RUNS]), json=json)

@@ -101,6 +101,7 @@ def secret_file(directory: Path) -> Path | None:
 
 
 CLUSTER_FILE: Final = "cluster.json"
+RESTORING_FILE: Final = "restoring.json"  # a restore of a snapshot is to be completed
 METADATA_LOG: Final = "__cluster_metadata-0"  # in each node's log directory
 FORMAT: Final = 1
 FIRST_ID: Final = 1
@@ -149,13 +150,17 @@ class ClusterSpec:
     """The nodes of a cluster and their settings. Recorded in cluster.json.
 
     `was_ready`: all its nodes have been ready once. Before that, it may be planned again.
+    `is_copy`: its metadata may have the addresses of the cluster that it was copied from.
     `detours`: unrecorded properties of single nodes, by node id.
+    `advances`: of the nodes' wall clocks, as (at_ms since 1970, by_ms), the oldest first.
     """
 
     cluster_id: str
     nodes: tuple[NodeSpec, ...]
     config: Mapping[str, str]
     was_ready: bool = False
+    is_copy: bool = False
+    advances: tuple[tuple[int, int], ...] = ()
     detours: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -289,13 +294,13 @@ def _replace(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
-        _flush_directory(path.parent)
+        flush_directory(path.parent)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ClusterError(f"cannot write {path}: {reason}; choose another --dir") from error
 
 
-def _flush_directory(directory: Path) -> None:
+def flush_directory(directory: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
@@ -357,7 +362,9 @@ def load(directory: Path) -> ClusterSpec:
             cluster_id=str(document["cluster_id"]),
             nodes=nodes,
             config=config,
+            advances=tuple((int(at), int(by)) for at, by in document.get("advances", ())),
             was_ready=bool(document.get("was_ready", True)),  # earlier versions lack it
+            is_copy=bool(document.get("is_copy", False)),
         )
     except FileNotFoundError:
         raise ClusterError(f"{directory} holds no cluster; `quorumlog up` makes one") from None
@@ -395,6 +402,13 @@ def _own_properties(
     yield "control.listener", node.control
     yield "controller.quorum.voters", voters
     yield "log.dirs", str(data_directory(directory, node.id).resolve())
+    if spec.is_copy:
+        peers = [other for other in spec.nodes if other.id != node.id]
+        brokers = [other for other in peers if other.is_broker]
+        yield "peer.control.addresses", ",".join(f"{one.id}@{one.control}" for one in peers)
+        yield "peer.kafka.addresses", ",".join(f"{one.id}@{one.kafka}" for one in brokers)
+    if spec.advances:
+        yield "clock.advances", ",".join(f"{at_ms}:{by_ms}" for at_ms, by_ms in spec.advances)
     secret = secret_file(directory)
     if secret is not None:
         yield "control.shared.secret.file", str(secret)

@@ -1,7 +1,6 @@
 """A whole cluster on this machine, one OS process per node, for tests, demos and chaos."""
 
 import atexit
-import json
 import os
 import signal
 import tempfile
@@ -9,11 +8,12 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from quorumlog.addresses import host_and_port
-from quorumlog.cluster import cluster_status, layout, ports, registry, settings_check
+from quorumlog.cluster import layout, ports, registry, settings_check
 from quorumlog.cluster.cluster_status import NodeState
+from quorumlog.cluster.control_server import Connection, ControlServerProcess
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
 from quorumlog.cluster.forked import spawn_again, spawn_together
 from quorumlog.cluster.layout import ClusterShape, ClusterSpec, NodeSpec
@@ -21,8 +21,12 @@ from quorumlog.cluster.processes import Launch, NodeProcess, Program
 from quorumlog.cluster.running_clusters import STOP_TIMEOUT_S
 from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
 
+if TYPE_CHECKING:
+    from quorumlog.cluster.marks import Mark
+    from quorumlog.cluster.waits import Seen
+
 READY_TIMEOUT_S: Final = 30.0  # without any progress
-_STATUS_TIMEOUT_S: Final = 2.0
+_STOPPED_WITHIN_S: Final = 0.1
 
 
 class LocalCluster:
@@ -49,6 +53,7 @@ class LocalCluster:
         defaults: str = "fast",
         node_module: str = "quorumlog.node",
         detached: bool = False,
+        control: str | int | bool = False,
     ) -> None:
         """Plan a new cluster, or open the cluster in `directory` (with its recorded nodes).
 
@@ -56,15 +61,19 @@ class LocalCluster:
         each of `nodes` has both roles. Ids count up from `first_id`. `config` has Kafka's names
         and texts; an empty text removes a recorded setting. `defaults` is "fast" or "kafka".
         `node_module` is run as the node's program: a mutant that breaks a rule tests the tests.
-        `detached` nodes outlive this process.
+        `detached` nodes outlive this process. `control` starts a control server with the nodes, for
+        tests in any language: True, its port, or its host:port (docs/control-api.md).
         """
         temporary = not directory
         path = Path(directory).absolute() if directory else _temporary_path()
         self.directory: Final = path
         self._owner_pid: Final = os.getpid()
         self._program: Final = Program(module=node_module, detached=detached, temporary=temporary)
+        self._control: Final = ControlServerProcess(path, self._program, control)
         self._failed: ClusterSpec | None = None  # an earlier plan, never ready: to be cleared
         self._is_planned_here = False  # a new cluster
+        self._mark: Mark | None = None
+        self.advances_received: Final[dict[int, int]] = {}  # by node: how many, at least
         found = _found(path)
         if found is not None and (found.was_ready or self._is_used(found)):
             settings_check.require_kept(found.config, config or {})
@@ -79,6 +88,8 @@ class LocalCluster:
         self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config or {})))
 
     def _adopt(self, spec: ClusterSpec) -> None:
+        if (server := self._control.connection) is not None:
+            spec = replace(spec, detours=server.detours)
         self.spec = spec
         self._processes = {node.id: self._process_of(spec, node) for node in spec.nodes}
 
@@ -95,10 +106,12 @@ class LocalCluster:
         )
 
     @classmethod
-    def open(cls, directory: str | Path, *, detached: bool = False) -> Self:
+    def open(
+        cls, directory: str | Path, *, detached: bool = False, node_module: str = "quorumlog.node"
+    ) -> Self:
         """Open a directory that must hold a cluster, ready or not."""
         found = layout.load(Path(directory))
-        cluster = cls(directory, detached=detached)
+        cluster = cls(directory, detached=detached, node_module=node_module)
         cluster._failed, cluster._is_planned_here = None, False
         cluster._adopt(found)
         return cluster
@@ -114,6 +127,11 @@ class LocalCluster:
         return self.spec.nodes
 
     @property
+    def control(self) -> Connection | None:
+        """The URL and token of the control server; None: none runs."""
+        return self._control.connection
+
+    @property
     def is_new(self) -> bool:
         """Whether the directory holds no cluster that was ready before."""
         return not self.spec.was_ready
@@ -123,7 +141,7 @@ class LocalCluster:
 
         They route connections through forwarders or namespaces, which end with this process.
         """
-        self.spec = replace(self.spec, detours=detours)
+        self._adopt(replace(self.spec, detours=detours))
 
     def launch_by(self, node_id: int, launch: Launch) -> None:
         """Launch the processes of a node by `launch` from now on; it is not recorded."""
@@ -147,12 +165,15 @@ class LocalCluster:
         started_s = time.monotonic()
         idle = [node for node in self.spec.nodes if self._processes[node.id].pid is None]
         self.check()
+        self._control.require_first(self.running(), self.spec.detours)
         for node in idle:
             self._require_ports(node)
         registry.running()  # removes leftovers of killed processes
         self._prepare(idle)
         limit = self._time_limit(timeout_s, [node.id for node in idle], say)
         try:
+            if self._control.is_wanted:
+                self._start_control(idle, timeout_s)
             spawn_together([self._processes[node.id] for node in idle], limit)
             for node in idle:
                 self._processes[node.id].wait_ready(limit)
@@ -161,15 +182,22 @@ class LocalCluster:
         except BaseException:
             for node in idle:
                 self._end(node.id, signal.SIGKILL)
+            if self._control.is_wanted:
+                self._control.end(signal.SIGKILL)
             registry.running()  # removes their entries
             raise
         return time.monotonic() - started_s
+
+    def _start_control(self, nodes: list[NodeSpec], timeout_s: float) -> None:
+        self.take_detours(self._control.start(self.spec.cluster_id, timeout_s).detours)
+        layout.write_properties(self.directory, self.spec, nodes)
 
     def _prepare(self, idle: list[NodeSpec]) -> None:
         """Write the files of the idle nodes; an existing cluster keeps its recorded settings."""
         if self._program.temporary and not self.directory.exists():
             self.directory.mkdir(mode=0o700)
             atexit.register(self._dispose)
+        self._complete_restore()
         if self._failed is not None:
             layout.clear(self.directory, self._failed)
             self._failed = None
@@ -179,6 +207,13 @@ class LocalCluster:
             layout.save(self.directory, self.spec)
         else:
             layout.write_properties(self.directory, self.spec, idle)
+
+    def _complete_restore(self) -> None:
+        """Complete a restore that this machine's crash, or a signal, has interrupted."""
+        if (self.directory / layout.RESTORING_FILE).exists():
+            from quorumlog.cluster import snapshots
+
+            snapshots.complete(self.directory)
 
     def _require_ports(self, node: NodeSpec) -> None:
         """Raise ClusterError, with port and process, if a port of the node is in use."""
@@ -202,7 +237,7 @@ class LocalCluster:
         for entry in registry.running():
             if entry.pid == pid:
                 return (
-                    f"it is node {entry.node_id} of the cluster in {entry.directory}; "
+                    f"it is {entry.name} of the cluster in {entry.directory}; "
                     f"`quorumlog down --dir {entry.directory}` stops that"
                 )
         return "choose another --port" if self.is_new else "free it, then try again"
@@ -222,6 +257,9 @@ class LocalCluster:
         process, node = self._process(node_id), self.spec.node(node_id)
         if process.pid is None:
             self._require_ports(node)
+            self._complete_restore()
+            recorded = layout.load(self.directory).advances  # another process may have added some
+            self.spec = replace(self.spec, advances=recorded)
             layout.write_properties(self.directory, self.spec, [node])
         limit = self._time_limit(timeout_s, [node_id], say)
         spawn_again(process, self._processes.values(), limit, report_ready=wait)
@@ -252,19 +290,85 @@ class LocalCluster:
         layout.wipe(self.directory, node_id)
 
     def pause(self, node_id: int) -> None:
-        """SIGSTOP: its connections stay open, without responses."""
+        """SIGSTOP: its connections stay open, without responses. It has stopped on return.
+
+        A process in a system call that cannot be interrupted stops later.
+        """
         self._process(node_id).signal(signal.SIGSTOP)
+        until_s = time.monotonic() + _STOPPED_WITHIN_S
+        while self.state(node_id) is NodeState.NO_ANSWER and time.monotonic() < until_s:
+            time.sleep(0.0002)  # the system delivers the signal a moment later
 
     def resume(self, node_id: int) -> None:
-        """SIGCONT."""
+        """SIGCONT; the node's clock then makes the advances that it has missed."""
         self._process(node_id).signal(signal.SIGCONT)
+        if len(self.spec.advances) > self.advances_received.get(node_id, 0):
+            from quorumlog.cluster import requested_time
+
+            requested_time.catch_up(self, node_id)
+
+    def advance(
+        self,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        ms: float = 0,
+    ) -> dict[str, Any]:
+        """Advance the wall clock of all nodes, and make all passes that go by it.
+
+        Records, offsets, producer ids and transactions become older; sessions, elections and the
+        timeouts of requests do not. Dead and paused nodes follow with their next start or resume.
+        Returns `ahead_ms` (in all), `nodes`, `later` (those that follow) and `removed`: records,
+        segments and bytes by partition. Raises InvalidArgument, also for a step back.
+        """
+        from quorumlog.cluster import requested_time
+
+        by_ms = requested_time.in_ms(days, hours, minutes, seconds, ms)
+        return requested_time.advance(self, by_ms)
+
+    def apply_retention(self, topic: str) -> dict[str, Any]:
+        """Delete the expired and surplus segments of a topic now, on every running broker.
+
+        Returns `nodes` and `removed`, as `advance`. Raises InvalidArgument: no such topic, or it
+        has no retention.
+        """
+        from quorumlog.cluster import requested_time
+
+        return requested_time.request_pass(self, "apply-retention", topic)
+
+    def compact(self, topic: str) -> dict[str, Any]:
+        """Compact the logs of a topic now, the active segments too, on every running broker.
+
+        Returns `nodes` and `removed`, as `advance`. Raises InvalidArgument: no such topic, or it is
+        not compacted.
+        """
+        from quorumlog.cluster import requested_time
+
+        return requested_time.request_pass(self, "compact", topic)
+
+    def expire_groups(self) -> dict[str, Any]:
+        """Delete all expired offsets now; return `nodes`, and `offsets`: their number by group."""
+        from quorumlog.cluster import requested_time
+
+        return requested_time.expire_groups(self)
 
     def stop(self, *, say: Say = say_nothing) -> tuple[int, ...]:
         """Stop all nodes cleanly, at once; kill the rest after STOP_TIMEOUT_S without progress.
 
         Returns the ids of the killed nodes. A node that ends by itself meanwhile counts as stopped.
-        `say` receives the progress of a long stop, and the killed nodes.
+        `say` receives the progress of a long stop, and the killed nodes. A control server carries
+        out no further verbs from now on, and ends after the nodes.
         """
+        self._control.signal(signal.SIGTERM)
+        killed = self.stop_nodes(say=say)
+        self._control.end(signal.SIGTERM)
+        registry.forget(self.spec.cluster_id, self.directory)
+        return killed
+
+    def stop_nodes(self, *, say: Say = say_nothing) -> tuple[int, ...]:
+        """Stop all nodes as `stop` does; a control server stays. Returns the killed nodes."""
         running = self.running()
         limit = self._time_limit(STOP_TIMEOUT_S, running, say)
         for node_id in running:
@@ -277,7 +381,6 @@ class LocalCluster:
                 self._end(node_id, signal.SIGKILL)
                 limit.say_killed(node_id)
                 killed.append(node_id)
-        registry.forget(self.spec.cluster_id)
         return tuple(killed)
 
     def _end(self, node_id: int, number: signal.Signals) -> None:
@@ -296,7 +399,8 @@ class LocalCluster:
         if os.getpid() == self._owner_pid:
             for node in self.spec.nodes:
                 self._end(node.id, signal.SIGKILL)
-            registry.forget(self.spec.cluster_id)
+            self._control.end(signal.SIGKILL)
+            registry.forget(self.spec.cluster_id, self.directory)
             registry.remove_temporary(self.directory)
 
     def pid(self, node_id: int) -> int | None:
@@ -320,19 +424,13 @@ class LocalCluster:
 
     def node_status(self, node_id: int) -> dict[str, Any] | None:
         """Return a node's view of itself and the cluster (GET /api/v1/status); None: no answer."""
-        return _status_at(self.spec.control_address(self.spec.node(node_id)))
+        from quorumlog.cluster.node_views import view_at  # a start of a cluster does not need it
+
+        return view_at(self.spec.control_address(self.spec.node(node_id)))
 
     def state(self, node_id: int) -> NodeState:
         """Return the state of a node's process; NO_ANSWER if it runs: no request is sent."""
         return self._process(node_id).state()
-
-    def _views(self, addresses: Mapping[int, str]) -> dict[int, dict[str, Any]]:
-        """Request the views of nodes, all at once; nodes without an answer are left out."""
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
-            answers = dict(zip(addresses, pool.map(_status_at, addresses.values()), strict=True))
-        return {node_id: answer for node_id, answer in answers.items() if answer is not None}
 
     def status(self) -> dict[str, Any]:
         """Describe the nodes, and the cluster in the view of the node with the newest metadata.
@@ -341,42 +439,98 @@ class LocalCluster:
         Without a majority `controller_id` is None, and `topics` are outdated. `state`: NodeState.
         `native_lane`: "on", or why not; None: the node does not answer.
         """
-        states = {node.id: self.state(node.id) for node in self.spec.nodes}
-        asked = {
-            node.id: self.spec.control_address(node)
-            for node in self.spec.nodes
-            if states[node.id] is NodeState.NO_ANSWER
-        }
-        views = self._views(asked)
-        best_id = cluster_status.best_view(views)
-        best = None if best_id is None else views[best_id]
-        configured = [node.id for node in self.spec.nodes if "controller" in node.roles]
-        voters = cluster_status.voters_of(best, configured)
-        views |= self._views(  # voters that were added by hand
-            {node_id: at for node_id, at in voters.items() if at and node_id not in states}
+        from quorumlog.cluster.node_views import describe
+
+        return describe(self)
+
+    def wait(
+        self,
+        *,
+        group: str | None = None,
+        state: str | None = None,
+        members: int | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        isr: int | None = None,
+        leader: int | Literal["any"] | None = None,
+        leader_moved_from: int | None = None,
+        committed: int | Literal["end"] | None = None,
+        timeout_s: float = 15.0,
+    ) -> "Seen":
+        """Wait until all given conditions hold, and return the state that was seen.
+
+        `topic`: each partition (or `partition`) has a leader that runs, in the metadata of every
+        unfenced broker; `leader`: this node leads; `leader_moved_from`: this node does not;
+        `isr`: so many replicas are in sync. `group`: it has this `state` (Kafka's name; "Dead": no
+        such group), so many `members`, and has `committed` offsets of at least this sum, or all
+        records up to the "end", of `topic` and `partition` if they are given.
+        In a coroutine, await the result. Raises TookTooLong with the last state, InvalidArgument.
+        """
+        from quorumlog.cluster import cluster_waits, conditions
+
+        wanted = conditions.of_arguments(
+            group=group,
+            state=state,
+            members=members,
+            topic=topic,
+            partition=partition,
+            isr=isr,
+            leader=leader,
+            moved_from=leader_moved_from,
+            committed=committed,
         )
-        states |= dict.fromkeys(views, NodeState.RUNNING)
-        quorum = cluster_status.describe_quorum(voters, views)
-        topics = best["topics"] if best else {}
-        return {
-            "dir": str(self.directory.resolve()),
-            "cluster_id": self.spec.cluster_id,
-            "bootstrap": self.bootstrap,
-            "controller_id": cluster_status.active_controller(quorum, views),
-            "quorum": quorum,
-            "nodes": [
-                {
-                    **self.describe_node(node),
-                    "state": states[node.id].value,
-                    "answers": node.id in views,
-                    "native_lane": views.get(node.id, {}).get("native_lane"),
-                    "fenced": None if best is None else best["fenced"].get(str(node.id)),
-                }
-                for node in self.spec.nodes
-            ],
-            "partitions": cluster_status.describe_partitions(topics, states),
-            "topics": topics,
-        }
+        return cluster_waits.wait(self, *wanted, timeout_s=timeout_s)
+
+    def settled(self, *, timeout_s: float = 15.0) -> "Seen":
+        """Wait until nothing changes by itself any more.
+
+        Every node runs, or is dead or paused and fenced; each partition has a leader, and all live
+        replicas in sync; no partition is reassigned, no group rebalances, and every broker has the
+        newest metadata. In a coroutine, await the result. Raises TookTooLong with the first lack.
+        """
+        from quorumlog.cluster import cluster_waits
+
+        return cluster_waits.settled(self, timeout_s)
+
+    def mark(self) -> None:
+        """Remember the topics, groups, settings, quotas, users and ACLs, for `reset`."""
+        from quorumlog.cluster.resets import read_mark
+
+        self._mark = read_mark(self)
+
+    def reset(self) -> None:
+        """Return the contents to the last `mark`; without a mark, to those of a new cluster.
+
+        Open transactions are aborted. Returns when every unfenced broker has the result. Raises
+        StillUsed for a group with members, ClusterError for records that only `restore` brings
+        back, KafkaError.
+        """
+        from quorumlog.cluster import resets
+
+        resets.reset(self, self._mark)
+
+    def snapshot(self, name: str) -> None:
+        """Keep a copy of all log directories under a name, in the cluster's directory.
+
+        The running nodes are stopped cleanly for it, and started again. Raises InvalidArgument for
+        a name in use, ClusterError if a node did not stop cleanly or the disk is full: then there
+        is no snapshot, and the nodes run again.
+        """
+        from quorumlog.cluster import snapshots
+
+        snapshots.take(self, name)
+
+    def restore(self, name: str) -> None:
+        """Put back the log directories of a snapshot, of all nodes at once.
+
+        All later records, topics and commits are given up. The nodes that run are killed and
+        started again: open clients lose their connections, and their view of epochs: open new ones.
+        Raises InvalidArgument for an unknown name, ClusterError before any change if the snapshot
+        cannot be restored.
+        """
+        from quorumlog.cluster import snapshots
+
+        snapshots.restore(self, name)
 
     def describe_node(self, node: NodeSpec) -> dict[str, Any]:
         """Return a node and its process as plain values, ready for JSON.
@@ -416,22 +570,6 @@ def _temporary_path() -> Path:
     return (
         Path(tempfile.gettempdir()).absolute() / f"{registry.TEMPORARY_PREFIX}{os.urandom(8).hex()}"
     )
-
-
-def _status_at(address: str) -> dict[str, Any] | None:
-    """Request the status from the control listener at `host:port`; None: no answer."""
-    import http.client  # not at the top: a start of a cluster does not need it
-
-    host, port = host_and_port(address)
-    connection = http.client.HTTPConnection(host, port, timeout=_STATUS_TIMEOUT_S)
-    try:
-        connection.request("GET", "/api/v1/status")
-        answer: dict[str, Any] = json.loads(connection.getresponse().read())
-    except (OSError, ValueError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
-    return answer
 
 
 def _found(directory: Path) -> ClusterSpec | None:

@@ -334,7 +334,8 @@ class NodeProcess:
 
     def _has_ended(self) -> bool:
         """Wait a moment for the process's end; return whether it has ended."""
-        if self._child is None:  # not started here: only its lock shows its end
+        if self._child is None or self._child.poll() is not None:
+            # Not started here, or not the last time: only its lock shows its end.
             if self._is_locked():
                 time.sleep(_EXIT_POLL_S)
             return not self._is_locked()

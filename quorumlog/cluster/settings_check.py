@@ -33,6 +33,7 @@ OF_EACH_NODE: Final[Mapping[str, str]] = MappingProxyType(
         "listeners": f"{_ADDRESSES}{_ONE_NODE}{_BY_HAND}",
         "advertised.listeners": f"{_ADDRESSES}{_ONE_NODE}{_BY_HAND}",
         "control.listener": f"{_ADDRESSES}{_BY_HAND}",
+        "clock.advances": f"LocalCluster.advance() moves the clock while nodes run. {_BY_HAND}",
         "controller.quorum.voters": f"{_VOTERS} {_BY_HAND}",
         "control.shared.secret.file": f"{_NEW} {_BY_HAND}",
         "log.dirs": f"{_BELOW} {_BY_HAND}",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from quorumlog.addresses import address_text, host_and_port
+from quorumlog.advances import Advance, Advances
 from quorumlog.broker.settings import BrokerSettings, LifecycleSettings
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -66,6 +67,7 @@ class NodeConfig:
     peer_control: Mapping[int, str]  # overrides advertised addresses: id -> host:port
     peer_kafka: Mapping[int, str]
     shared_secret_file: Path | None
+    advances: tuple[Advance, ...]  # of the wall clock
     static: StaticConfig  # all values as text, for DescribeConfigs
     broker: BrokerSettings
     lifecycle: LifecycleSettings
@@ -87,6 +89,7 @@ class NodeConfig:
 
 _REQUIRED: Final = ("node.id", "cluster.id", "listeners", "control.listener", "log.dirs")
 _VOTERS: Final = "controller.quorum.voters"
+_ADVANCES: Final = "clock.advances"
 _BOOTSTRAP: Final = "controller.quorum.bootstrap.servers"
 READERS: Final = (
     BrokerSettings,
@@ -209,6 +212,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
         log_dir=_metadata_dir(texts.get("metadata.log.dir"), log_dirs),
         rack=texts.get("broker.rack") or None,
         shared_secret_file=Path(secret_file) if secret_file else None,
+        advances=_advances(texts.get(_ADVANCES)),
         static=static,
         broker=static.group(BrokerSettings),
         lifecycle=static.group(LifecycleSettings),
@@ -280,6 +284,15 @@ def _metadata_dir(text: str | None, log_dirs: tuple[Path, ...]) -> Path:
     if Path(text) not in log_dirs:
         raise ConfigError(f"metadata.log.dir={text}: it must be one of log.dirs")
     return Path(text)
+
+
+def _advances(text: str | None) -> tuple[Advance, ...]:
+    try:
+        made = [Advance(*map(int, one.split(":"))) for one in text.split(",")] if text else []
+        Advances().extend(made)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{_ADVANCES}={text}: write it as at_ms:by_ms,...: {error}") from error
+    return tuple(made)
 
 
 def _listener(name: str, text: str) -> Address:

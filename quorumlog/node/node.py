@@ -12,13 +12,12 @@ import asyncio
 import logging
 import re
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from aiohttp import web
-
+from quorumlog import clock
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
@@ -28,7 +27,9 @@ from quorumlog.node.config import NodeConfig
 from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.listeners import StartFailed, listen
 from quorumlog.node.node_broker import NodeBroker
+from quorumlog.node.requested_time import RequestedTime
 from quorumlog.node.room import Room, StartEnded
+from quorumlog.node.status import MetadataArrivals, add_routes
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import Tasks
@@ -82,6 +83,7 @@ class Node:
         self._disk: Final = disk
         self._room: Final = room
         self._tasks: Final = Tasks(self.fail)
+        clock.advances().extend(config.advances)
         shared_secret = read_secret(config.shared_secret_file)
         directories = identity.check_identities(disk, config, refused)
         bind = dependencies.bind
@@ -108,7 +110,16 @@ class Node:
                 else None
             )
             bound.pop_all()
-        add_routes(self.quorum.app, is_ready=self.ready.is_set, describe=self.describe)
+        self._arrivals: Final = MetadataArrivals()
+        self.quorum.add_publisher(self._arrivals)
+        add_routes(
+            self.quorum.app,
+            is_ready=self.ready.is_set,
+            describe=self.describe,
+            arrivals=self._arrivals,
+        )
+        self.time: Final = RequestedTime(self.broker)
+        self.time.add_routes(self.quorum.app, self.quorum.check_secret)
 
     async def start(self) -> None:
         """Start all parts, or none. Raises StartFailed; `ready` is set later."""
@@ -150,6 +161,7 @@ class Node:
         await self._tasks.stop()
         if self.broker is not None:
             await self.broker.stop()
+        self._arrivals.close()
         await self.quorum.stop()
 
     def fail(self, error: BaseException) -> None:
@@ -175,6 +187,7 @@ class Node:
             "topics": _topics(image),
             "requests": dict(requests),  # served by its broker, by API key
             "native_lane": lane.state,
+            "clock_ahead_ms": clock.advances().ahead_ms,
         }
 
     def progress(self) -> str:
@@ -213,6 +226,8 @@ def _topics(image: ClusterImage) -> dict[str, Any]:
                     "elr": list(partition.elr),
                     "last_known_elr": list(partition.last_known_elr),
                     "replicas": list(partition.replicas),
+                    "adding_replicas": list(partition.adding_replicas),
+                    "removing_replicas": list(partition.removing_replicas),
                 }
                 for partition in topic.partitions
             ]
@@ -274,31 +289,3 @@ def read_secret(path: Path | None) -> str | None:
     if mode & _READABLE_BY_OTHERS:
         _logger.warning("%s=%s: other users can read the secret; chmod 600 it", _SETTING, path)
     return text
-
-
-def add_routes(
-    app: web.Application, *, is_ready: Callable[[], bool], describe: Callable[[], dict[str, Any]]
-) -> None:
-    """Add these routes to those of the quorum's RPCs."""
-
-    async def healthz(_: web.Request) -> web.Response:
-        """Return 200 as long as the process works."""
-        return web.Response(text="ok\n")
-
-    async def readyz(_: web.Request) -> web.Response:
-        """Return 200 once the node is ready: its broker is unfenced, or its quorum has a leader."""
-        if is_ready():
-            return web.Response(text="ready\n")
-        return web.Response(text="not ready\n", status=503)
-
-    async def status(_: web.Request) -> web.Response:
-        """Return this node's view of the cluster."""
-        return web.json_response(describe())
-
-    app.add_routes(
-        [
-            web.get("/healthz", healthz),
-            web.get("/readyz", readyz),
-            web.get("/api/v1/status", status),
-        ]
-    )

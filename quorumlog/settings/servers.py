@@ -192,6 +192,12 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
         "A file with the secret that nodes require on the control listener.",
     ),
     _named(
+        "clock.advances",
+        kinds.TEXTS,
+        "Advances of the wall clock, by which records and offsets expire: at_ms:by_ms,... "
+        "(since 1970). LocalCluster.advance() writes it.",
+    ),
+    _named(
         "controller.quorum.voters",
         kinds.TEXTS,
         "The control listener of each voter at kraft.version 0: id@host:port,...",

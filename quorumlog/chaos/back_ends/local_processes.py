@@ -16,6 +16,7 @@ from quorumlog.chaos.back_ends.back_end import (
     GROUPS_TOPIC,
     BackEndFailed,
     NodeUnavailable,
+    Tallies,
     for_each,
     holders_of,
 )
@@ -297,6 +298,15 @@ class LocalProcesses:
         """Lift a rule. Raises BackEndFailed."""
         if self._links is not None:
             await self._ask(self._links.lift, rule_id)
+
+    async def tallies(self) -> Tallies:
+        """Return the counts of the rules that answer or observe requests. Raises BackEndFailed."""
+        if not isinstance(self._links, LinkProxy):
+            return {}
+        try:
+            return await asyncio.to_thread(self._links.tallies)
+        except LinksFailed as error:
+            raise BackEndFailed(str(error)) from error
 
     def record_responses(self, file: Path, started_ns: int) -> None:
         """Write responses with errors to clients into a new file, if there are forwarders.

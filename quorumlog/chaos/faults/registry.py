@@ -5,10 +5,11 @@ Other packages add kinds by entry points of the group `quorumlog.faults`.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
-from typing import Final
+from typing import Any, Final, Literal, get_args, get_origin
 
 from quorumlog.chaos.faults import (
     admin,
+    answers,
     copies,
     disks,
     machines,
@@ -18,10 +19,17 @@ from quorumlog.chaos.faults import (
     requests,
     traffic,
 )
-from quorumlog.chaos.faults.fault import Fault, StepFault
+from quorumlog.chaos.faults.fault import Fault, FaultT, StepFault
 from quorumlog.chaos.faults.links import Effect
 from quorumlog.chaos.registered import AddedParts, registered
 
+_NOUNS: Final[Mapping[object, str]] = {
+    int: "a whole number",
+    str: "text",
+    list: "a list",
+    bool: "true or false",
+    dict: "an object",
+}
 _ON_NODES: Final[tuple[type[Fault], ...]] = (
     processes.Kill, processes.KillAll, processes.CrashLoop, processes.PauseKill, processes.LagKill,
     processes.LateStart, processes.Pause, processes.PauseAll, processes.Restart,
@@ -34,7 +42,7 @@ _ON_LINKS: Final[tuple[type[Fault], ...]] = (
     partitions.PartitionOne, partitions.PartitionHalves, partitions.PartitionRing,
     partitions.PartitionOneWay, partitions.IsolateRole, traffic.Delay, traffic.SlowLink,
     traffic.ResetConnections, traffic.RefuseConnections, requests.DropRequests,
-    requests.DelayRequests, requests.ReplyLost, requests.AckKill,
+    requests.DelayRequests, requests.ReplyLost, requests.AckKill, answers.AnswerRequests,
 )  # fmt: skip
 _SIMULATED: Final[tuple[type[Fault], ...]] = (
     traffic.Loss, traffic.Duplication, traffic.Reorder, partitions.Partition, partitions.OneWayCut,
@@ -115,6 +123,41 @@ def fault_and_role(
     if colon and role not in kind.targets:
         raise ValueError(f"{text}: the target of {kind.name} is one of {', '.join(kind.targets)}")
     return kind, role if colon else None
+
+
+def link_fault(name: str, parameters: Mapping[str, int | str]) -> StepFault:
+    """Return a fault on links. Raises ValueError for an unknown fault or parameter."""
+    there_are = {known: kind for known, kind in STEP_FAULTS.items() if kind.imposes}
+    kind = registered(there_are, name.replace("-", "_"), "fault on links", ADDED_FAULTS)
+    if not kind.imposes:
+        raise ValueError(f"fault {kind.name} is no fault on links")
+    known = dict.fromkeys(each.name for each in fields(kind))
+    for parameter in parameters:
+        registered(known, parameter, f"parameter of {kind.name}")
+    return fault_of(kind, parameters)
+
+
+def fault_of(kind: type[FaultT], given: Mapping[str, Any]) -> FaultT:
+    """Return a fault with the given parameters. Raises ValueError."""
+    parameters = {parameter.name: parameter for parameter in fields(kind)}
+    for name, value in given.items():
+        if name not in parameters:
+            raise ValueError(f"fault {kind.name} has no parameter {name!r}")
+        check_type(name, value, parameters[name].type)
+    for name, parameter in parameters.items():
+        if parameter.default is MISSING and name not in given:
+            raise ValueError(f"fault {kind.name} needs {name}")
+    return kind(**given)
+
+
+def check_type(name: str, value: object, expected: object) -> None:
+    """Raise ValueError unless a value of JSON has the type of a field: int, str, bool, Literal."""
+    if get_origin(expected) is Literal:
+        choices = get_args(expected)
+        if value not in choices:
+            raise ValueError(f"{name} = {value!r}: one of {', '.join(choices)} is expected")
+    elif type(value) is not expected:
+        raise ValueError(f"{name} = {value!r}: {_NOUNS[expected]} is expected")
 
 
 def faults_made_of(

@@ -27,10 +27,14 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Consecutive bytes of one message; `message` is set in the message's first piece."""
+    """Consecutive bytes of one message; `message` is set in the message's first piece.
+
+    is_last: the message ends with it; in Kafka's frames alone.
+    """
 
     content: bytes | memoryview
     message: Message | None = None
+    is_last: bool = False
 
 
 class Splitter(Protocol):
@@ -76,8 +80,8 @@ class KafkaSplitter:
                 api = "" if self._name_of is None else self._name_of(rest[0])
                 message = Message(api, rest[-1])
             size = min(self._left, end - place)
-            pieces.append(Piece(view[place : place + size], message))
             self._left -= size
+            pieces.append(Piece(view[place : place + size], message, not self._left))
             place += size
         return pieces
 

@@ -175,6 +175,10 @@ class MetadataQuorum:
         self._probes: Final = Tasks(log_failure(_logger, "looking for a broker's process"))
         self.port = 0  # of the control listener, once started
 
+    def check_secret(self, request: web.Request) -> None:
+        """Raise the response 403 to a request that lacks the shared secret, if there is one."""
+        self._server.check_secret(request)
+
     def _founded(self, elections: ElectionStore, election: Election) -> Election:
         return found(
             self.settings,

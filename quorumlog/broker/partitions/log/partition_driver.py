@@ -206,6 +206,13 @@ class PartitionDriver:
         work = loaded_log.work_to_spare_reads(self.log, self.producers, Offset(offset))
         self._around.disk.submit(self.topic_partition, work, lambda _: None)
 
+    def roll(self) -> None:
+        """Begin a segment at the log end, unless the active one is empty. Raises StorageError."""
+        end = self.log.log_end_offset
+        if self.log.active_base_offset < end:
+            self.log.roll(end)
+            self._keep_producers(end)
+
     def work_to_keep_producers(self) -> Callable[[], None]:
         """Return disk work that keeps a producer snapshot at the current log end."""
         return loaded_log.work_to_keep(self.log, self.producers, self.log.log_end_offset)
