@@ -4,7 +4,7 @@ import socket
 
 from quorumlog.addresses import address_text
 from quorumlog.broker.server.server import BACKLOG
-from quorumlog.node.config import Address
+from quorumlog.settings.listeners import Address
 
 
 class StartFailed(Exception):

@@ -15,6 +15,7 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.settings.listeners import DEFAULT_LISTENER
 from quorumlog.settings.servers import BrokerConfig, StaticConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -107,7 +108,7 @@ def _with_header(handle: Any) -> Handle:
 
 @dataclass(slots=True, kw_only=True)
 class BrokerContext:
-    """Assembled once per node; each connection has a copy with its own last two fields."""
+    """Assembled once per node; each connection has a copy with its own last three fields."""
 
     broker_id: BrokerId
     cluster_id: str
@@ -122,6 +123,7 @@ class BrokerContext:
     controller: ControllerClient
     handlers: Mapping[int, ApiHandler]  # by API key: every API that is served and advertised
     wall_ms: Callable[[], int]  # ms since 1970
+    listener: str = DEFAULT_LISTENER  # that accepted the connection
     client_host: str = ""  # the peer's address
     account: ResponseAccount | None = None  # counts response bytes that the peer has not taken
 

@@ -24,6 +24,7 @@ from quorumlog.broker.server.api import (
 from quorumlog.broker.server.request_runs import RequestRuns, WaitingRun
 from quorumlog.broker.server.turns import Turns
 from quorumlog.invariants import InvariantViolation
+from quorumlog.settings.listeners import DEFAULT_LISTENER
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.message import Buffer, Response, Sendable
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
@@ -107,13 +108,13 @@ class Connection(FrameProtocol):
     4. No frame is delivered while the connection waits for its turn.
     """
 
-    def __init__(self, server: Acceptor) -> None:
+    def __init__(self, server: Acceptor, listener: str = DEFAULT_LISTENER) -> None:
         super().__init__(frame_max_bytes=server.context.settings.socket_request_max_bytes)
         self._server: Final = server
         self._stats: Final = server.stats
         self._loop: Final = asyncio.get_running_loop()
         self._account: Final = server.context.replicas.response_memory.open_account()
-        self._context = replace(server.context, account=self._account)
+        self._context = replace(server.context, account=self._account, listener=listener)
         self._handlers: Final = server.context.handlers
         self._decode: Final = FetchDecoder().decode
         self._turns: Final[deque[Turn]] = deque()
@@ -272,6 +273,11 @@ class Connection(FrameProtocol):
         if unsent_bytes != self._unsent_bytes:
             self._unsent_bytes, self._unsent_since_s = unsent_bytes, now_s
         return now_s - self._unsent_since_s
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener that accepted the connection."""
+        return self._context.listener
 
     @property
     def held_bytes(self) -> int:

@@ -174,7 +174,12 @@ def test_a_cluster_that_was_made_without_a_secret_goes_on_without(tmp_path: Path
 # --- settings for all nodes: one that each node must have for itself is refused ---
 
 
-COMMON = {"controller.quorum.bootstrap.servers": "127.0.0.1:23900", "broker.rack": "a"}
+COMMON = {
+    "controller.quorum.bootstrap.servers": "127.0.0.1:23900",
+    "broker.rack": "a",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
+}
 LISTENER = "PLAINTEXT://127.0.0.1:23901"
 
 
