@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from quorumlog.addresses import host_and_port
+from quorumlog.cli import listener_options
 from quorumlog.cli.options import (
     DEFAULT_DIR,
     Brokers,
@@ -85,6 +86,9 @@ def up(
     brokers: Brokers = None,
     first_id: FirstId = None,
     port: Port = None,
+    host: listener_options.Host = None,
+    advertised: listener_options.Advertised = None,
+    listener: listener_options.Listeners = None,
     detach: Detach = False,
     config: NodeSettings = None,
     defaults: Defaults = "fast",
@@ -103,6 +107,9 @@ def up(
             brokers=brokers,
             first_id=FIRST_ID if first_id is None else first_id,
             port=_PORT if port is None else port,
+            host="127.0.0.1" if host is None else host,
+            advertised=advertised,
+            listeners=listener or (),
             config=parse_settings(config or []),
             defaults=defaults,
             detached=detach,
@@ -114,6 +121,8 @@ def up(
         _refuse_another("--brokers", brokers, apart.count("broker"), cluster)
         _refuse_another("--first-id", first_id, cluster.nodes[0].id, cluster)
         _refuse_another("--port", port or None, first_port, cluster)
+        listener_options.refuse_another_host(host, cluster)
+        listener_options.warn_of_unknown_hosts(cluster)
         running = cluster.running()
         if running and not detach:
             fail(
@@ -176,6 +185,8 @@ def _print_ready(described: dict[str, Any], ready_s: float) -> None:
             f"  kafka {node['kafka'] or '-':{width}}"
             f"  control {node['control']}  pid {node['pid']}"
         )
+        for one in node["listeners"]:
+            data(f"          {one['name']}  {one['advertised']}  bound to {one['bind']}")
 
 
 def _at_an_ending_signal(handler: Callable[[int, FrameType | None], object]) -> None:

@@ -21,8 +21,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from quorumlog.addresses import address_text, host_and_port
+from quorumlog.cluster import node_listeners
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
+from quorumlog.cluster.node_listeners import NodeListener
 from quorumlog.cluster.ports import free_ports
+from quorumlog.settings.listeners import DEFAULT_LISTENER, INTER_BROKER, PROTOCOL_MAP
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
@@ -106,7 +109,6 @@ FORMAT: Final = 1
 FIRST_ID: Final = 1
 LAST_ID: Final = 2**31 - 1  # a node id is an int32
 CONTROL_PORT_STEP: Final = 10_000  # `--port 9092`: Kafka on 9092, control on 19092
-_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - of all interfaces
 
 FAST_DEFAULTS: Final[Mapping[str, str]] = {
     "broker.heartbeat.interval.ms": "500",
@@ -131,12 +133,18 @@ and after a loss of all nodes a machine may be busy for minutes. `LocalCluster` 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """One node: its roles, and the address of each listener."""
+    """One node: its roles, and the address of each listener.
+
+    `advertised`: the address of its first listener for clients; None: `kafka`. `listeners`: its
+    other Kafka listeners.
+    """
 
     id: int
     roles: tuple[str, ...]  # "broker", "controller"
     kafka: str  # host:port; without the role broker, there is no listener
     control: str  # host:port
+    advertised: str | None = None
+    listeners: tuple[NodeListener, ...] = ()
 
     @property
     def is_broker(self) -> bool:
@@ -164,14 +172,14 @@ class ClusterSpec:
         return ",".join(self.client_address(node) for node in self.nodes if node.is_broker)
 
     def client_address(self, node: NodeSpec) -> str:
-        """Return the address that a node advertises to clients, `host:port`."""
+        """Return the address that a node's first listener advertises, `host:port`."""
         settings = {**self.config, **self.detours.get(node.id, {})}
         text = settings.get("advertised.listeners")
-        return text.rpartition("://")[2] if text else self.kafka_address(node)
+        return _first(text) if text else node.advertised or self.kafka_address(node)
 
     def kafka_address(self, node: NodeSpec) -> str:
-        """Return the address of a node's Kafka listener on this machine, `host:port`."""
-        return self.config.get("listeners", node.kafka).rpartition("://")[2]
+        """Return the address of a node's first Kafka listener on this machine, `host:port`."""
+        return _first(self.config.get("listeners", node.kafka))
 
     def control_address(self, node: NodeSpec) -> str:
         """Return the address of a node's control listener, `host:port`."""
@@ -186,6 +194,11 @@ class ClusterSpec:
         raise ClusterError(f"there is no node {node_id}; this cluster has {known}")
 
 
+def _first(listeners: str) -> str:
+    """Return the address of the first of NAME://host:port,..."""
+    return listeners.partition(",")[0].rpartition("://")[2]
+
+
 def plan(
     roles: Sequence[tuple[str, ...]],
     *,
@@ -193,16 +206,18 @@ def plan(
     port: int,
     config: Mapping[str, str],
     first_id: int = FIRST_ID,
+    advertised: str | None = None,
+    listeners: Sequence[str] = (),
 ) -> ClusterSpec:
     """Plan a new cluster: one node per entry of `roles`; port 0 chooses free ports.
 
     The node ids count up from `first_id`. The Kafka ports count up from `port`, and each control
-    port is CONTROL_PORT_STEP above the Kafka port of its node. If the Kafka listeners are on all
-    interfaces, the control listeners are on loopback: all nodes are on this machine. Raises
+    port is CONTROL_PORT_STEP above the Kafka port of its node. The control listeners are on
+    loopback: all nodes are on this machine. `advertised`, `listeners`: see `node_listeners`. Raises
     InvalidArgument.
     """
     count, host = len(roles), host.strip("[]")
-    control_host = _LOOPBACK.get(host, host)
+    control_host = node_listeners.control_host(host)
     if not 0 <= first_id <= LAST_ID - count:
         raise InvalidArgument(f"--first-id {first_id}: choose one from 0 to {LAST_ID - count}")
     if port:
@@ -216,12 +231,21 @@ def plan(
         ports += [kafka + CONTROL_PORT_STEP for kafka in ports]
     else:
         ports = free_ports(host, 2 * count)
+    kafka = [address_text(host, one) for one in ports[:count]]
+    control = [address_text(control_host, one) for one in ports[count:]]
+    shown = node_listeners.advertised_addresses(advertised, kafka)
+    others = node_listeners.plan_listeners(listeners, count)
+    if listeners:
+        bound = [one.bind for of_node in others for one in of_node]
+        node_listeners.require_different_ports([*kafka, *control, *bound])
     nodes = tuple(
         NodeSpec(
             id=first_id + index,
             roles=node_roles,
-            kafka=address_text(host, ports[index]),
-            control=address_text(control_host, ports[count + index]),
+            kafka=kafka[index],
+            control=control[index],
+            advertised=shown[index],
+            listeners=others[index],
         )
         for index, node_roles in enumerate(roles)
     )
@@ -349,6 +373,8 @@ def load(directory: Path) -> ClusterSpec:
                 roles=tuple(node["roles"]),
                 kafka=address_text(*host_and_port(node["kafka"])),
                 control=address_text(*host_and_port(node["control"])),
+                advertised=node.get("advertised"),
+                listeners=tuple(NodeListener(**one) for one in node.get("listeners", ())),
             )
             for node in document["nodes"]
         )
@@ -391,13 +417,38 @@ def _own_properties(
     yield "node.id", str(node.id)
     yield "cluster.id", spec.cluster_id
     yield "process.roles", ",".join(node.roles)
-    yield "listeners", f"PLAINTEXT://{node.kafka}"
+    yield from _listeners(spec, node)
     yield "control.listener", node.control
     yield "controller.quorum.voters", voters
     yield "log.dirs", str(data_directory(directory, node.id).resolve())
     secret = secret_file(directory)
     if secret is not None:
         yield "control.shared.secret.file", str(secret)
+
+
+def _listeners(spec: ClusterSpec, node: NodeSpec) -> Iterable[tuple[str, str]]:
+    """Yield the properties of the Kafka listeners."""
+    others = node.listeners
+    first = f"{DEFAULT_LISTENER}://"
+    yield "listeners", ",".join([first + node.kafka, *(f"{o.name}://{o.bind}" for o in others)])
+    if others or node.advertised:
+        shown = [first + (node.advertised or node.kafka)]
+        yield (
+            "advertised.listeners",
+            ",".join([*shown, *(f"{o.name}://{o.advertised}" for o in others)]),
+        )
+    if others:
+        names = [DEFAULT_LISTENER, *(other.name for other in others)]
+        yield PROTOCOL_MAP, ",".join(f"{name}:PLAINTEXT" for name in names)
+        yield INTER_BROKER, DEFAULT_LISTENER
+    if node.advertised:  # that address need not lead here from this machine
+        peers = [
+            f"{other.id}@{node_listeners.local_address(other.kafka)}"
+            for other in spec.nodes
+            if other.is_broker and other.id != node.id
+        ]
+        if peers:
+            yield "peer.kafka.addresses", ",".join(peers)
 
 
 def node_directory(directory: Path, node_id: int) -> Path:
