@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from inspect import iscoroutine
 from typing import Any, Final, NamedTuple, Protocol
 
+from quorumlog.addresses import address_text
 from quorumlog.broker.server.api import (
     BrokerContext,
     Deliver,
@@ -63,6 +64,7 @@ class Client(NamedTuple):
     """The other end of a connection, with the names that it has sent."""
 
     address: str = "?"  # host:port
+    host: str = "?"
     software: str = ""  # of KIP-511, or else the client id of its last request
 
 
@@ -140,7 +142,7 @@ class Connection(FrameProtocol):
         """Record the address of the client."""
         name = self.transport.get_extra_info("peername")
         if isinstance(name, tuple):
-            self._client = Client(f"{name[0]}:{name[1]}")
+            self._client = Client(address_text(name[0], name[1]), name[0])
             self._context = replace(self._context, client_host=f"/{name[0]}")  # as Kafka writes it
         self._server.opened(self)
 

@@ -93,9 +93,10 @@ class Server:
     def note_refused(self, who: Client, reason: str, failure: BaseException | None = None) -> None:
         """Log a refused request: each kind once, then one line a minute for all while any comes.
 
-        A kind is the reason and the client's software, because clients repeat refused requests.
+        A kind is the reason and the client's software, or its host if it has sent no name: clients
+        repeat refused requests.
         """
-        kind = (reason, who.software, repr(failure))
+        kind = (reason, who.software or who.host, repr(failure))
         if len(self._refuses) >= REFUSALS_MAX and not self._refuses.lasts(kind):
             kind = ("and others", "", "")
         name = f"{who.address} ({who.software!a})" if who.software else who.address
