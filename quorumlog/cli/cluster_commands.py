@@ -114,14 +114,7 @@ def up(
             defaults=defaults,
             detached=detach,
         )
-        apart = [node.roles[0] for node in cluster.nodes if len(node.roles) == 1]
-        first_port = host_and_port(cluster.nodes[0].kafka)[1]
-        _refuse_another("--nodes", nodes, len(cluster.nodes), cluster)
-        _refuse_another("--controllers", controllers, apart.count("controller"), cluster)
-        _refuse_another("--brokers", brokers, apart.count("broker"), cluster)
-        _refuse_another("--first-id", first_id, cluster.nodes[0].id, cluster)
-        _refuse_another("--port", port or None, first_port, cluster)
-        listener_options.refuse_another_host(host, cluster)
+        _refuse_another(cluster, nodes, controllers, brokers, first_id, port, host)
         listener_options.warn_of_unknown_hosts(cluster)
         running = cluster.running()
         if running and not detach:
@@ -154,14 +147,32 @@ def _start(cluster: LocalCluster) -> float:
         fail("interrupted while starting; the started nodes are stopped", EXIT_INTERRUPTED)
 
 
-def _refuse_another(option: str, asked: int | None, found: int, cluster: LocalCluster) -> None:
+def _refuse_another(
+    cluster: LocalCluster,
+    nodes: int | None,
+    controllers: int | None,
+    brokers: int | None,
+    first_id: int | None,
+    port: int | None,
+    host: str | None,
+) -> None:
     """End with a usage error if the directory's cluster has another option than required."""
-    if asked not in {None, found}:
-        fail(
-            f"the cluster in {cluster.directory} has {option} {found}, not {asked}; "
-            f"leave {option} out, or choose another --dir",
-            EXIT_USAGE,
-        )
+    apart = [node.roles[0] for node in cluster.nodes if len(node.roles) == 1]
+    found_host, first_port = host_and_port(cluster.nodes[0].kafka)
+    for option, asked, found in (
+        ("--nodes", nodes, len(cluster.nodes)),
+        ("--controllers", controllers, apart.count("controller")),
+        ("--brokers", brokers, apart.count("broker")),
+        ("--first-id", first_id, cluster.nodes[0].id),
+        ("--port", port or None, first_port),
+        ("--host", host and host.strip("[]"), found_host),
+    ):
+        if asked not in {None, found}:
+            fail(
+                f"the cluster in {cluster.directory} has {option} {found}, not {asked}; "
+                f"leave {option} out, or choose another --dir",
+                EXIT_USAGE,
+            )
 
 
 def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from quorumlog.addresses import host_and_port
-from quorumlog.cli.output import EXIT_USAGE, fail, say
+from quorumlog.cli.output import say
 from quorumlog.cluster import LocalCluster
 
 Host = Annotated[
@@ -34,17 +34,6 @@ Listeners = Annotated[
         "such as containers: DOCKER://0.0.0.0,advertised=host.docker.internal. Repeatable.",
     ),
 ]
-
-
-def refuse_another_host(host: str | None, cluster: LocalCluster) -> None:
-    """End with a usage error if the directory's cluster is bound to another host."""
-    found, _ = host_and_port(cluster.nodes[0].kafka)
-    if host is not None and host.strip("[]") != found:
-        fail(
-            f"the cluster in {cluster.directory} has --host {found}, not {host}; "
-            "leave --host out, or choose another --dir",
-            EXIT_USAGE,
-        )
 
 
 def warn_of_unknown_hosts(cluster: LocalCluster) -> None:

@@ -1,4 +1,4 @@
-"""The addresses of a cluster's Kafka listeners: where they are bound, and what clients receive.
+"""The addresses of a cluster's Kafka listeners: bound, and advertised to clients.
 
 The first listener, PLAINTEXT, serves the other brokers and the clients of this machine; `--host`
 and `--advertised` describe it. Each `--listener` adds a listener with addresses of its own, for

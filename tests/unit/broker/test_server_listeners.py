@@ -98,11 +98,11 @@ async def test_a_leader_without_the_listener_is_no_leader_for_its_clients(
         assert (metadata.brokers, metadata.controller_id) == ([], -1)
         [partition, *_] = metadata.topics[0].partitions
         assert (partition.error_code, partition.leader_id) == (error, -1)
-        described = await connection.send(
+        pages = await connection.send(
             DescribeTopicPartitionsRequest(topics=[TopicRequest(name="t")])
         )
-        [partition, *_] = described.topics[0].partitions
-        assert (partition.error_code, partition.leader_id) == (ErrorCode.LISTENER_NOT_FOUND, -1)
+        [page, *_] = pages.topics[0].partitions
+        assert (page.error_code, page.leader_id) == (ErrorCode.LISTENER_NOT_FOUND, -1)
         found = await connection.send(FindCoordinatorRequest(coordinator_keys=["g"]))
         assert found.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         await connection.close()
