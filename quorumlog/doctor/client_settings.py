@@ -75,7 +75,7 @@ class ClusterFacts:
     is_tls: bool = False
 
     def limit(self, name: str) -> int | None:
-        """Return a broker's setting that is a number; None: it is not known."""
+        """Return a broker's setting that is a number; None: no broker has shown it."""
         text = self.configs.get(name, "")
         return int(text) if text.lstrip("-").isdecimal() else None
 

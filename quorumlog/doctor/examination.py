@@ -157,6 +157,11 @@ def _unreached(one: Probe, whose: str) -> Finding:
             "a proxy without a broker behind it, a full broker (max.connections), or the port of a "
             "controller: use the port of a running broker",
         ),
+        Reached.NO_METADATA: (
+            "no-metadata",
+            "it speaks Kafka's protocol, and serves no Metadata: the port of a controller",
+            "use the port of a broker; controllers serve only administrators that ask for them",
+        ),
         Reached.LOGIN: (
             "no-answer",
             f"the broker answers ApiVersions, and then no request ({one.detail})",

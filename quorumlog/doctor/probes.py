@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from time import monotonic, time
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from quorumlog.addresses import address_text
 from quorumlog.wire.codec.message import Request, Response
@@ -27,7 +27,7 @@ from quorumlog.wire.codec.messages.describe_quorum import (
     RequestTopicData,
 )
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataResponse
-from quorumlog.wire.codec.schemas import encode_request
+from quorumlog.wire.codec.schemas import UnsupportedVersion, encode_request
 from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection, RequestTimedOut
 
 TIMEOUT_S: Final = 5.0
@@ -52,6 +52,7 @@ class Reached(Enum):
     OTHER = "another protocol"
     CLOSED = "closed"
     LOGIN = "login"  # it answers ApiVersions, but no other request
+    NO_METADATA = "no metadata"  # it serves no Metadata in a version of this release
     KAFKA = "Kafka"
 
 
@@ -163,7 +164,10 @@ async def _question(found: Probe, host: str, port: int, broker_id: int | None) -
     )
     try:
         found.api_versions = connection.api_versions
-        found.metadata = await connection.send(MetadataRequest(topics=[]))
+        found.metadata = await _sent(connection, MetadataRequest(topics=[]))
+        if found.metadata is None:
+            found.reached = Reached.NO_METADATA
+            return
         if broker_id is not None:
             await _read_configs(found, connection, broker_id)
         found.skew_ms = await _skew_ms(connection)
@@ -173,10 +177,10 @@ async def _question(found: Probe, host: str, port: int, broker_id: int | None) -
 
 async def _sent(connection: KafkaConnection, request: Request[ResponseT]) -> ResponseT | None:
     """Return the response; None if the broker does not serve the request."""
-    if type(request).API_KEY not in connection.api_versions:
+    try:
+        return await connection.send(request)
+    except UnsupportedVersion:
         return None
-    response: Any = await connection.send(request)
-    return response  # type: ignore[no-any-return]  # `send` returns it as Any
 
 
 async def _read_configs(found: Probe, connection: KafkaConnection, broker_id: int) -> None:
