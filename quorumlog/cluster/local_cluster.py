@@ -397,12 +397,15 @@ class LocalCluster:
     def describe_node(self, node: NodeSpec) -> dict[str, Any]:
         """Return a node and its process as plain values, ready for JSON.
 
-        A node without the role broker has no Kafka listener: `kafka` is None.
+        `kafka`: the address that the first listener advertises; None: the node is no broker.
         """
+        fields = asdict(node)
+        del fields["advertised"]
         return {
-            **asdict(node),
+            **fields,
             "roles": list(node.roles),
             "kafka": self.spec.client_address(node) if node.is_broker else None,
+            "listeners": [asdict(one) for one in node.listeners] if node.is_broker else [],
             "pid": self.pid(node.id),
         }
 
