@@ -20,12 +20,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from quorumlog.addresses import address_text, host_and_port
+from quorumlog.addresses import DEFAULT_LISTENER, address_text, host_and_port
 from quorumlog.cluster import node_listeners
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.node_listeners import NodeListener
 from quorumlog.cluster.ports import free_ports
-from quorumlog.settings.listeners import DEFAULT_LISTENER, INTER_BROKER, PROTOCOL_MAP
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
@@ -439,8 +438,8 @@ def _listeners(spec: ClusterSpec, node: NodeSpec) -> Iterable[tuple[str, str]]:
         )
     if others:
         names = [DEFAULT_LISTENER, *(other.name for other in others)]
-        yield PROTOCOL_MAP, ",".join(f"{name}:PLAINTEXT" for name in names)
-        yield INTER_BROKER, DEFAULT_LISTENER
+        yield "listener.security.protocol.map", ",".join(f"{name}:PLAINTEXT" for name in names)
+        yield "inter.broker.listener.name", DEFAULT_LISTENER
     if node.advertised:  # that address need not lead here from this machine
         peers = [
             f"{other.id}@{node_listeners.local_address(other.kafka)}"

@@ -9,13 +9,11 @@ up. Raises InvalidArgument, with the option.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final
 
-from quorumlog.addresses import address_text, host_and_port
+from quorumlog.addresses import DEFAULT_LISTENER, EVERYWHERE, address_text, host_and_port
 from quorumlog.cluster.errors import InvalidArgument
 from quorumlog.cluster.ports import free_ports
-from quorumlog.settings.listeners import DEFAULT_LISTENER, EVERYWHERE
 
 LAST_PORT: Final = 65_535
 _FORM: Final = "write it as NAME://BIND[:PORT],advertised=HOST[:PORT]"
@@ -58,13 +56,9 @@ def local_address(address: str) -> str:
 
 def control_host(host: str) -> str:
     """Return the host of the control listeners: on loopback, as all nodes are on this machine."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host if host == "localhost" else "127.0.0.1"
-    if address.is_loopback:
+    if host.startswith("127.") or host == "localhost":
         return host
-    return "::1" if address.version == 6 else "127.0.0.1"
+    return "::1" if ":" in host else "127.0.0.1"
 
 
 def read_host(option: str, text: str) -> tuple[str, int | None]:

@@ -10,11 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from quorumlog.addresses import host_and_port
+from quorumlog.addresses import EVERYWHERE, host_and_port
 from quorumlog.cluster import node_listeners
 from quorumlog.cluster.errors import InvalidArgument
 from quorumlog.cluster.layout import ClusterSpec, NodeSpec, node_properties
-from quorumlog.settings.listeners import EVERYWHERE
 
 _IN_ENVIRONMENT: Final = " (in the environment)"
 _ADDRESSES: Final = "--port gives the first port of the cluster (port= of LocalCluster). "

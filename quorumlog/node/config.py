@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from quorumlog.addresses import host_and_port
+from quorumlog.addresses import EVERYWHERE, host_and_port
 from quorumlog.broker.settings import BrokerSettings, LifecycleSettings
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -26,7 +26,6 @@ from quorumlog.settings.kafka_names import (
 )
 from quorumlog.settings.kinds import BadValue
 from quorumlog.settings.listeners import (
-    EVERYWHERE,
     Address,
     Listeners,
     check_listener_setting,

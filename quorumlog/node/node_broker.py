@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from quorumlog.addresses import DEFAULT_LISTENER
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
@@ -39,7 +40,7 @@ from quorumlog.node.config import NodeConfig
 from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.identity import OwnDirectory, read_boot_id
 from quorumlog.node.listeners import StartFailed, listen
-from quorumlog.settings.listeners import DEFAULT_LISTENER, Listener, Listeners
+from quorumlog.settings.listeners import Listener, Listeners
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import OnError, Tasks

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from quorumlog.addresses import address_text
+from quorumlog.addresses import DEFAULT_LISTENER, EVERYWHERE, address_text
 from quorumlog.settings.kafka_names import NO_PROTECTION, asks_for_nothing, is_protection
 from quorumlog.settings.kinds import INT_MAX, BadValue, ConfigType, whole
 
@@ -27,8 +27,6 @@ PROTOCOL_MAP: Final = "listener.security.protocol.map"
 INTER_BROKER: Final = "inter.broker.listener.name"
 INTER_BROKER_PROTOCOL: Final = "security.inter.broker.protocol"
 CONTROLLER_NAMES: Final = "controller.listener.names"
-DEFAULT_LISTENER: Final = "PLAINTEXT"
-EVERYWHERE: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - refused as an advertised address
 
 _PREFIX: Final = "listener.name."
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")

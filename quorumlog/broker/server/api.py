@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from quorumlog.addresses import DEFAULT_LISTENER
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.fetching.core.response_memory import ResponseAccount
@@ -15,7 +16,6 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterImage
-from quorumlog.settings.listeners import DEFAULT_LISTENER
 from quorumlog.settings.servers import BrokerConfig, StaticConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId

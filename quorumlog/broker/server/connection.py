@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from inspect import iscoroutine
 from typing import Any, Final, NamedTuple, Protocol
 
-from quorumlog.addresses import address_text
+from quorumlog.addresses import DEFAULT_LISTENER, address_text
 from quorumlog.broker.server.api import (
     BrokerContext,
     Deliver,
@@ -25,7 +25,6 @@ from quorumlog.broker.server.api import (
 from quorumlog.broker.server.request_runs import RequestRuns, WaitingRun
 from quorumlog.broker.server.turns import Turns
 from quorumlog.invariants import InvariantViolation
-from quorumlog.settings.listeners import DEFAULT_LISTENER
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.message import Buffer, Response, Sendable
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
+from quorumlog.addresses import DEFAULT_LISTENER
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.connection import Client, Connection, ServerStats
 from quorumlog.broker.server.turns import Turns
@@ -14,7 +15,6 @@ from quorumlog.clock import monotonic_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.lasting_condition import LastingCondition
 from quorumlog.settings.kinds import INT_MAX
-from quorumlog.settings.listeners import DEFAULT_LISTENER
 
 BACKLOG: Final = 1024
 IDLE_CHECKS: Final = 10  # per idle time: a connection may stay idle a tenth longer than allowed

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
-from quorumlog.settings.listeners import DEFAULT_LISTENER
+from quorumlog.addresses import DEFAULT_LISTENER
 from quorumlog.wire.codec.identifiers import BrokerId
 
 
