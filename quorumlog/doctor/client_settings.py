@@ -18,7 +18,6 @@ _ALL: Final = frozenset({"all", "-1"})
 _ALIASES: Final[Mapping[str, str]] = {  # librdkafka's name -> Kafka's
     "request.required.acks": "acks",
     "message.max.bytes": "max.request.size",
-    "message.timeout.ms": "delivery.timeout.ms",
     "message.send.max.retries": "retries",
     "max.in.flight": "max.in.flight.requests.per.connection",
     "queue.buffering.max.ms": "linger.ms",
@@ -48,7 +47,6 @@ _NUMBERS: Final = frozenset(
     }
 )
 _DEFAULTS: Final[Mapping[str, int]] = {
-    "delivery.timeout.ms": 120_000,
     "fetch.max.wait.ms": 500,
     "heartbeat.interval.ms": 3_000,
     "linger.ms": 5,
@@ -112,10 +110,13 @@ class Settings:
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.texts: Final = texts
 
-    def number(self, name: str) -> int | None:
-        """Return the given number, else Kafka's default; None: neither exists."""
-        text = self.texts.get(name)
-        return _DEFAULTS.get(name) if text is None else int(text)
+    def number(self, name: str) -> int:
+        """Return the given number, else Kafka's default."""
+        return int(self.texts.get(name, _DEFAULTS[name]))
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these settings was given."""
+        return any(name in self.texts for name in names)
 
     def given(self, name: str) -> int | None:
         """Return the given number; None: the setting was left out."""
@@ -180,15 +181,14 @@ def _producer_limits(client: Settings, cluster: ClusterFacts) -> Iterator[Findin
             f"the brokers' transaction.max.timeout.ms is {longest}: INVALID_TRANSACTION_TIMEOUT",
             f"set it to {longest} at most",
         )
-    delivery, linger = client.number("delivery.timeout.ms"), client.number("linger.ms")
-    request = client.number("request.timeout.ms")
-    is_given = {"delivery.timeout.ms", "linger.ms", "request.timeout.ms"} & client.texts.keys()
-    if is_given and None not in {delivery, linger, request} and delivery < linger + request:  # type: ignore[operator]  # none is None
+    linger, request = client.number("linger.ms"), client.number("request.timeout.ms")
+    delivery = client.given("delivery.timeout.ms")  # its default grows with the other two
+    if delivery is not None and delivery < linger + request:
         yield _finding(
             "delivery.timeout.ms",
             str(delivery),
             f"it must be linger.ms={linger} + request.timeout.ms={request} at least",
-            f"set it to {linger + request}",  # type: ignore[operator]  # as above
+            f"set it to {linger + request}",
         )
 
 
@@ -208,8 +208,11 @@ def _group(client: Settings, cluster: ClusterFacts) -> Iterator[Finding]:
     session = client.given("session.timeout.ms")
     least = cluster.limit("group.min.session.timeout.ms")
     most = cluster.limit("group.max.session.timeout.ms")
-    if session is not None and (
-        (least is not None and session < least) or (most is not None and session > most)
+    if (
+        session is not None
+        and least is not None
+        and most is not None
+        and not (least <= session <= most)
     ):
         yield _finding(
             "session.timeout.ms",
@@ -219,23 +222,19 @@ def _group(client: Settings, cluster: ClusterFacts) -> Iterator[Finding]:
             f"choose a value from {least} to {most}",
         )
     heartbeat, session = client.number("heartbeat.interval.ms"), client.number("session.timeout.ms")
-    is_given = {"heartbeat.interval.ms", "session.timeout.ms"} & texts.keys()
-    if is_given and heartbeat is not None and session is not None and heartbeat >= session:
+    if client.has("heartbeat.interval.ms", "session.timeout.ms") and heartbeat >= session:
         why = f"it must be less than session.timeout.ms={session}"
         yield _finding("heartbeat.interval.ms", str(heartbeat), why, f"set it to {session // 3}")
     poll = client.given("max.poll.interval.ms")
-    if poll is not None and session is not None and poll < session:
-        why = f"it must be session.timeout.ms={session} at least"
+    if poll is not None and poll < session:
+        why = f"librdkafka requires session.timeout.ms={session} at least"
         yield _finding("max.poll.interval.ms", str(poll), why, f"set it to {session} or more")
 
 
 def _fetches(client: Settings, _cluster: ClusterFacts) -> Iterator[Finding]:
     wait, request = client.number("fetch.max.wait.ms"), client.number("request.timeout.ms")
-    is_given = {"fetch.max.wait.ms", "request.timeout.ms"} & client.texts.keys()
-    if is_given and wait is not None and request is not None and wait >= request:
-        why = (
-            f"an idle fetch is answered after the client gives it up: request.timeout.ms={request}"
-        )
+    if client.has("fetch.max.wait.ms", "request.timeout.ms") and wait >= request:
+        why = f"an idle fetch lasts longer than request.timeout.ms={request}"
         yield _finding("fetch.max.wait.ms", str(wait), why, f"set it to {request // 2} at most")
 
 

@@ -79,6 +79,7 @@ async def examine(bootstrap: Sequence[tuple[str, int]], settings: Mapping[str, s
     findings += _of_replicas(facts)
     skews = [one.skew_ms for one in every if one.skew_ms is not None]
     skew_ms = min(skews, key=abs, default=None)
+    findings += _of_quorum(every)
     findings += _of_clock(skew_ms)
     findings += check(settings, facts)
     return Examination(
@@ -99,7 +100,7 @@ def _advertised(views: Sequence[Probe]) -> dict[int, str]:
 
 
 def _of_bootstrap(one: Probe, settings: Mapping[str, str]) -> Iterator[Finding]:
-    if one.reached is Reached.TLS and "SSL" in settings.get("security.protocol", ""):
+    if one.reached is Reached.TLS and "SSL" in settings.get("security.protocol", "").upper():
         yield Finding(
             name="tls-not-examined",
             subject=one.address,
@@ -280,6 +281,18 @@ def _of_replicas(facts: ClusterFacts) -> Iterator[Finding]:
                 ),
                 remedy=f"start more brokers, or set {name} to {facts.brokers} at most",
             )
+
+
+def _of_quorum(probes: Sequence[Probe]) -> Iterator[Finding]:
+    problems = [one.quorum_problem for one in probes if one.quorum_problem]
+    if problems and len(problems) == sum(bool(one.api_versions) for one in probes):
+        yield Finding(
+            name="no-controller",
+            subject="controller",
+            why=f"no leader of the metadata quorum answers ({problems[0]}): changes of topics, new "
+            "producer ids and elections of leaders wait",
+            remedy="start a majority of the controllers",
+        )
 
 
 def _of_clock(skew_ms: int | None) -> Iterator[Finding]:

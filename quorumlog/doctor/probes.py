@@ -56,11 +56,16 @@ class Reached(Enum):
     KAFKA = "Kafka"
 
 
+class QuorumUnavailable(Exception):
+    """A broker cannot describe the metadata quorum; the message is the broker's."""
+
+
 @dataclass(kw_only=True)
 class Probe:
     """The state of one address. `address`: `host:port`, as it was given or advertised.
 
     `skew_ms`: the clock of the quorum's leader minus the clock here; None: not visible.
+    `quorum_problem`: the reason why the broker cannot describe the quorum; empty: it can.
     """
 
     address: str
@@ -71,6 +76,7 @@ class Probe:
     configs: dict[str, str] = field(default_factory=dict)  # of the broker that was expected here
     other_identity: str = ""  # the broker's refusal to be the expected one
     skew_ms: int | None = None
+    quorum_problem: str = ""
 
 
 async def probe(host: str, port: int, broker_id: int | None = None) -> Probe:
@@ -170,7 +176,10 @@ async def _question(found: Probe, host: str, port: int, broker_id: int | None) -
             return
         if broker_id is not None:
             await _read_configs(found, connection, broker_id)
-        found.skew_ms = await _skew_ms(connection)
+        try:
+            found.skew_ms = await _skew_ms(connection)
+        except (ConnectionLost, RequestTimedOut, QuorumUnavailable) as error:
+            found.quorum_problem = str(error)
     finally:
         await connection.close()
 
@@ -194,14 +203,19 @@ async def _read_configs(found: Probe, connection: KafkaConnection, broker_id: in
 
 
 async def _skew_ms(connection: KafkaConnection) -> int | None:
-    """Return the difference of the clocks; the leader of the quorum dates itself (KIP-836)."""
+    """Return the difference of the clocks; the leader of the quorum dates itself (KIP-836).
+
+    Raises QuorumUnavailable.
+    """
     partition = RequestPartitionData(partition_index=0)
     topic = RequestTopicData(topic_name=_METADATA_TOPIC, partitions=[partition])
     began_s = monotonic()
     here_ms = time() * 1000
     response = await _sent(connection, DescribeQuorumRequest(topics=[topic]))
     took_ms = (monotonic() - began_s) * 1000
-    if response is None or response.error_code:
+    if response is not None and response.error_code:
+        raise QuorumUnavailable(response.error_message or f"error {response.error_code}")
+    if response is None:
         return None
     for one in (part for found in response.topics for part in found.partitions):
         for voter in one.current_voters:

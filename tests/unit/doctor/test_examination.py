@@ -14,6 +14,7 @@ import pytest
 from quorumlog.doctor import Examination, examination, examine, probes
 from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.identifiers import BrokerId
+from tests.support.broker.requests import lose_controller
 from tests.support.groups.single_broker import BROKER, SingleBroker, single_broker
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -189,3 +190,13 @@ async def test_a_clock_that_differs_is_named(tmp_path: Path) -> None:
     assert "s behind the clock here" in found.findings[0].why
     assert found.skew_ms is not None
     assert found.skew_ms < -1_000_000_000_000
+
+
+async def test_a_cluster_whose_quorum_does_not_answer_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with single_broker(tmp_path) as broker:
+        lose_controller(monkeypatch, broker)
+        found = await examined(broker.port)
+    assert names(found) == ["no-controller"]
+    assert "start a majority" in found.findings[0].remedy
