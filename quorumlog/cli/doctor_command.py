@@ -76,7 +76,8 @@ def doctor(
         lines.append(_clock(found.skew_ms))
     for finding in found.findings:
         lines += [f"{finding.name}: {finding.why}", f"  -> {finding.remedy}"]
-    lines.append(f"{len(found.findings)} findings" if found.findings else "healthy")
+    count = len(found.findings)
+    lines.append(f"{count} finding{'s' * (count > 1)}" if count else "healthy")
     outcome(described, *lines, json=json)
     if found.findings:
         raise typer.Exit(EXIT_FAILED)

@@ -60,3 +60,14 @@ def test_the_doctor_finds_nothing_at_a_cluster_on_ipv6() -> None:
     assert [*found.brokers.values()] == [cluster.bootstrap]
     assert found.skew_ms is not None
     assert abs(found.skew_ms) < 5_000
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+def test_forwarders_lead_to_a_cluster_on_ipv6() -> None:
+    cluster = LocalCluster(nodes=2, host="::1")
+    with started(cluster, Equipment(links=True)):
+        assert all(one.startswith("[::1]:") for one in cluster.bootstrap.split(","))
+        assert not {node.kafka for node in cluster.nodes} & {*cluster.bootstrap.split(",")}
+        asyncio.run(create(cluster.bootstrap, num_partitions=2, replication_factor=2))
+        asyncio.run(produce(cluster.bootstrap, range(10)))
+        assert sorted(asyncio.run(read_all(cluster.bootstrap))) == [*range(10)]
