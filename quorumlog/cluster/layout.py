@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from quorumlog.addresses import DEFAULT_LISTENER, address_text, host_and_port
+from quorumlog.addresses import address_text, host_and_port
 from quorumlog.cluster import node_listeners
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.node_listeners import NodeListener
@@ -416,38 +416,14 @@ def _own_properties(
     yield "node.id", str(node.id)
     yield "cluster.id", spec.cluster_id
     yield "process.roles", ",".join(node.roles)
-    yield from _listeners(spec, node)
+    others = {one.id: one.kafka for one in spec.nodes if one.is_broker and one is not node}
+    yield from node_listeners.properties(node.kafka, node.advertised, node.listeners, others)
     yield "control.listener", node.control
     yield "controller.quorum.voters", voters
     yield "log.dirs", str(data_directory(directory, node.id).resolve())
     secret = secret_file(directory)
     if secret is not None:
         yield "control.shared.secret.file", str(secret)
-
-
-def _listeners(spec: ClusterSpec, node: NodeSpec) -> Iterable[tuple[str, str]]:
-    """Yield the properties of the Kafka listeners."""
-    others = node.listeners
-    first = f"{DEFAULT_LISTENER}://"
-    yield "listeners", ",".join([first + node.kafka, *(f"{o.name}://{o.bind}" for o in others)])
-    if others or node.advertised:
-        shown = [first + (node.advertised or node.kafka)]
-        yield (
-            "advertised.listeners",
-            ",".join([*shown, *(f"{o.name}://{o.advertised}" for o in others)]),
-        )
-    if others:
-        names = [DEFAULT_LISTENER, *(other.name for other in others)]
-        yield "listener.security.protocol.map", ",".join(f"{name}:PLAINTEXT" for name in names)
-        yield "inter.broker.listener.name", DEFAULT_LISTENER
-    if node.advertised:  # that address need not lead here from this machine
-        peers = [
-            f"{other.id}@{node_listeners.local_address(other.kafka)}"
-            for other in spec.nodes
-            if other.is_broker and other.id != node.id
-        ]
-        if peers:
-            yield "peer.kafka.addresses", ",".join(peers)
 
 
 def node_directory(directory: Path, node_id: int) -> Path:

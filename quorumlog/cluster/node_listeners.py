@@ -7,7 +7,7 @@ up. Raises InvalidArgument, with the option.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -149,6 +149,27 @@ def _plan(option: ListenerOption, count: int) -> list[NodeListener]:
         NodeListener(name=option.name, bind=bind, advertised=shown)
         for bind, shown in zip(bound, advertised, strict=True)
     ]
+
+
+def properties(
+    kafka: str, advertised: str | None, others: Sequence[NodeListener], peers: Mapping[int, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the properties of a node's Kafka listeners.
+
+    `kafka`, `advertised`: of its first listener; `peers`: that of each other broker, as bound.
+    """
+    first = f"{DEFAULT_LISTENER}://"
+    yield "listeners", ",".join([first + kafka, *(f"{one.name}://{one.bind}" for one in others)])
+    if others or advertised:
+        shown = [f"{one.name}://{one.advertised}" for one in others]
+        yield "advertised.listeners", ",".join([first + (advertised or kafka), *shown])
+    if others:
+        names = [DEFAULT_LISTENER, *(one.name for one in others)]
+        yield "listener.security.protocol.map", ",".join(f"{name}:PLAINTEXT" for name in names)
+        yield "inter.broker.listener.name", DEFAULT_LISTENER
+    if advertised and peers:  # that address need not lead here from this machine
+        addresses = [f"{node_id}@{local_address(bound)}" for node_id, bound in peers.items()]
+        yield "peer.kafka.addresses", ",".join(addresses)
 
 
 def require_different_ports(addresses: Sequence[str]) -> None:
