@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn
 import typer
 
 from quorumlog.addresses import host_and_port
+from quorumlog.cli import listener_options
 from quorumlog.cli.options import (
     DEFAULT_DIR,
     Brokers,
@@ -106,6 +107,9 @@ def up(
     brokers: Brokers = None,
     first_id: FirstId = None,
     port: Port = None,
+    host: listener_options.Host = None,
+    advertised: listener_options.Advertised = None,
+    listener: listener_options.Listeners = None,
     detach: Detach = False,
     config: NodeSettings = None,
     defaults: Defaults = "fast",
@@ -129,18 +133,16 @@ def up(
             brokers=brokers,
             first_id=FIRST_ID if first_id is None else first_id,
             port=_PORT if port is None else port,
+            host="127.0.0.1" if host is None else host,
+            advertised=advertised,
+            listeners=listener or (),
             config=parse_settings(config or []),
             defaults=defaults,
             detached=detach,
             control=False if control is None else control,
         )
-        apart = [node.roles[0] for node in cluster.nodes if len(node.roles) == 1]
-        first_port = host_and_port(cluster.nodes[0].kafka)[1]
-        _refuse_another("--nodes", nodes, len(cluster.nodes), cluster)
-        _refuse_another("--controllers", controllers, apart.count("controller"), cluster)
-        _refuse_another("--brokers", brokers, apart.count("broker"), cluster)
-        _refuse_another("--first-id", first_id, cluster.nodes[0].id, cluster)
-        _refuse_another("--port", port or None, first_port, cluster)
+        _refuse_another(cluster, nodes, controllers, brokers, first_id, port, host)
+        listener_options.warn_of_unknown_hosts(cluster)
         running = cluster.running()
         if running and not detach:
             _refuse_running(directory, running)
@@ -176,14 +178,32 @@ def _start(cluster: LocalCluster) -> float:
         fail("interrupted while starting; the started nodes are stopped", EXIT_INTERRUPTED)
 
 
-def _refuse_another(option: str, asked: int | None, found: int, cluster: LocalCluster) -> None:
+def _refuse_another(
+    cluster: LocalCluster,
+    nodes: int | None,
+    controllers: int | None,
+    brokers: int | None,
+    first_id: int | None,
+    port: int | None,
+    host: str | None,
+) -> None:
     """End with a usage error if the directory's cluster has another option than required."""
-    if asked not in {None, found}:
-        fail(
-            f"the cluster in {cluster.directory} has {option} {found}, not {asked}; "
-            f"leave {option} out, or choose another --dir",
-            EXIT_USAGE,
-        )
+    apart = [node.roles[0] for node in cluster.nodes if len(node.roles) == 1]
+    found_host, first_port = host_and_port(cluster.nodes[0].kafka)
+    for option, asked, found in (
+        ("--nodes", nodes, len(cluster.nodes)),
+        ("--controllers", controllers, apart.count("controller")),
+        ("--brokers", brokers, apart.count("broker")),
+        ("--first-id", first_id, cluster.nodes[0].id),
+        ("--port", port or None, first_port),
+        ("--host", host and host.strip("[]"), found_host),
+    ):
+        if asked not in {None, found}:
+            fail(
+                f"the cluster in {cluster.directory} has {option} {found}, not {asked}; "
+                f"leave {option} out, or choose another --dir",
+                EXIT_USAGE,
+            )
 
 
 def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
@@ -209,6 +229,8 @@ def _print_ready(described: dict[str, Any], ready_s: float) -> None:
             f"  kafka {node['kafka'] or '-':{width}}"
             f"  control {node['control']}  pid {node['pid']}"
         )
+        for one in node["listeners"]:
+            data(f"          {one['name']}  {one['advertised']}  bound to {one['bind']}")
     if (server := described["control"]) is not None:
         data(f"  control server {server['url']}  token {server['token']}")
 

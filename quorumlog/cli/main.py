@@ -140,6 +140,13 @@ COMMANDS: Final[dict[str, Command]] = {
         "quorumlog quorum describe",
         "quorumlog quorum describe --json | jq .leader_id",
     ),
+    "doctor": Command(
+        "doctor_command",
+        "Find out why clients cannot use a cluster.",
+        "quorumlog doctor localhost:9092",
+        "quorumlog doctor kafka:9092 --command-config client.properties --json",
+        "quorumlog doctor kafka:9092 --client-property acks=1 --client-property transactional.id=t",
+    ),
     "elect": Command(
         "elect_command",
         "Elect the leaders of partitions.",

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from quorumlog.addresses import address_text, host_and_port
+from quorumlog.cluster import node_listeners
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
+from quorumlog.cluster.node_listeners import NodeListener
 from quorumlog.cluster.ports import free_ports
 
 BROKER: Final = "broker"
@@ -107,7 +109,6 @@ FORMAT: Final = 1
 FIRST_ID: Final = 1
 LAST_ID: Final = 2**31 - 1  # a node id is an int32
 CONTROL_PORT_STEP: Final = 10_000  # `--port 9092`: Kafka on 9092, control on 19092
-_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - of all interfaces
 
 FAST_DEFAULTS: Final[Mapping[str, str]] = {
     "broker.heartbeat.interval.ms": "500",
@@ -132,12 +133,18 @@ and after a loss of all nodes a machine may be busy for minutes. `LocalCluster` 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """One node: its roles, and the address of each listener."""
+    """One node: its roles, and the address of each listener.
+
+    `advertised`: the address of its first listener for clients; None: `kafka`. `listeners`: its
+    other Kafka listeners.
+    """
 
     id: int
     roles: tuple[str, ...]  # "broker", "controller"
     kafka: str  # host:port; without the role broker, there is no listener
     control: str  # host:port
+    advertised: str | None = None
+    listeners: tuple[NodeListener, ...] = ()
 
     @property
     def is_broker(self) -> bool:
@@ -169,14 +176,14 @@ class ClusterSpec:
         return ",".join(self.client_address(node) for node in self.nodes if node.is_broker)
 
     def client_address(self, node: NodeSpec) -> str:
-        """Return the address that a node advertises to clients, `host:port`."""
+        """Return the address that a node's first listener advertises, `host:port`."""
         settings = {**self.config, **self.detours.get(node.id, {})}
         text = settings.get("advertised.listeners")
-        return text.rpartition("://")[2] if text else self.kafka_address(node)
+        return _first(text) if text else node.advertised or self.kafka_address(node)
 
     def kafka_address(self, node: NodeSpec) -> str:
-        """Return the address of a node's Kafka listener on this machine, `host:port`."""
-        return self.config.get("listeners", node.kafka).rpartition("://")[2]
+        """Return the address of a node's first Kafka listener on this machine, `host:port`."""
+        return _first(self.config.get("listeners", node.kafka))
 
     def control_address(self, node: NodeSpec) -> str:
         """Return the address of a node's control listener, `host:port`."""
@@ -191,6 +198,11 @@ class ClusterSpec:
         raise ClusterError(f"there is no node {node_id}; this cluster has {known}")
 
 
+def _first(listeners: str) -> str:
+    """Return the address of the first of NAME://host:port,..."""
+    return listeners.partition(",")[0].rpartition("://")[2]
+
+
 def plan(
     roles: Sequence[tuple[str, ...]],
     *,
@@ -198,16 +210,18 @@ def plan(
     port: int,
     config: Mapping[str, str],
     first_id: int = FIRST_ID,
+    advertised: str | None = None,
+    listeners: Sequence[str] = (),
 ) -> ClusterSpec:
     """Plan a new cluster: one node per entry of `roles`; port 0 chooses free ports.
 
     The node ids count up from `first_id`. The Kafka ports count up from `port`, and each control
-    port is CONTROL_PORT_STEP above the Kafka port of its node. If the Kafka listeners are on all
-    interfaces, the control listeners are on loopback: all nodes are on this machine. Raises
+    port is CONTROL_PORT_STEP above the Kafka port of its node. The control listeners are on
+    loopback: all nodes are on this machine. `advertised`, `listeners`: see `node_listeners`. Raises
     InvalidArgument.
     """
     count, host = len(roles), host.strip("[]")
-    control_host = _LOOPBACK.get(host, host)
+    control_host = node_listeners.control_host(host)
     if not 0 <= first_id <= LAST_ID - count:
         raise InvalidArgument(f"--first-id {first_id}: choose one from 0 to {LAST_ID - count}")
     if port:
@@ -221,12 +235,21 @@ def plan(
         ports += [kafka + CONTROL_PORT_STEP for kafka in ports]
     else:
         ports = free_ports(host, 2 * count)
+    kafka = [address_text(host, one) for one in ports[:count]]
+    control = [address_text(control_host, one) for one in ports[count:]]
+    shown = node_listeners.advertised_addresses(advertised, kafka)
+    others = node_listeners.plan_listeners(listeners, count)
+    if listeners:
+        bound = [one.bind for of_node in others for one in of_node]
+        node_listeners.require_different_ports([*kafka, *control, *bound])
     nodes = tuple(
         NodeSpec(
             id=first_id + index,
             roles=node_roles,
-            kafka=address_text(host, ports[index]),
-            control=address_text(control_host, ports[count + index]),
+            kafka=kafka[index],
+            control=control[index],
+            advertised=shown[index],
+            listeners=others[index],
         )
         for index, node_roles in enumerate(roles)
     )
@@ -354,6 +377,8 @@ def load(directory: Path) -> ClusterSpec:
                 roles=tuple(node["roles"]),
                 kafka=address_text(*host_and_port(node["kafka"])),
                 control=address_text(*host_and_port(node["control"])),
+                advertised=node.get("advertised"),
+                listeners=tuple(NodeListener(**one) for one in node.get("listeners", ())),
             )
             for node in document["nodes"]
         )
@@ -398,7 +423,8 @@ def _own_properties(
     yield "node.id", str(node.id)
     yield "cluster.id", spec.cluster_id
     yield "process.roles", ",".join(node.roles)
-    yield "listeners", f"PLAINTEXT://{node.kafka}"
+    others = {one.id: one.kafka for one in spec.nodes if one.is_broker and one is not node}
+    yield from node_listeners.properties(node.kafka, node.advertised, node.listeners, others)
     yield "control.listener", node.control
     yield "controller.quorum.voters", voters
     yield "log.dirs", str(data_directory(directory, node.id).resolve())

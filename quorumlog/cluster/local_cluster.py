@@ -5,7 +5,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -49,6 +49,8 @@ class LocalCluster:
         first_id: int = layout.FIRST_ID,
         host: str = "127.0.0.1",
         port: int = 0,
+        advertised: str | None = None,
+        listeners: Sequence[str] = (),
         config: Mapping[str, str] | None = None,
         defaults: str = "fast",
         node_module: str = "quorumlog.node",
@@ -58,7 +60,10 @@ class LocalCluster:
         """Plan a new cluster, or open the cluster in `directory` (with its recorded nodes).
 
         `controllers` and `brokers`, given together, make nodes of one role each; without them,
-        each of `nodes` has both roles. Ids count up from `first_id`. `config` has Kafka's names
+        each of `nodes` has both roles. Ids count up from `first_id`. The Kafka listeners are bound
+        to `host`, and clients receive `advertised`: HOST, or HOST:PORT, whose port counts up.
+        `listeners`: further listeners, NAME://BIND[:PORT],advertised=HOST[:PORT]. An existing
+        cluster keeps its listeners, and refuses others. `config` has Kafka's names
         and texts; an empty text removes a recorded setting. `defaults` is "fast" or "kafka".
         `node_module` is run as the node's program: a mutant that breaks a rule tests the tests.
         `detached` nodes outlive this process. `control` starts a control server with the nodes, for
@@ -77,6 +82,7 @@ class LocalCluster:
         found = _found(path)
         if found is not None and (found.was_ready or self._is_used(found)):
             settings_check.require_kept(found.config, config or {})
+            settings_check.require_listeners_kept(found.nodes[0], advertised, listeners)
             planned = found
         else:
             self._failed, self._is_planned_here = found, True
@@ -84,7 +90,15 @@ class LocalCluster:
                 raise InvalidArgument(f"--defaults {defaults}: it is fast or kafka")
             base = layout.FAST_DEFAULTS if defaults == "fast" else {}
             roles = ClusterShape(nodes, controllers, brokers).roles
-            planned = layout.plan(roles, host=host, port=port, config=base, first_id=first_id)
+            planned = layout.plan(
+                roles,
+                host=host,
+                port=port,
+                config=base,
+                first_id=first_id,
+                advertised=advertised,
+                listeners=listeners,
+            )
         self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config or {})))
 
     def _adopt(self, spec: ClusterSpec) -> None:
@@ -222,6 +236,8 @@ class LocalCluster:
         is_derived = control_port == kafka_port + layout.CONTROL_PORT_STEP
         derived = f", its Kafka port + {layout.CONTROL_PORT_STEP}" if is_derived else ""
         wanted = {node.control: f"control port{derived}"}
+        if node.is_broker:
+            wanted |= {one.bind: f"port of the listener {one.name}" for one in node.listeners}
         if node.is_broker:
             wanted = {kafka: "Kafka port", **wanted}
         for address, what in wanted.items():
@@ -535,12 +551,15 @@ class LocalCluster:
     def describe_node(self, node: NodeSpec) -> dict[str, Any]:
         """Return a node and its process as plain values, ready for JSON.
 
-        A node without the role broker has no Kafka listener: `kafka` is None.
+        `kafka`: the address that the first listener advertises; None: the node is no broker.
         """
+        fields = asdict(node)
+        del fields["advertised"]
         return {
-            **asdict(node),
+            **fields,
             "roles": list(node.roles),
             "kafka": self.spec.client_address(node) if node.is_broker else None,
+            "listeners": [asdict(one) for one in node.listeners] if node.is_broker else [],
             "pid": self.pid(node.id),
         }
 

@@ -5,18 +5,25 @@ fails leaves no trace.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from quorumlog.addresses import EVERYWHERE, host_and_port
+from quorumlog.cluster import node_listeners
 from quorumlog.cluster.errors import InvalidArgument
-from quorumlog.cluster.layout import ClusterSpec, node_properties
+from quorumlog.cluster.layout import ClusterSpec, NodeSpec, node_properties
 
 _IN_ENVIRONMENT: Final = " (in the environment)"
-_ADDRESSES: Final = (
-    "All addresses follow from the host and the port of the cluster (--port, or host= and port= of "
+_ADDRESSES: Final = "--port gives the first port of the cluster (port= of LocalCluster). "
+_BIND: Final = (
+    "Give --host and --port, or --listener for another one (host=, port=, listeners= of "
     "LocalCluster). "
+)
+_ADVERTISED: Final = (
+    "Give --advertised HOST[:PORT], or --listener NAME://BIND,advertised=HOST (advertised=, "
+    "listeners= of LocalCluster). "
 )
 _ONE_NODE: Final = "A cluster of one node takes it (--nodes 1). "
 _BY_HAND: Final = (
@@ -30,8 +37,8 @@ OF_EACH_NODE: Final[Mapping[str, str]] = MappingProxyType(
         "node.id": f"The ids count up from --first-id. {_BY_HAND}",
         "cluster.id": f"{_NEW} {_BY_HAND}",
         "process.roles": f"Give --controllers and --brokers. {_BY_HAND}",
-        "listeners": f"{_ADDRESSES}{_ONE_NODE}{_BY_HAND}",
-        "advertised.listeners": f"{_ADDRESSES}{_ONE_NODE}{_BY_HAND}",
+        "listeners": f"{_BIND}{_ONE_NODE}{_BY_HAND}",
+        "advertised.listeners": f"{_ADVERTISED}{_ONE_NODE}{_BY_HAND}",
         "control.listener": f"{_ADDRESSES}{_BY_HAND}",
         "clock.advances": f"LocalCluster.advance() moves the clock while nodes run. {_BY_HAND}",
         "controller.quorum.voters": f"{_VOTERS} {_BY_HAND}",
@@ -46,6 +53,7 @@ OF_EACH_NODE: Final[Mapping[str, str]] = MappingProxyType(
 
 `broker.rack` is not among them: all nodes of this machine may be in the same rack.
 """
+_ADDRESS_SETTINGS: Final = ("listeners", "advertised.listeners")
 _OF_ONE_NODE: Final = frozenset(
     {"listeners", "advertised.listeners", "peer.control.addresses", "peer.kafka.addresses"}
 )
@@ -83,6 +91,29 @@ def require_kept(recorded: Mapping[str, str], given: Mapping[str, str]) -> None:
         )
 
 
+def require_listeners_kept(
+    node: NodeSpec, advertised: str | None, listeners: Sequence[str]
+) -> None:
+    """Refuse other listeners than the recorded ones of an existing cluster's first node.
+
+    Options that are not given keep them. Raises InvalidArgument.
+    """
+    keep = "leave it out, or choose another --dir"
+    if advertised is not None:
+        [wanted] = node_listeners.advertised_addresses(advertised, [node.kafka])
+        if wanted != (node.advertised or node.kafka):
+            here = node.advertised or node.kafka
+            raise InvalidArgument(
+                f"--advertised {advertised}: the cluster in this directory advertises {here}; "
+                f"{keep}"
+            )
+    if listeners and (why := node_listeners.why_not_kept(node.listeners, listeners)):
+        raise InvalidArgument(
+            f"--listener {' '.join(listeners)}: not the listeners of the cluster in this "
+            f"directory: {why}; {keep}"
+        )
+
+
 def _require_common(given: Mapping[str, str], *, is_alone: bool) -> None:
     """Refuse a setting that is specific to each node. `given`: name -> its source.
 
@@ -117,6 +148,12 @@ def check(directory: Path, spec: ClusterSpec) -> list[str]:
     given = {**dict.fromkeys(environment, _IN_ENVIRONMENT), **dict.fromkeys(spec.config, "")}
     _require_common(given, is_alone=len(spec.nodes) == 1)
     for node in spec.nodes:
+        host, _ = host_and_port(node.kafka)
+        if host in EVERYWHERE and not (node.advertised or {*_ADDRESS_SETTINGS} & given.keys()):
+            raise InvalidArgument(
+                f"--host {host}: clients cannot connect to all interfaces; add --advertised HOST, "
+                "the address at which they reach this machine"
+            )
         own = dict(node_properties(directory, spec, node, settings=False))
         try:
             config.build({**own, **spec.config, **environment})

@@ -5,12 +5,13 @@ Started in this order, stopped in reverse:
     1. the ports are bound, the log directories are checked, the quorum reads its log
     2. the control listener: RPCs of the quorum, /healthz, /readyz, /api/v1/status
     3. the broker's logs, then its registration with the controller
-    4. the Kafka listener, once the registration is committed; `ready` once the broker is unfenced
+    4. the Kafka listeners, once the registration is committed; `ready` once the broker is unfenced
 """
 
 import asyncio
 import logging
 import re
+import socket
 import stat
 from collections.abc import Collection
 from contextlib import ExitStack
@@ -30,6 +31,7 @@ from quorumlog.node.node_broker import NodeBroker
 from quorumlog.node.requested_time import RequestedTime
 from quorumlog.node.room import Room, StartEnded
 from quorumlog.node.status import MetadataArrivals, add_routes
+from quorumlog.settings.listeners import Listener
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import Tasks
@@ -90,9 +92,10 @@ class Node:
         with ExitStack() as bound:  # closed again if the rest fails
             self._control: Final = bind("control.listener", config.control)
             bound.callback(self._control.close)
-            self._kafka: Final = bind("listeners", config.kafka) if config.is_broker else None
-            if self._kafka is not None:
-                bound.callback(self._kafka.close)
+            self._kafka: Final[list[tuple[Listener, socket.socket]]] = []
+            for listener in config.listeners.by_name.values() if config.is_broker else ():
+                self._kafka.append((listener, bind("listeners", listener.bind)))
+                bound.callback(self._kafka[-1][1].close)
             self.quorum: Final = _open_quorum(
                 disk, config, shared_secret, dict(directories)[str(config.log_dir)], dependencies
             )
@@ -128,7 +131,7 @@ class Node:
             listen("control.listener", self._control)
             await self.quorum.start(self._control)
             self._tasks.start(self._fail_with_quorum())
-            if self.broker is not None and self._kafka is not None:
+            if self.broker is not None:
                 await self._room.wait_for(self.broker.open_directories)
                 await self.broker.start(self._kafka)
             else:
@@ -145,8 +148,8 @@ class Node:
             await self.quorum.stop(resign=False)
         except StorageError as error:
             _logger.warning("the metadata log is not closed cleanly: %s", error)
-        if self._kafka is not None:
-            self._kafka.close()
+        for _, bound in self._kafka:
+            bound.close()
 
     async def _forget_new_cluster(self) -> None:
         try:

@@ -260,8 +260,8 @@ def _whole_response(
             moved.add(at)
     if moved and header.api_version >= NODE_ENDPOINTS_SINCE:
         response.node_endpoints = [
-            NodeEndpoint(node_id=hint.broker_id, host=hint.host, port=hint.port, rack=hint.rack)
-            for hint in leader_hints(context.image, moved)
+            NodeEndpoint(node_id=hint.broker_id, host=host, port=port, rack=hint.rack)
+            for hint, (host, port) in leader_hints(context, moved)
         ]
     return response
 

@@ -98,8 +98,8 @@ class _Answer:
         """Add the endpoints of the hinted leaders; return the response."""
         if self.hinted:
             self.response.node_endpoints = [
-                NodeEndpoint(node_id=hint.broker_id, host=hint.host, port=hint.port, rack=hint.rack)
-                for hint in leader_hints(self.context.image, self.hinted)
+                NodeEndpoint(node_id=hint.broker_id, host=host, port=port, rack=hint.rack)
+                for hint, (host, port) in leader_hints(self.context, self.hinted)
             ]
         return self.response
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from quorumlog.addresses import DEFAULT_LISTENER
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.fetching.core.response_memory import ResponseAccount
@@ -107,7 +108,7 @@ def _with_header(handle: Any) -> Handle:
 
 @dataclass(slots=True, kw_only=True)
 class BrokerContext:
-    """Assembled once per node; each connection has a copy with its own last two fields."""
+    """Assembled once per node; each connection has a copy with its own last three fields."""
 
     broker_id: BrokerId
     cluster_id: str
@@ -122,6 +123,7 @@ class BrokerContext:
     controller: ControllerClient
     handlers: Mapping[int, ApiHandler]  # by API key: every API that is served and advertised
     wall_ms: Callable[[], int]  # ms since 1970
+    listener: str = DEFAULT_LISTENER  # that accepted the connection
     client_host: str = ""  # the peer's address
     account: ResponseAccount | None = None  # counts response bytes that the peer has not taken
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from inspect import iscoroutine
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+from quorumlog.addresses import DEFAULT_LISTENER, address_text
 from quorumlog.broker.server.api import (
     BrokerContext,
     Deliver,
@@ -62,6 +63,7 @@ class Client(NamedTuple):
     """The other end of a connection, with the names that it has sent."""
 
     address: str = "?"  # host:port
+    host: str = "?"
     software: str = ""  # of KIP-511, or else the client id of its last request
 
 
@@ -107,13 +109,13 @@ class Connection(FrameProtocol):
     4. No frame is delivered while the connection waits for its turn.
     """
 
-    def __init__(self, server: Acceptor) -> None:
+    def __init__(self, server: Acceptor, listener: str = DEFAULT_LISTENER) -> None:
         super().__init__(frame_max_bytes=server.context.settings.socket_request_max_bytes)
         self._server: Final = server
         self._stats: Final = server.stats
         self._loop: Final = asyncio.get_running_loop()
         self._account: Final = server.context.replicas.response_memory.open_account()
-        self._context = replace(server.context, account=self._account)
+        self._context = replace(server.context, account=self._account, listener=listener)
         self._handlers: Final = server.context.handlers
         self._decode: Final = FetchDecoder().decode
         self._turns: Final[deque[Turn]] = deque()
@@ -140,7 +142,7 @@ class Connection(FrameProtocol):
         """Record the address of the client."""
         name = self.transport.get_extra_info("peername")
         if isinstance(name, tuple):
-            self._client = Client(f"{name[0]}:{name[1]}")
+            self._client = Client(address_text(name[0], name[1]), name[0])
             self._context = replace(self._context, client_host=f"/{name[0]}")  # as Kafka writes it
         self._server.opened(self)
 
@@ -275,6 +277,11 @@ class Connection(FrameProtocol):
         if unsent_bytes != self._unsent_bytes:
             self._unsent_bytes, self._unsent_since_s = unsent_bytes, now_s
         return now_s - self._unsent_since_s
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener that accepted the connection."""
+        return self._context.listener
 
     @property
     def held_bytes(self) -> int:

@@ -61,7 +61,7 @@ def _run(given: argparse.Namespace) -> None:
         cluster = LocalCluster.open(given.directory, node_module=given.node_module)
         routes = plan_routes(cluster.nodes)
         links = stack.enter_context(LinkProxy(routes))
-        ways = detours(routes)
+        ways = detours(routes, cluster.nodes)
         cluster.take_detours(ways)
         stack.callback(forget, given.directory)
         stack.callback(cluster.stop_nodes)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct as Packer
 from typing import Final, cast
 
-from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.errors import MalformedFrame, OtherProtocol
 from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.message import Buffer, Received, Sendable, contents
 from quorumlog.wire.io.file_sender import Done, FileSender, duplicate
@@ -29,6 +29,10 @@ WRITELINES_NEVER_PAUSES: Final = (3, 12) <= sys.version_info < (3, 12, 9) or (
 ) <= sys.version_info < (3, 13, 2)
 """CVE-2024-12254: in these versions only asyncio's `write` checks the size of unsent bytes."""
 _LENGTH: Final = Packer(">i")
+_HTTP: Final = frozenset(
+    {b"HTTP", b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI "}
+)
+"""The first bytes of a response and of each method; the last: of HTTP/2."""
 
 
 def _new_buffer(size: int) -> Received:
@@ -349,8 +353,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
             (size,) = _LENGTH.unpack_from(buffer, self._start)
             if not 0 <= size <= self._frame_max_bytes:
                 limit = self._frame_max_bytes
-                message = f"a frame of {size} bytes (the limit is {limit}){_other_protocol(size)}"
-                self.close(MalformedFrame(message))
+                message = f"a frame of {size} bytes (the limit is {limit})"
+                self.close(_other_protocol(size) or MalformedFrame(message))
                 return
             stop = start + size
             if stop > self._end:
@@ -386,11 +390,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._start, self._end = 0, len(received)
 
 
-def _other_protocol(size: int) -> str:
-    """Return a hint if an impossible length is the beginning of another protocol's message."""
+def _other_protocol(size: int) -> OtherProtocol | None:
+    """Return the error if an impossible length is the beginning of another protocol's message."""
     start = _LENGTH.pack(size)
-    if start == b"HTTP" or start.split(b" ")[0] in {b"GET", b"POST", b"PUT", b"HEAD"}:
-        return ": the peer speaks HTTP, not Kafka's protocol"
+    if start in _HTTP:
+        return OtherProtocol("the peer speaks HTTP, not Kafka's protocol")
     if start[0] in {0x15, 0x16} and start[1] == 0x03:  # an alert, a hello
-        return ": the peer speaks TLS, this side plain Kafka"
-    return ""
+        return OtherProtocol("the peer speaks TLS, this side plain Kafka")
+    return None

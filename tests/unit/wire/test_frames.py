@@ -177,6 +177,8 @@ def test_a_paused_connection_keeps_its_frames_and_no_more() -> None:
         (struct.pack(">i", 2**31 - 1), "2147483647"),
         (b"HTTP", "the peer speaks HTTP"),
         (b"GET ", "the peer speaks HTTP"),
+        (b"DELE", "the peer speaks HTTP"),
+        (b"PRI ", "the peer speaks HTTP"),
         (b"\x16\x03\x01\x02", "the peer speaks TLS"),
         (b"\x15\x03\x03\x00", "the peer speaks TLS"),
     ],
