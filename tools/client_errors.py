@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from rich.console import Console
+
 from quorumlog import Admin, Consumer
 from quorumlog.chaos.back_ends.run_resources import Equipment, started
 from quorumlog.chaos.control.manual_nemesis import ManualNemesis
@@ -24,6 +26,7 @@ from quorumlog.client import NewTopic, TopicPartition
 from quorumlog.cluster import LocalCluster
 
 PAGE: Final = Path(__file__).parent.parent / "docs/client-errors.md"
+CONSOLE: Final = Console(stderr=True, soft_wrap=True)
 BEGIN: Final = "| request | error | after |"
 RECORDS: Final = 20
 TIMES: Final = 3
@@ -89,6 +92,7 @@ class Lab(NamedTuple):
     nemesis: ManualNemesis
     driver: Any
     topic: str
+    acknowledged: set[bytes]
 
 
 async def _send(lab: Lab) -> list[str]:
@@ -103,13 +107,15 @@ async def _sent(lab: Lab, producer: Any) -> list[str]:
     """Send all records, several at a time; return the errors."""
     errors = []
     for first in range(0, RECORDS, 5):
-        futures = [
-            await producer.send(lab.topic, 0, b"%d" % number) for number in range(first, first + 5)
-        ]
-        for result in await asyncio.gather(*futures, return_exceptions=True):
-            if isinstance(result, SendFailed):
+        values = [b"%d" % number for number in range(first, first + 5)]
+        futures = [await producer.send(lab.topic, 0, value) for value in values]
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        for value, result in zip(values, results, strict=True):
+            if isinstance(result, int):
+                lab.acknowledged.add(value)
+            elif isinstance(result, SendFailed):
                 errors.append(_code(result))
-            elif isinstance(result, BaseException):
+            else:
                 raise result
     return errors
 
@@ -118,8 +124,10 @@ async def _transact(lab: Lab) -> list[str]:
     producer = await lab.driver.transactional(lab.bootstrap, "client", f"id of {lab.topic}")
     try:
         await producer.begin()
-        errors = await _sent(lab, producer)
+        sent: set[bytes] = set()
+        errors = await _sent(lab._replace(acknowledged=sent), producer)
         await producer.commit()
+        lab.acknowledged.update(sent)
         return errors
     finally:
         await producer.close()
@@ -186,7 +194,7 @@ async def outcome(lab: Lab, case: Case) -> str:
     async with Admin(lab.bootstrap) as admin:
         await admin.create_topics([NewTopic(lab.topic, 1, 3)])
     if not writes:
-        await _send(lab._replace(driver=load_driver("client")))
+        await _send(lab._replace(driver=load_driver("client"), acknowledged=set()))
     async with lab.nemesis.answering(
         case.api, case.error, client_id="client", times=TIMES, after=case.after
     ) as rule:
@@ -200,10 +208,9 @@ async def outcome(lab: Lab, case: Case) -> str:
     if not matches:
         return "not sent"
     there = await _records_of(lab)
-    unacknowledged = sum(1 for error in errors if error) if writes else 0
     words = [f"{code}{f' x{n}' if n > 1 else ''}" for code, n in Counter(errors).items()]
     words += ["**duplicates**"] if any(n > 1 for n in there.values()) else []
-    words += ["**lost**"] if len(there) < RECORDS - unacknowledged and act is _send else []
+    words += ["**lost**"] if lab.acknowledged - there.keys() else []
     return ", ".join(words) or "retries"
 
 
@@ -223,9 +230,9 @@ async def _records_of(lab: Lab) -> Counter[bytes]:
 async def _column(bootstrap: str, nemesis: ManualNemesis, client: str) -> list[str]:
     driver, found = load_driver(client), []
     for number, case in enumerate(cases()):
-        lab = Lab(bootstrap, nemesis, driver, f"{client}-{number}")
+        lab = Lab(bootstrap, nemesis, driver, f"{client}-{number}", set())
         found.append(await outcome(lab, case))
-        print(client, *case, found[-1], sep="\t", flush=True)
+        CONSOLE.print(client, *case, found[-1], sep="\t", markup=False)
     return found
 
 
@@ -247,7 +254,7 @@ def main() -> None:
             load_driver(name)
             clients.append(name)
         except DriverUnavailable as error:
-            print(error, file=sys.stderr)
+            CONSOLE.print(error)
     with tempfile.TemporaryDirectory() as directory:
         cluster = LocalCluster(Path(directory) / "cluster", nodes=3)
         with started(cluster, Equipment(links=True)) as back_end:
@@ -262,7 +269,7 @@ def main() -> None:
     if {*clients} == {*DRIVERS} and PAGE.exists():
         page = PAGE.read_text(encoding="utf-8")
         PAGE.write_text(page[: page.index(BEGIN)] + made, encoding="utf-8")
-    print(made)
+    sys.stdout.write(made)
 
 
 if __name__ == "__main__":

@@ -336,7 +336,7 @@ class LocalCluster:
 
         Records, offsets, producer ids and transactions become older; sessions, elections and the
         timeouts of requests do not. Dead and paused nodes follow with their next start or resume.
-        Returns `ahead_ms` (in all), `nodes`, `later` (those that follow) and `removed`: records,
+        Returns `ahead_ms` (in all), `nodes`, `later` (the nodes that follow), `removed`: records,
         segments and bytes by partition. Raises InvalidArgument, also for a step back.
         """
         from quorumlog.cluster import requested_time

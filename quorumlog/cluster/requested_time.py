@@ -52,25 +52,30 @@ def advance(cluster: "LocalCluster", by_ms: int) -> dict[str, Any]:
     made = (*earlier, (time.time_ns() // 1_000_000, by_ms))
     cluster.spec = replace(cluster.spec, advances=made)
     layout.save(cluster.directory, cluster.spec)
-    answers = _post_all(cluster, present, "advance", {"advances": made})
-    cluster.advances_received.update(dict.fromkeys(present, len(made)))
+    with ThreadPoolExecutor(max_workers=len(present)) as pool:
+        sent = {one: pool.submit(catch_up, cluster, one) for one in present}
+    answers = {one: answer for one, future in sent.items() if (answer := future.result())}
     time.sleep(FILE_TIME_STEP_S)  # then records written from now on are later by their file's time
     return {
         "ahead_ms": sum(one for _, one in made),
-        "nodes": present,
-        "later": later,
+        "nodes": [*answers],
+        "later": sorted({*later, *present} - answers.keys()),  # some may have died meanwhile
         "removed": _united(answer["removed"] for answer in answers.values()),
     }
 
 
-def catch_up(cluster: "LocalCluster", node_id: int) -> None:
-    """Send all advances to a node that was paused; no effect if it has died."""
+def catch_up(cluster: "LocalCluster", node_id: int) -> dict[str, Any] | None:
+    """Send all advances to a node; return its answer.
+
+    None: it does not answer. It makes them with its next start or resume, or the next advance.
+    """
+    made = cluster.spec.advances
     try:
-        _post(cluster, node_id, "advance", {"advances": cluster.spec.advances})
-        cluster.advances_received[node_id] = len(cluster.spec.advances)
+        answer = _post(cluster, node_id, "advance", {"advances": made})
     except _Unreachable:
-        if cluster.pid(node_id) is not None:
-            raise
+        return None
+    cluster.advances_received[node_id] = len(made)
+    return answer
 
 
 def request_pass(cluster: "LocalCluster", verb: str, topic: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Requests that are answered with an error, and requests that are counted.
 
-The forwarder on the way to a broker answers: `error_answers` says where a response has its errors.
+The forwarder on the way to a broker answers; `error_answers` finds the place of an error.
 """
 
 from collections.abc import Mapping
