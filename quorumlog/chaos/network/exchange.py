@@ -185,15 +185,17 @@ class Exchange:
         """Find the request of a reply; return the answers from here that precede the reply."""
         before: list[Piece] = []
         self._is_replying, pending = True, self._pending
-        if all(first.number != number for first in pending):
+        if not pending or (
+            pending[0].number != number and all(one.number != number for one in pending)
+        ):
             return before
         while (first := pending.popleft()).number != number or first.reply:
             if first.reply:
                 before.append(self._answer(first))
         is_changed = first.outcome is not None
-        limit = HELD_MAX_BYTES if is_changed else _METADATA_BYTES_MAX
-        if (is_changed or _is_metadata(first.head)) and _size(piece) < limit:
-            self._replied = first
+        if is_changed or _is_metadata(first.head):
+            limit = HELD_MAX_BYTES if is_changed else _METADATA_BYTES_MAX
+            self._replied = first if _size(piece) < limit else None
         return before
 
     def _end_reply(self, replied: _Pending) -> list[Piece]:

@@ -1,6 +1,7 @@
 """Rules with answers, on the messages of one connection: matches, order of replies, sessions."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any, Final
 
 import pytest
@@ -26,7 +27,7 @@ class Connection:
     """A connection under rules, with a broker that a test plays."""
 
     def __init__(self, *effects: Answer | Observe, chance: Sequence[float] = (0.5,)) -> None:
-        draws = iter(chance * 1_000)
+        draws = cycle(chance)
         self.book = AnswerBook()
         self.state = LinkState(lambda: next(draws), self.book)
         for number, effect in enumerate(effects):

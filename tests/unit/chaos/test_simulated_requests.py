@@ -105,7 +105,7 @@ def talked(effect: Effect, *requests: bytes) -> Client:
         client = loop.run_until_complete(loop.spawn(Process("c", "10.0.9.1", Clock()), main))
     finally:
         loop.close()
-    return cast(Client, client)
+    return client
 
 
 def test_an_answer_of_a_rule_has_its_place_among_the_replies() -> None:
