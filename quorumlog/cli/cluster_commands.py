@@ -3,6 +3,8 @@
 import signal
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import asdict
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final, Literal
 
@@ -34,6 +36,7 @@ from quorumlog.cli.output import (
 from quorumlog.cli.status_lines import status_lines
 from quorumlog.cluster import LocalCluster, running_clusters
 from quorumlog.cluster.layout import CLUSTER_FILE, CONTROL_PORT_STEP, FIRST_ID
+from quorumlog.settings.releases import NEWEST
 
 _NODES: Final = 3
 _PORT: Final = 9092
@@ -44,6 +47,26 @@ Nodes = Annotated[
     int | None,
     typer.Option(
         metavar="N", min=1, help=f"How many nodes, each broker and controller. Default: {_NODES}."
+    ),
+]
+One = Annotated[
+    bool,
+    typer.Option("--one", help="One node, with one replica of everything: the same as --nodes 1."),
+]
+AsVersion = Annotated[
+    str | None,
+    typer.Option(
+        metavar="X.Y",
+        help="A release of Apache Kafka: clients get no API or version that it lacks. It is "
+        f"recorded; {NEWEST} ends it.",
+    ),
+]
+SeedFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="YAML or JSON with topics, records, groups, users, ACLs and quotas that the cluster "
+        "gets before it is ready, unless it has them.",
     ),
 ]
 Port = Annotated[
@@ -88,6 +111,9 @@ def up(
     detach: Detach = False,
     config: NodeSettings = None,
     defaults: Defaults = "fast",
+    one: One = False,
+    as_version: AsVersion = None,
+    seed: SeedFile = None,
     json: Json = False,
 ) -> None:
     """Start a cluster.
@@ -95,6 +121,8 @@ def up(
     Makes a new cluster in DIR, or starts the existing cluster with its data, and prints the
     addresses when it is ready. Without --detach, the cluster runs until Ctrl-C stops it cleanly.
     """
+    if one:
+        nodes = _only_one(nodes, controllers, brokers)
     with cluster_errors():
         cluster = LocalCluster(
             directory,
@@ -106,6 +134,8 @@ def up(
             config=parse_settings(config or []),
             defaults=defaults,
             detached=detach,
+            as_version=as_version,
+            seed=seed,
         )
         apart = [node.roles[0] for node in cluster.nodes if len(node.roles) == 1]
         first_port = host_and_port(cluster.nodes[0].kafka)[1]
@@ -136,6 +166,13 @@ def up(
     _run_until_interrupted(cluster)
 
 
+def _only_one(*others: int | None) -> int:
+    """Return the number of nodes of --one. Ends with a usage error beside other counts."""
+    if any(other is not None for other in others):
+        fail("--one is --nodes 1: leave --nodes, --controllers and --brokers out", EXIT_USAGE)
+    return 1
+
+
 def _start(cluster: LocalCluster) -> float:
     """Start the cluster. On an interrupt, stop the started nodes and end the command."""
     _at_an_ending_signal(signal.default_int_handler)
@@ -157,12 +194,14 @@ def _refuse_another(option: str, asked: int | None, found: int, cluster: LocalCl
 
 def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
     """Return what `up --json` prints; its keys are stable."""
+    seeded = {} if cluster.seeded is None else {"seed": asdict(cluster.seeded)}
     return {
         "dir": str(cluster.directory.resolve()),
         "cluster_id": cluster.spec.cluster_id,
         "bootstrap": cluster.bootstrap,
         "ready_ms": round(ready_s * 1000),
         "nodes": [cluster.describe_node(node) for node in cluster.nodes],
+        **seeded,
     }
 
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from quorumlog.addresses import host_and_port
-from quorumlog.cluster import cluster_status, layout, ports, registry, settings_check
+from quorumlog.cluster import cluster_status, layout, ports, registry, seeds, settings_check
 from quorumlog.cluster.cluster_status import NodeState
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
 from quorumlog.cluster.forked import spawn_again, spawn_together
@@ -20,6 +20,9 @@ from quorumlog.cluster.layout import ClusterShape, ClusterSpec, NodeSpec
 from quorumlog.cluster.processes import Launch, NodeProcess, Program
 from quorumlog.cluster.running_clusters import STOP_TIMEOUT_S
 from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
+
+if TYPE_CHECKING:
+    from quorumlog.cluster.seeding import Seeded
 
 READY_TIMEOUT_S: Final = 30.0  # without any progress
 _STATUS_TIMEOUT_S: Final = 2.0
@@ -49,6 +52,8 @@ class LocalCluster:
         defaults: str = "fast",
         node_module: str = "quorumlog.node",
         detached: bool = False,
+        as_version: str | None = None,
+        seed: str | Path | Mapping[str, Any] | None = None,
     ) -> None:
         """Plan a new cluster, or open the cluster in `directory` (with its recorded nodes).
 
@@ -56,8 +61,13 @@ class LocalCluster:
         each of `nodes` has both roles. Ids count up from `first_id`. `config` has Kafka's names
         and texts; an empty text removes a recorded setting. `defaults` is "fast" or "kafka".
         `node_module` is run as the node's program: a mutant that breaks a rule tests the tests.
-        `detached` nodes outlive this process.
+        `detached` nodes outlive this process. `as_version`, such as "3.9": clients get no API or
+        version that this release of Apache Kafka lacks. `seed`: topics, records and more that
+        `start` creates if they are missing, as a file or as its contents: `cluster.seed_file`.
         """
+        config = {**(config or {}), **settings_check.release(as_version)}
+        self._seed: Final = seeds.read(seed)
+        self.seeded: Seeded | None = None  # after `start` with a seed
         temporary = not directory
         path = Path(directory).absolute() if directory else _temporary_path()
         self.directory: Final = path
@@ -67,7 +77,7 @@ class LocalCluster:
         self._is_planned_here = False  # a new cluster
         found = _found(path)
         if found is not None and (found.was_ready or self._is_used(found)):
-            settings_check.require_kept(found.config, config or {})
+            settings_check.require_kept(found.config, config)
             planned = found
         else:
             self._failed, self._is_planned_here = found, True
@@ -76,7 +86,7 @@ class LocalCluster:
             base = layout.FAST_DEFAULTS if defaults == "fast" else {}
             roles = ClusterShape(nodes, controllers, brokers).roles
             planned = layout.plan(roles, host=host, port=port, config=base, first_id=first_id)
-        self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config or {})))
+        self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config)))
 
     def _adopt(self, spec: ClusterSpec) -> None:
         self.spec = spec
@@ -158,6 +168,7 @@ class LocalCluster:
                 self._processes[node.id].wait_ready(limit)
             self.spec = replace(self.spec, was_ready=True)
             layout.save(self.directory, self.spec)
+            self.seeded = seeds.plant(self._seed, self.bootstrap, say)
         except BaseException:
             for node in idle:
                 self._end(node.id, signal.SIGKILL)

@@ -12,6 +12,7 @@ from typing import Final
 
 from quorumlog.cluster.errors import InvalidArgument
 from quorumlog.cluster.layout import ClusterSpec, node_properties
+from quorumlog.settings.releases import NEWEST, RELEASES
 
 _IN_ENVIRONMENT: Final = " (in the environment)"
 _ADDRESSES: Final = (
@@ -48,6 +49,22 @@ OF_EACH_NODE: Final[Mapping[str, str]] = MappingProxyType(
 _OF_ONE_NODE: Final = frozenset(
     {"listeners", "advertised.listeners", "peer.control.addresses", "peer.kafka.addresses"}
 )
+
+
+def release(as_version: str | None) -> dict[str, str]:
+    """Return the setting for a release of Apache Kafka; {} for None.
+
+    Raises InvalidArgument with the known releases.
+    """
+    if as_version is None:
+        return {}
+    if as_version not in {*RELEASES, NEWEST}:
+        minor = ".".join(as_version.split(".")[:2])
+        hint = f"did you mean {minor}? " if minor in RELEASES else ""
+        raise InvalidArgument(
+            f"--as-version {as_version}: {hint}there are {', '.join(RELEASES)}, and {NEWEST}"
+        )
+    return {"as.version": as_version}
 
 
 def laid_over(recorded: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
