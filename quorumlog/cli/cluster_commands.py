@@ -137,13 +137,7 @@ def up(
             as_version=as_version,
             seed=seed,
         )
-        apart = [node.roles[0] for node in cluster.nodes if len(node.roles) == 1]
-        first_port = host_and_port(cluster.nodes[0].kafka)[1]
-        _refuse_another("--nodes", nodes, len(cluster.nodes), cluster)
-        _refuse_another("--controllers", controllers, apart.count("controller"), cluster)
-        _refuse_another("--brokers", brokers, apart.count("broker"), cluster)
-        _refuse_another("--first-id", first_id, cluster.nodes[0].id, cluster)
-        _refuse_another("--port", port or None, first_port, cluster)
+        _refuse_another_shape(cluster, nodes, controllers, brokers, first_id, port)
         running = cluster.running()
         if running and not detach:
             fail(
@@ -182,6 +176,24 @@ def _start(cluster: LocalCluster) -> float:
         fail("interrupted while starting; the started nodes are stopped", EXIT_INTERRUPTED)
 
 
+def _refuse_another_shape(
+    cluster: LocalCluster,
+    nodes: int | None,
+    controllers: int | None,
+    brokers: int | None,
+    first_id: int | None,
+    port: int | None,
+) -> None:
+    """End with a usage error if the directory's cluster has another shape than required."""
+    apart = [node.roles[0] for node in cluster.nodes if len(node.roles) == 1]
+    first_port = host_and_port(cluster.nodes[0].kafka)[1]
+    _refuse_another("--nodes", nodes, len(cluster.nodes), cluster)
+    _refuse_another("--controllers", controllers, apart.count("controller"), cluster)
+    _refuse_another("--brokers", brokers, apart.count("broker"), cluster)
+    _refuse_another("--first-id", first_id, cluster.nodes[0].id, cluster)
+    _refuse_another("--port", port or None, first_port, cluster)
+
+
 def _refuse_another(option: str, asked: int | None, found: int, cluster: LocalCluster) -> None:
     """End with a usage error if the directory's cluster has another option than required."""
     if asked not in {None, found}:
@@ -208,7 +220,8 @@ def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
 def _print_ready(described: dict[str, Any], ready_s: float) -> None:
     nodes = described["nodes"]
     width = max(len(node["kafka"] or "") for node in nodes)
-    data(f"{len(nodes)} nodes ready in {ready_s:.2f} s   bootstrap {described['bootstrap']}")
+    count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    data(f"{count} ready in {ready_s:.2f} s   bootstrap {described['bootstrap']}")
     for node in nodes:
         data(
             f"  node {node['id']}  {'+'.join(node['roles']):17}"

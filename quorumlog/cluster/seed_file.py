@@ -257,7 +257,7 @@ class SeedSource:
             node = loader.get_single_node()
             if node is None:
                 return None
-            self._lines = dict(_lines_of(node, ()))
+            self._lines = dict(reversed([*_lines_of(node, ())]))  # a field counts, not its value
             return loader.construct_document(node)
         except OSError as error:
             raise InvalidArgument(f"{path}: {error.strerror}") from None

@@ -22,7 +22,7 @@ DELETE_IT: Final = "delete it, or change the seed"
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """Names of the objects that were created, and of those that existed: "topic orders"."""
+    """Names of the created objects and of the unchanged objects, such as "topic orders"."""
 
     created: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)

@@ -54,7 +54,7 @@ _OF_ONE_NODE: Final = frozenset(
 def release(as_version: str | None) -> dict[str, str]:
     """Return the setting for a release of Apache Kafka; {} for None.
 
-    Raises InvalidArgument with the known releases.
+    Raises InvalidArgument with the list of releases.
     """
     if as_version is None:
         return {}
