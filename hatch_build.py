@@ -35,7 +35,8 @@ class NativeLane(BuildHookInterface[Any]):
 def compile_lane(*options: str, force: bool = False) -> Path:
     """Compile with more `options` of the compiler; return the path of the library.
 
-    `force`: also if the library is newer than its sources, as with `options`. The working directory must be the root of the project.
+    `force`: also if the library is newer than its sources, as with `options`. The working
+    directory must be the root of the project.
     """
     extension = Extension(
         "quorumlog.native._lane",
