@@ -77,7 +77,7 @@ class LocalCluster:
         self._is_planned_here = False  # a new cluster
         found = _found(path)
         if found is not None and (found.was_ready or self._is_used(found)):
-            settings_check.require_kept(found.config, config)
+            settings_check.require_kept(found.config, config or {})
             planned = found
         else:
             self._failed, self._is_planned_here = found, True
@@ -86,7 +86,7 @@ class LocalCluster:
             base = layout.FAST_DEFAULTS if defaults == "fast" else {}
             roles = ClusterShape(nodes, controllers, brokers).roles
             planned = layout.plan(roles, host=host, port=port, config=base, first_id=first_id)
-        self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config)))
+        self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config or {})))
 
     def _adopt(self, spec: ClusterSpec) -> None:
         self.spec = spec

@@ -108,7 +108,7 @@ def _with_header(handle: Any) -> Handle:
 
 @dataclass(slots=True, kw_only=True)
 class BrokerContext:
-    """Assembled once per node; each connection has a copy with its own last two fields."""
+    """Assembled once per node; each connection has a copy with its own host and account."""
 
     broker_id: BrokerId
     cluster_id: str
@@ -123,9 +123,9 @@ class BrokerContext:
     controller: ControllerClient
     handlers: Mapping[int, ApiHandler]  # by API key: every API that is served and advertised
     wall_ms: Callable[[], int]  # ms since 1970
-    node_handlers: Mapping[int, ApiHandler] | None = None  # for other brokers, if they differ
     client_host: str = ""  # the peer's address
     account: ResponseAccount | None = None  # counts response bytes that the peer has not taken
+    node_handlers: Mapping[int, ApiHandler] | None = None  # for other brokers, if they differ
 
     @property
     def config(self) -> BrokerConfig:
