@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quorumlog import extras
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.time_limit import Say
 
@@ -20,6 +19,8 @@ def read(source: str | Path | Mapping[str, Any] | None) -> "SeedSource | None":
     """
     if source is None:
         return None
+    from quorumlog import extras
+
     if lack := extras.why_no_seeds():
         raise InvalidArgument(lack)
     from quorumlog.cluster.seed_file import SeedSource
