@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final, Literal, NoReturn
@@ -39,6 +40,7 @@ from quorumlog.cli.save_command import From, unpack
 from quorumlog.cli.status_lines import status_lines
 from quorumlog.cluster import LocalCluster, running_clusters
 from quorumlog.cluster.layout import CLUSTER_FILE, CONTROL_PORT_STEP, FIRST_ID
+from quorumlog.settings.releases import NEWEST
 
 _NODES: Final = 3
 _PORT: Final = 9092
@@ -50,6 +52,26 @@ Nodes = Annotated[
     int | None,
     typer.Option(
         metavar="N", min=1, help=f"How many nodes, each broker and controller. Default: {_NODES}."
+    ),
+]
+One = Annotated[
+    bool,
+    typer.Option("--one", help="One node, with one replica of everything: the same as --nodes 1."),
+]
+AsVersion = Annotated[
+    str | None,
+    typer.Option(
+        metavar="X.Y",
+        help="A release of Apache Kafka: clients get no API or version that it lacks. It is "
+        f"recorded; {NEWEST} ends it.",
+    ),
+]
+SeedFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="YAML or JSON with topics, records, groups, users, ACLs and quotas that the cluster "
+        "gets before it is ready, unless it has them.",
     ),
 ]
 Port = Annotated[
@@ -113,6 +135,9 @@ def up(
     detach: Detach = False,
     config: NodeSettings = None,
     defaults: Defaults = "fast",
+    one: One = False,
+    as_version: AsVersion = None,
+    seed: SeedFile = None,
     source: From = None,
     control: Control = None,
     until_stdin_closes: UntilStdinCloses = False,
@@ -125,6 +150,8 @@ def up(
     """
     if source is not None:
         unpack(source, directory, _PORT if port is None else port)
+    if one:
+        nodes = _only_one(nodes, controllers, brokers)
     with cluster_errors():
         cluster = LocalCluster(
             directory,
@@ -140,6 +167,8 @@ def up(
             defaults=defaults,
             detached=detach,
             control=False if control is None else control,
+            as_version=as_version,
+            seed=seed,
         )
         _refuse_another(cluster, nodes, controllers, brokers, first_id, port, host)
         listener_options.warn_of_unknown_hosts(cluster)
@@ -167,6 +196,13 @@ def _refuse_running(directory: Path, running: Collection[int]) -> NoReturn:
         f"node {', '.join(map(str, running))} of the cluster in {directory} runs already; "
         "with --detach the missing ones are started beside it, `down` stops it"
     )
+
+
+def _only_one(*others: int | None) -> int:
+    """Return the number of nodes of --one. Ends with a usage error beside other counts."""
+    if any(other is not None for other in others):
+        fail("--one is --nodes 1: leave --nodes, --controllers and --brokers out", EXIT_USAGE)
+    return 1
 
 
 def _start(cluster: LocalCluster) -> float:
@@ -209,6 +245,7 @@ def _refuse_another(
 def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
     """Return what `up --json` prints; its keys are stable."""
     server = cluster.control
+    seeded = {} if cluster.seeded is None else {"seed": asdict(cluster.seeded)}
     return {
         "dir": str(cluster.directory.resolve()),
         "cluster_id": cluster.spec.cluster_id,
@@ -216,13 +253,15 @@ def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
         "ready_ms": round(ready_s * 1000),
         "nodes": [cluster.describe_node(node) for node in cluster.nodes],
         "control": server and {"url": server.url, "token": server.token},
+        **seeded,
     }
 
 
 def _print_ready(described: dict[str, Any], ready_s: float) -> None:
     nodes = described["nodes"]
     width = max(len(node["kafka"] or "") for node in nodes)
-    data(f"{len(nodes)} nodes ready in {ready_s:.2f} s   bootstrap {described['bootstrap']}")
+    count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    data(f"{count} ready in {ready_s:.2f} s   bootstrap {described['bootstrap']}")
     for node in nodes:
         data(
             f"  node {node['id']}  {'+'.join(node['roles']):17}"

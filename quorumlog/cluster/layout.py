@@ -259,6 +259,7 @@ def plan(
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": str(min(2, brokers)),
     }
     cluster_id = urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
     rejoin = {"controller.quorum.auto.join.enable": "true"}  # also with an empty disk

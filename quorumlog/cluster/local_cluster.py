@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from quorumlog.addresses import host_and_port
-from quorumlog.cluster import layout, ports, registry, settings_check
+from quorumlog.cluster import layout, ports, registry, seeds, settings_check
 from quorumlog.cluster.cluster_status import NodeState
 from quorumlog.cluster.control_server import Connection, ControlServerProcess
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
@@ -23,6 +23,7 @@ from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
 
 if TYPE_CHECKING:
     from quorumlog.cluster.marks import Mark
+    from quorumlog.cluster.seeding import Seeded
     from quorumlog.cluster.waits import Seen
 
 READY_TIMEOUT_S: Final = 30.0  # without any progress
@@ -56,6 +57,8 @@ class LocalCluster:
         node_module: str = "quorumlog.node",
         detached: bool = False,
         control: str | int | bool = False,
+        as_version: str | None = None,
+        seed: str | Path | Mapping[str, Any] | None = None,
     ) -> None:
         """Plan a new cluster, or open the cluster in `directory` (with its recorded nodes).
 
@@ -67,8 +70,13 @@ class LocalCluster:
         and texts; an empty text removes a recorded setting. `defaults` is "fast" or "kafka".
         `node_module` is run as the node's program: a mutant that breaks a rule tests the tests.
         `detached` nodes outlive this process. `control` starts a control server with the nodes, for
-        tests in any language: True, its port, or its host:port (docs/control-api.md).
+        tests in any language: True, its port, or its host:port (docs/control-api.md). `as_version`, such as "3.9": clients get no API or
+        version that this release of Apache Kafka lacks. `seed`: topics, records and more that
+        `start` creates if they are missing, as a file or as its contents: `cluster.seed_file`.
         """
+        config = {**(config or {}), **settings_check.release(as_version)}
+        self._seed: Final = seeds.read(seed)
+        self.seeded: Seeded | None = None  # after `start` with a seed
         temporary = not directory
         path = Path(directory).absolute() if directory else _temporary_path()
         self.directory: Final = path
@@ -193,6 +201,7 @@ class LocalCluster:
                 self._processes[node.id].wait_ready(limit)
             self.spec = replace(self.spec, was_ready=True)
             layout.save(self.directory, self.spec)
+            self.seeded = seeds.plant(self._seed, self.bootstrap, say)
         except BaseException:
             for node in idle:
                 self._end(node.id, signal.SIGKILL)

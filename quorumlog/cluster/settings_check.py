@@ -14,6 +14,7 @@ from quorumlog.addresses import EVERYWHERE, host_and_port
 from quorumlog.cluster import node_listeners
 from quorumlog.cluster.errors import InvalidArgument
 from quorumlog.cluster.layout import ClusterSpec, NodeSpec, node_properties
+from quorumlog.settings.releases import NEWEST, RELEASES
 
 _IN_ENVIRONMENT: Final = " (in the environment)"
 _ADDRESSES: Final = "--port gives the first port of the cluster (port= of LocalCluster). "
@@ -57,6 +58,22 @@ _ADDRESS_SETTINGS: Final = ("listeners", "advertised.listeners")
 _OF_ONE_NODE: Final = frozenset(
     {"listeners", "advertised.listeners", "peer.control.addresses", "peer.kafka.addresses"}
 )
+
+
+def release(as_version: str | None) -> dict[str, str]:
+    """Return the setting for a release of Apache Kafka; {} for None.
+
+    Raises InvalidArgument with the list of releases.
+    """
+    if as_version is None:
+        return {}
+    if as_version not in {*RELEASES, NEWEST}:
+        minor = ".".join(as_version.split(".")[:2])
+        hint = f"did you mean {minor}? " if minor in RELEASES else ""
+        raise InvalidArgument(
+            f"--as-version {as_version}: {hint}there are {', '.join(RELEASES)}, and {NEWEST}"
+        )
+    return {"as.version": as_version}
 
 
 def laid_over(recorded: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.registrations import BrokerProcess
 from quorumlog.broker.replicas import Replicas
-from quorumlog.broker.server.api import BrokerContext
+from quorumlog.broker.server.api import BrokerContext, as_release
 from quorumlog.broker.server.own_connection import OwnConnection
 from quorumlog.broker.server.server import Server
 from quorumlog.broker.transactions.io.broker_channels import kafka_peers
@@ -227,7 +227,7 @@ class NodeBroker:
             handlers=dependencies.handlers,
             wall_ms=wall_clock_ms,
         )
-        self.server: Final = Server(context, on_fatal=on_fatal)
+        self.server: Final = Server(as_release(context), on_fatal=on_fatal)
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
         publishers = self.replicas, self.groups, self.transactions, self.metadata
         self.gate: Final = BootGate(broker_id, publishers)

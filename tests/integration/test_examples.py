@@ -59,7 +59,7 @@ def test_parts_of_another_package(tmp_path: Path) -> None:
 
 
 def test_the_tutorial_shows_the_parts_as_they_are() -> None:
-    page = (EXAMPLES.parent / "docs/tutorial/6-parts-of-your-own.md").read_text()
+    page = (EXAMPLES.parent / "docs/tutorial/7-parts-of-your-own.md").read_text()
     files = [*(EXAMPLES / "own_parts").rglob("*.py"), EXAMPLES / "own_parts/pyproject.toml"]
     sources = [path.read_text() for path in files]
     blocks = re.findall(r"^```(?:python|toml)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)

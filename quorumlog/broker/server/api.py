@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from quorumlog.addresses import DEFAULT_LISTENER
@@ -16,6 +16,7 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.settings import releases
 from quorumlog.settings.servers import BrokerConfig, StaticConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -126,6 +127,7 @@ class BrokerContext:
     listener: str = DEFAULT_LISTENER  # that accepted the connection
     client_host: str = ""  # the peer's address
     account: ResponseAccount | None = None  # counts response bytes that the peer has not taken
+    node_handlers: Mapping[int, ApiHandler] | None = None  # for other brokers, if they differ
 
     @property
     def config(self) -> BrokerConfig:
@@ -158,6 +160,23 @@ def when_done(
 
     result.add_done_callback(done)
     return response
+
+
+def as_release(context: BrokerContext) -> BrokerContext:
+    """Return the context for clients: their APIs and versions are those of `as.version` at most.
+
+    The other brokers keep all versions. The lowest versions are this broker's own.
+    """
+    release = context.settings.as_version
+    if release == releases.NEWEST:
+        return context
+    highest = releases.api_versions(release)
+    limited = {
+        key: replace(handler, max_version=min(handler.max_version, highest[key]))
+        for key, handler in context.handlers.items()
+        if highest.get(key, -1) >= handler.min_version
+    }
+    return replace(context, handlers=limited, node_handlers=context.handlers)
 
 
 def version_ranges(context: BrokerContext) -> list[ApiVersion]:

@@ -35,6 +35,7 @@ from quorumlog.wire.codec.schemas import (
     UnsupportedVersion,
     response_to_send,
 )
+from quorumlog.wire.io.connection import NODE_SOFTWARE_NAME
 from quorumlog.wire.io.file_sender import Done
 from quorumlog.wire.io.frames import FrameProtocol
 
@@ -116,7 +117,7 @@ class Connection(FrameProtocol):
         self._loop: Final = asyncio.get_running_loop()
         self._account: Final = server.context.replicas.response_memory.open_account()
         self._context = replace(server.context, account=self._account, listener=listener)
-        self._handlers: Final = server.context.handlers
+        self._handlers = server.context.handlers
         self._decode: Final = FetchDecoder().decode
         self._turns: Final[deque[Turn]] = deque()
         self._under_way = 0
@@ -231,13 +232,15 @@ class Connection(FrameProtocol):
         except MalformedFrame as error:
             self.close(error)
             return
+        if isinstance(request, ApiVersionsRequest):
+            self._note_software(request.client_software_name, request.client_software_version)
+            if request.client_software_name == NODE_SOFTWARE_NAME:
+                self._serve_node()
         handler = self._handlers.get(header.api_key)
         if handler is None or not handler.min_version <= header.api_version <= handler.max_version:
             self._refuse(header)
             return
         self._count(header.api_key, 1)
-        if isinstance(request, ApiVersionsRequest):
-            self._note_software(request.client_software_name, request.client_software_version)
         if handler.handle_run is not None:
             self._runs.learn(frame, header, request)
         try:
@@ -310,6 +313,12 @@ class Connection(FrameProtocol):
 
     def _count(self, api_key: int, count: int) -> None:
         self._stats.requests[api_key] = self._stats.requests.get(api_key, 0) + count
+
+    def _serve_node(self) -> None:
+        """Serve all versions: the client is another broker, which `as.version` does not concern."""
+        if self._context.node_handlers is not None:
+            self._handlers = self._context.node_handlers
+            self._context = replace(self._context, handlers=self._handlers)
 
     # Responses.
 

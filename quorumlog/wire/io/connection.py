@@ -33,6 +33,7 @@ IN_FLIGHT_MAX: Final = 64
 REQUEST_TIMEOUT_MS: Final = 30_000
 CLOSE_TIMEOUT_MS: Final = 500
 SOFTWARE_NAME: Final = "quorumlog"
+NODE_SOFTWARE_NAME: Final = "quorumlog-node"  # of the brokers' connections to each other
 SOFTWARE_VERSION: Final = "0.1"
 _CORRELATION_ID_MASK: Final = 0x7FFFFFFF
 
@@ -117,10 +118,11 @@ class KafkaConnection:
         port: int,
         *,
         client_id: str | None,
+        software_name: str = SOFTWARE_NAME,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         in_flight_max: int = IN_FLIGHT_MAX,
     ) -> "KafkaConnection":
-        """Connect, and request the versions that the broker supports.
+        """Connect, and request the versions that the broker supports for this software (KIP-511).
 
         Raises ConnectionLost (also if no process listens) or RequestTimedOut.
         """
@@ -137,7 +139,7 @@ class KafkaConnection:
         except (OSError, ValueError, OverflowError, RuntimeError) as error:
             raise ConnectionLost(f"{address_text(host, port)}: {error}") from error
         try:
-            await connection._learn_versions()
+            await connection._learn_versions(software_name)
         except BaseException:
             connection._protocol.abort()
             raise
@@ -253,10 +255,10 @@ class KafkaConnection:
                 self._protocol.abort()
         await asyncio.shield(self.closed)
 
-    async def _learn_versions(self) -> None:
+    async def _learn_versions(self, software_name: str) -> None:
         """Send ApiVersions in its newest version; a broker that lacks it responds in version 0."""
         request = ApiVersionsRequest(
-            client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
+            client_software_name=software_name, client_software_version=SOFTWARE_VERSION
         )
         response: ApiVersionsResponse = await self.send(request)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:

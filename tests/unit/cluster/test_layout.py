@@ -22,7 +22,10 @@ def test_a_cluster_is_read_back_as_it_was_saved(tmp_path: Path) -> None:
     text = layout.properties_file(tmp_path, 2).read_text()
     assert "controller.quorum.voters=1@127.0.0.1:19092,2@127.0.0.1:19093" in text
     assert "default.replication.factor=2" in text
+    assert "transaction.state.log.min.isr=2" in text
     assert "num.partitions=3" in text
+    one = layout.plan([BOTH], host="127.0.0.1", port=0, config={}).config
+    assert {value for name, value in one.items() if "replica" in name or "isr" in name} == {"1"}
     free = layout.plan([BOTH] * 5, host="127.0.0.1", port=0, config={})
     assert len({address for node in free.nodes for address in (node.kafka, node.control)}) == 10
 

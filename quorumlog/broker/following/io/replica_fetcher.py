@@ -40,6 +40,7 @@ from quorumlog.wire.codec.messages.fetch import (
 )
 from quorumlog.wire.codec.repeated_fetches import RepeatableFetch
 from quorumlog.wire.io.connection import (
+    NODE_SOFTWARE_NAME,
     ConnectionLost,
     KafkaConnection,
     RequestTimedOut,
@@ -334,6 +335,7 @@ class ReplicaFetcher:
             return await KafkaConnection.open(
                 *self.address,
                 client_id=f"broker-{self._broker_id}-fetcher",
+                software_name=NODE_SOFTWARE_NAME,
                 request_timeout_ms=self._settings.replica_socket_timeout_ms,
             )
 
