@@ -42,7 +42,7 @@ from quorumlog.chaos.faults.links import Answer, LinkRule
 from quorumlog.chaos.faults.registry import FaultUnsupported, faults_made_of
 from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.held_nodes import HeldNodes, Hold
-from quorumlog.chaos.pace import Pace, at_once, claim_of
+from quorumlog.chaos.pace import Extension, Pace, at_once, claim_of
 from quorumlog.chaos.schedule import Action, Schedule, Target
 
 Record = Callable[[str, str, str], object]
@@ -86,20 +86,6 @@ class _ActionInProgress:
 
     def details(self, remark: str = "") -> str:
         return details_of(self.number, self.fault.name, remark)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
-    """More actions of a paced schedule, for a run that has not tested enough.
-
-    goes_on: whether the next of `actions` is to be carried out. at_once: how many nodes may be away
-    at once. latest_us: no action begins after it, counted from the start; None: no limit.
-    """
-
-    actions: Sequence[Action] = ()
-    goes_on: Callable[[], bool] = lambda: False
-    at_once: int | None = None
-    latest_us: int | None = None
 
 
 class Nemesis:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final, Literal, NoReturn
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -150,8 +150,7 @@ def up(
     """
     if source is not None:
         unpack(source, directory, _PORT if port is None else port)
-    if one:
-        nodes = _only_one(nodes, controllers, brokers)
+    nodes = _only_one(nodes, controllers, brokers) if one else nodes
     with cluster_errors():
         cluster = LocalCluster(
             directory,
@@ -166,36 +165,34 @@ def up(
             config=parse_settings(config or []),
             defaults=defaults,
             detached=detach,
-            control=False if control is None else control,
+            control=control or False,
             as_version=as_version,
             seed=seed,
         )
         _refuse_another(cluster, nodes, controllers, brokers, first_id, port, host)
         listener_options.warn_of_unknown_hosts(cluster)
-        running = cluster.running()
-        if running and not detach:
-            _refuse_running(directory, running)
+        _warn_of_running(cluster, may_run=detach, has_new_settings=bool(config))
         if ignored := cluster.check():
             say(f"quorumlog: settings without effect (docs/configuration.md): {', '.join(ignored)}")
-        if running and config:
-            say(f"quorumlog: node {', '.join(map(str, running))} has new settings once restarted")
         ready_s = _start(cluster)
     described = _describe(cluster, ready_s)
-    if json:
-        document(described)
-    else:
-        _print_ready(described, ready_s)
+    document(described) if json else _print_ready(described, ready_s)
     if detach:
         say(f"stop it with: quorumlog down --dir {directory}")
         return
     _run_until_interrupted(cluster, or_end_of_input=until_stdin_closes)
 
 
-def _refuse_running(directory: Path, running: Collection[int]) -> NoReturn:
-    fail(
-        f"node {', '.join(map(str, running))} of the cluster in {directory} runs already; "
-        "with --detach the missing ones are started beside it, `down` stops it"
-    )
+def _warn_of_running(cluster: LocalCluster, *, may_run: bool, has_new_settings: bool) -> None:
+    """Say that running nodes keep their settings. Ends the command if no node may run."""
+    running = ", ".join(map(str, cluster.running()))
+    if running and not may_run:
+        fail(
+            f"node {running} of the cluster in {cluster.directory} runs already; "
+            "with --detach the missing ones are started beside it, `down` stops it"
+        )
+    if running and has_new_settings:
+        say(f"quorumlog: node {running} has new settings once restarted")
 
 
 def _only_one(*others: int | None) -> int:

@@ -203,6 +203,13 @@ def _first(listeners: str) -> str:
     return listeners.partition(",")[0].rpartition("://")[2]
 
 
+def defaults_called(name: str) -> Mapping[str, str]:
+    """Return the settings that `--defaults` names. Raises InvalidArgument."""
+    if name not in {"fast", "kafka"}:
+        raise InvalidArgument(f"--defaults {name}: it is fast or kafka")
+    return FAST_DEFAULTS if name == "fast" else {}
+
+
 def plan(
     roles: Sequence[tuple[str, ...]],
     *,
@@ -231,8 +238,7 @@ def plan(
                 f"--port {port}: choose one from 1 to {highest}, since the control ports are "
                 f"{CONTROL_PORT_STEP} above the Kafka ports; or 0, which takes free ones"
             )
-        ports = [*range(port, port + count)]
-        ports += [kafka + CONTROL_PORT_STEP for kafka in ports]
+        ports = [port + step + n for step in (0, CONTROL_PORT_STEP) for n in range(count)]
     else:
         ports = free_ports(host, 2 * count)
     kafka = [address_text(host, one) for one in ports[:count]]
@@ -256,14 +262,14 @@ def plan(
     brokers = sum(node.is_broker for node in nodes)
     replicas = str(min(3, brokers))
     counts = {
+        "controller.quorum.auto.join.enable": "true",  # also with an empty disk
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": str(min(2, brokers)),
     }
     cluster_id = urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
-    rejoin = {"controller.quorum.auto.join.enable": "true"}  # also with an empty disk
-    return ClusterSpec(cluster_id=cluster_id, nodes=nodes, config={**rejoin, **counts, **config})
+    return ClusterSpec(cluster_id=cluster_id, nodes=nodes, config={**counts, **config})
 
 
 def save(directory: Path, spec: ClusterSpec) -> None:

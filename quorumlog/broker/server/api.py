@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from quorumlog.addresses import DEFAULT_LISTENER
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
@@ -105,6 +105,14 @@ def answers(
 def _with_header(handle: Any) -> Handle:
     takes_header: bool = handle.__code__.co_argcount > 2
     return handle if takes_header else lambda context, _, request: handle(context, request)
+
+
+class Client(NamedTuple):
+    """The other end of a connection, with the names that it has sent."""
+
+    address: str = "?"  # host:port
+    host: str = "?"
+    software: str = ""  # of KIP-511, or else the client id of its last request
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutine
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from quorumlog.addresses import DEFAULT_LISTENER, address_text
 from quorumlog.broker.server.api import (
     BrokerContext,
+    Client,
     Deliver,
     Disconnect,
     Reply,
@@ -58,14 +59,6 @@ class ServerStats:
     connections_refused: int = 0
     connections_idle: int = 0  # closed because the client sent or read no bytes for too long
     connections_silent: int = 0  # closed because others needed the memory of unread responses
-
-
-class Client(NamedTuple):
-    """The other end of a connection, with the names that it has sent."""
-
-    address: str = "?"  # host:port
-    host: str = "?"
-    software: str = ""  # of KIP-511, or else the client id of its last request
 
 
 class Acceptor(Protocol):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from quorumlog.addresses import DEFAULT_LISTENER
-from quorumlog.broker.server.api import BrokerContext
-from quorumlog.broker.server.connection import Client, Connection, ServerStats
+from quorumlog.broker.server.api import BrokerContext, Client
+from quorumlog.broker.server.connection import Connection, ServerStats
 from quorumlog.broker.server.turns import Turns
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.server.connection import Client
+from quorumlog.broker.server.api import Client
 from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.metadata_quorum.image.details import Endpoint
 from quorumlog.wire.codec.error_codes import ErrorCode
