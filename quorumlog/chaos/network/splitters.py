@@ -6,7 +6,6 @@ and response headers); RFC 9112, as far as aiohttp uses it: bodies have a Conten
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from struct import Struct as Packer
 from typing import Final, NamedTuple, Protocol
 
@@ -25,8 +24,7 @@ class Message(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Consecutive bytes of one message; `message` is set in the message's first piece.
 
     is_last: the message ends with it; in Kafka's frames alone.
