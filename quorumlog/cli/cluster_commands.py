@@ -184,7 +184,7 @@ def up(
 
 
 def _warn_of_running(cluster: LocalCluster, *, may_run: bool, has_new_settings: bool) -> None:
-    """Say that running nodes keep their settings. Ends the command if no node may run."""
+    """Print that running nodes keep their settings. Ends the command if no node may run."""
     running = ", ".join(map(str, cluster.running()))
     if running and not may_run:
         fail(

@@ -29,7 +29,12 @@ _STOPPED_WITHIN_S: Final = 0.1
 
 
 class ClusterNodes:
-    """The processes of one cluster directory. `LocalCluster` adds the states of the cluster."""
+    """The processes of one cluster directory. `LocalCluster` adds the states of the cluster.
+
+    seeded: the parts of a seed that `start` has created or found; None: there is no seed.
+    """
+
+    seeded: "Seeded | None" = None
 
     def __init__(
         self,
@@ -67,7 +72,6 @@ class ClusterNodes:
         """
         config = {**(config or {}), **settings_check.release(as_version)}
         self._seed: Final = seeds.read(seed)
-        self.seeded: Seeded | None = None  # after `start` with a seed
         self.directory: Final = Path(directory).absolute() if directory else _temporary_path()
         self._owner_pid: Final = os.getpid()
         program = Program(module=node_module, detached=detached, temporary=not directory)
