@@ -323,9 +323,10 @@ class ClusterNodes:
         `say` receives the progress of a long stop, and the killed nodes. A control server carries
         out no further verbs from now on, and ends after the nodes.
         """
-        self._control.signal(signal.SIGTERM)
+        is_signalled = self._control.signal(signal.SIGTERM)
         killed = self.stop_nodes(say=say)
-        self._control.end(signal.SIGTERM)
+        if is_signalled:
+            self._control.end()
         registry.forget(self.spec.cluster_id, self.directory)
         return killed
 

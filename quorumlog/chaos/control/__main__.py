@@ -68,6 +68,7 @@ def _run(given: argparse.Namespace) -> None:
         back_end = LocalProcesses(cluster, links)
         lab = stack.enter_context(opened(back_end, given.directory / HISTORIES_DIRECTORY))
         asyncio.run(_serve(lab, given, ways))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending: the nodes come first
 
 
 async def _serve(
