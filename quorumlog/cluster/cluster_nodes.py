@@ -271,8 +271,8 @@ class ClusterNodes:
         if process.pid is None:
             self._require_ports(node)
             self._complete_restore()
-            recorded = layout.load(self.directory).advances  # another process may have added some
-            self.spec = replace(self.spec, advances=recorded)
+            if (recorded := _found(self.directory)) is not None:  # by another process, perhaps
+                self.spec = replace(self.spec, advances=recorded.advances)
             layout.write_properties(self.directory, self.spec, [node])
         limit = self._time_limit(timeout_s, [node_id], say)
         spawn_again(process, self._processes.values(), limit, report_ready=wait)
