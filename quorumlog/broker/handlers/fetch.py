@@ -98,15 +98,18 @@ def _repeated(context: BrokerContext, request: FetchRequest, now_ms: int) -> Fet
     ):
         return None
     sessions.use(session, now_ms)
-    unsettled = session.unsettled
+    unsettled, spec = session.unsettled, session.last_spec
+    min_bytes = request.min_bytes
+    spec.min_bytes = min_bytes if min_bytes < spec.max_bytes else spec.max_bytes
     for fetch, numbers in session.last_asked:
         fetch.fetch_offset = numbers.fetch_offset
         fetch.last_fetched_epoch = numbers.last_fetched_epoch
         fetch.log_start_offset = numbers.log_start_offset
         unsettled[fetch.key] = True
-    spec: FetchSpec = session.last_spec
-    spec.partitions = _of_session(context, session, now_ms)
-    spec.min_bytes = min(request.min_bytes, spec.max_bytes)
+    if len(session.partitions) == 1 == len(session.last_asked) and not fetch.error_code:
+        spec.partitions = [fetch]
+    else:
+        spec.partitions = _of_session(context, session, now_ms)
     return spec
 
 

@@ -75,7 +75,7 @@ class DelayedFetch(WaitingFetch):
     `response` is done once it is completed; a cancel of it calls `ended` with this fetch.
     """
 
-    __slots__ = ("_joined", "_render", "is_late", "reads", "response", "spec")
+    __slots__ = ("_ended", "_joined", "_render", "is_late", "reads", "response", "spec")
 
     def __init__(
         self,
@@ -95,9 +95,21 @@ class DelayedFetch(WaitingFetch):
         self.spec = spec
         self.reads = reads
         self.is_late = False
-        self.response: asyncio.Future[Any] = _Cancellable(self, ended)
-        self._render = render
+        self._ended = ended
+        self.expect(render)
         self._joined: set[int] | None = None  # the identities of the fetches in `reads`
+
+    def expect(self, render: Callable[[FetchAnswers], Any]) -> None:
+        """Begin a response, after the last one if the fetch waits again."""
+        self.response: asyncio.Future[Any] = _Cancellable(self, self._ended)
+        self._render = render
+
+    def answer_and_keep(self, answers: FetchAnswers) -> None:
+        """Answer, and hold no reference to the response: the fetch may wait again."""
+        response = self.response
+        del self.response
+        if not response.done():
+            response.set_result(self._render(answers))
 
     def answer(self, answers: FetchAnswers) -> None:
         """Complete the response, unless its client has gone."""

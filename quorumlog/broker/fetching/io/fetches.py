@@ -18,8 +18,8 @@ from quorumlog.broker.fetching.io.session_answers import (
     answer_to,
     drop_settled,
     has_untold_commits,
-    is_restless,
     new_sessions,
+    newest_answer,
     unsettled_answers,
 )
 from quorumlog.broker.partitions.core import events
@@ -87,7 +87,8 @@ class Fetches:
         if session is not None and session.waiting is not None:
             self._complete_waiting(session)
         now_ms = monotonic_ms() if now_ms is None else now_ms
-        reads = [PartitionRead(partition) for partition in spec.partitions]
+        again = None if session is None or session.answered is None else _again(spec, session)
+        reads = again.reads if again else [PartitionRead(one) for one in spec.partitions]
         for read in reads:
             if session is None or session.take_to_judge(read.fetch):
                 self._judge(spec, read, now_ms)
@@ -100,17 +101,33 @@ class Fetches:
                 return render(self._answers(spec, reads))
             if has_room:
                 drop_settled(spec, reads, self._drivers)
-        delayed = DelayedFetch(
-            now_ms + spec.max_wait_ms, spec, reads, render=render, ended=self._end
-        )
-        if self._purgatory.park(delayed):
-            self._timer.arm(delayed.deadline_ms)
+        delayed = self._delay(now_ms + spec.max_wait_ms, spec, reads, render, again)
         if session is not None:
             session.waiting = delayed
         response: asyncio.Future[AnswerT] = delayed.response
         if not has_room or spec.account is not None or self._starved:
             self._note_held(delayed, has_room=has_room)
         return response
+
+    def _delay(
+        self,
+        deadline_ms: int,
+        spec: FetchSpec,
+        reads: list[PartitionRead],
+        render: Callable[[FetchAnswers], AnswerT],
+        again: DelayedFetch | None,
+    ) -> DelayedFetch:
+        """Park a fetch: the one of the last round, `again`, if it has the same reads."""
+        if again is None:
+            delayed = DelayedFetch(deadline_ms, spec, reads, render=render, ended=self._end)
+            is_first = self._purgatory.park(delayed)
+        else:
+            delayed = again
+            delayed.expect(render)
+            is_first = self._purgatory.deadlines.add_again(delayed, deadline_ms)
+        if is_first:
+            self._timer.arm(deadline_ms)
+        return delayed
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
         """Record a change; the next turn of the loop tries to complete the delayed fetches."""
@@ -358,19 +375,24 @@ class Fetches:
             return False
         read = delayed.reads[0]
         fetch = read.fetch
-        partition, driver = session.partition_of(fetch), self._drivers.get(fetch.topic_partition)
+        key = fetch.key
+        partition, driver = session.partitions.get(key), self._drivers.get(fetch.topic_partition)
         if partition is None or driver is None or read.size or read.missing or read.is_final:
             return False
         recent = driver.read_newest(read.next_offset, min(fetch.max_bytes, spec.max_bytes))
-        if recent is None or recent[1] < spec.min_bytes or is_restless(spec, driver):
+        if recent is None or recent[1] < spec.min_bytes or partition.fetch is not fetch:
             return False
-        read.chunks, read.size, read.next_offset = recent  # type: ignore[assignment]
-        self._end(delayed)
-        spec.partitions = [fetch]
-        found = answer_to(spec, read, driver)
+        if not driver.partition.serving.is_in_sync(spec.replica_id):
+            return False  # it is restless
+        found = newest_answer(driver, recent[0])
         partition.high_watermark, partition.log_start_offset = found[1:3]
-        session.settle(partition, is_settled=False, has_records=True)
-        delayed.answer([found])
+        spec.partitions = [fetch]
+        session.unsettled.setdefault(key, False)
+        if session.restless:
+            session.restless.pop(key, None)
+        self._purgatory.end(delayed)  # a follower's neither holds memory nor waits for it
+        session.waiting, session.answered = None, delayed  # its read is as it was
+        delayed.answer_and_keep([found])
         return True
 
     def _waiting_on(
@@ -447,3 +469,18 @@ class Fetches:
                 if not must_judge:
                     delayed.join(session.partitions[key].fetch)
         delayed.answer(self._answers(delayed.spec, delayed.reads))
+
+
+def _again(spec: FetchSpec, session: FetchSession) -> DelayedFetch | None:
+    """Return the fetch that has waited last, with its unused read, if `spec` can wait in it again.
+
+    None: the session has got another request meanwhile.
+    """
+    delayed, session.answered = session.answered, None
+    if not isinstance(delayed, DelayedFetch) or delayed.spec is not spec:
+        return None
+    read, fetches = delayed.reads[0], spec.partitions
+    if len(fetches) != 1 or fetches[0] is not read.fetch:
+        return None
+    read.next_offset = read.fetch.fetch_offset
+    return delayed

@@ -1,19 +1,26 @@
 """The answers to a fetch; in a session, unchanged partitions are left out of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSession, FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.io.delayed_fetch import FetchAnswers, PartitionRead
-from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
+from quorumlog.broker.partitions.core.data_path import (
+    NO_REPLICA,
+    FetchedPartition,
+    PartitionFetch,
+)
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chance import random_number
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.message import Sendable
 
 FEW: Final = 8  # a fetch of so few partitions is not reduced
+_NONE: Final = ErrorCode.NONE  # an attribute of an enum costs a call
 _new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 Drivers = Mapping[TopicPartition, PartitionDriver]
 
@@ -37,6 +44,18 @@ def answer_to(
         read.preferred_replica,
         driver.producers.transactions.last_stable_offset(start, high_watermark),
         _aborted(read, driver) if spec.is_read_committed else None,
+    )
+    return _new_tuple(FetchedPartition, fields)
+
+
+def newest_answer(driver: PartitionDriver, records: Sequence[Sendable]) -> FetchedPartition:
+    """Return the answer to a follower that receives records: as `answer_to`."""
+    state = driver.partition.state
+    high_watermark, start = state.high_watermark, state.log_start_offset
+    stable = driver.producers.transactions.last_stable_offset(start, high_watermark)
+    fields = (
+        *(_NONE, high_watermark, start, records, None),
+        *(state.leader_id, state.leader_epoch, NO_REPLICA, stable, None),
     )
     return _new_tuple(FetchedPartition, fields)
 
