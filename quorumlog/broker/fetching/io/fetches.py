@@ -377,7 +377,9 @@ class Fetches:
         fetch = read.fetch
         key = fetch.key
         partition, driver = session.partitions.get(key), self._drivers.get(fetch.topic_partition)
-        if partition is None or driver is None or read.size or read.missing or read.is_final:
+        if partition is None or driver is None or read.is_final:
+            return False
+        if read.size or read.missing or read.bring_ins:
             return False
         recent = driver.read_newest(read.next_offset, min(fetch.max_bytes, spec.max_bytes))
         if recent is None or recent[1] < spec.min_bytes or partition.fetch is not fetch:

@@ -100,8 +100,10 @@ class PartitionDriver:
             self.hold(lambda: self.judge_follower_fetch(self._around.now_ms(), event))
         if self.is_truncating:  # no records can be read now
             return self.partition.serving.judge_follower(event)
-        *ordered, answer = self.partition.step(now_ms, event)
-        self._perform(now_ms, ordered)
+        ordered = self.partition.step(now_ms, event)
+        answer = ordered[-1]
+        if len(ordered) > 1:
+            self._perform(now_ms, ordered[:-1])
         self.waiting.maybe_complete_deletions()
         if not isinstance(answer, AnswerFetch):
             raise InvariantViolation("a fetch is answered last")
