@@ -232,6 +232,8 @@ def _response(
     """Return the response to `spec`: nearly always one that needs no message objects."""
     session_id = NO_SESSION if spec.session is None else spec.session.session_id
     is_usual = header.api_version >= SINCE_VERSION
+    if is_usual and len(fetched) == 1 and fetched[0].is_plain and not fetched[0].aborted:
+        return FetchedRecords(session_id, (spec.partitions[0].key,), fetched)
     for found in fetched:
         if found.aborted or not found.is_plain:
             is_usual = False

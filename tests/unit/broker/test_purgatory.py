@@ -263,11 +263,11 @@ def test_a_deletion_is_handed_back_once() -> None:
     assert queue.complete(Offset(2)) == []
     assert queue.complete(Offset(4)) == [waits[1]]
     assert queue.complete(Offset(9)) == [waits[2]]
-    assert not queue
+    assert not queue.waiting
     assert (len(deadlines), deadlines.next_deadline_ms()) == (0, None)
     queue.add(WaitingDeletion(40, Offset(1), Offset(0), told.append))
     assert len(queue.fail()) == 1
-    assert not queue
+    assert not queue.waiting
 
 
 def _uvloop() -> asyncio.AbstractEventLoop:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from quorumlog.broker.fetching.core.fetch_sessions import FetchSession
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.partitions.core.data_path import (
     NO_REPLICA,
@@ -134,6 +135,21 @@ class DelayedFetch(WaitingFetch):
         if id(fetch) not in self._joined:
             self._joined.add(id(fetch))
             self.reads.append(PartitionRead(fetch))
+
+
+def last_fetch(spec: FetchSpec, session: FetchSession) -> DelayedFetch | None:
+    """Return the fetch that has waited last, with its unused read, if `spec` may wait in it again.
+
+    None: the session has got another request meanwhile.
+    """
+    delayed, session.answered = session.answered, None
+    if not isinstance(delayed, DelayedFetch) or delayed.spec is not spec:
+        return None
+    read, fetches = delayed.reads[0], spec.partitions
+    if len(fetches) != 1 or fetches[0] is not read.fetch:
+        return None
+    read.next_offset = read.fetch.fetch_offset
+    return delayed
 
 
 class _Cancellable(asyncio.Future[Any]):

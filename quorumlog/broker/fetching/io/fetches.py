@@ -12,7 +12,12 @@ from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSession
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
-from quorumlog.broker.fetching.io.delayed_fetch import DelayedFetch, FetchAnswers, PartitionRead
+from quorumlog.broker.fetching.io.delayed_fetch import (
+    DelayedFetch,
+    FetchAnswers,
+    PartitionRead,
+    last_fetch,
+)
 from quorumlog.broker.fetching.io.session_answers import (
     FEW,
     answer_to,
@@ -87,8 +92,15 @@ class Fetches:
         if session is not None and session.waiting is not None:
             self._complete_waiting(session)
         now_ms = monotonic_ms() if now_ms is None else now_ms
-        again = None if session is None or session.answered is None else _again(spec, session)
-        reads = again.reads if again else [PartitionRead(one) for one in spec.partitions]
+        again = None if session is None or session.answered is None else last_fetch(spec, session)
+        if again is None:
+            reads = [PartitionRead(partition) for partition in spec.partitions]
+        elif session is not None and self._waits_again(spec, session, again, now_ms):
+            again.expect(render)
+            response: asyncio.Future[AnswerT] = again.response
+            return response
+        else:
+            reads = again.reads
         for read in reads:
             if session is None or session.take_to_judge(read.fetch):
                 self._judge(spec, read, now_ms)
@@ -101,33 +113,41 @@ class Fetches:
                 return render(self._answers(spec, reads))
             if has_room:
                 drop_settled(spec, reads, self._drivers)
-        delayed = self._delay(now_ms + spec.max_wait_ms, spec, reads, render, again)
+        delayed = DelayedFetch(
+            now_ms + spec.max_wait_ms, spec, reads, render=render, ended=self._end
+        )
+        if self._purgatory.park(delayed):
+            self._timer.arm(delayed.deadline_ms)
         if session is not None:
             session.waiting = delayed
-        response: asyncio.Future[AnswerT] = delayed.response
+        response = delayed.response
         if not has_room or spec.account is not None or self._starved:
             self._note_held(delayed, has_room=has_room)
         return response
 
-    def _delay(
-        self,
-        deadline_ms: int,
-        spec: FetchSpec,
-        reads: list[PartitionRead],
-        render: Callable[[FetchAnswers], AnswerT],
-        again: DelayedFetch | None,
-    ) -> DelayedFetch:
-        """Park a fetch: the one of the last round, `again`, if it has the same reads."""
-        if again is None:
-            delayed = DelayedFetch(deadline_ms, spec, reads, render=render, ended=self._end)
-            is_first = self._purgatory.park(delayed)
-        else:
-            delayed = again
-            delayed.expect(render)
-            is_first = self._purgatory.deadlines.add_again(delayed, deadline_ms)
-        if is_first:
+    def _waits_again(
+        self, spec: FetchSpec, session: FetchSession, delayed: DelayedFetch, now_ms: int
+    ) -> bool:
+        """Park the delayed fetch of the last round, whose follower has all records, as mostly.
+
+        Does as `fetch`, which has to go on if this returns False.
+        """
+        read = delayed.reads[0]
+        fetch = read.fetch
+        driver = self._drivers.get(fetch.topic_partition)
+        if driver is None or fetch.error_code or fetch.topic_id != driver.topic_id:
+            return False
+        if session.take_to_judge(fetch):
+            self._judge_follower(spec, read, driver, now_ms)
+        if read.is_final or not driver.ends_at(read.next_offset) or self._starved:
+            return False
+        if spec.min_bytes <= 0 or spec.max_wait_ms <= 0 or spec.awaits_commits:
+            return False
+        deadline_ms = now_ms + spec.max_wait_ms
+        if self._purgatory.deadlines.add_again(delayed, deadline_ms):
             self._timer.arm(deadline_ms)
-        return delayed
+        session.waiting = delayed
+        return True
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
         """Record a change; the next turn of the loop tries to complete the delayed fetches."""
@@ -156,19 +176,26 @@ class Fetches:
         driver = self._drivers.get(fetch.topic_partition)
         if driver is None or fetch.error_code or fetch.topic_id != driver.topic_id:
             driver = self._find_replica(read)
-        if driver is not None:
-            fields = (
-                spec.replica_id,
-                spec.replica_epoch,
-                fetch.leader_epoch,
-                fetch.fetch_offset,
-                fetch.last_fetched_epoch,
-                fetch.log_start_offset,
-            )
-            fetched = _new_tuple(events.FollowerFetched, fields)
-            judgement = driver.judge_follower_fetch(now_ms, fetched)
-            if judgement is not RECORDS:
-                read.judged(judgement)
+            if driver is None:
+                return
+        self._judge_follower(spec, read, driver, now_ms)
+
+    def _judge_follower(
+        self, spec: FetchSpec, read: PartitionRead, driver: PartitionDriver, now_ms: int
+    ) -> None:
+        fetch = read.fetch
+        fields = (
+            spec.replica_id,
+            spec.replica_epoch,
+            fetch.leader_epoch,
+            fetch.fetch_offset,
+            fetch.last_fetched_epoch,
+            fetch.log_start_offset,
+        )
+        fetched = _new_tuple(events.FollowerFetched, fields)
+        judgement = driver.judge_follower_fetch(now_ms, fetched)
+        if judgement is not RECORDS:
+            read.judged(judgement)
 
     def _judge_read(self, spec: FetchSpec, read: PartitionRead) -> None:
         """Have the replica judge a fetch, without a change of the replica's state."""
@@ -471,18 +498,3 @@ class Fetches:
                 if not must_judge:
                     delayed.join(session.partitions[key].fetch)
         delayed.answer(self._answers(delayed.spec, delayed.reads))
-
-
-def _again(spec: FetchSpec, session: FetchSession) -> DelayedFetch | None:
-    """Return the fetch that has waited last, with its unused read, if `spec` can wait in it again.
-
-    None: the session has got another request meanwhile.
-    """
-    delayed, session.answered = session.answered, None
-    if not isinstance(delayed, DelayedFetch) or delayed.spec is not spec:
-        return None
-    read, fetches = delayed.reads[0], spec.partitions
-    if len(fetches) != 1 or fetches[0] is not read.fetch:
-        return None
-    read.next_offset = read.fetch.fetch_offset
-    return delayed

@@ -33,6 +33,7 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker, marked_h
 
 _APPENDED: Final = FetchWakeup.APPENDED  # an attribute of an enum costs a call
 _COMMITTED: Final = FetchWakeup.COMMITTED
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -190,10 +191,8 @@ class PartitionDriver:
                 # Later batches were left out.
                 if header.producer_id >= 0 and position < append.size:
                     self._record(header, header.base_offset, wall_ms, marker)
-        answered = events.LeaderAnswered(
-            leader_epoch, self.log.log_end_offset, high_watermark, log_start_offset
-        )
-        self.feed(now_ms, answered)
+        fields = leader_epoch, self.log.log_end_offset, high_watermark, log_start_offset
+        self.feed(now_ms, _new_tuple(events.LeaderAnswered, fields))
         self._maybe_flush()
 
     def _record(
