@@ -98,16 +98,17 @@ def _repeated(context: BrokerContext, request: FetchRequest, now_ms: int) -> Fet
     ):
         return None
     sessions.use(session, now_ms)
-    unsettled, spec = session.unsettled, session.last_spec
-    min_bytes = request.min_bytes
+    spec: FetchSpec = session.last_spec
+    unsettled, min_bytes = session.unsettled, request.min_bytes
     spec.min_bytes = min_bytes if min_bytes < spec.max_bytes else spec.max_bytes
-    for fetch, numbers in session.last_asked:
+    asked = session.last_asked
+    for fetch, numbers in asked:
         fetch.fetch_offset = numbers.fetch_offset
         fetch.last_fetched_epoch = numbers.last_fetched_epoch
         fetch.log_start_offset = numbers.log_start_offset
         unsettled[fetch.key] = True
-    if len(session.partitions) == 1 == len(session.last_asked) and not fetch.error_code:
-        spec.partitions = [fetch]
+    if len(asked) == 1 and len(session.partitions) == 1 and not asked[0][0].error_code:
+        spec.partitions = [asked[0][0]]
     else:
         spec.partitions = _of_session(context, session, now_ms)
     return spec

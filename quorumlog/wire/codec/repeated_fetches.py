@@ -95,8 +95,15 @@ class FetchTemplate:
         if len(between) == 1:
             one, behind = partitions[0], between[0]
             return self._length + self._packer.pack(
-                *(start, correlation_id, before_epoch, session_epoch, first),
-                *(one.fetch_offset, one.last_fetched_epoch, one.log_start_offset, behind),
+                start,
+                correlation_id,
+                before_epoch,
+                session_epoch,
+                first,
+                one.fetch_offset,
+                one.last_fetched_epoch,
+                one.log_start_offset,
+                behind,
             )
         values: list[Any] = [start, correlation_id, before_epoch, session_epoch, first]
         for one, behind in zip(partitions, between, strict=True):

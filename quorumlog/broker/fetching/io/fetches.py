@@ -93,14 +93,23 @@ class Fetches:
             self._complete_waiting(session)
         now_ms = monotonic_ms() if now_ms is None else now_ms
         again = None if session is None or session.answered is None else last_fetch(spec, session)
-        if again is None:
-            reads = [PartitionRead(partition) for partition in spec.partitions]
-        elif session is not None and self._waits_again(spec, session, again, now_ms):
-            again.expect(render)
-            response: asyncio.Future[AnswerT] = again.response
-            return response
-        else:
-            reads = again.reads
+        if session is not None and again is not None:
+            if self._waits_again(spec, session, again, now_ms):
+                again.expect(render)
+                response: asyncio.Future[AnswerT] = again.response
+                return response
+            return self._read_or_wait(spec, again.reads, render, now_ms)
+        reads = [PartitionRead(partition) for partition in spec.partitions]
+        return self._read_or_wait(spec, reads, render, now_ms)
+
+    def _read_or_wait(
+        self,
+        spec: FetchSpec,
+        reads: list[PartitionRead],
+        render: Callable[[FetchAnswers], AnswerT],
+        now_ms: int,
+    ) -> AnswerT | asyncio.Future[AnswerT]:
+        session = spec.session
         for read in reads:
             if session is None or session.take_to_judge(read.fetch):
                 self._judge(spec, read, now_ms)
@@ -120,7 +129,7 @@ class Fetches:
             self._timer.arm(delayed.deadline_ms)
         if session is not None:
             session.waiting = delayed
-        response = delayed.response
+        response: asyncio.Future[AnswerT] = delayed.response
         if not has_room or spec.account is not None or self._starved:
             self._note_held(delayed, has_room=has_room)
         return response
@@ -395,30 +404,12 @@ class Fetches:
 
         Does as `_read`, `_is_enough` and `_complete`, which have to do it if this returns False.
         """
-        spec, session = delayed.spec, delayed.spec.session
-        if session is None or not spec.is_from_follower or self._throttle.is_on:
+        session = delayed.spec.session
+        if session is None or self._throttle.is_on:
             return False
-        if len(session.partitions) != 1 or len(delayed.reads) != 1:
+        found = newest_answer(delayed, session, self._drivers)
+        if found is None:
             return False
-        read = delayed.reads[0]
-        fetch = read.fetch
-        key = fetch.key
-        partition, driver = session.partitions.get(key), self._drivers.get(fetch.topic_partition)
-        if partition is None or driver is None or read.is_final:
-            return False
-        if read.size or read.missing or read.bring_ins:
-            return False
-        recent = driver.read_newest(read.next_offset, min(fetch.max_bytes, spec.max_bytes))
-        if recent is None or recent[1] < spec.min_bytes or partition.fetch is not fetch:
-            return False
-        if not driver.partition.serving.is_in_sync(spec.replica_id):
-            return False  # it is restless
-        found = newest_answer(driver, recent[0])
-        partition.high_watermark, partition.log_start_offset = found[1:3]
-        spec.partitions = [fetch]
-        session.unsettled.setdefault(key, False)
-        if session.restless:
-            session.restless.pop(key, None)
         self._purgatory.end(delayed)  # a follower's neither holds memory nor waits for it
         session.waiting, session.answered = None, delayed  # its read is as it was
         delayed.answer_and_keep([found])

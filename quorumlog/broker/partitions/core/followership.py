@@ -85,8 +85,7 @@ class Followership:
         require(leader_epoch == state.leader_epoch, "a follower appends in its own epoch")
         state.log_end_offset = log_end_offset
         ordered: list[Effect] = []
-        if committed > log_end_offset:
-            committed = log_end_offset
+        committed = min(committed, log_end_offset)
         if committed > state.high_watermark:
             state.high_watermark = committed
             ordered.append(effects.CompleteBelow(high_watermark=committed))

@@ -38,7 +38,8 @@ class HighWatermarkRule:
 
     def own_offset(self) -> Offset:
         """Return the offset (exclusive) up to which the leader's own records count."""
-        return self._state.counted_offset
+        state = self._state
+        return state.flushed_offset if state.acks_after_flush else state.log_end_offset
 
     def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
         """Return the followers whose log ends bound the high watermark.
