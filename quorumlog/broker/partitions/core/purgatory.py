@@ -69,7 +69,7 @@ class Deadlines(Generic[WaitT]):
         False: its place was used again, so a timer rings at or before the deadline already.
         """
         wait.is_over, wait.deadline_ms, place = False, deadline_ms, wait.place
-        if not place or place[0] > deadline_ms:
+        if not place or place[0] >= deadline_ms:
             self.add(wait)
             return True
         self._serial += 1
