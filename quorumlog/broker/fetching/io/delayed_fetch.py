@@ -107,10 +107,10 @@ class DelayedFetch(WaitingFetch):
 
     def answer_and_keep(self, answers: FetchAnswers) -> None:
         """Answer, and hold no reference to the response: the fetch may wait again."""
-        response = self.response
-        del self.response
+        response, render = self.response, self._render
+        del self.response, self._render
         if not response.done():
-            response.set_result(self._render(answers))
+            response.set_result(render(answers))
 
     def answer(self, answers: FetchAnswers) -> None:
         """Complete the response, unless its client has gone."""

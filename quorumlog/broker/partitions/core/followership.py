@@ -89,7 +89,7 @@ class Followership:
         if committed > state.high_watermark:
             state.high_watermark = committed
             ordered.append(effects.CompleteBelow(high_watermark=committed))
-        start = start if start < state.high_watermark else state.high_watermark
+        start = min(start, state.high_watermark)
         if start > state.log_start_offset:
             ordered.append(effects.AdvanceLogStart(offset=start))
         return ordered
