@@ -10,7 +10,6 @@ A client gets the addresses of the listener that it connected to. The rules and 
 Kafka's: KIP-103, KIP-291, KafkaConfig.validateValues. All errors are BadValue.
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

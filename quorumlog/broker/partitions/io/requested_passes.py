@@ -7,7 +7,6 @@ committed when it begins; so it waits for the commit of the records in the log, 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from difflib import get_close_matches
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.io.retention import LOGS_PER_TURN, is_at_rest
