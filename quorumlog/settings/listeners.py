@@ -287,5 +287,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    from difflib import get_close_matches  # costs an import: only errors need it
+
+    near = get_close_matches(name, sorted(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""

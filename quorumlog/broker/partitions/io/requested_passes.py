@@ -114,6 +114,8 @@ class RequestedPasses:
         """Refuse a topic that does not exist, or has not this cleanup.policy."""
         topics = self._replicas.image.topics
         if topic not in topics:
+            from difflib import get_close_matches  # costs an import: only errors need it
+
             near = get_close_matches(topic, topics, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise Refused(f"there is no topic {topic}{hint}")
