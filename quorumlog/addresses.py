@@ -3,6 +3,13 @@
 Without the brackets, most clients take the end of such a host for its port (RFC 3986, 3.2.2).
 """
 
+from typing import Final
+
+DEFAULT_LISTENER: Final = "PLAINTEXT"
+"""The name of Kafka's default listener."""
+EVERYWHERE: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - refused as an advertised host
+"""The hosts that mean all interfaces: nobody can connect to them."""
+
 
 def address_text(host: str, port: int | str) -> str:
     """Return the text of an address. The host may have its brackets already."""

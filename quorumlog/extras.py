@@ -1,6 +1,7 @@
 """Missing extras: the reason to show, and the command that installs them."""
 
 import json
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from typing import Final
@@ -8,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 _DISTRIBUTION: Final = "quorumlog"
 _OF_CHECKS: Final = ("numpy", "pyarrow")
+_OF_SEEDS: Final = ("pydantic", "yaml")
 
 
 def why_no_checks() -> str:
@@ -18,14 +20,19 @@ def why_no_checks() -> str:
     return why_no_packages("histories and checks need")
 
 
-def why_no_packages(needs: str) -> str:
-    """Return `needs`, the first package of Arrow and numpy that is missing, and the command.
+def why_no_seeds() -> str:
+    """Return why a cluster cannot begin with a seed here, with the command; "" if it can."""
+    return why_no_packages("a seed needs", _OF_SEEDS, "seed")
 
-    "" if both are installed.
+
+def why_no_packages(needs: str, packages: Iterable[str] = _OF_CHECKS, extra: str = "chaos") -> str:
+    """Return `needs`, the first package that is missing, and the command that installs its extra.
+
+    "" if all are installed.
     """
-    for name in _OF_CHECKS:
+    for name in packages:
         if find_spec(name) is None:
-            return f"{needs} {name}: {install_command('chaos')}"
+            return f"{needs} {name}: {install_command(extra)}"
     return ""
 
 

@@ -40,6 +40,7 @@ from quorumlog.broker.partitions.io.disk_threads import (
 )
 from quorumlog.broker.partitions.io.log_starts import LogStarts
 from quorumlog.broker.partitions.io.record_deletions import RecordDeletions
+from quorumlog.broker.partitions.io.requested_passes import RequestedPasses
 from quorumlog.broker.partitions.io.ticks import Ticks
 from quorumlog.broker.partitions.log.dependencies import PartitionDependencies
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
@@ -241,6 +242,15 @@ class Replicas:
     def traffic(self) -> BrokerTraffic:
         """The counters of records and requests."""
         return self._replicas.traffic
+
+    @property
+    def passes(self) -> RequestedPasses:
+        """Passes of retention and compaction that do not wait for their interval."""
+        return RequestedPasses(self._replicas, self.ticks)
+
+    def note_clock_ahead(self, ahead_ms: int) -> None:
+        """Accept records of clients whose clocks are `ahead_ms` behind that of this broker."""
+        self._replicas.note_clock_ahead(ahead_ms)
 
     @property
     def moves(self) -> DirectoryMoves:

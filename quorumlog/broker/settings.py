@@ -6,6 +6,7 @@ from typing import Final
 
 from quorumlog.settings import groups
 from quorumlog.settings.kinds import INT_MAX, choice, items
+from quorumlog.settings.releases import NEWEST, RELEASES
 from quorumlog.settings.servers import (
     ALTER_LOG_DIRS_RATE,
     DEFAULT_REPLICATION_FACTOR,
@@ -153,6 +154,16 @@ class BrokerSettings:
         least=0,
     )
     connections_max_idle_ms: int = long(600_000, "Time after which an idle connection is closed.")
+
+    # DEVIATION: not in Kafka. docs/decisions/0009-feature-levels.md
+    as_version: str = row(
+        ServerSetting(
+            kind=choice(*RELEASES, NEWEST),
+            default=NEWEST,
+            documentation="A release of Apache Kafka: clients get no API, version or feature that "
+            "this release lacks. newest: all of this broker. Not in Kafka.",
+        )
+    )
 
     # The `__consumer_offsets` topic.
     offsets_topic_num_partitions: int = integer(50, "Number of partitions of __consumer_offsets.")

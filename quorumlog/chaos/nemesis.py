@@ -15,7 +15,12 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from quorumlog.chaos.back_ends.back_end import BackEnd, NodeUnavailable, check_schedule
+from quorumlog.chaos.back_ends.back_end import (
+    BackEnd,
+    BackEndFailed,
+    NodeUnavailable,
+    check_schedule,
+)
 from quorumlog.chaos.faults.fault import (
     ALL,
     CLIENT,
@@ -28,15 +33,16 @@ from quorumlog.chaos.faults.fault import (
     AnyStep,
     Impose,
     Lift,
+    Outside,
     Scene,
     Step,
     StepFault,
 )
-from quorumlog.chaos.faults.links import LinkRule
+from quorumlog.chaos.faults.links import Answer, LinkRule
 from quorumlog.chaos.faults.registry import FaultUnsupported, faults_made_of
 from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.held_nodes import HeldNodes, Hold
-from quorumlog.chaos.pace import Pace, at_once, claim_of
+from quorumlog.chaos.pace import Extension, Pace, at_once, claim_of
 from quorumlog.chaos.schedule import Action, Schedule, Target
 
 Record = Callable[[str, str, str], object]
@@ -69,6 +75,8 @@ class _ActionInProgress:
     role: str  # the role in the schedule, and whether a node held it
     rule_ids: set[str] = field(default_factory=set)  # its rules in force
     has_imposed: bool = False  # a rule was in force
+    acts_outside: bool = False  # an act on a thing beside the nodes is in force
+    has_missed: bool = False  # no request met its rule
     is_over: bool = False  # it starts no more nodes
 
     @property
@@ -78,20 +86,6 @@ class _ActionInProgress:
 
     def details(self, remark: str = "") -> str:
         return details_of(self.number, self.fault.name, remark)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
-    """More actions of a paced schedule, for a run that has not tested enough.
-
-    goes_on: whether the next of `actions` is to be carried out. at_once: how many nodes may be away
-    at once. latest_us: no action begins after it, counted from the start; None: no limit.
-    """
-
-    actions: Sequence[Action] = ()
-    goes_on: Callable[[], bool] = lambda: False
-    at_once: int | None = None
-    latest_us: int | None = None
 
 
 class Nemesis:
@@ -229,7 +223,8 @@ class Nemesis:
             await self.note_ended()
         await asyncio.sleep(max(0.0, end_s - loop.time()))
         await self._take_back(fault.heal(act.scene), act)
-        if is_done and met_before is not None and met_before == self._times_met(act):
+        was_met = met_before is None or met_before != self._times_met(act)
+        if is_done and (act.has_missed or not was_met):
             self.done.remove(fault.name)
             self._record(SKIPPED, act.whom, act.details("it had no effect: it was not met"))
 
@@ -290,6 +285,8 @@ class Nemesis:
                 await self._impose(step.rule, act)
             case Lift():
                 await self._lift(step.rule_id, act)
+            case Outside():
+                await self._act_outside(step, act)
             case Step() if step.operation in UNDOING:
                 await self._undo(step, act)
             case Step():
@@ -312,8 +309,29 @@ class Nemesis:
             return  # it was never in force
         act.rule_ids.remove(rule_id)
         await self._back_end.lift(rule_id)
+        remark = ""
+        if Answer in act.fault.imposes:
+            tally = (await self._back_end.tallies()).get(rule_id, {"answered": 0, "matched": 0})
+            remark = f"{tally['answered']} of {tally['matched']} matching requests answered"
+            act.has_missed = not tally["answered"]
         if not act.rule_ids:
-            self._record(f"{STOP}{act.fault.name}", act.whom, act.details())
+            self._record(f"{STOP}{act.fault.name}", act.whom, act.details(remark))
+
+    async def _act_outside(self, step: Outside, act: _ActionInProgress) -> None:
+        if not act.acts_outside:
+            if step.ends:
+                return  # it was never inflicted
+            act.acts_outside = True
+            self._record(act.fault.name, "", act.details())
+        try:
+            await step.act()
+        except NodeUnavailable:
+            raise
+        except Exception as error:  # whatever the code of a user's fault raises
+            raise BackEndFailed(f"fault {act.fault.name}: {error!r}") from error
+        if step.ends:
+            act.acts_outside = False
+            self._record(f"{STOP}{act.fault.name}", "", act.details())
 
     async def _break(self, step: Step, act: _ActionInProgress) -> None:
         """Bring nodes into a bad state, except those that another action has brought there."""
@@ -378,6 +396,9 @@ class Nemesis:
             for rule_id in sorted(act.rule_ids):
                 await self._back_end.lift(rule_id)
             act.rule_ids.clear()
+            for step in act.fault.heal(act.scene) if act.acts_outside else ():
+                if isinstance(step, Outside):
+                    await self._act_outside(step, act)
         for undo in sorted(UNDOING - {*UNDONE_LAST} & operations):
             with suppress(NodeUnavailable):  # nodes that do not run are started next
                 await self._back_end.perform(undo, node_ids)

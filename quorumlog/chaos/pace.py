@@ -9,12 +9,12 @@ A fault takes its nodes away if they then serve nobody: a kill, a pause, a cut. 
 free when the fault is healed and the node has caught up.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from quorumlog.chaos.faults.fault import ALL, StepFault
-from quorumlog.chaos.schedule import Target
+from quorumlog.chaos.schedule import Action, Target
 
 QUIET_US: Final = 1_000_000
 """From the return of the last taken node to a late action: the cluster serves meanwhile."""
@@ -37,6 +37,20 @@ class Claim:
     takes: bool = False
     means_to: bool = False
     destroys: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """More actions of a paced schedule, for a run that has not tested enough.
+
+    goes_on: whether the next of `actions` is to be carried out. at_once: how many nodes may be away
+    at once. latest_us: no action begins after it, counted from the start; None: no limit.
+    """
+
+    actions: Sequence[Action] = ()
+    goes_on: Callable[[], bool] = lambda: False
+    at_once: int | None = None
+    latest_us: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)

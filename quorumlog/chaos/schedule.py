@@ -17,11 +17,11 @@ actions keep their times.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any, Final, Literal, TypeVar, cast, get_args, get_origin
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, TypeVar, cast
 
 from quorumlog.chaos.faults.fault import ALL, CLIENT, NODE_ROLES, Fault
-from quorumlog.chaos.faults.registry import check_supported, fault_kind
+from quorumlog.chaos.faults.registry import check_supported, check_type, fault_kind, fault_of
 
 FORMAT: Final = 2
 _FORMAT_1: Final = 1  # of `chaos run`: no duration, no workload, no parameters
@@ -31,13 +31,6 @@ Option = bool | int | float | str | tuple[int, ...]
 """The value of an option of a workload, or of a simulated world."""
 
 _Kind = TypeVar("_Kind")
-_NOUNS: Final[Mapping[object, str]] = {
-    int: "a whole number",
-    str: "text",
-    list: "a list",
-    bool: "true or false",
-    dict: "an object",
-}
 _ACTION_FIELDS: Final = ("t_us", "duration_us", "fault", "target")
 
 
@@ -182,43 +175,25 @@ def _action_of(place: int, document: object) -> Action:
         if not isinstance(document, dict):
             raise ScheduleError("an object is expected")
         kind = fault_kind(str(document.get("fault")))
+        given = {name: value for name, value in document.items() if name not in _ACTION_FIELDS}
         return Action(
             t_us=_field(document, "t_us", int),
             duration_us=_field(document, "duration_us", int),
-            fault=_fault_of(kind, document),
+            fault=fault_of(kind, given),
             target=_target_of(document.get("target")),
         )
     except ValueError as error:
         raise ScheduleError(f"action {place}: {error}") from error
 
 
-def _fault_of(kind: type[Fault], document: Mapping[str, Any]) -> Fault:
-    parameters = {parameter.name: parameter for parameter in fields(kind)}
-    given = {name: value for name, value in document.items() if name not in _ACTION_FIELDS}
-    for name, value in given.items():
-        if name not in parameters:
-            raise ScheduleError(f"fault {kind.name} has no parameter {name!r}")
-        _check_type(name, value, parameters[name].type)
-    for name, parameter in parameters.items():
-        if parameter.default is MISSING and name not in given:
-            raise ScheduleError(f"fault {kind.name} needs {name}")
-    return kind(**given)
-
-
 def _field(document: Mapping[str, Any], name: str, kind: type[_Kind]) -> _Kind:
     """Return the field of the document. Raises ScheduleError if it has another type."""
     value = document.get(name)
-    _check_type(name, value, kind)
+    try:
+        check_type(name, value, kind)
+    except ValueError as error:
+        raise ScheduleError(str(error)) from error
     return cast(_Kind, value)
-
-
-def _check_type(name: str, value: object, expected: object) -> None:
-    if get_origin(expected) is Literal:
-        choices = get_args(expected)
-        if value not in choices:
-            raise ScheduleError(f"{name} = {value!r}: one of {', '.join(choices)} is expected")
-    elif type(value) is not expected:
-        raise ScheduleError(f"{name} = {value!r}: {_NOUNS[expected]} is expected")
 
 
 def _target_of(target: object) -> Target:

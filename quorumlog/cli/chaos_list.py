@@ -1,44 +1,43 @@
 """`quorumlog chaos list`: the lab's parts, and their requirements here."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.back_ends.registry import BACK_ENDS
 from quorumlog.chaos.checkers.texts import TEXTS
-from quorumlog.chaos.drivers.driver import CAPABILITIES
-from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
+from quorumlog.chaos.drivers.driver import CAPABILITIES, AnyDriver
+from quorumlog.chaos.drivers.registry import ADDED_DRIVERS, DRIVERS, DriverUnavailable, load_driver
 from quorumlog.chaos.faults.fault import CLIENT, NODE_ROLES, StepFault
-from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.faults.registry import ADDED_FAULTS, STEP_FAULTS
 from quorumlog.chaos.mutants import every_mutant
 from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.node_simulation.target import SimulatedMachines
-from quorumlog.chaos.workloads.registry import WORKLOADS
+from quorumlog.chaos.registered import AddedParts
+from quorumlog.chaos.workloads.registry import ADDED_WORKLOADS, WORKLOADS
+from quorumlog.chaos.workloads.workload import Workload
 from quorumlog.cli.options import Json, one_of
 from quorumlog.cli.output import data, outcome
 from quorumlog.extras import why_no_checks
 
+T = TypeVar("T")
 _COMMANDED: Final = frozenset({"kill", "stop", "start", "pause", "resume"})
 
 
 def listing() -> dict[str, Any]:
     """Return all of them; `why_not` is the reason why this machine lacks a fault."""
     return {
-        "workloads": {
-            name: {
-                "what": workload.text,
-                "options": workload.described_options(),
-                "requires": sorted(workload.requires),  # capabilities of a driver
-            }
-            for name, workload in WORKLOADS.items()
-        },
-        "faults": [_fault(kind) for kind in STEP_FAULTS.values()],
+        "workloads": {name: _workload(one) for name, one in WORKLOADS.items()}
+        | dict(_added(ADDED_WORKLOADS, _workload)),
+        "faults": [_fault(kind) for kind in STEP_FAULTS.values()]
+        + [part for _, part in _added(ADDED_FAULTS, _fault)],
         "roles": [*NODE_ROLES, CLIENT, "all"],
-        "models": dict(TEXTS),
+        "models": dict(TEXTS) | _added_models(),
         "why_no_checks": why_no_checks(),  # "" if histories can be recorded and checked here
-        "drivers": {name: _driver(name, text) for name, text in DRIVERS.items()},
+        "drivers": {name: _driver(name, text) for name, text in DRIVERS.items()}
+        | dict(_added(ADDED_DRIVERS, _added_driver)),
         "capabilities": dict(CAPABILITIES),  # of drivers
         "back_ends": {
             LocalProcesses.name: LocalProcesses.text,
@@ -46,6 +45,46 @@ def listing() -> dict[str, Any]:
             **{name: kind.text for name, kind in BACK_ENDS.items()},
         },
         "mutants": every_mutant(),
+    }
+
+
+def _added(
+    parts: AddedParts[T], described: Callable[[T], dict[str, Any]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the parts that other packages add, each with its `origin`.
+
+    A part that cannot be used has its name and the reason alone.
+    """
+    for name, (origin, part, why_not) in parts.listed().items():
+        if part is None:
+            yield name, {"name": name, "origin": origin, "available": False, "why_not": why_not}
+        else:
+            yield name, {**described(part), "origin": origin}
+
+
+def _added_models() -> dict[str, str]:
+    """Return the models of other packages; this needs the libraries of the checks."""
+    if why_no_checks():
+        return {}
+    from quorumlog.chaos.checkers.registry import ADDED_MODELS
+
+    found = ADDED_MODELS.listed().items()
+    return {
+        name: f"{why_not or (part.text if part is not None else '')}  (of {origin})"
+        for name, (origin, part, why_not) in found
+    }
+
+
+def _added_driver(driver: AnyDriver) -> dict[str, Any]:
+    text = (type(driver).__doc__ or "").strip().partition("\n")[0]
+    return {"what": text, "here": True, "can": sorted(driver.capabilities)}
+
+
+def _workload(workload: Workload[Any]) -> dict[str, Any]:
+    return {
+        "what": workload.text,
+        "options": workload.described_options(),
+        "requires": sorted(workload.requires),  # capabilities of a driver
     }
 
 
@@ -92,15 +131,21 @@ _Described = Mapping[str, Any]
 
 def _workloads(described: _Described) -> Iterator[str]:
     for name, workload in described["workloads"].items():
+        if "what" not in workload:
+            yield f"{name:25} {_unusable(workload)}"
+            continue
         needs = f"  (needs {', '.join(workload['requires'])})" if workload["requires"] else ""
-        yield f"{name:25} {workload['what']}{needs}"
+        yield f"{name:25} {workload['what']}{needs}{_of(workload)}"
         for option, text in workload["options"].items():
             yield f"  {option:16} {text}"
 
 
 def _faults(described: _Described) -> Iterator[str]:
     for fault in described["faults"]:
-        yield f"{fault['name']:18} {fault['what']}"
+        if "what" not in fault:
+            yield f"{fault['name']:18} {_unusable(fault)}"
+            continue
+        yield f"{fault['name']:18} {fault['what']}{_of(fault)}"
         if not fault["available"]:
             yield f"{'':18} not here: {fault['why_not']}"
 
@@ -113,7 +158,19 @@ def _models(described: _Described) -> Iterator[str]:
 
 def _drivers(described: _Described) -> Iterator[str]:
     for name, driver in described["drivers"].items():
-        yield f"{name:18} {driver['what']}  ({_abilities(driver)})"
+        if "what" not in driver:
+            yield f"{name:18} {_unusable(driver)}"
+            continue
+        yield f"{name:18} {driver['what']}  ({_abilities(driver)}){_of(driver)}"
+
+
+def _of(part: _Described) -> str:
+    """Return the package that adds a part, or "" for a part of the lab."""
+    return f"  (of {part['origin']})" if "origin" in part else ""
+
+
+def _unusable(part: _Described) -> str:
+    return f"cannot be used: {part['why_not']}"
 
 
 def _abilities(driver: Mapping[str, Any]) -> str:

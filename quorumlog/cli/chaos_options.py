@@ -7,19 +7,25 @@ from typing import Annotated, Any, Final
 import typer
 
 from quorumlog.chaos.back_ends.local_processes import RUN_FAULTS
-from quorumlog.chaos.drivers.registry import DRIVERS
+from quorumlog.chaos.drivers.registry import ADDED_DRIVERS, DRIVERS
 from quorumlog.chaos.mutants import FOR_PROCESSES, every_mutant, mutant_module
 from quorumlog.chaos.network.links import NetworkKind
-from quorumlog.chaos.workloads.registry import WORKLOADS
+from quorumlog.chaos.registered import AddedParts
+from quorumlog.chaos.workloads.registry import ADDED_WORKLOADS, WORKLOADS
 from quorumlog.cli.options import one_of
 
 NO_FAULTS: Final = "none"
 
 
-def _one_of(known: Mapping[str, object], what: str, text: str) -> Any:
-    """Return an option that takes one of `known`, and refuses any other value as a usage error."""
+def _one_of(
+    known: Mapping[str, Any], what: str, text: str, added: AddedParts[Any] | None = None
+) -> Any:
+    """Return an option that takes one of `known` or of `added`; others are usage errors."""
     return typer.Option(
-        metavar="NAME", help=text, callback=one_of(known, what), autocompletion=lambda: list(known)
+        metavar="NAME",
+        help=text,
+        callback=one_of(known, what, added),
+        autocompletion=lambda: [*known, *(added.names if added is not None else ())],
     )
 
 
@@ -38,6 +44,7 @@ Workload = Annotated[
         WORKLOADS,
         "workload",
         f"Workload: {', '.join(WORKLOADS)}. Default: append_read, or the schedule's.",
+        ADDED_WORKLOADS,
     ),
 ]
 WorkloadOption = Annotated[
@@ -74,7 +81,9 @@ RecordResponses = Annotated[
         help="Forward all traffic, and record the brokers' responses with errors.",
     ),
 ]
-DriverName = Annotated[str, _one_of(DRIVERS, "driver", f"Client library: {', '.join(DRIVERS)}.")]
+DriverName = Annotated[
+    str, _one_of(DRIVERS, "driver", f"Client library: {', '.join(DRIVERS)}.", ADDED_DRIVERS)
+]
 Bootstrap = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="Run against this cluster instead of starting one."),

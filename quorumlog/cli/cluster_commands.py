@@ -1,14 +1,19 @@
 """`quorumlog up | down | status`: clusters on this machine."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from quorumlog.addresses import host_and_port
+from quorumlog.cli import listener_options
 from quorumlog.cli.options import (
     DEFAULT_DIR,
     Brokers,
@@ -31,12 +36,15 @@ from quorumlog.cli.output import (
     parse_settings,
     say,
 )
+from quorumlog.cli.save_command import From, unpack
 from quorumlog.cli.status_lines import status_lines
 from quorumlog.cluster import LocalCluster, running_clusters
 from quorumlog.cluster.layout import CLUSTER_FILE, CONTROL_PORT_STEP, FIRST_ID
+from quorumlog.settings.releases import NEWEST
 
 _NODES: Final = 3
 _PORT: Final = 9092
+_INPUT_BYTES: Final = 4096
 _NONE_RUNS: Final = "no cluster runs"
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: the terminal is gone
 
@@ -44,6 +52,26 @@ Nodes = Annotated[
     int | None,
     typer.Option(
         metavar="N", min=1, help=f"How many nodes, each broker and controller. Default: {_NODES}."
+    ),
+]
+One = Annotated[
+    bool,
+    typer.Option("--one", help="One node, with one replica of everything: the same as --nodes 1."),
+]
+AsVersion = Annotated[
+    str | None,
+    typer.Option(
+        metavar="X.Y",
+        help="A release of Apache Kafka: clients get no API or version that it lacks. It is "
+        f"recorded; {NEWEST} ends it.",
+    ),
+]
+SeedFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="YAML or JSON with topics, records, groups, users, ACLs and quotas that the cluster "
+        "gets before it is ready, unless it has them.",
     ),
 ]
 Port = Annotated[
@@ -73,6 +101,22 @@ Defaults = Annotated[
         help="Timeouts of a new cluster. fast: short, for quick failover; kafka: Kafka's defaults."
     ),
 ]
+Control = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PORT",
+        help="Start a control server, too: `quorumlog nemesis`, and HTTP for tests in any "
+        "language. HOST:PORT serves other machines; 0: any free port.",
+    ),
+]
+UntilStdinCloses = Annotated[
+    bool,
+    typer.Option(
+        "--until-stdin-closes",
+        help="Stop the cluster when standard input ends, as when the test run that started this "
+        "command is dead.",
+    ),
+]
 All = Annotated[
     bool, typer.Option("--all", help="All clusters of this user on this machine, in any directory.")
 ]
@@ -85,9 +129,18 @@ def up(
     brokers: Brokers = None,
     first_id: FirstId = None,
     port: Port = None,
+    host: listener_options.Host = None,
+    advertised: listener_options.Advertised = None,
+    listener: listener_options.Listeners = None,
     detach: Detach = False,
     config: NodeSettings = None,
     defaults: Defaults = "fast",
+    one: One = False,
+    as_version: AsVersion = None,
+    seed: SeedFile = None,
+    source: From = None,
+    control: Control = None,
+    until_stdin_closes: UntilStdinCloses = False,
     json: Json = False,
 ) -> None:
     """Start a cluster.
@@ -95,6 +148,9 @@ def up(
     Makes a new cluster in DIR, or starts the existing cluster with its data, and prints the
     addresses when it is ready. Without --detach, the cluster runs until Ctrl-C stops it cleanly.
     """
+    if source is not None:
+        unpack(source, directory, _PORT if port is None else port)
+    nodes = _only_one(nodes, controllers, brokers) if one else nodes
     with cluster_errors():
         cluster = LocalCluster(
             directory,
@@ -103,37 +159,47 @@ def up(
             brokers=brokers,
             first_id=FIRST_ID if first_id is None else first_id,
             port=_PORT if port is None else port,
+            host="127.0.0.1" if host is None else host,
+            advertised=advertised,
+            listeners=listener or (),
             config=parse_settings(config or []),
             defaults=defaults,
             detached=detach,
+            control=control or False,
+            as_version=as_version,
+            seed=seed,
         )
-        apart = [node.roles[0] for node in cluster.nodes if len(node.roles) == 1]
-        first_port = host_and_port(cluster.nodes[0].kafka)[1]
-        _refuse_another("--nodes", nodes, len(cluster.nodes), cluster)
-        _refuse_another("--controllers", controllers, apart.count("controller"), cluster)
-        _refuse_another("--brokers", brokers, apart.count("broker"), cluster)
-        _refuse_another("--first-id", first_id, cluster.nodes[0].id, cluster)
-        _refuse_another("--port", port or None, first_port, cluster)
-        running = cluster.running()
-        if running and not detach:
-            fail(
-                f"node {', '.join(map(str, running))} of the cluster in {directory} runs already; "
-                "with --detach the missing ones are started beside it, `down` stops it"
-            )
+        _refuse_another(cluster, nodes, controllers, brokers, first_id, port, host)
+        listener_options.warn_of_unknown_hosts(cluster)
+        _warn_of_running(cluster, may_run=detach, has_new_settings=bool(config))
         if ignored := cluster.check():
             say(f"quorumlog: settings without effect (docs/configuration.md): {', '.join(ignored)}")
-        if running and config:
-            say(f"quorumlog: node {', '.join(map(str, running))} has new settings once restarted")
         ready_s = _start(cluster)
     described = _describe(cluster, ready_s)
-    if json:
-        document(described)
-    else:
-        _print_ready(described, ready_s)
+    document(described) if json else _print_ready(described, ready_s)
     if detach:
         say(f"stop it with: quorumlog down --dir {directory}")
         return
-    _run_until_interrupted(cluster)
+    _run_until_interrupted(cluster, or_end_of_input=until_stdin_closes)
+
+
+def _warn_of_running(cluster: LocalCluster, *, may_run: bool, has_new_settings: bool) -> None:
+    """Print that running nodes keep their settings. Ends the command if no node may run."""
+    running = ", ".join(map(str, cluster.running()))
+    if running and not may_run:
+        fail(
+            f"node {running} of the cluster in {cluster.directory} runs already; "
+            "with --detach the missing ones are started beside it, `down` stops it"
+        )
+    if running and has_new_settings:
+        say(f"quorumlog: node {running} has new settings once restarted")
+
+
+def _only_one(*others: int | None) -> int:
+    """Return the number of nodes of --one. Ends with a usage error beside other counts."""
+    if any(other is not None for other in others):
+        fail("--one is --nodes 1: leave --nodes, --controllers and --brokers out", EXIT_USAGE)
+    return 1
 
 
 def _start(cluster: LocalCluster) -> float:
@@ -145,37 +211,64 @@ def _start(cluster: LocalCluster) -> float:
         fail("interrupted while starting; the started nodes are stopped", EXIT_INTERRUPTED)
 
 
-def _refuse_another(option: str, asked: int | None, found: int, cluster: LocalCluster) -> None:
+def _refuse_another(
+    cluster: LocalCluster,
+    nodes: int | None,
+    controllers: int | None,
+    brokers: int | None,
+    first_id: int | None,
+    port: int | None,
+    host: str | None,
+) -> None:
     """End with a usage error if the directory's cluster has another option than required."""
-    if asked not in {None, found}:
-        fail(
-            f"the cluster in {cluster.directory} has {option} {found}, not {asked}; "
-            f"leave {option} out, or choose another --dir",
-            EXIT_USAGE,
-        )
+    apart = [node.roles[0] for node in cluster.nodes if len(node.roles) == 1]
+    found_host, first_port = host_and_port(cluster.nodes[0].kafka)
+    for option, asked, found in (
+        ("--nodes", nodes, len(cluster.nodes)),
+        ("--controllers", controllers, apart.count("controller")),
+        ("--brokers", brokers, apart.count("broker")),
+        ("--first-id", first_id, cluster.nodes[0].id),
+        ("--port", port or None, first_port),
+        ("--host", host and host.strip("[]"), found_host),
+    ):
+        if asked not in {None, found}:
+            fail(
+                f"the cluster in {cluster.directory} has {option} {found}, not {asked}; "
+                f"leave {option} out, or choose another --dir",
+                EXIT_USAGE,
+            )
 
 
 def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
     """Return what `up --json` prints; its keys are stable."""
+    server = cluster.control
+    seeded = {} if cluster.seeded is None else {"seed": asdict(cluster.seeded)}
     return {
         "dir": str(cluster.directory.resolve()),
         "cluster_id": cluster.spec.cluster_id,
         "bootstrap": cluster.bootstrap,
         "ready_ms": round(ready_s * 1000),
         "nodes": [cluster.describe_node(node) for node in cluster.nodes],
+        "control": server and {"url": server.url, "token": server.token},
+        **seeded,
     }
 
 
 def _print_ready(described: dict[str, Any], ready_s: float) -> None:
     nodes = described["nodes"]
     width = max(len(node["kafka"] or "") for node in nodes)
-    data(f"{len(nodes)} nodes ready in {ready_s:.2f} s   bootstrap {described['bootstrap']}")
+    count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    data(f"{count} ready in {ready_s:.2f} s   bootstrap {described['bootstrap']}")
     for node in nodes:
         data(
             f"  node {node['id']}  {'+'.join(node['roles']):17}"
             f"  kafka {node['kafka'] or '-':{width}}"
             f"  control {node['control']}  pid {node['pid']}"
         )
+        for one in node["listeners"]:
+            data(f"          {one['name']}  {one['advertised']}  bound to {one['bind']}")
+    if (server := described["control"]) is not None:
+        data(f"  control server {server['url']}  token {server['token']}")
 
 
 def _at_an_ending_signal(handler: Callable[[int, FrameType | None], object]) -> None:
@@ -185,14 +278,23 @@ def _at_an_ending_signal(handler: Callable[[int, FrameType | None], object]) -> 
             signal.signal(number, handler)
 
 
-def _run_until_interrupted(cluster: LocalCluster) -> None:
+def _run_until_interrupted(cluster: LocalCluster, *, or_end_of_input: bool) -> None:
     stop = threading.Event()
+    if or_end_of_input:
+        threading.Thread(target=_await_end_of_input, args=(stop.set,), daemon=True).start()
     _at_an_ending_signal(lambda *_: stop.set())
     say("press Ctrl-C to stop the cluster")
     stop.wait()
     say("stopping ...")
     with cluster_errors():
         cluster.stop(say=say)
+
+
+def _await_end_of_input(then: Callable[[], object]) -> None:
+    with suppress(OSError):  # it was closed from the start
+        while os.read(0, _INPUT_BYTES):
+            pass
+    then()
 
 
 def down(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = False) -> None:
@@ -270,6 +372,7 @@ def _show_all(clusters: list[running_clusters.RunningCluster], *, json: bool) ->
             "cluster_id": cluster.cluster_id,
             "bootstrap": cluster.bootstrap,
             "nodes": [{"id": node.node_id, "pid": node.pid} for node in cluster.nodes],
+            "control_server": cluster.control_server and {"pid": cluster.control_server.pid},
         }
         for cluster in clusters
     ]
@@ -278,4 +381,6 @@ def _show_all(clusters: list[running_clusters.RunningCluster], *, json: bool) ->
         gone = "" if cluster.directory.exists() else "  (the directory is gone)"
         lines.append(f"{cluster.directory}{gone}")
         lines += [f"  node {one.node_id}  {one.kafka:21}  pid {one.pid}" for one in cluster.nodes]
+        if (server := cluster.control_server) is not None:
+            lines.append(f"  {server.name}  pid {server.pid}")
     outcome({"clusters": described}, *(lines or [_NONE_RUNS]), json=json)

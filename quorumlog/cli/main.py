@@ -35,6 +35,12 @@ COMMANDS: Final[dict[str, Command]] = {
         "quorumlog up --controllers 3 --brokers 2",
         "quorumlog up --config num.partitions=6 --config min.insync.replicas=2",
     ),
+    "save": Command(
+        "save_command",
+        "Save a cluster in one file, for `up --from`.",
+        "quorumlog save seeded.tar.gz",
+        "quorumlog up --from seeded.tar.gz --dir copy --port 0",
+    ),
     "down": Command(
         "cluster_commands",
         "Stop a cluster cleanly; its data stays.",
@@ -53,6 +59,14 @@ COMMANDS: Final[dict[str, Command]] = {
         "quorumlog node kill 2",
         "quorumlog node start 2",
         "quorumlog status",
+    ),
+    "nemesis": Group(
+        "nemesis_commands",
+        "Break and mend a cluster that runs with --control.",
+        "quorumlog nemesis kill partition-leader --topic orders",
+        "quorumlog nemesis isolate 1,2",
+        "quorumlog nemesis inflict drop-request all --set api=Fetch",
+        "quorumlog nemesis heal",
     ),
     "topics": Group(
         "topic_commands",
@@ -126,6 +140,13 @@ COMMANDS: Final[dict[str, Command]] = {
         "quorumlog quorum describe",
         "quorumlog quorum describe --json | jq .leader_id",
     ),
+    "doctor": Command(
+        "doctor_command",
+        "Find out why clients cannot use a cluster.",
+        "quorumlog doctor localhost:9092",
+        "quorumlog doctor kafka:9092 --command-config client.properties --json",
+        "quorumlog doctor kafka:9092 --client-property acks=1 --client-property transactional.id=t",
+    ),
     "elect": Command(
         "elect_command",
         "Elect the leaders of partitions.",
@@ -153,6 +174,18 @@ COMMANDS: Final[dict[str, Command]] = {
         "quorumlog consume orders --from beginning --max 10",
         r"quorumlog consume orders --group g --format '%p %o %k %s\n'",
         "quorumlog consume orders --from beginning --json | jq .value",
+    ),
+    "dump": Command(
+        "record_files",
+        "Print the records of a topic as JSON lines, for `load`.",
+        "quorumlog dump orders > orders.jsonl",
+        "quorumlog dump orders --bootstrap kafka.example.org:9092 > orders.jsonl",
+    ),
+    "load": Command(
+        "record_files",
+        "Send the records of `dump`.",
+        "quorumlog load orders.jsonl",
+        "quorumlog dump orders | quorumlog load --topic orders-copy",
     ),
     "chaos": Group(
         "chaos_commands",

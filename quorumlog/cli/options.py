@@ -3,12 +3,15 @@
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand
 
 from quorumlog.cli.output import EXIT_USAGE, fail
+
+if TYPE_CHECKING:
+    from quorumlog.chaos.registered import AddedParts
 
 
 def parse_duration_ms(text: str) -> int:
@@ -42,15 +45,17 @@ def command_group(text: str) -> typer.Typer:
     return typer.Typer(help=text, no_args_is_help=True, subcommand_metavar="COMMAND")
 
 
-def one_of(known: Mapping[str, object], noun: str) -> Callable[[str | None], str | None]:
-    """Return a callback that takes one of `known`, and refuses any other value as a usage error."""
+def one_of(
+    known: Mapping[str, Any], noun: str, added: "AddedParts[Any] | None" = None
+) -> Callable[[str | None], str | None]:
+    """Return a callback that takes one of `known` or of `added`; others are usage errors."""
 
     def check(value: str | None) -> str | None:
         from quorumlog.chaos.registered import registered
 
         if value is not None:
             try:
-                registered(known, value, noun)
+                registered(known, value, noun, added)
             except ValueError as error:
                 raise typer.BadParameter(str(error)) from error
         return value

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from quorumlog.addresses import address_text, host_and_port
+from quorumlog.cluster import node_listeners
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
+from quorumlog.cluster.node_listeners import NodeListener
 from quorumlog.cluster.ports import free_ports
 
 BROKER: Final = "broker"
@@ -101,12 +103,12 @@ def secret_file(directory: Path) -> Path | None:
 
 
 CLUSTER_FILE: Final = "cluster.json"
+RESTORING_FILE: Final = "restoring.json"  # a restore of a snapshot is to be completed
 METADATA_LOG: Final = "__cluster_metadata-0"  # in each node's log directory
 FORMAT: Final = 1
 FIRST_ID: Final = 1
 LAST_ID: Final = 2**31 - 1  # a node id is an int32
 CONTROL_PORT_STEP: Final = 10_000  # `--port 9092`: Kafka on 9092, control on 19092
-_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - of all interfaces
 
 FAST_DEFAULTS: Final[Mapping[str, str]] = {
     "broker.heartbeat.interval.ms": "500",
@@ -131,12 +133,18 @@ and after a loss of all nodes a machine may be busy for minutes. `LocalCluster` 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """One node: its roles, and the address of each listener."""
+    """One node: its roles, and the address of each listener.
+
+    `advertised`: the address of its first listener for clients; None: `kafka`. `listeners`: its
+    other Kafka listeners.
+    """
 
     id: int
     roles: tuple[str, ...]  # "broker", "controller"
     kafka: str  # host:port; without the role broker, there is no listener
     control: str  # host:port
+    advertised: str | None = None
+    listeners: tuple[NodeListener, ...] = ()
 
     @property
     def is_broker(self) -> bool:
@@ -149,13 +157,17 @@ class ClusterSpec:
     """The nodes of a cluster and their settings. Recorded in cluster.json.
 
     `was_ready`: all its nodes have been ready once. Before that, it may be planned again.
+    `is_copy`: its metadata may have the addresses of the cluster that it was copied from.
     `detours`: unrecorded properties of single nodes, by node id.
+    `advances`: of the nodes' wall clocks, as (at_ms since 1970, by_ms), the oldest first.
     """
 
     cluster_id: str
     nodes: tuple[NodeSpec, ...]
     config: Mapping[str, str]
     was_ready: bool = False
+    is_copy: bool = False
+    advances: tuple[tuple[int, int], ...] = ()
     detours: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -164,14 +176,14 @@ class ClusterSpec:
         return ",".join(self.client_address(node) for node in self.nodes if node.is_broker)
 
     def client_address(self, node: NodeSpec) -> str:
-        """Return the address that a node advertises to clients, `host:port`."""
+        """Return the address that a node's first listener advertises, `host:port`."""
         settings = {**self.config, **self.detours.get(node.id, {})}
         text = settings.get("advertised.listeners")
-        return text.rpartition("://")[2] if text else self.kafka_address(node)
+        return _first(text) if text else node.advertised or self.kafka_address(node)
 
     def kafka_address(self, node: NodeSpec) -> str:
-        """Return the address of a node's Kafka listener on this machine, `host:port`."""
-        return self.config.get("listeners", node.kafka).rpartition("://")[2]
+        """Return the address of a node's first Kafka listener on this machine, `host:port`."""
+        return _first(self.config.get("listeners", node.kafka))
 
     def control_address(self, node: NodeSpec) -> str:
         """Return the address of a node's control listener, `host:port`."""
@@ -186,6 +198,18 @@ class ClusterSpec:
         raise ClusterError(f"there is no node {node_id}; this cluster has {known}")
 
 
+def _first(listeners: str) -> str:
+    """Return the address of the first of NAME://host:port,..."""
+    return listeners.partition(",")[0].rpartition("://")[2]
+
+
+def defaults_called(name: str) -> Mapping[str, str]:
+    """Return the settings that `--defaults` names. Raises InvalidArgument."""
+    if name not in {"fast", "kafka"}:
+        raise InvalidArgument(f"--defaults {name}: it is fast or kafka")
+    return FAST_DEFAULTS if name == "fast" else {}
+
+
 def plan(
     roles: Sequence[tuple[str, ...]],
     *,
@@ -193,16 +217,18 @@ def plan(
     port: int,
     config: Mapping[str, str],
     first_id: int = FIRST_ID,
+    advertised: str | None = None,
+    listeners: Sequence[str] = (),
 ) -> ClusterSpec:
     """Plan a new cluster: one node per entry of `roles`; port 0 chooses free ports.
 
     The node ids count up from `first_id`. The Kafka ports count up from `port`, and each control
-    port is CONTROL_PORT_STEP above the Kafka port of its node. If the Kafka listeners are on all
-    interfaces, the control listeners are on loopback: all nodes are on this machine. Raises
+    port is CONTROL_PORT_STEP above the Kafka port of its node. The control listeners are on
+    loopback: all nodes are on this machine. `advertised`, `listeners`: see `node_listeners`. Raises
     InvalidArgument.
     """
     count, host = len(roles), host.strip("[]")
-    control_host = _LOOPBACK.get(host, host)
+    control_host = node_listeners.control_host(host)
     if not 0 <= first_id <= LAST_ID - count:
         raise InvalidArgument(f"--first-id {first_id}: choose one from 0 to {LAST_ID - count}")
     if port:
@@ -212,29 +238,38 @@ def plan(
                 f"--port {port}: choose one from 1 to {highest}, since the control ports are "
                 f"{CONTROL_PORT_STEP} above the Kafka ports; or 0, which takes free ones"
             )
-        ports = [*range(port, port + count)]
-        ports += [kafka + CONTROL_PORT_STEP for kafka in ports]
+        ports = [port + step + n for step in (0, CONTROL_PORT_STEP) for n in range(count)]
     else:
         ports = free_ports(host, 2 * count)
+    kafka = [address_text(host, one) for one in ports[:count]]
+    control = [address_text(control_host, one) for one in ports[count:]]
+    shown = node_listeners.advertised_addresses(advertised, kafka)
+    others = node_listeners.plan_listeners(listeners, count)
+    if listeners:
+        bound = [one.bind for of_node in others for one in of_node]
+        node_listeners.require_different_ports([*kafka, *control, *bound])
     nodes = tuple(
         NodeSpec(
             id=first_id + index,
             roles=node_roles,
-            kafka=address_text(host, ports[index]),
-            control=address_text(control_host, ports[count + index]),
+            kafka=kafka[index],
+            control=control[index],
+            advertised=shown[index],
+            listeners=others[index],
         )
         for index, node_roles in enumerate(roles)
     )
     brokers = sum(node.is_broker for node in nodes)
     replicas = str(min(3, brokers))
     counts = {
+        "controller.quorum.auto.join.enable": "true",  # also with an empty disk
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": str(min(2, brokers)),
     }
     cluster_id = urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
-    rejoin = {"controller.quorum.auto.join.enable": "true"}  # also with an empty disk
-    return ClusterSpec(cluster_id=cluster_id, nodes=nodes, config={**rejoin, **counts, **config})
+    return ClusterSpec(cluster_id=cluster_id, nodes=nodes, config={**counts, **config})
 
 
 def save(directory: Path, spec: ClusterSpec) -> None:
@@ -289,13 +324,13 @@ def _replace(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
-        _flush_directory(path.parent)
+        flush_directory(path.parent)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ClusterError(f"cannot write {path}: {reason}; choose another --dir") from error
 
 
-def _flush_directory(directory: Path) -> None:
+def flush_directory(directory: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
@@ -349,6 +384,8 @@ def load(directory: Path) -> ClusterSpec:
                 roles=tuple(node["roles"]),
                 kafka=address_text(*host_and_port(node["kafka"])),
                 control=address_text(*host_and_port(node["control"])),
+                advertised=node.get("advertised"),
+                listeners=tuple(NodeListener(**one) for one in node.get("listeners", ())),
             )
             for node in document["nodes"]
         )
@@ -357,7 +394,9 @@ def load(directory: Path) -> ClusterSpec:
             cluster_id=str(document["cluster_id"]),
             nodes=nodes,
             config=config,
+            advances=tuple((int(at), int(by)) for at, by in document.get("advances", ())),
             was_ready=bool(document.get("was_ready", True)),  # earlier versions lack it
+            is_copy=bool(document.get("is_copy", False)),
         )
     except FileNotFoundError:
         raise ClusterError(f"{directory} holds no cluster; `quorumlog up` makes one") from None
@@ -391,10 +430,18 @@ def _own_properties(
     yield "node.id", str(node.id)
     yield "cluster.id", spec.cluster_id
     yield "process.roles", ",".join(node.roles)
-    yield "listeners", f"PLAINTEXT://{node.kafka}"
+    others = {one.id: one.kafka for one in spec.nodes if one.is_broker and one is not node}
+    yield from node_listeners.properties(node.kafka, node.advertised, node.listeners, others)
     yield "control.listener", node.control
     yield "controller.quorum.voters", voters
     yield "log.dirs", str(data_directory(directory, node.id).resolve())
+    if spec.is_copy:
+        peers = [other for other in spec.nodes if other.id != node.id]
+        brokers = [other for other in peers if other.is_broker]
+        yield "peer.control.addresses", ",".join(f"{one.id}@{one.control}" for one in peers)
+        yield "peer.kafka.addresses", ",".join(f"{one.id}@{one.kafka}" for one in brokers)
+    if spec.advances:
+        yield "clock.advances", ",".join(f"{at_ms}:{by_ms}" for at_ms, by_ms in spec.advances)
     secret = secret_file(directory)
     if secret is not None:
         yield "control.shared.secret.file", str(secret)

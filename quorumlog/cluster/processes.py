@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from signal import Signals
+from signal import SIGKILL, SIGTERM, Signals
 from typing import Any, Final, Protocol
 
 from quorumlog.cluster import layout, process_identity, registry
@@ -135,6 +135,7 @@ class NodeProcess:
         self._pid_file = layout.pid_file(directory, node.id)
         self._child: Child | None = None  # the last one that was started here
         self._ready_fd: int | None = None
+        self._signalled: tuple[int, str] | None = None  # to end: its process id and start time
 
     @property
     def child(self) -> Child | None:
@@ -319,6 +320,8 @@ class NodeProcess:
         pid = self.pid
         if pid is None:
             return False
+        if number in {SIGKILL, SIGTERM}:
+            self._signalled = pid, process_identity.started(pid) or ""
         try:
             os.kill(pid, number)
         except ProcessLookupError:
@@ -334,12 +337,22 @@ class NodeProcess:
 
     def _has_ended(self) -> bool:
         """Wait a moment for the process's end; return whether it has ended."""
-        if self._child is None:  # not started here: only its lock shows its end
-            if self._is_locked():
+        if self._child is None or self._child.poll() is not None:
+            # Not started here, or not the last time: no parent of it is in this process.
+            if self._exists():
                 time.sleep(_EXIT_POLL_S)
-            return not self._is_locked()
+            return not self._exists()
         try:
             self._child.wait(LOOK_EVERY_S)
         except subprocess.TimeoutExpired:
             return False
         return True
+
+    def _exists(self) -> bool:
+        """Return whether a process that is no child runs, or has yet to end after its signal.
+
+        The kernel frees the lock of a process a moment before its end.
+        """
+        if self._is_locked():
+            return True
+        return self._signalled is not None and process_identity.is_running(*self._signalled)

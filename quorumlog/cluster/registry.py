@@ -21,13 +21,14 @@ from typing import Final
 from quorumlog.cluster import process_identity
 
 TEMPORARY_PREFIX: Final = "quorumlog-temporary-"
+CONTROL_SERVER: Final = -1  # in place of a node id
 _SUFFIX: Final = ".json"
 _log = logging.getLogger("quorumlog.cluster")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One started node, with the identity of its process and its owner."""
+    """One started node, or the control server, with the identity of its process and its owner."""
 
     directory: str  # absolute
     cluster_id: str
@@ -38,6 +39,16 @@ class Entry:
     owner_pid: int  # the process that started it
     owner_started: str
     temporary: bool  # the directory is removed when the owner has ended
+
+    @property
+    def name(self) -> str:
+        """The name of the process within its cluster."""
+        return "the control server" if self.is_control_server else f"node {self.node_id}"
+
+    @property
+    def is_control_server(self) -> bool:
+        """Whether it is no node."""
+        return self.node_id == CONTROL_SERVER
 
     @property
     def is_running(self) -> bool:
@@ -78,7 +89,7 @@ def add(entry: Entry) -> None:
         new.write_text(json.dumps(asdict(entry), indent=2) + "\n", encoding="utf-8")
         new.replace(path)
         for former in path.parent.glob(f"{entry.cluster_id}-{entry.node_id}-*{_SUFFIX}"):
-            if former != path:
+            if former != path and _is_of(former, entry.directory):
                 former.unlink(missing_ok=True)
     except OSError as error:
         _warn(str(error))
@@ -90,11 +101,25 @@ def _warn(reason: str) -> None:
     _log.warning("`quorumlog status --all` will not show the nodes started here: %s", reason)
 
 
-def forget(cluster_id: str) -> None:
-    """Remove the records of a cluster: all its nodes have ended."""
+def forget(cluster_id: str, directory: Path) -> None:
+    """Remove the records of a cluster in its directory: all its nodes have ended.
+
+    The record of a control server that runs stays. A cluster that was made of a saved one has the
+    same id, in another directory.
+    """
     for path in _files():
-        if path.name.startswith(f"{cluster_id}-"):
+        is_named = path.name.startswith(f"{cluster_id}-")
+        entry = _read(path) if is_named else None
+        if entry is None or entry.directory != str(directory):
+            continue
+        if not (entry.is_control_server and entry.is_running):
             _unlink(path)
+
+
+def _is_of(path: Path, directory: str) -> bool:
+    """Return whether a file records a node of the cluster in `directory`."""
+    entry = _read(path)
+    return entry is not None and entry.directory == directory
 
 
 def running() -> list[Entry]:

@@ -22,11 +22,15 @@ _POLL_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningCluster:
-    """A cluster with at least one running node. `nodes`: the running nodes, by id."""
+    """A cluster with at least one running process.
+
+    `nodes`: the running nodes, by id. `control_server`: if it runs.
+    """
 
     directory: Path
     cluster_id: str
     nodes: tuple[Entry, ...]
+    control_server: Entry | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -41,11 +45,20 @@ def running(directory: Path | None = None) -> list[RunningCluster]:
         wanted = str(directory.absolute())
         entries = [entry for entry in entries if entry.directory == wanted]
     return [
-        RunningCluster(directory=Path(path), cluster_id=cluster_id, nodes=tuple(nodes))
-        for (path, cluster_id), nodes in groupby(
+        _cluster_of(Path(path), cluster_id, [*processes])
+        for (path, cluster_id), processes in groupby(
             entries, key=lambda entry: (entry.directory, entry.cluster_id)
         )
     ]
+
+
+def _cluster_of(directory: Path, cluster_id: str, processes: list[Entry]) -> RunningCluster:
+    return RunningCluster(
+        directory=directory,
+        cluster_id=cluster_id,
+        nodes=tuple(one for one in processes if not one.is_control_server),
+        control_server=next((one for one in processes if one.is_control_server), None),
+    )
 
 
 def stop(clusters: Iterable[RunningCluster], say: Say = say_nothing) -> list[Entry]:
@@ -53,10 +66,11 @@ def stop(clusters: Iterable[RunningCluster], say: Say = say_nothing) -> list[Ent
 
     Returns the nodes that were killed.
     """
+    limits = [(cluster, _time_limit(cluster, say)) for cluster in clusters]
     remaining = [
-        (node, limit)
-        for cluster, limit in [(cluster, _time_limit(cluster, say)) for cluster in clusters]
-        for node in cluster.nodes
+        (process, limit)
+        for cluster, limit in limits
+        for process in (*filter(None, [cluster.control_server]), *cluster.nodes)
     ]
     for node, _ in remaining:
         _signal(node, signal.SIGCONT)  # a paused process does not act on SIGTERM
@@ -67,9 +81,10 @@ def stop(clusters: Iterable[RunningCluster], say: Say = say_nothing) -> list[Ent
         time.sleep(_POLL_S)
     for node, limit in remaining:
         _signal(node, signal.SIGKILL)
-        limit.say_killed(node.node_id)
+        if not node.is_control_server:
+            limit.say_killed(node.node_id)
     registry.running()  # removes their entries
-    return [node for node, _ in remaining]
+    return [node for node, _ in remaining if not node.is_control_server]
 
 
 def _time_limit(cluster: RunningCluster, say: Say) -> TimeLimit:

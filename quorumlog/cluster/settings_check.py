@@ -5,18 +5,26 @@ fails leaves no trace.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from quorumlog.addresses import EVERYWHERE, host_and_port
+from quorumlog.cluster import node_listeners
 from quorumlog.cluster.errors import InvalidArgument
-from quorumlog.cluster.layout import ClusterSpec, node_properties
+from quorumlog.cluster.layout import ClusterSpec, NodeSpec, node_properties
+from quorumlog.settings.releases import NEWEST, RELEASES
 
 _IN_ENVIRONMENT: Final = " (in the environment)"
-_ADDRESSES: Final = (
-    "All addresses follow from the host and the port of the cluster (--port, or host= and port= of "
+_ADDRESSES: Final = "--port gives the first port of the cluster (port= of LocalCluster). "
+_BIND: Final = (
+    "Give --host and --port, or --listener for another one (host=, port=, listeners= of "
     "LocalCluster). "
+)
+_ADVERTISED: Final = (
+    "Give --advertised HOST[:PORT], or --listener NAME://BIND,advertised=HOST (advertised=, "
+    "listeners= of LocalCluster). "
 )
 _ONE_NODE: Final = "A cluster of one node takes it (--nodes 1). "
 _BY_HAND: Final = (
@@ -30,9 +38,10 @@ OF_EACH_NODE: Final[Mapping[str, str]] = MappingProxyType(
         "node.id": f"The ids count up from --first-id. {_BY_HAND}",
         "cluster.id": f"{_NEW} {_BY_HAND}",
         "process.roles": f"Give --controllers and --brokers. {_BY_HAND}",
-        "listeners": f"{_ADDRESSES}{_ONE_NODE}{_BY_HAND}",
-        "advertised.listeners": f"{_ADDRESSES}{_ONE_NODE}{_BY_HAND}",
+        "listeners": f"{_BIND}{_ONE_NODE}{_BY_HAND}",
+        "advertised.listeners": f"{_ADVERTISED}{_ONE_NODE}{_BY_HAND}",
         "control.listener": f"{_ADDRESSES}{_BY_HAND}",
+        "clock.advances": f"LocalCluster.advance() moves the clock while nodes run. {_BY_HAND}",
         "controller.quorum.voters": f"{_VOTERS} {_BY_HAND}",
         "control.shared.secret.file": f"{_NEW} {_BY_HAND}",
         "log.dirs": f"{_BELOW} {_BY_HAND}",
@@ -45,9 +54,26 @@ OF_EACH_NODE: Final[Mapping[str, str]] = MappingProxyType(
 
 `broker.rack` is not among them: all nodes of this machine may be in the same rack.
 """
+_ADDRESS_SETTINGS: Final = ("listeners", "advertised.listeners")
 _OF_ONE_NODE: Final = frozenset(
     {"listeners", "advertised.listeners", "peer.control.addresses", "peer.kafka.addresses"}
 )
+
+
+def release(as_version: str | None) -> dict[str, str]:
+    """Return the setting for a release of Apache Kafka; {} for None.
+
+    Raises InvalidArgument with the list of releases.
+    """
+    if as_version is None:
+        return {}
+    if as_version not in {*RELEASES, NEWEST}:
+        minor = ".".join(as_version.split(".")[:2])
+        hint = f"did you mean {minor}? " if minor in RELEASES else ""
+        raise InvalidArgument(
+            f"--as-version {as_version}: {hint}there are {', '.join(RELEASES)}, and {NEWEST}"
+        )
+    return {"as.version": as_version}
 
 
 def laid_over(recorded: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
@@ -79,6 +105,29 @@ def require_kept(recorded: Mapping[str, str], given: Mapping[str, str]) -> None:
             f"setting {name}: a cluster that exists has it in its metadata, and ignores a new one "
             f"in the files of its nodes. Start the cluster without it, then: "
             f"quorumlog configs alter broker '' --set {name}={value or 1}"
+        )
+
+
+def require_listeners_kept(
+    node: NodeSpec, advertised: str | None, listeners: Sequence[str]
+) -> None:
+    """Refuse other listeners than the recorded ones of an existing cluster's first node.
+
+    Options that are not given keep them. Raises InvalidArgument.
+    """
+    keep = "leave it out, or choose another --dir"
+    if advertised is not None:
+        [wanted] = node_listeners.advertised_addresses(advertised, [node.kafka])
+        if wanted != (node.advertised or node.kafka):
+            here = node.advertised or node.kafka
+            raise InvalidArgument(
+                f"--advertised {advertised}: the cluster in this directory advertises {here}; "
+                f"{keep}"
+            )
+    if listeners and (why := node_listeners.why_not_kept(node.listeners, listeners)):
+        raise InvalidArgument(
+            f"--listener {' '.join(listeners)}: not the listeners of the cluster in this "
+            f"directory: {why}; {keep}"
         )
 
 
@@ -116,6 +165,12 @@ def check(directory: Path, spec: ClusterSpec) -> list[str]:
     given = {**dict.fromkeys(environment, _IN_ENVIRONMENT), **dict.fromkeys(spec.config, "")}
     _require_common(given, is_alone=len(spec.nodes) == 1)
     for node in spec.nodes:
+        host, _ = host_and_port(node.kafka)
+        if host in EVERYWHERE and not (node.advertised or {*_ADDRESS_SETTINGS} & given.keys()):
+            raise InvalidArgument(
+                f"--host {host}: clients cannot connect to all interfaces; add --advertised HOST, "
+                "the address at which they reach this machine"
+            )
         own = dict(node_properties(directory, spec, node, settings=False))
         try:
             config.build({**own, **spec.config, **environment})

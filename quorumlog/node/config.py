@@ -6,14 +6,14 @@ mistyped settings that are ignored. A node accepts and reports a setting of Apac
 effect here; it refuses a setting that would enable protection: `settings.kafka_names`.
 """
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from quorumlog.addresses import address_text, host_and_port
+from quorumlog.addresses import EVERYWHERE, host_and_port
+from quorumlog.advances import Advance, Advances
 from quorumlog.broker.settings import BrokerSettings, LifecycleSettings
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -25,28 +25,25 @@ from quorumlog.settings.kafka_names import (
     is_protection,
 )
 from quorumlog.settings.kinds import BadValue
+from quorumlog.settings.listeners import (
+    Address,
+    Listeners,
+    check_listener_setting,
+    is_limit,
+    is_of_a_listener,
+    read_address,
+    read_listeners,
+)
 from quorumlog.settings.servers import NODE_ID, ServerSetting, StaticConfig, table_of
 from quorumlog.storage.core.settings import LogSettings
 
 ENVIRONMENT_PREFIX: Final = "QUORUMLOG_CONFIG_"
 _ROLES: Final = frozenset({"broker", "controller"})
 _CLUSTER_ID: Final = re.compile(r"[!-\[\]-~]+")  # safe in meta.properties: no blank, no backslash
-_EVERYWHERE: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - refused as an advertised address
 
 
 class ConfigError(ValueError):
     """A setting is missing, unknown or invalid; the message names it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """The host and port of a listener."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return address_text(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +53,7 @@ class NodeConfig:
     node_id: int
     cluster_id: str
     roles: frozenset[str]
-    kafka: Address
-    advertised: Address
+    listeners: Listeners  # of Kafka's protocol
     control: Address
     voters: Mapping[int, str]  # node id -> host:port of its control listener; at kraft.version 0
     bootstrap: tuple[str, ...]  # host:port of control listeners, for finding the leader
@@ -67,6 +63,7 @@ class NodeConfig:
     peer_control: Mapping[int, str]  # overrides advertised addresses: id -> host:port
     peer_kafka: Mapping[int, str]
     shared_secret_file: Path | None
+    advances: tuple[Advance, ...]  # of the wall clock
     static: StaticConfig  # all values as text, for DescribeConfigs
     broker: BrokerSettings
     lifecycle: LifecycleSettings
@@ -78,7 +75,7 @@ class NodeConfig:
     def control_address(self) -> str:
         """The control listener's address for other nodes, even if it listens on all interfaces."""
         here = str(self.control)
-        return self.voters.get(self.node_id, here) if self.control.host in _EVERYWHERE else here
+        return self.voters.get(self.node_id, here) if self.control.host in EVERYWHERE else here
 
     @property
     def is_broker(self) -> bool:
@@ -88,6 +85,7 @@ class NodeConfig:
 
 _REQUIRED: Final = ("node.id", "cluster.id", "listeners", "control.listener", "log.dirs")
 _VOTERS: Final = "controller.quorum.voters"
+_ADVANCES: Final = "clock.advances"
 _BOOTSTRAP: Final = "controller.quorum.bootstrap.servers"
 READERS: Final = (
     BrokerSettings,
@@ -156,11 +154,19 @@ def check_names(values: Mapping[str, str]) -> None:
     for name, value in values.items():
         if name in known:
             continue
+        if is_of_a_listener(name):
+            try:
+                check_listener_setting(name, value)
+            except BadValue as error:
+                raise ConfigError(str(error)) from error
+            continue
         if is_protection(name):
-            if asks_for_nothing(name, value):
+            if asks_for_nothing(value):
                 continue
             raise ConfigError(f"{name}: {NO_PROTECTION}")
-        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+        from difflib import get_close_matches  # costs an import: only errors need it
+
+        near = get_close_matches(name, sorted(known), n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"unknown setting {name or '(no name)'}{hint}")
 
@@ -168,7 +174,8 @@ def check_names(values: Mapping[str, str]) -> None:
 def without_effect(values: Mapping[str, str]) -> list[str]:
     """Return the names, sorted, that are settings of Apache Kafka without effect here."""
     rows = {**SETTINGS, **_ALIASES}.items()
-    return sorted(values.keys() - {name for name, row in rows if not row.without_effect})
+    effective = {name for name, row in rows if not row.without_effect}
+    return sorted(name for name in values.keys() - effective if not is_limit(name))
 
 
 def build(values: Mapping[str, str]) -> NodeConfig:
@@ -179,9 +186,10 @@ def build(values: Mapping[str, str]) -> NodeConfig:
             raise ConfigError(f"{name} is not set")
     if not any(map(values.get, (_VOTERS, _BOOTSTRAP))):
         raise ConfigError(f"{_VOTERS} is not set, nor is {_BOOTSTRAP}")
-    if not values.get("advertised.listeners"):
-        values = {**values, "advertised.listeners": values["listeners"]}
     try:
+        listeners = read_listeners(values)
+        if not values.get("advertised.listeners"):
+            values = {**values, "advertised.listeners": values["listeners"]}
         static = StaticConfig(SETTINGS, values)
     except BadValue as error:
         raise ConfigError(str(error)) from error
@@ -197,8 +205,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
         node_id=int(texts["node.id"]),
         cluster_id=_cluster_id(texts["cluster.id"]),
         roles=roles,
-        kafka=_listener("listeners", texts["listeners"]),
-        advertised=_listener("advertised.listeners", texts["advertised.listeners"]),
+        listeners=listeners,
         control=_address("control.listener", texts["control.listener"]),
         voters=_addresses(_VOTERS, texts.get(_VOTERS)),
         bootstrap=_bootstrap(texts.get(_BOOTSTRAP)),
@@ -208,6 +215,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
         log_dir=_metadata_dir(texts.get("metadata.log.dir"), log_dirs),
         rack=texts.get("broker.rack") or None,
         shared_secret_file=Path(secret_file) if secret_file else None,
+        advances=_advances(texts.get(_ADVANCES)),
         static=static,
         broker=static.group(BrokerSettings),
         lifecycle=static.group(LifecycleSettings),
@@ -234,11 +242,7 @@ def _check_roles(config: NodeConfig) -> None:
 
 def _check_together(config: NodeConfig) -> None:
     """Refuse values that are valid by themselves but not together."""
-    if config.advertised.host in _EVERYWHERE:
-        raise ConfigError(
-            f"listeners={config.kafka}: clients cannot connect to that; set advertised.listeners"
-        )
-    if host_and_port(config.control_address)[0] in _EVERYWHERE:
+    if host_and_port(config.control_address)[0] in EVERYWHERE:
         raise ConfigError(f"control.listener={config.control}: other nodes cannot connect to that")
     interval_ms = config.lifecycle.broker_heartbeat_interval_ms
     session_ms = config.controller.broker_session_timeout_ms
@@ -281,23 +285,20 @@ def _metadata_dir(text: str | None, log_dirs: tuple[Path, ...]) -> Path:
     return Path(text)
 
 
-def _listener(name: str, text: str) -> Address:
-    if "," in text:
-        raise ConfigError(f"{name}={text}: only one listener is supported")
-    protocol, separator, address = text.partition("://")
-    if not separator:
-        return _address(name, text)
-    if protocol != "PLAINTEXT":
-        raise ConfigError(f"{name}={text}: only PLAINTEXT:// listeners are supported")
-    return _address(name, address)
+def _advances(text: str | None) -> tuple[Advance, ...]:
+    try:
+        made = [Advance(*map(int, one.split(":"))) for one in text.split(",")] if text else []
+        Advances().extend(made)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{_ADVANCES}={text}: write it as at_ms:by_ms,...: {error}") from error
+    return tuple(made)
 
 
 def _address(name: str, text: str) -> Address:
-    host, colon, port = text.rpartition(":")
-    is_number = port.isascii() and port.isdecimal()
-    if not colon or not host or not is_number or not 0 < int(port[:6]) <= 65_535:
-        raise ConfigError(f"{name}={text}: write it as host:port")
-    return Address(host=host.strip("[]"), port=int(port))
+    try:
+        return read_address(name, text)
+    except BadValue as error:
+        raise ConfigError(str(error)) from error
 
 
 def _bootstrap(text: str | None) -> tuple[str, ...]:

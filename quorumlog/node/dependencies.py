@@ -12,9 +12,9 @@ from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.server.api import ApiHandler
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.metadata_quorum.io.dependencies import REAL_DEPENDENCIES, QuorumDependencies
-from quorumlog.node.config import Address
 from quorumlog.node.identity import BOOT_ID_FILE, TextFile
 from quorumlog.node.listeners import bind
+from quorumlog.settings.listeners import Address
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk, RealDisk
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 _Codes = dict[bytes, list[CodeType]]
 """By Python's hash of the text (PEP 552): its code, once for each class that has this text."""
-_VERSION: Final = MAGIC_NUMBER + b"2"  # of Python's code, and of this file's form
+_VERSION: Final = MAGIC_NUMBER + b"3"  # of Python's code, and of this file's form
 _FILES: Final = SourceFileLoader("", "")
 
 
@@ -36,7 +36,7 @@ def kept_code(module_file: str) -> Iterator[None]:
         if codes:
             code = codes.pop()  # so that the next imports get its memory
         else:
-            code = compile(text, "<string>", "exec", dont_inherit=True)
+            code = _without_lines(compile(text, "<string>", "exec", dont_inherit=True))
             made.setdefault(key, []).append(code)
         exec(code, names, results)  # noqa: S102 - as `dataclasses` does with the text
 
@@ -51,6 +51,14 @@ def kept_code(module_file: str) -> Iterator[None]:
         for key, codes in made.items():
             whole[key] = whole.get(key, []) + codes
         _FILES.set_data(path, marshal.dumps((_VERSION, whole)))
+
+
+def _without_lines(code: CodeType) -> CodeType:
+    """Return the code without line numbers, which are of a text that nobody can look up."""
+    constants = tuple(
+        _without_lines(one) if isinstance(one, CodeType) else one for one in code.co_consts
+    )
+    return code.replace(co_consts=constants, co_linetable=b"", co_qualname=code.co_name)
 
 
 def _read(path: str) -> _Codes:

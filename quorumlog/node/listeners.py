@@ -4,7 +4,7 @@ import socket
 
 from quorumlog.addresses import address_text
 from quorumlog.broker.server.server import BACKLOG
-from quorumlog.node.config import Address
+from quorumlog.settings.listeners import Address
 
 
 class StartFailed(Exception):
@@ -16,11 +16,15 @@ def bind(name: str, address: Address) -> socket.socket:
 
     Until `listen`, connections are refused. Raises StartFailed.
     """
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    host = address.host
+    if not host and socket.has_dualstack_ipv6():
+        host = "::"  # all interfaces, of both families
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((address.host, address.port))
+        if host == "::" and socket.has_dualstack_ipv6():
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind((host, address.port))
     except OSError as error:
         bound.close()
         raise StartFailed(f"{name}={address}: {error.strerror}") from error

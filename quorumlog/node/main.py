@@ -196,19 +196,20 @@ async def _serve(
     def progress() -> str:
         return room.obstacles.below("") if node is None else node.progress()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    parent.watch(stop)
+    async def is_awaited() -> None:  # by another process: until the node is ready, and for its stop
+        if node is not None and node.ready.is_set():
+            await stopping.wait()
+
+    _call_at_end(stop, parent)
     reports = Tasks(log_failure(_logger, "reporting the node's progress"))
     try:
         # Held until the process ends: this lock shows `up` that the node runs, others guard data.
         if given.pid_file is not None:
             await room.wait_for(partial(_hold, given.pid_file))
-            reports.start(report(progress_file(given.pid_file), progress))
+            reports.start(report(progress_file(given.pid_file), progress, is_awaited))
         refused = await room.wait_for(partial(_lock_directories, config))
         node = await Node.made(config, dependencies, room, refused)
-        loop.set_exception_handler(partial(end_if_it_is_our_bug, node.fail))
+        asyncio.get_running_loop().set_exception_handler(partial(end_if_it_is_our_bug, node.fail))
         await node.start()
     except StartEnded as end:
         _logger.warning("%s", end)
@@ -232,6 +233,13 @@ async def _serve(
     if node.fatal.done():
         node.fatal.result()  # raises the error that ended it, also a late StartFailed
     return EXIT_OK
+
+
+def _call_at_end(stop: Callable[[], None], parent: Parent) -> None:
+    """Call `stop` when a signal is to end this process, and when its parent ends."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    parent.watch(stop)
 
 
 async def end_tasks() -> None:

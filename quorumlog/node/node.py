@@ -6,14 +6,15 @@ Started in this order, stopped in reverse:
     2. the control listener: RPCs of the quorum, /healthz, /readyz, /api/v1/status,
        /metrics
     3. the broker's logs, then its registration with the controller
-    4. the Kafka listener, once the registration is committed; `ready` once the broker is unfenced
+    4. the Kafka listeners, once the registration is committed; `ready` once the broker is unfenced
 """
 
 import asyncio
 import logging
 import re
+import socket
 import stat
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from quorumlog.clock import thread_cpu_s
+from quorumlog import clock
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
@@ -32,7 +33,10 @@ from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.election_counts import ElectionCounts
 from quorumlog.node.listeners import StartFailed, listen
 from quorumlog.node.node_broker import NodeBroker
+from quorumlog.node.requested_time import RequestedTime
 from quorumlog.node.room import Room, StartEnded
+from quorumlog.node.status import MetadataArrivals, add_routes
+from quorumlog.settings.listeners import Listener
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import Tasks
@@ -89,15 +93,17 @@ class Node:
         self._disk: Final = disk
         self._room: Final = room
         self._tasks: Final = Tasks(self.fail)
+        clock.advances().extend(config.advances)
         shared_secret = read_secret(config.shared_secret_file)
         directories = identity.check_identities(disk, config, refused)
         bind = dependencies.bind
         with ExitStack() as bound:  # closed again if the rest fails
             self._control: Final = bind("control.listener", config.control)
             bound.callback(self._control.close)
-            self._kafka: Final = bind("listeners", config.kafka) if config.is_broker else None
-            if self._kafka is not None:
-                bound.callback(self._kafka.close)
+            self._kafka: Final[list[tuple[Listener, socket.socket]]] = []
+            for listener in config.listeners.by_name.values() if config.is_broker else ():
+                self._kafka.append((listener, bind("listeners", listener.bind)))
+                bound.callback(self._kafka[-1][1].close)
             self.quorum: Final = _open_quorum(
                 disk, config, shared_secret, dict(directories)[str(config.log_dir)], dependencies
             )
@@ -117,11 +123,19 @@ class Node:
             bound.pop_all()
         self.elections: Final = ElectionCounts()
         self.quorum.add_publisher(self.elections)
-        self.created_s: Final = asyncio.get_running_loop().time(), thread_cpu_s()
+        self.created_s: Final = asyncio.get_running_loop().time(), clock.thread_cpu_s()
         self._metrics: Endpoint | None = None
+        self._arrivals: Final = MetadataArrivals()
+        self.quorum.add_publisher(self._arrivals)
         add_routes(
-            self.quorum.app, is_ready=self.ready.is_set, describe=self.describe, scrape=self._scrape
+            self.quorum.app,
+            is_ready=self.ready.is_set,
+            describe=self.describe,
+            arrivals=self._arrivals,
+            scrape=self._scrape,
         )
+        self.time: Final = RequestedTime(self.broker)
+        self.time.add_routes(self.quorum.app, self.quorum.check_secret)
 
     async def start(self) -> None:
         """Start all parts, or none. Raises StartFailed; `ready` is set later."""
@@ -130,7 +144,7 @@ class Node:
             listen("control.listener", self._control)
             await self.quorum.start(self._control)
             self._tasks.start(self._fail_with_quorum())
-            if self.broker is not None and self._kafka is not None:
+            if self.broker is not None:
                 await self._room.wait_for(self.broker.open_directories)
                 await self.broker.start(self._kafka)
             else:
@@ -147,8 +161,8 @@ class Node:
             await self.quorum.stop(resign=False)
         except StorageError as error:
             _logger.warning("the metadata log is not closed cleanly: %s", error)
-        if self._kafka is not None:
-            self._kafka.close()
+        for _, bound in self._kafka:
+            bound.close()
 
     async def _forget_new_cluster(self) -> None:
         try:
@@ -163,6 +177,7 @@ class Node:
         await self._tasks.stop()
         if self.broker is not None:
             await self.broker.stop()
+        self._arrivals.close()
         await self.quorum.stop()
 
     def fail(self, error: BaseException) -> None:
@@ -188,6 +203,7 @@ class Node:
             "topics": _topics(image),
             "requests": dict(requests),  # served by its broker, by API key
             "native_lane": lane.state,
+            "clock_ahead_ms": clock.advances().ahead_ms,
         }
 
     def progress(self) -> str:
@@ -233,6 +249,8 @@ def _topics(image: ClusterImage) -> dict[str, Any]:
                     "elr": list(partition.elr),
                     "last_known_elr": list(partition.last_known_elr),
                     "replicas": list(partition.replicas),
+                    "adding_replicas": list(partition.adding_replicas),
+                    "removing_replicas": list(partition.removing_replicas),
                 }
                 for partition in topic.partitions
             ]
@@ -294,36 +312,3 @@ def read_secret(path: Path | None) -> str | None:
     if mode & _READABLE_BY_OTHERS:
         _logger.warning("%s=%s: other users can read the secret; chmod 600 it", _SETTING, path)
     return text
-
-
-def add_routes(
-    app: web.Application,
-    *,
-    is_ready: Callable[[], bool],
-    describe: Callable[[], dict[str, Any]],
-    scrape: Callable[[web.Request], Awaitable[web.Response]],
-) -> None:
-    """Add these routes to those of the quorum's RPCs."""
-
-    async def healthz(_: web.Request) -> web.Response:
-        """Return 200 as long as the process works."""
-        return web.Response(text="ok\n")
-
-    async def readyz(_: web.Request) -> web.Response:
-        """Return 200 once the node is ready: its broker is unfenced, or its quorum has a leader."""
-        if is_ready():
-            return web.Response(text="ready\n")
-        return web.Response(text="not ready\n", status=503)
-
-    async def status(_: web.Request) -> web.Response:
-        """Return this node's view of the cluster."""
-        return web.json_response(describe())
-
-    app.add_routes(
-        [
-            web.get("/healthz", healthz),
-            web.get("/readyz", readyz),
-            web.get("/api/v1/status", status),
-            web.get("/metrics", scrape),
-        ]
-    )

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from quorumlog.addresses import DEFAULT_LISTENER
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
@@ -22,7 +23,7 @@ from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.registrations import BrokerProcess
 from quorumlog.broker.replicas import Replicas
-from quorumlog.broker.server.api import BrokerContext
+from quorumlog.broker.server.api import BrokerContext, as_release
 from quorumlog.broker.server.own_connection import OwnConnection
 from quorumlog.broker.server.server import Server
 from quorumlog.broker.transactions.io.broker_channels import kafka_peers
@@ -32,12 +33,14 @@ from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, ImagePublisher
+from quorumlog.metadata_quorum.image.details import Endpoint
 from quorumlog.metadata_quorum.image.model import difference
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.identity import OwnDirectory, read_boot_id
 from quorumlog.node.listeners import StartFailed, listen
+from quorumlog.settings.listeners import Listener, Listeners
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import OnError, Tasks
@@ -105,6 +108,22 @@ def log_directories(
     return LogDirectories(usable, refused, process)
 
 
+def endpoints(listeners: Listeners) -> tuple[Endpoint, ...]:
+    """Return the endpoints to register; none for the one listener that needs none."""
+    if listeners.by_name.keys() == {DEFAULT_LISTENER}:
+        return ()
+    return tuple(
+        Endpoint(
+            name=one.name,
+            host=one.advertised.host,
+            port=one.advertised.port,
+            security_protocol=one.protocol.value,
+        )
+        for one in listeners.by_name.values()
+        if one.advertised is not None
+    )
+
+
 def registration(
     config: NodeConfig, directories: Sequence[OwnDirectory], dependencies: NodeDependencies
 ) -> BrokerRegistration:
@@ -114,8 +133,9 @@ def registration(
     return BrokerRegistration(
         broker_id=BrokerId(config.node_id),
         incarnation_id=random_bytes(16).hex(),
-        host=config.advertised.host,
-        port=config.advertised.port,
+        host=config.listeners.inter_broker_address.host,
+        port=config.listeners.inter_broker_address.port,
+        endpoints=endpoints(config.listeners),
         control_address=config.control_address,
         rack=config.rack,
         directory_id=some(directory_id, "a node has a metadata log directory"),
@@ -207,7 +227,7 @@ class NodeBroker:
             handlers=dependencies.handlers,
             wall_ms=wall_clock_ms,
         )
-        self.server: Final = Server(context, on_fatal=on_fatal)
+        self.server: Final = Server(as_release(context), on_fatal=on_fatal)
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
         publishers = self.replicas, self.groups, self.transactions, self.metadata
         self.gate: Final = BootGate(broker_id, publishers)
@@ -233,11 +253,11 @@ class NodeBroker:
         except StorageError as error:
             raise StartFailed(str(error)) from error
 
-    async def start(self, listener: socket.socket) -> None:
+    async def start(self, listeners: Sequence[tuple[Listener, socket.socket]]) -> None:
         """Open the logs and register, after `open_directories`. `ready` is set later."""
         self._tasks.start(_raise_failure(self.replicas.failure))
         self._tasks.start(_raise_failure(self.lifecycle.failure))
-        self._tasks.start(self._serve(listener))
+        self._tasks.start(self._serve(listeners))
         epoch = self.replicas.clean_shutdown_epoch
         self.lifecycle.start(
             previous_broker_epoch=-1 if epoch is None else epoch,
@@ -257,11 +277,12 @@ class NodeBroker:
         self.replicas.registered(broker_epoch)
         self.gate.registered(broker_epoch)
 
-    async def _serve(self, listener: socket.socket) -> None:
+    async def _serve(self, listeners: Sequence[tuple[Listener, socket.socket]]) -> None:
         """Serve clients once this broker's metadata is current; set `ready` once it may lead."""
         await self.gate.opened.wait()
-        listen("listeners", listener)
-        await self.server.serve(listener)
+        for listener, bound in listeners:
+            listen("listeners", bound)
+            await self.server.serve(bound, listener.name, listener.max_connections)
         await self.replicas.may_lead.wait()
         await self.lifecycle.unfenced.wait()
         self._ready.set()

@@ -2,16 +2,36 @@
 
 import encodings.idna  # noqa: F401 - the first lookup of an address needs it
 import gc
-import os
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 
 from quorumlog.node.kept_code import kept_code
 
-gc.disable()  # imports leave hardly any garbage: collections would take a tenth of a start
-# aiohttp reads the system's certificates twice when it is imported; a node does not use TLS.
-os.environ["SSL_CERT_FILE"] = os.devnull
+_OWN_HASHES = ("_md5", "_sha1", "_sha3", "_blake2")  # some systems build Python without
 
-with kept_code(__file__):
+
+@contextmanager
+def _without_openssl() -> Iterator[None]:
+    """Let imports of OpenSSL's modules fail in the block: a node uses no TLS, and few hashes.
+
+    With `ssl`, aiohttp makes two contexts with the system's certificates when it is imported.
+    `hashlib` uses OpenSSL if it is there; its first hash touches 1 MB of that library.
+    """
+    names = ["ssl", *(["_hashlib"] if all(map(find_spec, _OWN_HASHES)) else [])]
+    absent = [name for name in names if name not in sys.modules]
+    sys.modules |= dict.fromkeys(absent)  # type: ignore[arg-type]  # None: its import fails
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
+
+
+gc.disable()  # imports leave hardly any garbage: collections would take a tenth of a start
+
+with kept_code(__file__), _without_openssl():
     from quorumlog.node.main import main
 
 with suppress(ImportError):
@@ -19,5 +39,6 @@ with suppress(ImportError):
 
 __all__ = ["main"]
 
+sys.path_importer_cache.clear()  # lists of directories: no import follows, or few
 gc.freeze()  # all imports live as long as the process: the collector need not visit them
 gc.enable()

@@ -8,7 +8,7 @@ docs/decisions/0044-node-starts.md
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -121,9 +121,12 @@ def _blank(path: Path) -> FileIO:
     return file
 
 
-async def report(path: Path, progress: Callable[[], str]) -> None:
+async def report(
+    path: Path, progress: Callable[[], str], is_awaited: Callable[[], Awaitable[object]]
+) -> None:
     """Write each new, non-empty text of `progress`, until cancelled. Raises OSError.
 
+    `is_awaited` returns while another process waits for the node: for its start, or for its stop.
     On a full disk it writes as soon as there is space.
 
     The file is overwritten in place: a reader may see a half overwritten text. Some file systems
@@ -143,3 +146,4 @@ async def report(path: Path, progress: Callable[[], str]) -> None:
                     file.truncate(len(content))
                     told = text
             await asyncio.sleep(INTERVAL_S)
+            await is_awaited()

@@ -8,7 +8,6 @@ Defaults of topics are in `topics`, with or without effect.
 Source: Kafka's documentation, "Broker Configs" of 4.0 to 4.3.
 """
 
-import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -36,8 +35,8 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             connection.failed.authentication.delay.ms max.connection.creation.rate
             max.connections.per.ip max.connections.per.ip.overrides
             socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms""",
-        "a node has one Kafka listener and one control listener": """
-            controller.listener.names early.start.listeners inter.broker.listener.name""",
+        "controllers listen on control.listener": """
+            controller.listener.names early.start.listeners""",
         "transactional ids have deadlines, not scans; two-phase commit is not supported": """
             transaction.remove.expired.transaction.cleanup.interval.ms
             transaction.two.phase.commit.enable""",
@@ -205,7 +204,6 @@ _PROTECTION_NAMES: Final = frozenset(
         "allow.everyone.if.no.acl.found",
         "authorizer.class.name",
         "connections.max.reauth.ms",
-        "listener.security.protocol.map",
         "principal.builder.class",
         "security.inter.broker.protocol",
         "security.providers",
@@ -226,14 +224,9 @@ def is_protection(name: str) -> bool:
     return name in _PROTECTION_NAMES or name.startswith(_PROTECTION_PREFIXES)
 
 
-def asks_for_nothing(name: str, value: str) -> bool:
-    """Whether the value of a protection's setting means plain text: no protection.
-
-    `listener.security.protocol.map` has "LISTENER:PROTOCOL,...", the other settings one word.
-    """
-    if name != "listener.security.protocol.map":
-        return value.strip() in _PLAIN
-    return all(entry.rpartition(":")[2].strip() in _PLAIN for entry in value.split(","))
+def asks_for_nothing(value: str) -> bool:
+    """Whether the value of a protection's setting means plain text: no protection."""
+    return value.strip() in _PLAIN
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
@@ -241,5 +234,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
     It compares only names of similar length and the same first letter: each costs 10 us.
     """
+    from difflib import get_close_matches  # costs an import: only errors need it
+
     alike = [one for one in known if one[0] == name[:1] and abs(len(one) - len(name)) <= 3]
-    return next(iter(difflib.get_close_matches(name, alike, n=1)), None)
+    return next(iter(get_close_matches(name, alike, n=1)), None)

@@ -19,6 +19,7 @@ from quorumlog.settings.kafka_names import (
     is_protection,
 )
 from quorumlog.settings.kinds import INT_MAX, LONG_MAX, BadValue, ConfigType, Kind, text_of
+from quorumlog.settings.listeners import is_limit
 from quorumlog.settings.topics import TOPIC_SETTINGS, Alias, TopicSetting
 
 T = TypeVar("T")
@@ -177,11 +178,27 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
     _named(
         "process.roles", kinds.TEXTS, "broker, controller or both.", default="broker,controller"
     ),
-    _named("listeners", kinds.TEXTS, "The address of the Kafka listener: PLAINTEXT://host:port."),
+    _named(
+        "listeners",
+        kinds.TEXTS,
+        "The Kafka listeners: NAME://host:port,...; an empty host: all interfaces.",
+    ),
     _named(
         "advertised.listeners",
         kinds.TEXTS,
-        "The address in metadata responses to clients; default: listeners.",
+        "The addresses in metadata responses, by listener: a client gets those of the listener "
+        "that it connected to. Default: listeners.",
+    ),
+    _named(
+        "listener.security.protocol.map",
+        kinds.TEXTS,
+        "The protocol of each listener: NAME:PLAINTEXT,... Default: a listener's name is its "
+        "protocol.",
+    ),
+    _named(
+        "inter.broker.listener.name",
+        kinds.TEXT,
+        "The listener that the other brokers connect to. Default: PLAINTEXT.",
     ),
     _named(
         "control.listener", kinds.TEXT, "The listener for connections between nodes: host:port."
@@ -190,6 +207,12 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
         "control.shared.secret.file",
         kinds.TEXT,
         "A file with the secret that nodes require on the control listener.",
+    ),
+    _named(
+        "clock.advances",
+        kinds.TEXTS,
+        "Advances of the wall clock, by which records and offsets expire: at_ms:by_ms,... "
+        "(since 1970). LocalCluster.advance() writes it.",
     ),
     _named(
         "controller.quorum.voters",
@@ -363,7 +386,7 @@ def why_not_altered(names: Iterable[str], read_only: frozenset[str]) -> str | No
     A setting of protection is refused for the same reason as at a node's start.
     """
     names = sorted(names)
-    fixed = [name for name in names if name in read_only]
+    fixed = [name for name in names if name in read_only or is_limit(name)]
     if fixed:
         return f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
     return next((f"{name}: {NO_PROTECTION}" for name in names if is_protection(name)), None)

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from quorumlog.chaos.control.final_reads import read_to_the_end
 from quorumlog.chaos.history import NEMESIS, UNKNOWN_OFFSET, HistoryWriter, Message
-from quorumlog.testing.final_reads import read_to_the_end
+from quorumlog.chaos.history.recorded_values import RecordedValues, key_of, read_records
 from quorumlog.testing.judged import TestVerdict, judge
 from quorumlog.testing.recorded_clients import recorded
-from quorumlog.testing.recorded_values import RecordedValues, key_of, read_records
 from quorumlog.testing.trial import Trial
 
 if TYPE_CHECKING:
@@ -127,12 +127,12 @@ class History:
         self._is_looked_at = False
 
     def __enter__(self) -> Self:
-        self._trial.record = self._note
+        self._trial.records.append(self._note)
         self._trial.judges.append(self._complaint)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._trial.record = None
+        self._trial.records.remove(self._note)
         self._writer.close()
 
     def send(self, key: object, value: object, *, checksum: int = 0) -> RecordedOperation:

@@ -219,10 +219,9 @@ def check_mark(mark: ChaosMark, seed: int | None) -> None:
     from pathlib import Path
 
     from quorumlog.chaos.drawn_schedule import draw_schedule
-    from quorumlog.chaos.drivers.registry import DRIVERS
-    from quorumlog.chaos.registered import registered
+    from quorumlog.chaos.drivers.registry import require_driver
 
-    registered(DRIVERS, mark.driver, "driver")
+    require_driver(mark.driver)
     if mark.simulated:
         mark.simulation(Path(), seed or 0)
         return

@@ -12,6 +12,7 @@ Scope = Literal["function", "class", "module", "package", "session"]
 
 SCOPES: Final[tuple[Scope, ...]] = ("function", "class", "module", "package", "session")
 _SCOPE_SETTING: Final = "quorumlog_cluster_scope"
+_RESET_SETTING: Final = "quorumlog_cluster_reset"
 _SEEDS: Final = 1_000_000  # a drawn seed is below this: short enough to be typed
 
 
@@ -20,10 +21,12 @@ class Options:
     """The plugin's options of a run of pytest.
 
     seed: replaces the seed of every test. store: the directory of runs; by default, in pytest's
-    temporary directory. keep: also keep passing runs.
+    temporary directory. keep: also keep passing runs. cluster_reset: each test leaves a shared
+    cluster as it was.
     """
 
     cluster_scope: Scope
+    cluster_reset: bool
     seed: int | None
     store: Path | None
     keep: bool
@@ -37,6 +40,8 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("quorumlog", "quorumlog: clusters, faults and histories")
     scope = f"how long a cluster lives: {', '.join(SCOPES)} (default: function)"
     parser.addini(_SCOPE_SETTING, scope, default="function")
+    reset = "whether each test leaves a shared cluster as it found it (default: false)"
+    parser.addini(_RESET_SETTING, reset, type="bool", default=False)
     group.addoption("--quorumlog-cluster-scope", metavar="SCOPE", help=scope)
     group.addoption(
         "--quorumlog-seed",
@@ -62,6 +67,7 @@ def read_options(config: pytest.Config) -> Options:
     store = option.quorumlog_store
     return Options(
         cluster_scope=_scope(option.quorumlog_cluster_scope or config.getini(_SCOPE_SETTING)),
+        cluster_reset=bool(config.getini(_RESET_SETTING)),
         seed=_seed(option.quorumlog_seed),
         store=None if store is None else config.invocation_params.dir / store,
         keep=bool(option.quorumlog_keep),

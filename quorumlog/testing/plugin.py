@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from quorumlog.cluster import LocalCluster
     from quorumlog.testing.chaos_run import ChaosRun
     from quorumlog.testing.clusters import MakeCluster
+    from quorumlog.testing.control import Control
     from quorumlog.testing.history import History
     from quorumlog.testing.topics import FreshTopic, MakeTopic
 
@@ -42,6 +43,29 @@ def pytest_configure(config: pytest.Config) -> None:
         "brokers, partitions, config, mutant): carry out a chaos run before the body of the test, "
         "which fails if the verdict is not valid",
     )
+    if config.stash[OPTIONS].cluster_reset:
+        config.pluginmanager.register(_Resets())
+
+
+class _Resets:
+    """The fixture behind `quorumlog_cluster_reset`: each test leaves a shared cluster as it was."""
+
+    @pytest.fixture(autouse=True)
+    def quorumlog_reset(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        """Mark the cluster before the test's own fixtures, and reset it after them.
+
+        Fixtures of wider scopes come first, so their topics are part of the mark.
+        """
+        is_shared = request.config.stash[OPTIONS].cluster_scope != "function"
+        if not is_shared or "quorumlog_cluster" not in request.fixturenames:
+            yield
+            return
+        from quorumlog.cluster.resets import read_mark, reset
+
+        cluster: LocalCluster = request.getfixturevalue("quorumlog_cluster")
+        mark = read_mark(cluster)
+        yield
+        reset(cluster, mark)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -255,9 +279,9 @@ def _prepare(request: pytest.FixtureRequest, cluster: "LocalCluster", trial: Tri
 @pytest.fixture
 def clean_cluster(quorumlog_cluster: "LocalCluster") -> "LocalCluster":
     """Return the cluster without the topics, groups and open transactions of earlier tests."""
-    from quorumlog.testing.clean_state import clean
+    from quorumlog.cluster.resets import reset
 
-    clean(quorumlog_cluster)
+    reset(quorumlog_cluster)
     return quorumlog_cluster
 
 
@@ -329,6 +353,20 @@ def nemesis(
     quorumlog_trial.judges.append(nemesis.complaint)
     with nemesis:
         yield nemesis
+
+
+@pytest.fixture
+def quorumlog_control(
+    quorumlog_cluster: "LocalCluster", nemesis: "ManualNemesis", quorumlog_trial: Trial
+) -> Iterator["Control"]:
+    """Yield the url and token of a control server, for clients that are no Python programs.
+
+    Its verbs are those of the test's nemesis.
+    """
+    from quorumlog.testing.control import served
+
+    with served(quorumlog_cluster, nemesis, quorumlog_trial) as control:
+        yield control
 
 
 @pytest.fixture

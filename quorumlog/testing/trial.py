@@ -35,7 +35,7 @@ class Trial:
         self.name: Final = item.nodeid
         self._options: Final = item.config.stash[OPTIONS]
         self.store: Final = store_directory(self._options, base) / directory_name(item.nodeid)
-        self.record: Callable[[str, str, str], object] | None = None  # into the test's history
+        self.records: list[Callable[[str, str, str], object]] = []  # each into a history
         self.verdict: Verdict | None = None
         self.command: tuple[str, ...] | None = None  # repeats the run; None: pytest does
         self.has_failed = False
@@ -53,8 +53,8 @@ class Trial:
     def note(self, f: str, node: str, details: str) -> None:
         """Record an act of the nemesis, for the failure's report and in the history, if any."""
         self._acts_done.append((time.monotonic() - self.began_s, f, node, details))
-        if self.record is not None:
-            self.record(f, node, details)
+        for record in self.records:
+            record(f, node, details)
 
     def complaints(self) -> Iterator[str]:
         """Yield the errors of a test whose body has passed."""

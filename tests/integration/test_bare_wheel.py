@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import every_help
+from tests.support.cli.installation import Installation
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.xdist_group("wheel")]
 ROOT = Path(__file__).parents[2]
@@ -38,43 +39,10 @@ def test_a_record_survives_its_leader(quorumlog_cluster, topic, nemesis):
 """
 
 
-class Installation:
-    """A virtual environment of its own, and commands of it."""
-
-    def __init__(self, directory: Path) -> None:
-        """Build the wheel, and install it with pytest."""
-        self.directory = directory
-        self._bin = directory / "venv" / "bin"
-        self._run([sys.executable, "-m", "venv", str(directory / "venv")])
-        pip = [str(self._bin / "pip"), "--quiet", "--disable-pip-version-check"]
-        self._run([*pip, "wheel", "--no-deps", "--wheel-dir", str(directory), str(ROOT)])
-        [wheel] = directory.glob("*.whl")
-        self._run([*pip, "install", "--no-compile", str(wheel), "pytest>=9.0,<10"])
-
-    def python(self, *words: str) -> str:
-        """Run Python, and return what it prints. Raises CalledProcessError."""
-        return self._run([str(self._bin / "python"), *words])
-
-    def quorumlog(self, *words: str, lines: str = "") -> str:
-        """Run a command of quorumlog, and return what it prints. Raises CalledProcessError."""
-        return self._run([str(self._bin / "quorumlog"), *words], lines)
-
-    def _run(self, words: list[str], lines: str = "") -> str:
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        return subprocess.run(
-            words,
-            input=lines,
-            cwd=self.directory,
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        ).stdout
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     installation = Installation(tmp_path_factory.mktemp("wheel"))
+    installation.pip("install", "--no-compile", str(installation.wheel()), "pytest>=9.0,<10")
     yield installation
     installation.quorumlog("down", "--all")
 

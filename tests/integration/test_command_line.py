@@ -38,6 +38,7 @@ def test_a_session_at_the_terminal(shell: Shell) -> None:
     assert [node["roles"] for node in up["nodes"]] == [["broker", "controller"]] * 3
     assert "runs already" in shell("up", status=1)
     assert "--nodes 3, not 5" in shell("up", "--nodes", "5", status=64)
+    assert "--nodes 3, not 1" in shell("up", "--one", status=64)
     assert "--port" in shell("up", "--port", "9092", status=64)
 
     shell("topics", "create", "orders", "--partitions", "2", "--replication", "3")

@@ -54,6 +54,10 @@ def test_strangers_see_the_status_and_are_refused_everything_else(tmp_path: Path
                 path = f"/rpc/{name}"
                 assert ask(address, "POST", path, body=vote, headers=headers)[0] == 403
             assert ask(address, "GET", "/presence?node_id=1", headers=headers)[0] == 403
+            for verb in ("roll", "advance", "apply-retention", "compact", "expire-groups"):
+                assert (
+                    ask(address, "POST", f"/api/v1/{verb}", body=b"{}", headers=headers)[0] == 403
+                )
         before = cluster.node_status(1)
         known = {"X-Quorumlog-Secret": secret}
         status, content = ask(address, "POST", "/rpc/Vote", body=vote, headers=known)

@@ -1,10 +1,15 @@
 """What examples/ shows works as it stands."""
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.added_parts import install_project
 
 pytestmark = pytest.mark.integration
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -34,3 +39,30 @@ def test_every_example_is_run_here() -> None:
         "kill_a_leader.py",
         "verify_history.py",
     }
+
+
+def test_parts_of_another_package(tmp_path: Path) -> None:
+    project = tmp_path / "own_parts"
+    shutil.copytree(EXAMPLES / "own_parts", project)
+    install_project(tmp_path / "site", project)
+    paths = [tmp_path / "site", project, EXAMPLES.parent]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert "6 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_tutorial_shows_the_parts_as_they_are() -> None:
+    page = (EXAMPLES.parent / "docs/tutorial/7-parts-of-your-own.md").read_text()
+    files = [*(EXAMPLES / "own_parts").rglob("*.py"), EXAMPLES / "own_parts/pyproject.toml"]
+    sources = [path.read_text() for path in files]
+    blocks = re.findall(r"^```(?:python|toml)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 7
+    for block in blocks:
+        assert any(block in source for source in sources), block

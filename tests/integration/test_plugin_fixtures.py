@@ -72,6 +72,45 @@ def test_the_second_time(clean_cluster, make_topic, topic):
     with pytest.raises(KafkaError, match="TOPIC_ALREADY_EXISTS"):
         make_topic("orders")
 """
+RESET = """
+import pytest
+from quorumlog.client import NewTopic, TopicPartition
+from quorumlog.client.sync import SyncAdmin
+
+@pytest.fixture(scope="session")
+def countries(quorumlog_cluster):
+    with SyncAdmin(quorumlog_cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("countries", 1, 3)])
+    return "countries"
+
+@pytest.mark.parametrize("number", range(100))
+def test_fixed_names(make_topic, quorumlog_admin, quorumlog_producer, number):
+    assert quorumlog_admin.list_topics() == []
+    assert quorumlog_admin.list_consumer_groups() == []
+    orders = make_topic("orders")
+    quorumlog_producer.send_and_wait(orders, b"%d" % number)
+    partition = TopicPartition("orders", 0)
+    assert quorumlog_admin.list_offsets({partition: "latest"})[partition].offset == 1
+    quorumlog_admin.alter_consumer_group_offsets("billing", {partition: 1})
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_a_topic_of_a_session_stays(countries, make_topic, quorumlog_admin, turn):
+    assert quorumlog_admin.list_topics() == ["countries"]
+    make_topic("orders")
+
+def test_one_without_the_fixture_of_the_session(quorumlog_admin):
+    assert quorumlog_admin.list_topics() == ["countries"]
+
+def test_a_group_with_members(quorumlog_cluster, make_topic):
+    from quorumlog.client.sync import SyncConsumer
+    consumer = SyncConsumer(quorumlog_cluster.bootstrap, group_id="left")
+    consumer.subscribe([make_topic("orders")])
+    while not consumer.assignment():
+        consumer.poll(100)
+    LEFT.append(consumer)
+
+LEFT = []
+"""
 FAILS = """
 def test_fails(quorumlog_cluster, topic, nemesis):
     nemesis.kill("partition-leader")
@@ -103,3 +142,14 @@ def test_a_failure_shows_the_nodes_and_the_acts(tmp_path: Path) -> None:
     assert "node 1: " in done.stdout
     assert "(partition-leader)" in done.stdout
     assert "has members: a consumer of an earlier test is open" in done.stdout
+
+
+@pytest.mark.timeout(180)
+def test_each_test_leaves_a_shared_cluster_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "test_reset.py").write_text(RESET)
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nquorumlog_cluster_scope = session\nquorumlog_cluster_reset = true\n"
+    )
+    done = run_pytest(tmp_path, "--basetemp=base", timeout_s=170)
+    assert "104 passed, 1 error" in done.stdout, done.stdout + done.stderr
+    assert "group left has members" in done.stdout

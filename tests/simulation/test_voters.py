@@ -16,7 +16,7 @@ FOUND = {
     "wiped_voter_votes": (9, "votes-as"),
     "adds_before_it_may_vote": (18, "added-votes"),
     "removed_voter_stands": (0, "stands"),
-    "snapshot_without_voters": (2, "voters-in-force"),
+    "snapshot_without_voters": (13, "voters-in-force"),
     "counts_any_directory": (30, "commit-durable"),
     "forgets_voters_at_start": (6, "voters-in-force"),
 }

@@ -17,7 +17,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 def handle(
     context: BrokerContext, header: RequestHeader, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """Return exactly the registered APIs, and the supported and finalized features.
+    """Return exactly the served APIs, and the supported and finalized features.
 
     A client whose name or version is not in KIP-511's form is refused with INVALID_REQUEST.
     """
@@ -28,7 +28,7 @@ def handle(
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     return ApiVersionsResponse(
         api_keys=version_ranges(context),
-        supported_features=supported_features(header.api_version),
+        supported_features=supported_features(context, header.api_version),
         finalized_features_epoch=context.image.end_offset - 1,  # of the last applied record
-        finalized_features=finalized_features(context.image, context.controller.kraft_version),
+        finalized_features=finalized_features(context),
     )

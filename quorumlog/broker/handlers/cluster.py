@@ -7,7 +7,11 @@ Controllers have no Kafka listener: they speak another protocol
 
 from typing import Final
 
-from quorumlog.broker.responses.cluster_view import ALL_OF_CLUSTER, controller_for_clients
+from quorumlog.broker.responses.cluster_view import (
+    ALL_OF_CLUSTER,
+    controller_for_clients,
+    reachable,
+)
 from quorumlog.broker.responses.controller_answers import changed_cluster
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.cluster_changes import UnregisterBroker
@@ -46,17 +50,17 @@ def handle_describe(
     brokers = [
         DescribeClusterBroker(
             broker_id=broker.broker_id,
-            host=broker.host,
-            port=broker.port,
+            host=host,
+            port=port,
             rack=broker.rack,
             is_fenced=broker.fenced,
         )
-        for _, broker in sorted(context.image.brokers.items())
+        for broker, (host, port) in reachable(context)
         if request.include_fenced_brokers or not broker.fenced
     ]
     response = DescribeClusterResponse(
         cluster_id=context.cluster_id,
-        controller_id=controller_for_clients(context.image, context.broker_id),
+        controller_id=controller_for_clients(context),
         brokers=brokers,
     )
     if request.include_cluster_authorized_operations:

@@ -6,7 +6,7 @@ returns. The `last_known_elr` is empty: elections do not use it here.
 
 from heapq import nsmallest
 
-from quorumlog.broker.responses.cluster_view import ALL_OF_TOPIC, offline_replicas
+from quorumlog.broker.responses.cluster_view import ALL_OF_TOPIC, hide_leaders, offline_replicas
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.image import ClusterImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -44,6 +44,11 @@ def handle(
         page.add(name, first_index if name == first_name else 0)
         if page.next_cursor is not None:
             break
+    hide_leaders(
+        context,
+        (partition for topic in page.topics for partition in topic.partitions),
+        ErrorCode.LISTENER_NOT_FOUND,
+    )
     return DescribeTopicPartitionsResponse(topics=page.topics, next_cursor=page.next_cursor)
 
 

@@ -78,7 +78,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
                 (session.partitions[one.key].fetch, numbers)
                 for one, numbers in zip(asked, flat, strict=True)
             ]
-    return context.replicas.fetches.fetch(spec, partial(_response, context, header, spec))
+    return context.replicas.fetches.fetch(spec, partial(_response, context, header, spec), now_ms)
 
 
 def _repeated(context: BrokerContext, request: FetchRequest, now_ms: int) -> FetchSpec | None:
@@ -98,14 +98,19 @@ def _repeated(context: BrokerContext, request: FetchRequest, now_ms: int) -> Fet
     ):
         return None
     sessions.use(session, now_ms)
-    for fetch, numbers in session.last_asked:
-        fetch.fetch_offset = Offset(numbers.fetch_offset)
-        fetch.last_fetched_epoch = Epoch(numbers.last_fetched_epoch)
-        fetch.log_start_offset = Offset(numbers.log_start_offset)
-        session.unsettled[fetch.key] = True
     spec: FetchSpec = session.last_spec
-    spec.partitions = _of_session(context, session, now_ms)
-    spec.min_bytes = min(request.min_bytes, spec.max_bytes)
+    unsettled, min_bytes = session.unsettled, request.min_bytes
+    spec.min_bytes = min_bytes if min_bytes < spec.max_bytes else spec.max_bytes
+    asked = session.last_asked
+    for fetch, numbers in asked:
+        fetch.fetch_offset = numbers.fetch_offset
+        fetch.last_fetched_epoch = numbers.last_fetched_epoch
+        fetch.log_start_offset = numbers.log_start_offset
+        unsettled[fetch.key] = True
+    if len(asked) == 1 and len(session.partitions) == 1 and not asked[0][0].error_code:
+        spec.partitions = [asked[0][0]]
+    else:
+        spec.partitions = _of_session(context, session, now_ms)
     return spec
 
 
@@ -143,12 +148,13 @@ def _session(
 
 def _of_session(context: BrokerContext, session: FetchSession, now_ms: int) -> list[PartitionFetch]:
     """Return the partitions of the session that may have a new answer."""
-    candidates = session.candidates(now_ms)
-    for partition in candidates:
-        fetch = partition.fetch
-        if fetch.error_code is ErrorCode.UNKNOWN_TOPIC_ID:
-            context.replicas.fetch_sessions.change(session, [_named(context, fetch)], ())
-    return [partition.fetch for partition in candidates]
+    fetches = []
+    for partition in session.candidates(now_ms):
+        if partition.fetch.error_code:  # UNKNOWN_TOPIC_ID
+            named = _named(context, partition.fetch)
+            context.replicas.fetch_sessions.change(session, [named], ())
+        fetches.append(partition.fetch)
+    return fetches
 
 
 def _named(context: BrokerContext, fetch: PartitionFetch) -> PartitionFetch:
@@ -227,8 +233,11 @@ def _response(
     """Return the response to `spec`: nearly always one that needs no message objects."""
     session_id = NO_SESSION if spec.session is None else spec.session.session_id
     is_usual = header.api_version >= SINCE_VERSION
+    if is_usual and len(fetched) == 1 and fetched[0].is_plain and not fetched[0].aborted:
+        return FetchedRecords(session_id, (spec.partitions[0].key,), fetched)
     for found in fetched:
-        is_usual = is_usual and found.is_plain and not found.aborted
+        if found.aborted or not found.is_plain:
+            is_usual = False
     if is_usual:
         return FetchedRecords(session_id, [fetch.key for fetch in spec.partitions], fetched)
     return _whole_response(context, header, spec, fetched, session_id)
@@ -257,8 +266,8 @@ def _whole_response(
             moved.add(at)
     if moved and header.api_version >= NODE_ENDPOINTS_SINCE:
         response.node_endpoints = [
-            NodeEndpoint(node_id=hint.broker_id, host=hint.host, port=hint.port, rack=hint.rack)
-            for hint in leader_hints(context.image, moved)
+            NodeEndpoint(node_id=hint.broker_id, host=host, port=port, rack=hint.rack)
+            for hint, (host, port) in leader_hints(context, moved)
         ]
     return response
 

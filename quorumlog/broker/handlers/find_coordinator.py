@@ -68,8 +68,9 @@ def _find(context: BrokerContext, key_type: int, key: str, refusal: str | None) 
     service = context.groups if key_type == GROUP else context.transactions
     partition = context.image.partition(service.partition_of(key))
     leader = None if partition is None else context.image.brokers.get(partition.leader_id)
-    if leader is None or leader.fenced:
+    address = None if leader is None else leader.address_at(context.listener)
+    if leader is None or leader.fenced or address is None:
         missing.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         missing.error_message = refusal
         return missing
-    return Coordinator(key=key, node_id=leader.broker_id, host=leader.host, port=leader.port)
+    return Coordinator(key=key, node_id=leader.broker_id, host=address[0], port=address[1])

@@ -37,7 +37,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: MetadataReque
     asked = request.topics
     if asked is None or (header.api_version == 0 and not asked):
         topics = [topic_of(context.image, topic) for topic in context.image.topics.values()]
-        return metadata_response(context, request, topics)
+        return metadata_response(context, header, request, topics)
     if _is_by_id_too_early(header, asked):
         return _refused(asked)
     names = [
@@ -47,11 +47,11 @@ def handle(context: BrokerContext, header: RequestHeader, request: MetadataReque
         known = context.image.topics
         missing = [name for name in names if name not in known and is_topic_name(name)]
         if missing:
-            return _create_then_answer(context, request, missing)
+            return _create_then_answer(context, header, request, missing)
     names += [context.image.topic_names.get(TopicId(topic.topic_id), "") for topic in asked]
     if any(map(context.metadata.is_to_lead, partitions_of(context.image, names))):
-        return _lead_then_answer(context, request, names)
-    return _answer(context, request)
+        return _lead_then_answer(context, header, request, names)
+    return _answer(context, header, request)
 
 
 def _is_by_id_too_early(header: RequestHeader, asked: Iterable[MetadataRequestTopic]) -> bool:
@@ -75,13 +75,14 @@ def _refused(asked: Iterable[MetadataRequestTopic]) -> MetadataResponse:
 
 def _answer(
     context: BrokerContext,
+    header: RequestHeader,
     request: MetadataRequest,
     refused: Mapping[str, ErrorCode] = MappingProxyType({}),
 ) -> MetadataResponse:
     """Answer each topic once, even if its name or id is repeated."""
     asked_once = {(asked.name, asked.topic_id): asked for asked in request.topics or ()}
     topics = [_topic(context, asked, refused) for asked in asked_once.values()]
-    return metadata_response(context, request, topics)
+    return metadata_response(context, header, request, topics)
 
 
 def _topic(
@@ -102,18 +103,18 @@ def _topic(
 
 
 async def _lead_then_answer(
-    context: BrokerContext, request: MetadataRequest, names: list[str]
+    context: BrokerContext, header: RequestHeader, request: MetadataRequest, names: list[str]
 ) -> MetadataResponse:
     await context.metadata.wait_until(
         lambda _: True,
         timeout_ms=CREATED_WAIT_MS,
         leaders_of=lambda image: partitions_of(image, names),
     )
-    return _answer(context, request)
+    return _answer(context, header, request)
 
 
 async def _create_then_answer(
-    context: BrokerContext, request: MetadataRequest, missing: list[str]
+    context: BrokerContext, header: RequestHeader, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
     """Create topics, and wait a little: a response with leaders spares every client a retry."""
     refused = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
@@ -121,7 +122,7 @@ async def _create_then_answer(
     try:
         results = (await context.controller.ask(CreateTopics(topics=wanted))).results
     except ControllerUnavailable:
-        return _answer(context, request, refused)
+        return _answer(context, header, request, refused)
     refused |= {
         result.name: result.error_code
         for result in results
@@ -135,4 +136,4 @@ async def _create_then_answer(
         timeout_ms=CREATED_WAIT_MS,
         leaders_of=lambda image: partitions_of(image, created),
     )
-    return _answer(context, request, refused)
+    return _answer(context, header, request, refused)

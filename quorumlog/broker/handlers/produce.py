@@ -98,8 +98,8 @@ class _Answer:
         """Add the endpoints of the hinted leaders; return the response."""
         if self.hinted:
             self.response.node_endpoints = [
-                NodeEndpoint(node_id=hint.broker_id, host=hint.host, port=hint.port, rack=hint.rack)
-                for hint in leader_hints(self.context.image, self.hinted)
+                NodeEndpoint(node_id=hint.broker_id, host=host, port=port, rack=hint.rack)
+                for hint, (host, port) in leader_hints(self.context, self.hinted)
             ]
         return self.response
 
@@ -150,7 +150,7 @@ class _Run:
     def responses(self, error_code: ErrorCode, count: int) -> list[Buffer]:
         """Return the responses to the next `count` requests; none with acks=0."""
         correlation_ids, base_offsets = zip(*islice(self.requests, count), strict=True)
-        if error_code is ErrorCode.NONE:
+        if not error_code:
             return self.template.responses(correlation_ids, base_offsets, *self.numbers)
         return [part for each in correlation_ids for part in self._refusal(error_code, each)]
 

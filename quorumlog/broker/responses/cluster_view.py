@@ -1,7 +1,7 @@
 """The image as clients see it: unfenced brokers, and the topics on them."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.metadata_quorum.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
@@ -15,31 +15,48 @@ from quorumlog.wire.codec.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
+
+LISTENER_NOT_FOUND_SINCE: Final = 6  # the version of Metadata
+
+
+class LeaderOfPartition(Protocol):
+    """The leader of a partition in a response."""
+
+    error_code: int
+    leader_id: int
 
 
 def metadata_response(
-    context: BrokerContext, request: MetadataRequest, topics: list[MetadataResponseTopic]
+    context: BrokerContext,
+    header: RequestHeader,
+    request: MetadataRequest,
+    topics: list[MetadataResponseTopic],
 ) -> MetadataResponse:
-    """Return these topics, with the unfenced brokers.
+    """Return these topics, with the unfenced brokers that have the client's listener.
 
     Includes the authorized operations, if the request has their flags (KIP-430).
     """
-    image = context.image
-    unfenced = [broker for _, broker in sorted(image.brokers.items()) if not broker.fenced]
+    hide_leaders(
+        context,
+        (partition for topic in topics for partition in topic.partitions),
+        ErrorCode.LISTENER_NOT_FOUND
+        if header.api_version >= LISTENER_NOT_FOUND_SINCE
+        else ErrorCode.LEADER_NOT_AVAILABLE,
+    )
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:  # as Kafka: it has no name
                 topic.topic_authorized_operations = ALL_OF_TOPIC
     response = MetadataResponse(
         brokers=[
-            MetadataResponseBroker(
-                node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack
-            )
-            for broker in unfenced
+            MetadataResponseBroker(node_id=broker.broker_id, host=host, port=port, rack=broker.rack)
+            for broker, (host, port) in reachable(context)
+            if not broker.fenced
         ],
         cluster_id=context.cluster_id,
-        controller_id=controller_for_clients(image, context.broker_id),
+        controller_id=controller_for_clients(context),
         topics=topics,
     )
     if request.include_cluster_authorized_operations:
@@ -47,13 +64,35 @@ def metadata_response(
     return response
 
 
-def controller_for_clients(image: ClusterImage, default: BrokerId) -> BrokerId:
+def reachable(context: BrokerContext) -> list[tuple[BrokerImage, tuple[str, int]]]:
+    """Return the brokers that have the client's listener, with its host and port, sorted by id."""
+    addresses = (
+        (broker, broker.address_at(context.listener))
+        for _, broker in sorted(context.image.brokers.items())
+    )
+    return [(broker, address) for broker, address in addresses if address is not None]
+
+
+def hide_leaders(
+    context: BrokerContext, partitions: Iterable[LeaderOfPartition], error: ErrorCode
+) -> None:
+    """Replace each leader without the client's listener by NO_LEADER and `error`, as Kafka does."""
+    brokers = context.image.brokers
+    found = {broker.broker_id for broker, _ in reachable(context)}
+    if len(found) == len(brokers):
+        return
+    for partition in partitions:
+        if partition.leader_id in brokers and partition.leader_id not in found:
+            partition.error_code, partition.leader_id = error, NO_LEADER
+
+
+def controller_for_clients(context: BrokerContext) -> BrokerId:
     """Return a broker for admin requests: the controller if it serves clients, else any."""
-    registration = image.brokers.get(image.controller_id)
-    if registration is not None and not registration.fenced:
-        return image.controller_id
-    unfenced = [broker_id for broker_id, broker in image.brokers.items() if not broker.fenced]
-    return default if default in unfenced else min(unfenced, default=NO_LEADER)
+    unfenced = [broker.broker_id for broker, _ in reachable(context) if not broker.fenced]
+    for broker_id in (context.image.controller_id, context.broker_id):
+        if broker_id in unfenced:
+            return broker_id
+    return min(unfenced, default=NO_LEADER)
 
 
 def topic_of(image: ClusterImage, topic: TopicImage) -> MetadataResponseTopic:
@@ -104,14 +143,19 @@ def offline_replicas(image: ClusterImage, partition: PartitionImage) -> Iterable
                 yield broker_id
 
 
-def leader_hints(image: ClusterImage, partitions: Iterable[TopicPartition]) -> list[BrokerImage]:
-    """Return the brokers that lead these partitions, each once, sorted by id."""
+def leader_hints(
+    context: BrokerContext, partitions: Iterable[TopicPartition]
+) -> list[tuple[BrokerImage, tuple[str, int]]]:
+    """Return the brokers that lead these partitions, with host and port, each once, sorted by id.
+
+    A broker without the client's listener is left out.
+    """
     leaders = {
         partition.leader_id
-        for partition in map(image.partition, partitions)
+        for partition in map(context.image.partition, partitions)
         if partition is not None
     }
-    return [image.brokers[leader] for leader in sorted(leaders & image.brokers.keys())]
+    return [(broker, at) for broker, at in reachable(context) if broker.broker_id in leaders]
 
 
 def _bits(*operations: AclOperation) -> int:

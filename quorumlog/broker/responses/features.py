@@ -5,11 +5,13 @@ Source: KIP-584 (features), KIP-853 (kraft.version), KIP-848 (group.version), KI
 docs/decisions/0009-feature-levels.md lists the announced features.
 """
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.metadata_quorum.image import ClusterImage, features
 from quorumlog.metadata_quorum.image.features import SUPPORTED, first_level
+from quorumlog.settings import releases
 from quorumlog.wire.codec.messages.api_versions import FinalizedFeatureKey, SupportedFeatureKey
 
 # Clients of older versions refuse a range that begins at 0 (KAFKA-17011).
@@ -56,24 +58,43 @@ def kraft_version_problem(image: ClusterImage, level: int) -> str | None:
     return None
 
 
-def supported_features(version: int) -> list[SupportedFeatureKey]:
+def _as_release(context: BrokerContext, levels: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the levels, at most those of the release that this broker answers as.
+
+    Without the features that this release lacks.
+    """
+    release = context.settings.as_version
+    if release == releases.NEWEST:
+        return levels
+    highest = releases.feature_levels(release)
+    return {name: min(level, highest[name]) for name, level in levels.items() if name in highest}
+
+
+def supported_features(context: BrokerContext, version: int) -> list[SupportedFeatureKey]:
     """Return the features for a response to ApiVersions of this version."""
     least = 0 if version >= FIRST_VERSION_WITH_LEVEL_ZERO else 1
     constant = [(feature.name, feature.min_level, feature.max_level) for feature in FEATURES]
+    ranges = (*constant, *_ours())
+    highest = _as_release(context, {name: high for name, _, high in ranges})
     return [
-        SupportedFeatureKey(name=name, min_version=max(low, least), max_version=high)
-        for name, low, high in (*constant, *_ours())
+        SupportedFeatureKey(
+            name=name, min_version=max(min(low, highest[name]), least), max_version=highest[name]
+        )
+        for name, low, _ in ranges
+        if name in highest
     ]
 
 
-def finalized_features(image: ClusterImage, kraft_version: int) -> list[FinalizedFeatureKey]:
+def finalized_features(context: BrokerContext) -> list[FinalizedFeatureKey]:
     """Return the finalized features; level 0 means "off" and is left out, as in Kafka."""
     levels = {feature.name: feature.max_level for feature in FEATURES}
-    levels[KRAFT_VERSION] = kraft_version
-    levels |= {name: image.features.get(name, first_level(name)) for name in sorted(SUPPORTED)}
+    levels[KRAFT_VERSION] = context.controller.kraft_version
+    levels |= {
+        name: context.image.features.get(name, first_level(name)) for name in sorted(SUPPORTED)
+    }
     return [
         FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-        for name, level in levels.items()
+        for name, level in _as_release(context, levels).items()
         if level > 0
     ]
 
@@ -84,7 +105,8 @@ LEVEL_OF_CONSUMER_GROUPS: Final = 1
 
 def consumer_groups_problem(context: BrokerContext) -> str | None:
     """Return why groups of the consumer protocol are not served; None: they are."""
-    if context.image.features.get(GROUP_FEATURE, 0) < LEVEL_OF_CONSUMER_GROUPS:
+    levels = _as_release(context, context.image.features)
+    if levels.get(GROUP_FEATURE, 0) < LEVEL_OF_CONSUMER_GROUPS:
         return (
             "this cluster does not have the consumer group protocol (KIP-848) yet: set "
             f"group.protocol=classic, or let {GROUP_FEATURE} be {LEVEL_OF_CONSUMER_GROUPS}"

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from quorumlog.addresses import DEFAULT_LISTENER
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.fetching.core.response_memory import ResponseAccount
@@ -15,6 +16,7 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.settings import releases
 from quorumlog.settings.servers import BrokerConfig, StaticConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -105,9 +107,17 @@ def _with_header(handle: Any) -> Handle:
     return handle if takes_header else lambda context, _, request: handle(context, request)
 
 
+class Client(NamedTuple):
+    """The other end of a connection, with the names that it has sent."""
+
+    address: str = "?"  # host:port
+    host: str = "?"
+    software: str = ""  # of KIP-511, or else the client id of its last request
+
+
 @dataclass(slots=True, kw_only=True)
 class BrokerContext:
-    """Assembled once per node; each connection has a copy with its own last two fields."""
+    """Assembled once per node; each connection has a copy with its own last three fields."""
 
     broker_id: BrokerId
     cluster_id: str
@@ -122,8 +132,10 @@ class BrokerContext:
     controller: ControllerClient
     handlers: Mapping[int, ApiHandler]  # by API key: every API that is served and advertised
     wall_ms: Callable[[], int]  # ms since 1970
+    listener: str = DEFAULT_LISTENER  # that accepted the connection
     client_host: str = ""  # the peer's address
     account: ResponseAccount | None = None  # counts response bytes that the peer has not taken
+    node_handlers: Mapping[int, ApiHandler] | None = None  # for other brokers, if they differ
 
     @property
     def config(self) -> BrokerConfig:
@@ -156,6 +168,23 @@ def when_done(
 
     result.add_done_callback(done)
     return response
+
+
+def as_release(context: BrokerContext) -> BrokerContext:
+    """Return the context for clients: their APIs and versions are those of `as.version` at most.
+
+    The other brokers keep all versions. The lowest versions are this broker's own.
+    """
+    release = context.settings.as_version
+    if release == releases.NEWEST:
+        return context
+    highest = releases.api_versions(release)
+    limited = {
+        key: replace(handler, max_version=min(handler.max_version, highest[key]))
+        for key, handler in context.handlers.items()
+        if highest.get(key, -1) >= handler.min_version
+    }
+    return replace(context, handlers=limited, node_handlers=context.handlers)
 
 
 def version_ranges(context: BrokerContext) -> list[ApiVersion]:

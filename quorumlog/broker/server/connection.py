@@ -12,10 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import iscoroutine
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
+from quorumlog.addresses import DEFAULT_LISTENER, address_text
 from quorumlog.broker.server.api import (
     BrokerContext,
+    Client,
     Deliver,
     Disconnect,
     Reply,
@@ -36,6 +38,7 @@ from quorumlog.wire.codec.schemas import (
     UnsupportedVersion,
     response_to_send,
 )
+from quorumlog.wire.io.connection import NODE_SOFTWARE_NAME
 from quorumlog.wire.io.file_sender import Done
 from quorumlog.wire.io.frames import FrameProtocol
 
@@ -46,13 +49,6 @@ FLUSH_BYTES: Final = 256 * 1024  # responses are collected up to this size, then
 
 Turn = tuple[RequestHeader, "asyncio.Future[Any]", float] | WaitingRun
 """A request, its response, and the time (s) of its arrival; or a run."""
-
-
-class Client(NamedTuple):
-    """The other end of a connection, with the names that it has sent."""
-
-    address: str = "?"  # host:port
-    software: str = ""  # of KIP-511, or else the client id of its last request
 
 
 class Acceptor(Protocol):
@@ -97,20 +93,21 @@ class Connection(FrameProtocol):
     4. No frame is delivered while the connection waits for its turn.
     """
 
-    def __init__(self, server: Acceptor) -> None:
+    def __init__(self, server: Acceptor, listener: str = DEFAULT_LISTENER) -> None:
         super().__init__(frame_max_bytes=server.context.settings.socket_request_max_bytes)
         self._server: Final = server
         self._stats: Final = server.stats
         self._apis: Final = server.stats.apis
         self._loop: Final = asyncio.get_running_loop()
         self._account: Final = server.context.replicas.response_memory.open_account()
-        self._context = replace(server.context, account=self._account)
-        self._handlers: Final = server.context.handlers
+        self._context = replace(server.context, account=self._account, listener=listener)
+        self._handlers = server.context.handlers
         self._decode: Final = FetchDecoder().decode
         self._turns: Final[deque[Turn]] = deque()
         self._under_way = 0
         self._runs: Final = RequestRuns()
         self._may_continue: Final = server.turns.may_continue
+        self._is_over: Final = server.turns.is_over
         # DEVIATION: Kafka counts the requests of all connections together.
         # docs/decisions/0039-limits.md
         self._turns_max: Final = server.context.settings.queued_max_requests
@@ -130,7 +127,7 @@ class Connection(FrameProtocol):
         """Record the address of the client."""
         name = self.transport.get_extra_info("peername")
         if isinstance(name, tuple):
-            self._client = Client(f"{name[0]}:{name[1]}")
+            self._client = Client(address_text(name[0], name[1]), name[0])
             self._context = replace(self._context, client_host=f"/{name[0]}")  # as Kafka writes it
         self._server.opened(self)
 
@@ -152,7 +149,7 @@ class Connection(FrameProtocol):
         """Handle all complete frames, then write their responses together."""
         self._stats.bytes_in += nbytes
         self._asked_s = self._loop.time()
-        if self._server.turns.is_over(self._asked_s):
+        if self._is_over(self._asked_s):
             self._wait_for_turn()
         self._is_delivering = True
         FrameProtocol.buffer_updated(self, nbytes)  # `super` makes an object each time
@@ -163,6 +160,8 @@ class Connection(FrameProtocol):
 
     def run_received(self) -> bool:
         """Handle the requests that look like an earlier one, and like each other, in one step."""
+        if self._runs.last is None:
+            return False
         found = self._runs.find(
             self._received,
             self._start,
@@ -207,7 +206,7 @@ class Connection(FrameProtocol):
         now_s, self._asked_s = self._asked_s, None
         if now_s is None:  # not the first frame of the received bytes
             now_s = self._loop.time()
-            if self._server.turns.is_over(now_s):
+            if self._is_over(now_s):
                 self._wait_for_turn()
         self.last_active_s = now_s
 
@@ -222,12 +221,14 @@ class Connection(FrameProtocol):
         except MalformedFrame as error:
             self.close(error)
             return
+        if isinstance(request, ApiVersionsRequest):
+            self._note_software(request.client_software_name, request.client_software_version)
+            if request.client_software_name == NODE_SOFTWARE_NAME:
+                self._serve_node()
         handler = self._handlers.get(header.api_key)
         if handler is None or not handler.min_version <= header.api_version <= handler.max_version:
             self._refuse(header)
             return
-        if isinstance(request, ApiVersionsRequest):
-            self._note_software(request.client_software_name, request.client_software_version)
         if handler.handle_run is not None:
             self._runs.learn(frame, header, request)
         try:
@@ -269,6 +270,11 @@ class Connection(FrameProtocol):
         return now_s - self._unsent_since_s
 
     @property
+    def listener(self) -> str:
+        """The name of the listener that accepted the connection."""
+        return self._context.listener
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of the response memory that this connection holds."""
         return self._account.held
@@ -293,11 +299,19 @@ class Connection(FrameProtocol):
             self._is_delivering = False
             self._flush()
 
+    def _serve_node(self) -> None:
+        """Serve all versions: the client is another broker, which `as.version` does not concern."""
+        if self._context.node_handlers is not None:
+            self._handlers = self._context.node_handlers
+            self._context = replace(self._context, handlers=self._handlers)
+
     # Responses.
 
     def _take(self, header: RequestHeader, reply: Reply) -> None:
         if reply is None:
             self._apis[header.api_key].unanswered += 1
+        elif isinstance(reply, asyncio.Future):
+            self._wait_turn(header, reply)
         elif isinstance(reply, Response):
             if self._turns:
                 answer: asyncio.Future[Response] = self._loop.create_future()
@@ -305,8 +319,6 @@ class Connection(FrameProtocol):
                 self._wait_turn(header, answer)
             else:
                 self._send(header, reply, self.last_active_s)
-        elif isinstance(reply, asyncio.Future):
-            self._wait_turn(header, reply)
         elif iscoroutine(reply):
             if header.api_key == PRODUCE_KEY:  # other requests hold no views into their frame
                 self.keep_frame()
@@ -331,8 +343,10 @@ class Connection(FrameProtocol):
         self._turns.append((header, answer, self.last_active_s))
         self._under_way += 1
         is_fetch = header.api_key == FETCH_KEY
-        if is_fetch or self._task is not None or self._under_way >= self._turns_max:
+        if self._task is not None or self._under_way >= self._turns_max:
             self.pause_frames()
+        elif is_fetch:
+            self.hold_frames()
         if not answer.done():
             answer.add_done_callback(self._fetched if is_fetch else self._answered)
         elif len(self._turns) == 1:
@@ -342,15 +356,37 @@ class Connection(FrameProtocol):
         self._task = None
         self._regulate()
 
-    def _fetched(self, _answer: "asyncio.Future[Any]") -> None:
+    def _fetched(self, answer: "asyncio.Future[Any]") -> None:
         """Write the response to a delayed fetch, within the call that completes it."""
         if self._end:  # the call must not handle the next request, which has arrived already
             self._loop.call_soon(self._answered)
+            return
+        if len(self._turns) == 1 and not (self._gathered or self._is_closing):
+            self._write_fetched(answer)
             return
         self._is_delivering = True
         self._answered()
         self._is_delivering = False
         self._flush()
+
+    def _write_fetched(self, answer: "asyncio.Future[Any]") -> None:
+        """Do as `_answered` and `_flush` for the only request under way, as it mostly is."""
+        turn: Any = self._turns.popleft()  # no run
+        header, _, arrived_s = turn
+        self._under_way -= 1
+        try:
+            chunks = response_to_send(header, answer.result())
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as in `_send`
+            self._handler_failed(header, error)
+            return
+        self._account.hand_over()
+        self._apis[FETCH_KEY].answered(monotonic_s() - arrived_s, 1)
+        self._stats.bytes_out += sum(map(len, chunks))
+        self.write(chunks)
+        if self._drained is None:
+            self._account.sent()
+            if not self._waits_for_turn:
+                self.resume_frames()
 
     def _run_answered(self) -> None:
         """Send the responses to a run, within the call that completes it."""

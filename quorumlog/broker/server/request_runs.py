@@ -22,18 +22,18 @@ _HEAD_AT: Final = 12  # in a frame with its length: behind the correlation id
 class RequestRuns:
     """The templates of one connection, the last one used first."""
 
-    __slots__ = ("_last", "_templates", "_unused")
+    __slots__ = ("_templates", "_unused", "last")
 
     def __init__(self) -> None:
         self._templates: Final[dict[bytes, ProduceTemplate]] = {}  # by head
-        self._last: ProduceTemplate | None = None
+        self.last: ProduceTemplate | None = None  # used, None: there are none
         self._unused = 0  # templates made, less the runs found
 
     def learn(self, frame: memoryview, header: RequestHeader, request: Request[Any]) -> None:
         """Keep the template of a request without template, if it can have one."""
         if not isinstance(request, ProduceRequest) or self._unused >= UNUSED_MAX:
             return
-        last, head_at = self._last, _HEAD_AT - _LENGTH_BYTES
+        last, head_at = self.last, _HEAD_AT - _LENGTH_BYTES
         if (
             last is not None
             and last.header.api_version == header.api_version
@@ -45,7 +45,7 @@ class RequestRuns:
         if template is not None:
             if len(self._templates) >= TEMPLATES_MAX:
                 self._templates.clear()
-            self._templates[template.head] = self._last = template
+            self._templates[template.head] = self.last = template
 
     def find(
         self, received: Received, start: int, end: int, count_max: int, frame_max_bytes: int
@@ -54,7 +54,7 @@ class RequestRuns:
 
         The run has at most `count_max` frames, and all but the first at most `frame_max_bytes`.
         """
-        template = self._last
+        template = self.last
         if template is None or not received[0].startswith(_PRODUCE, start + _LENGTH_BYTES):
             return None
         limits = count_max, frame_max_bytes
@@ -64,7 +64,7 @@ class RequestRuns:
             run = [] if template is None else template.match_run(received, start, end, *limits)
         if template is None or not run:
             return None
-        self._last = template
+        self.last = template
         if self._unused:
             self._unused -= 1
         return template, run

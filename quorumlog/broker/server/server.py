@@ -1,19 +1,22 @@
-"""The Kafka listener: accepts connections, and counts their traffic."""
+"""The Kafka listeners: accept connections, and count their traffic."""
 
 import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from quorumlog.broker.server.api import BrokerContext
-from quorumlog.broker.server.connection import Client, Connection
+from quorumlog.addresses import DEFAULT_LISTENER
+from quorumlog.broker.server.api import BrokerContext, Client
+from quorumlog.broker.server.connection import Connection
 from quorumlog.broker.server.stats import ServerStats
 from quorumlog.broker.server.turns import Turns
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.lasting_condition import LastingCondition
+from quorumlog.settings.kinds import INT_MAX
 
 BACKLOG: Final = 1024
 IDLE_CHECKS: Final = 10  # per idle time: a connection may stay idle a tenth longer than allowed
@@ -26,7 +29,11 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Server:
-    """The listener. Invariant: at most `max_connections` connections are open."""
+    """All listeners of a broker.
+
+    Invariant: at most `max_connections` connections are open, of each listener at most its own
+    maximum.
+    """
 
     def __init__(
         self, context: BrokerContext, *, on_fatal: Callable[[InvariantViolation], None]
@@ -36,37 +43,40 @@ class Server:
         self.stats: Final = ServerStats()
         self.turns: Final = Turns()
         self.on_fatal: Final = on_fatal
+        self.connection_counts: Final[Counter[str]] = Counter()  # of open ones, by listener
         self._connections: Final[dict[Connection, None]] = {}  # in the order of their arrival
         self._is_full: Final = LastingCondition(_logger)
         self._refuses: Final = LastingCondition(_logger)
-        self._listener: asyncio.Server | None = None
+        self._listeners: Final[list[asyncio.Server]] = []
+        self._limits: Final[dict[str, int]] = {}  # of the connections, by listener
         self._idle_timer: asyncio.TimerHandle | None = None
         self._silence_timer: asyncio.TimerHandle | None = None
-
-    @property
-    def connection_count(self) -> int:
-        """The number of open connections."""
-        return len(self._connections)
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port, which the system chooses if `port` is 0."""
         return await self.serve(socket.create_server((host, port), backlog=BACKLOG))
 
-    async def serve(self, listener: socket.socket) -> int:
-        """Listen on a bound socket; return its port."""
+    async def serve(
+        self, bound: socket.socket, name: str = DEFAULT_LISTENER, max_connections: int = INT_MAX
+    ) -> int:
+        """Listen on a bound socket as the listener `name`; return its port."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            lambda: Connection(self), sock=listener, backlog=BACKLOG
+        self._limits[name] = max_connections
+        self.connection_counts[name] += 0  # a listener without connections is counted, too
+        listener = await loop.create_server(
+            lambda: Connection(self, name), sock=bound, backlog=BACKLOG
         )
-        self._check_idle()
-        self._check_silence()
-        chosen: int = self._listener.sockets[0].getsockname()[1]
+        if not self._listeners:
+            self._check_idle()
+            self._check_silence()
+        self._listeners.append(listener)
+        chosen: int = listener.sockets[0].getsockname()[1]
         return chosen
 
     async def stop(self, *, grace_ms: int = 1000) -> None:
         """Accept no connection, give requests under way `grace_ms` to end, close everything."""
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         for timer in (self._idle_timer, self._silence_timer):
             if timer is not None:
                 timer.cancel()
@@ -80,15 +90,16 @@ class Server:
                 end(peer)
             for _ in range(2):  # `connection_lost` comes with the next turns of the loop
                 await asyncio.sleep(0)
-        if self._listener is not None:
-            await self._listener.wait_closed()
+        for listener in self._listeners:
+            await listener.wait_closed()
 
     def note_refused(self, who: Client, reason: str, failure: BaseException | None = None) -> None:
         """Log a refused request: each kind once, then one line a minute for all while any comes.
 
-        A kind is the reason and the client's software, because clients repeat refused requests.
+        A kind is the reason and the client's software, or its host if it has sent no name: clients
+        repeat refused requests.
         """
-        kind = (reason, who.software, repr(failure))
+        kind = (reason, who.software or who.host, repr(failure))
         if len(self._refuses) >= REFUSALS_MAX and not self._refuses.lasts(kind):
             kind = ("and others", "", "")
         name = f"{who.address} ({who.software!a})" if who.software else who.address
@@ -97,18 +108,30 @@ class Server:
     def opened(self, connection: Connection) -> None:
         """Count a connection, or close it if there are too many."""
         self.stats.connections += 1
-        if len(self._connections) >= self.context.replicas.settings.max_connections:
+        refusal = self._refusal(connection.listener)
+        if refusal is not None:
             self.stats.connections_refused += 1
-            text = f"connection refused: {len(self._connections)} are open"
-            self._is_full.note(monotonic_ms(), text)
+            self._is_full.note(monotonic_ms(), f"connection refused: {refusal}")
             connection.abort()
             return
         self._is_full.end(monotonic_ms(), "connections are taken again")
         self._connections[connection] = None
+        self.connection_counts[connection.listener] += 1
+
+    def _refusal(self, listener: str) -> str | None:
+        """Return why there are too many connections; None: there is room for another."""
+        if len(self._connections) >= self.context.replicas.settings.max_connections:
+            return f"{len(self._connections)} are open"
+        count = self.connection_counts[listener]
+        if count >= self._limits.get(listener, INT_MAX):
+            return f"{count} of the listener {listener} are open"
+        return None
 
     def closed(self, connection: Connection) -> None:
         """Stop counting the connection."""
-        self._connections.pop(connection, None)
+        if connection in self._connections:  # it was not refused
+            del self._connections[connection]
+            self.connection_counts[connection.listener] -= 1
 
     def _check_idle(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,14 +1,19 @@
 """The protocol of a back end: operations on nodes, rules on links, and the holders of roles."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
+from quorumlog.chaos.faults.answers import ERRORS, AnswerRequests
 from quorumlog.chaos.faults.links import Effect, Link, LinkRule
 from quorumlog.chaos.faults.registry import faults_made_of
 from quorumlog.chaos.schedule import Schedule
+from quorumlog.client.errors import DEFINITE
 
+Tallies = Mapping[str, Mapping[str, Any]]
+"""By rule id: `matched` and `answered` requests, and the requests `seen` since the rule began, as
+lists of API, client id and count."""
 GROUPS_TOPIC: Final = "__consumer_offsets"
 """The leaders of its partitions coordinate groups."""
 
@@ -80,6 +85,9 @@ class BackEnd(Protocol):
     async def lift(self, rule_id: str) -> None:
         """Lift a rule; the others stay in force. An unknown rule is ignored."""
 
+    async def tallies(self) -> Tallies:
+        """Return the counts of the rules that answer or observe requests, lifted ones included."""
+
     async def holders(self, role: str, topic: str) -> Sequence[int]:
         """Return the nodes that hold a role now; empty if that is unknown."""
 
@@ -126,6 +134,10 @@ class WithoutLinks:
     async def lift(self, rule_id: str) -> None:
         """Do nothing: no rule is in force."""
 
+    async def tallies(self) -> Tallies:
+        """Return {}: no rule is in force."""
+        return {}
+
 
 async def for_each(node_ids: Iterable[int], act: Callable[[int], Awaitable[object]]) -> None:
     """Call `act` for all nodes together; raise the first error when all were tried.
@@ -163,8 +175,12 @@ def holders_of(role: str, partitions: Iterable[tuple[int, Iterable[int]]]) -> li
 
 def check_schedule(schedule: Schedule, back_end: BackEnd) -> None:
     """Raise FaultUnsupported or ValueError if the back end cannot carry the schedule out."""
-    can = faults_made_of(back_end.operations, back_end.effects)
+    kinds = {type(action.fault) for action in schedule.actions}
+    can = faults_made_of(back_end.operations, back_end.effects, kinds)
     schedule.check_supported(back_end=back_end.name, can=can, why_not=back_end.why_not)
+    for action in schedule.actions:
+        if isinstance(action.fault, AnswerRequests):
+            _check_judged(action.fault)
     node_ids = back_end.node_ids
     for action in schedule.actions:
         named = () if isinstance(action.target, str) else action.target
@@ -172,3 +188,12 @@ def check_schedule(schedule: Schedule, back_end: BackEnd) -> None:
             if node_id not in node_ids:
                 nodes = ",".join(map(str, node_ids))
                 raise ValueError(f"the schedule names node {node_id}; the nodes are {nodes}")
+
+
+def _check_judged(fault: AnswerRequests) -> None:
+    """Raise ValueError for an error that proves to clients that nothing was written."""
+    if fault.after == "appended" and ERRORS[fault.error] in DEFINITE:
+        raise ValueError(
+            f"{fault.api} with {fault.error} after it is appended: brokers send this error only"
+            " before they write, so the verdict would accuse the cluster of the written records"
+        )

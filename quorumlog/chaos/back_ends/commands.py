@@ -38,7 +38,8 @@ from quorumlog.chaos.back_ends.back_end import (
     for_each,
     holders_of,
 )
-from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.faults.fault import OUTSIDE
+from quorumlog.chaos.faults.registry import known_step_fault
 from quorumlog.client import Admin, KafkaError
 
 _SIGNALS: Final[Mapping[str, signal.Signals]] = {
@@ -163,7 +164,7 @@ class Commands(WithoutLinks):
         self._nodes: Final = {node.node_id: node for node in nodes}
         self._bootstrap: Final = bootstrap
         self._to_mend: Final[set[tuple[str, int]]] = set()
-        self.operations: Final[frozenset[str]] = frozenset.intersection(
+        self.operations: Final = frozenset({OUTSIDE}) | frozenset.intersection(
             *(node.operations for node in nodes)
         )
 
@@ -203,7 +204,7 @@ class Commands(WithoutLinks):
 
     def why_not(self, fault: str) -> str:
         """Return which operation some node of the file lacks, or ""."""
-        kind = STEP_FAULTS.get(fault)
+        kind = known_step_fault(fault)
         missing = sorted(kind.needs - self.operations) if kind is not None else []
         return f"not every node has {', '.join(missing)}" if missing else ""
 

@@ -16,14 +16,15 @@ from quorumlog.chaos.back_ends.back_end import (
     GROUPS_TOPIC,
     BackEndFailed,
     NodeUnavailable,
+    Tallies,
     for_each,
     holders_of,
 )
 from quorumlog.chaos.back_ends.voter_changer import OPERATIONS as OF_VOTERS
 from quorumlog.chaos.back_ends.voter_changer import VoterChanger
-from quorumlog.chaos.faults.fault import UNDOING, StepFault
+from quorumlog.chaos.faults.fault import OUTSIDE, UNDOING, StepFault
 from quorumlog.chaos.faults.links import EFFECTS, Effect, Link, LinkRule
-from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.faults.registry import STEP_FAULTS, known_step_fault
 from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.network.link_proxy import LinkProxy
 from quorumlog.chaos.network.links import Links, LinksFailed, NetworkKind
@@ -86,7 +87,7 @@ ORDERS: Final[Mapping[str, Callable[[Orders, int], None]]] = {
 }
 """The orders to the shim in each node."""
 _PLAIN: Final = administrator.OPERATIONS | OF_VOTERS | {
-    "kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe", "lose_records",
+    "kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe", "lose_records", OUTSIDE,
 }  # fmt: skip
 RUN_FAULTS: Final[Mapping[str, type[StepFault]]] = {
     name: kind for name, kind in STEP_FAULTS.items() if kind.needs <= _PLAIN | ORDERS.keys()
@@ -298,6 +299,15 @@ class LocalProcesses:
         if self._links is not None:
             await self._ask(self._links.lift, rule_id)
 
+    async def tallies(self) -> Tallies:
+        """Return the counts of the rules that answer or observe requests. Raises BackEndFailed."""
+        if not isinstance(self._links, LinkProxy):
+            return {}
+        try:
+            return await asyncio.to_thread(self._links.tallies)
+        except LinksFailed as error:
+            raise BackEndFailed(str(error)) from error
+
     def record_responses(self, file: Path, started_ns: int) -> None:
         """Write responses with errors to clients into a new file, if there are forwarders.
 
@@ -329,7 +339,7 @@ class LocalProcesses:
 
     def why_not(self, fault: str) -> str:
         """See `missing`."""
-        kind = STEP_FAULTS.get(fault)
+        kind = known_step_fault(fault)
         if kind is not None and "lose_records" in kind.needs and not self._all_have_logs:
             return "it may hit controllers alone, which have no logs to lose: use --nodes"
         return "" if kind is None else self.missing(kind, self._network)

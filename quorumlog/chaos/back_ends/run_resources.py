@@ -70,7 +70,7 @@ def started(
             elif equipment.links:
                 routes = plan_routes(cluster.nodes)
                 links = stack.enter_context(LinkProxy(routes, seed=seed))
-                cluster.take_detours(detours(routes))
+                cluster.take_detours(detours(routes, cluster.nodes))
             if equipment.shim:
                 shim = stack.enter_context(_shim_of(cluster))
             for node in cluster.nodes:

@@ -24,23 +24,26 @@ from quorumlog.chaos.checkers.fault_bands import NODE_ENDED, Band, fault_bands
 from quorumlog.chaos.checkers.verdict import FaultPhase
 from quorumlog.chaos.faults.fault import TAKING
 from quorumlog.chaos.faults.links import CLIENTS
-from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.faults.registry import known_step_fault
 from quorumlog.chaos.faults.rows import PHASE, PHASE_OVER, PhaseTerms, read_phase_details
 from quorumlog.chaos.history.model import NEMESIS
 
 _BIN_NS: Final = 100_000_000
 _S: Final = 1e9
-_TAKES: Final = frozenset(
-    TAKING
-    | {"gave-up", NODE_ENDED}
-    | {name for name, kind in STEP_FAULTS.items() if kind.imposes and kind.takes_nodes()}
-)
-"""The rows of faults by which nodes are killed, paused or cut off."""
+_TAKES: Final = TAKING | {"gave-up", NODE_ENDED}
 
 Acks = Mapping[str, Ints]
 """Operation (`f`) -> times of its acknowledgements in ns, thinned by `thinned`."""
 Spans = Sequence[tuple[int, int]]
 """Intervals in ns, in order, that do not overlap."""
+
+
+def _takes_nodes(f: str) -> bool:
+    """Return whether nodes are killed, paused or cut off by the fault of a row."""
+    if f in _TAKES:
+        return True
+    kind = known_step_fault(f)
+    return kind is not None and bool(kind.imposes) and kind.takes_nodes()
 
 
 def acks_of(part: pa.Table) -> Acks:
@@ -130,7 +133,7 @@ def _touched_spans(
             _nodes(band, everybody),
         )
         for band in bands
-        if band.fault in _TAKES
+        if _takes_nodes(band.fault)
     ]
     times = sorted({begin_ns, end_ns, *(at for start, stop, *_ in held for at in (start, stop))})
     few: list[tuple[int, int]] = []

@@ -1,6 +1,7 @@
 """Every checker, by its model, and the check of a history by one of them.
 
-A new checker is a file beside this one and an entry here.
+A new checker is a file beside this one and an entry here. Other packages add checkers, and
+sequential models, by entry points of the groups `quorumlog.checkers` and `quorumlog.models`.
 """
 
 import json
@@ -36,7 +37,7 @@ from quorumlog.chaos.checkers.transactions import SERIALIZABLE, TXN
 from quorumlog.chaos.checkers.verdict import Verdict, joined
 from quorumlog.chaos.checkers.wire import checker as wire_rules
 from quorumlog.chaos.history.model import NEMESIS, HistoryError
-from quorumlog.chaos.registered import registered
+from quorumlog.chaos.registered import AddedParts, registered
 
 # Their histories have sends and final reads, too.
 _OF_LOGS: Final = (group_log.CHECKER, list_offsets.CHECKER, wire_rules.CHECKER)
@@ -71,6 +72,22 @@ CONSISTENCIES: Final[Mapping[str, Mapping[str, Checker]]] = {
 """The checkers of transactions, by their model and the consistency that they require."""
 
 
+def _checker_of(name: str, own: Any) -> Checker:
+    """Return an object of another package as a checker. Raises ValueError if it is no model."""
+    if isinstance(own, Checker):
+        return own
+    members = ("name", "operations", "reads", "initial", "step")
+    if missing := [member for member in members if not hasattr(own, member)]:
+        raise ValueError(f"{name} is no model: it has no {', '.join(missing)}")
+    return linearizable(own)
+
+
+ADDED_MODELS: Final = AddedParts(
+    "model", CHECKERS, _checker_of, "quorumlog.models", "quorumlog.checkers"
+)
+"""The checkers and sequential models of other packages."""
+
+
 def find_checker(model: str) -> Checker:
     """Return the checker of this model.
 
@@ -84,7 +101,7 @@ def find_checker(model: str) -> Checker:
         return registered(CONSISTENCIES[name], parameter, "consistency")
     if has_parameter:
         return _register(name, parameter)
-    return _own(model) if ":" in model else registered(CHECKERS, model, "model")
+    return _own(model) if ":" in model else registered(CHECKERS, model, "model", ADDED_MODELS)
 
 
 def judges_of(model: str | Checker, facts: Facts) -> tuple[Checker, ...]:
@@ -127,12 +144,7 @@ def _own(model: str) -> Checker:
         own: Any = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"no model {model}: {error}") from error
-    if isinstance(own, Checker):
-        return own
-    members = ("name", "operations", "reads", "initial", "step")
-    if missing := [member for member in members if not hasattr(own, member)]:
-        raise ValueError(f"{model} is no model: it has no {', '.join(missing)}")
-    return linearizable(own)
+    return _checker_of(model, own)
 
 
 def check_history(table: pa.Table, model: str | Checker = DEFAULT_MODEL) -> Verdict:

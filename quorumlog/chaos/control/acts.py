@@ -1,13 +1,17 @@
-"""The results of the nemesis's verbs, with an event loop or without."""
+"""The targets of the nemesis's verbs, and their results, with an event loop or without."""
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Self
 
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
+from quorumlog.chaos.faults.fault import ALL, CLIENT, NODE_ROLES
+from quorumlog.chaos.registered import registered
 
 NodeIds = tuple[int, ...]
+Target = str | int | Sequence[int]
+"""A role, `all`, the id of a node, or several ids."""
 
 
 class NoSuchNode(Exception):
@@ -82,3 +86,21 @@ class Passing:
 
     async def __aexit__(self, *_: object) -> None:
         await self._end(self._node_ids)
+
+
+def of_nodes(target: Target) -> Target:
+    """Return the target. Raises ValueError for the clients, which have no process of ours."""
+    if target == CLIENT:
+        raise ValueError("clients are no nodes: only faults on links hit them")
+    return target
+
+
+def known_role(role: str) -> str:
+    """Return the role. Raises ValueError, with all roles, for an unknown one."""
+    registered(dict.fromkeys((*NODE_ROLES, ALL)), role, "role")
+    return role
+
+
+def names(node_ids: Sequence[int]) -> str:
+    """Return the ids of nodes as they stand in a row of a history."""
+    return ",".join(map(str, node_ids))

@@ -7,11 +7,10 @@ on.
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
-from dataclasses import fields
 from functools import partial
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, Unpack
 
 from quorumlog.chaos.back_ends.back_end import BackEnd
 from quorumlog.chaos.control.acts import (
@@ -21,29 +20,38 @@ from quorumlog.chaos.control.acts import (
     NoSuchLink,
     NoSuchNode,
     Passing,
+    Target,
     is_mistake,
+    known_role,
+    names,
+    of_nodes,
 )
+from quorumlog.chaos.control.error_rules import (
+    ErrorRules,
+    Limits,
+    Rule,
+    RuleFor,
+    answer_of,
+    observation_of,
+)
+from quorumlog.chaos.faults.answers import OfOneTopic
 from quorumlog.chaos.faults.fault import (
     ALL,
     CLIENT,
     GROUPS,
-    NODE_ROLES,
     UNDONE_BY,
     Impose,
     Lift,
     Scene,
     StepFault,
 )
-from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.faults.registry import link_fault
 from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.nemesis import STOP
-from quorumlog.chaos.registered import registered
 from quorumlog.client.sync.loop_thread import LoopThread
 
 Record = Callable[[str, str, str], object]
 """Called with (f, node, details): writes a row of the nemesis into a history."""
-Target = str | int | Sequence[int]
-"""A role, `all`, the id of a node, or several ids."""
 
 _ROLE_TIMEOUT_S: Final = 15.0  # an election may be running
 _ROLE_POLL_S: Final = 0.05
@@ -93,6 +101,7 @@ class ManualNemesis:
         # By undoing operation: the broken nodes -> the number of their fault.
         self._broken: Final[dict[str, dict[int, int]]] = {"start": {}, "resume": {}}
         self._imposed: Final[dict[int, _Imposed]] = {}  # faults on links, by number
+        self._rules: Final = ErrorRules(back_end)
         self._loop: LoopThread | None = None
 
     def __enter__(self) -> Self:
@@ -115,21 +124,24 @@ class ManualNemesis:
     def complaint(self) -> str | None:
         """Wait for all unawaited verbs; return the error of the first failed one.
 
-        The error is reported once: here, or at the end of the block.
+        The error is reported once: here, or at the end of the block. Without a failed verb: the
+        error of a rule with answers that has matched no request.
         """
         errors = [error for future in self._begun if (error := future.exception()) is not None]
         self._begun.clear()
         if not errors:
-            return None
+            if self._loop is not None:
+                self._blocking(self._count())
+            return self._rules.complaint()
         return f"a verb of the nemesis that was not awaited has failed: {errors[0]}"
 
     def kill(self, target: Target = "any", *, topic: str | None = None) -> Act:
         """SIGKILL to the nodes; they are dead at the verb's end, until `start`."""
-        return self._begin(self._break("kill", target, topic), target)
+        return self._begin(self._break("kill", of_nodes(target), topic), target)
 
     def pause(self, target: Target = "any", *, topic: str | None = None) -> Act:
         """SIGSTOP to the nodes: their connections stay open, without responses."""
-        return self._begin(self._break("pause", target, topic), target)
+        return self._begin(self._break("pause", of_nodes(target), topic), target)
 
     def resume(self, target: int | Sequence[int] | None = None) -> Act:
         """SIGCONT to the nodes; None: to all paused nodes."""
@@ -203,15 +215,90 @@ class ManualNemesis:
         """Return a block during which the nodes are cut off from all other nodes."""
         return self.inflicted("partition_one", target, topic=topic)
 
-    def holders(self, role: str, *, topic: str | None = None) -> NodeIds:
-        """Return the nodes that hold a role now, by the node with the newest metadata. Blocks."""
-        return self._blocking(self._holders(_known(role), topic))
+    def answer(
+        self,
+        api: str,
+        error: str | int,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        client_id: str | None = None,
+        times: int | None = None,
+        probability: float | None = None,
+        on_call: int | None = None,
+        after: str = "refused",
+    ) -> Rule:
+        """Answer requests of clients with an error, until `mend`, `heal` or the rule is spent.
+
+        api, error: Kafka's names, or the number of an error. `times`: so many requests; `on_call`:
+        only that matching request, counted from 1; `probability`: each with this probability;
+        without these, each. `after`: `refused` requests do not reach a broker; `appended` ones are
+        carried out before the error replaces the response. Raises ValueError.
+        """
+        limits: Limits = {
+            "topic": topic, "partition": partition, "client_id": client_id, "times": times,
+            "probability": probability, "on_call": on_call, "after": after,
+        }  # fmt: skip
+        return self._begin_rule(answer_of(api, error, **limits), object())
+
+    def answering(self, api: str, error: str | int, **limits: Unpack[Limits]) -> RuleFor:
+        """Return a block during which a rule of `answer` holds; it receives the rule."""
+        fault, of_block = answer_of(api, error, **limits), object()
+        return RuleFor(
+            lambda: self._begin_rule(fault, of_block), lambda: self._begin(self._lift(of_block))
+        )
+
+    def observe(
+        self,
+        api: str,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        client_id: str | None = None,
+    ) -> Rule:
+        """Count requests of clients, until `mend` or `heal`: `.matches` of the result.
+
+        Raises ValueError.
+        """
+        fault = observation_of(api, topic=topic, partition=partition, client_id=client_id)
+        return self._begin_rule(fault, object())
+
+    def rules(self) -> list[dict[str, Any]]:
+        """Return all rules of `answer` and `observe` as plain values, ended ones included. Blocks.
+
+        Each has its number (`rule`), its parameters, `in_force`, `matches` and `answered`.
+        """
+        if self._loop is not None:
+            self._blocking(self._count())
+        return self._rules.rows()
+
+    def holders(self, role: str, *, topic: str | None = None, in_line: bool = True) -> NodeIds:
+        """Return the nodes that hold a role now, by the node with the newest metadata. Blocks.
+
+        in_line: after all earlier verbs have ended; False: beside them.
+        """
+        return self._blocking(self._holders(known_role(role), topic), in_line=in_line)
 
     def heal_now(self) -> None:
         """Heal, and block until the end, also in a coroutine."""
         self._blocking(self._healed())
 
+    def _begin_rule(self, fault: OfOneTopic, owner: object) -> Rule:
+        number = self._rules.add(fault)
+        future = self._started(self._impose(fault, CLIENT, None, owner), CLIENT)
+        return Rule(future, partial(self._see, future), number, lambda: self.rules()[number - 1])
+
+    async def _count(self) -> NodeIds:
+        await self._rules.refresh()
+        return ()
+
     def _begin(self, work: Coroutine[Any, Any, NodeIds], target: Target | None = None) -> Act:
+        future = self._started(work, target)
+        return Act(future, partial(self._see, future))
+
+    def _started(
+        self, work: Coroutine[Any, Any, NodeIds], target: Target | None
+    ) -> "Future[NodeIds]":
         loop = self._thread(work)
         self._check(work, target)
         future = loop.begin(self._after_others(work))
@@ -219,14 +306,14 @@ class ManualNemesis:
             self._wait(future)
         else:
             self._begun.append(future)
-        return Act(future, partial(self._see, future))
+        return future
 
     def _check(self, work: Coroutine[Any, Any, NodeIds], target: Target | None) -> None:
         """Raise for an invalid target at the line of the call, even if the verb is not awaited."""
         try:
             if isinstance(target, str):
                 if target != CLIENT:
-                    _known(target)
+                    known_role(target)
             elif target is not None:
                 self._named(target)
         except MISTAKES as error:
@@ -238,8 +325,9 @@ class ManualNemesis:
         if future in self._begun:
             self._begun.remove(future)
 
-    def _blocking(self, work: Coroutine[Any, Any, NodeIds]) -> NodeIds:
-        return self._wait(self._thread(work).begin(self._after_others(work)))
+    def _blocking(self, work: Coroutine[Any, Any, NodeIds], *, in_line: bool = True) -> NodeIds:
+        loop = self._thread(work)
+        return self._wait(loop.begin(self._after_others(work) if in_line else work))
 
     def _wait(self, future: "Future[NodeIds]") -> NodeIds:
         try:
@@ -263,7 +351,7 @@ class ManualNemesis:
     async def _break(self, f: str, target: Target, topic: str | None) -> NodeIds:
         node_ids, role = await self._resolve(target, topic)
         self._number += 1
-        self._record(f, _names(node_ids), details_of(self._number, f, role))
+        self._record(f, names(node_ids), details_of(self._number, f, role))
         if f == "kill":  # a dead node is not paused
             self._undone("resume", node_ids, f"ended by #{self._number} kill")
         self._broken[UNDONE_BY[f]].update(dict.fromkeys(node_ids, self._number))
@@ -286,7 +374,7 @@ class ManualNemesis:
             if number is not None:
                 ended.setdefault(number, []).append(node_id)
         for number, some in ended.items():
-            self._record(undo, _names(some), details_of(number, _BROKEN_BY[undo], remark))
+            self._record(undo, names(some), details_of(number, _BROKEN_BY[undo], remark))
 
     async def _impose(
         self, fault: StepFault, target: Target, topic: str | None, owner: object
@@ -312,6 +400,7 @@ class ManualNemesis:
         self._imposed[self._number] = _Imposed(fault, scene, owner)
         for rule in rules:
             await self._back_end.impose(rule)
+        self._rules.note_imposed(fault, rules)
         return node_ids
 
     async def _lift(self, owner: object = None) -> NodeIds:
@@ -325,6 +414,7 @@ class ManualNemesis:
                 if isinstance(step, Lift):
                     await self._back_end.lift(step.rule_id)
             del self._imposed[number]
+            await self._rules.end(fault)
             lifted.update(scene.victims)
             details = details_of(number, fault.name)
             self._record(f"{STOP}{fault.name}", ",".join(scene.parties), details)
@@ -352,7 +442,7 @@ class ManualNemesis:
         named = (target,) if isinstance(target, int) else tuple(target)
         for node_id in named:
             if node_id not in self._back_end.node_ids:
-                there_are = _names(self._back_end.node_ids)
+                there_are = names(self._back_end.node_ids)
                 raise NoSuchNode(f"there is no node {node_id}; this cluster has {there_are}")
         return named
 
@@ -362,7 +452,7 @@ class ManualNemesis:
             return self._named(target), "named"
         if target == CLIENT:
             return (), target
-        role = _known(target)
+        role = known_role(target)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _ROLE_TIMEOUT_S
         while True:
@@ -377,8 +467,8 @@ class ManualNemesis:
                 return (self._rng.choice(chosen),), role
             if loop.time() > deadline_s or not able:
                 raise NoSuchNode(
-                    f"no node that runs is {role}: {_names(running) or 'none'} running, "
-                    f"{_names(sorted(self._paused)) or 'none'} paused"
+                    f"no node that runs is {role}: {names(running) or 'none'} running, "
+                    f"{names(sorted(self._paused)) or 'none'} paused"
                 )
             await asyncio.sleep(_ROLE_POLL_S)
 
@@ -396,29 +486,9 @@ class ManualNemesis:
         return tuple(sorted({node_id for each in held for node_id in each}))
 
 
-def link_fault(name: str, parameters: Mapping[str, int | str]) -> StepFault:
-    """Return a fault on links. Raises ValueError for an unknown fault or parameter."""
-    there_are = {known: kind for known, kind in STEP_FAULTS.items() if kind.imposes}
-    kind = registered(there_are, name.replace("-", "_"), "fault on links")
-    known = dict.fromkeys(each.name for each in fields(kind))
-    for parameter in parameters:
-        registered(known, parameter, f"parameter of {kind.name}")
-    return kind(**parameters)
-
-
 def _in_coroutine() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return False
     return True
-
-
-def _known(role: str) -> str:
-    """Return the role. Raises ValueError, with all roles, for an unknown one."""
-    registered(dict.fromkeys((*NODE_ROLES, ALL)), role, "role")
-    return role
-
-
-def _names(node_ids: Sequence[int]) -> str:
-    return ",".join(map(str, node_ids))

@@ -1,15 +1,16 @@
 """Every driver, by name: a new one is a module `<name>_driver` with a `DRIVER`, and a line here.
 
 The module has `_` where the name has `-`. It is imported lazily: its library may not be installed.
+Other packages add drivers by entry points of the group `quorumlog.drivers`.
 """
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from quorumlog.chaos.drivers.driver import AnyDriver
 from quorumlog.chaos.drivers.limits import limited
-from quorumlog.chaos.registered import registered
+from quorumlog.chaos.registered import AddedParts, registered
 from quorumlog.extras import install_command
 
 DRIVERS: Final[Mapping[str, str]] = {
@@ -20,8 +21,25 @@ DRIVERS: Final[Mapping[str, str]] = {
 }
 
 
+def _driver_of(name: str, part: object) -> AnyDriver:
+    del name
+    members = ("capabilities", "producer", "consumer", "create_topic")
+    if missing := [member for member in members if not hasattr(part, member)]:
+        raise TypeError(f"it is no driver: it has no {', '.join(missing)}")
+    return cast(AnyDriver, part)
+
+
+ADDED_DRIVERS: Final = AddedParts("driver", DRIVERS, _driver_of, "quorumlog.drivers")
+"""The drivers of other packages."""
+
+
 class DriverUnavailable(Exception):
     """The library is not installed; the message has the install command."""
+
+
+def require_driver(name: str) -> None:
+    """Raise ValueError, with the existing names, for an unknown name; import no library."""
+    registered({**DRIVERS, **dict.fromkeys(ADDED_DRIVERS.names, "")}, name, "driver")
 
 
 def load_driver(name: str) -> AnyDriver:
@@ -29,7 +47,9 @@ def load_driver(name: str) -> AnyDriver:
 
     Raises DriverUnavailable, or ValueError for an unknown name.
     """
-    registered(DRIVERS, name, "driver")
+    require_driver(name)
+    if (added := ADDED_DRIVERS.find(name)) is not None:
+        return limited(added)
     try:
         module = import_module(f"quorumlog.chaos.drivers.{name.replace('-', '_')}_driver")
     except ModuleNotFoundError as error:

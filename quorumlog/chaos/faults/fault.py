@@ -3,9 +3,11 @@
 A fault describes a breakage; a back end performs it. A step is an operation on some nodes, or a
 rule on links that is imposed or lifted. A fault without steps needs a simulator, which owns the
 disks and the network.
+
+A package of a user adds a fault as an entry point: docs/chaos-extending.md.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Final, Protocol, TypeVar, dataclass_transform
 
@@ -104,7 +106,24 @@ class Lift:
     wait_us: int = 0
 
 
-AnyStep = Step | Impose | Lift
+OUTSIDE: Final = "outside"
+"""The operation that a fault needs whose steps are `Outside`: simulated machines lack it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """An act on a thing beside the nodes, such as a database of the tested service; then a wait.
+
+    ends: it ends the fault. The act is a coroutine function. It raises NodeUnavailable if the fault
+    cannot be inflicted now; any other error ends the run without a verdict.
+    """
+
+    act: Callable[[], Awaitable[object]]
+    ends: bool = False
+    wait_us: int = 0
+
+
+AnyStep = Step | Impose | Lift | Outside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,9 +90,47 @@ class DropReply:
     share_ppm: int = 1_000_000
 
 
-Effect = Cut | Delay | Rate | Reset | Refuse | DropRequest | DelayRequest | DropReply
+After = Literal["refused", "appended"]
+"""Whether the broker carries an answered request out: never, or before the error replaces the
+response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Requests of one kind are answered with an error, as their broker might answer them.
+
+    The link is the one that the requests take; the rule counts the requests of all its links.
+    error: a name of ErrorCode. topic, partition, client_id: "" and -1 match any. times: at most as
+    many answers, 0: no limit. share_ppm: the share of the matching requests, in millionths.
+    on_call: only that match, counted from 1; 0: each.
+    """
+
+    api: str
+    error: str
+    topic: str = ""
+    partition: int = -1
+    client_id: str = ""
+    times: int = 0
+    share_ppm: int = 1_000_000
+    on_call: int = 0
+    after: After = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Requests of one kind are counted; the link is the one that they take. See Answer."""
+
+    api: str
+    topic: str = ""
+    partition: int = -1
+    client_id: str = ""
+
+
+Effect = (
+    Cut | Delay | Rate | Reset | Refuse | DropRequest | DelayRequest | DropReply | Answer | Observe
+)
 EFFECTS: Final[frozenset[type[Effect]]] = frozenset(
-    {Cut, Delay, Rate, Reset, Refuse, DropRequest, DelayRequest, DropReply}
+    {Cut, Delay, Rate, Reset, Refuse, DropRequest, DelayRequest, DropReply, Answer, Observe}
 )
 
 

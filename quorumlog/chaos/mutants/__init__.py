@@ -8,7 +8,7 @@ from typing import Final
 
 FOR_PROCESSES: Final = (
     "high-watermark", "broken-invariant", "forgets-producers", "spoils-reads", "low-ends",
-    "late-reads",
+    "late-reads", "ignores-advances", "ages-sessions",
 )  # fmt: skip
 """The mutants that only real processes run: see `processes`."""
 

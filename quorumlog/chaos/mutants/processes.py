@@ -5,11 +5,14 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from quorumlog import clock
+from quorumlog.broker.groups.core.classic_groups import ClassicGroups
 from quorumlog.broker.partitions.core.producer_state import Check, ProducerStates
 from quorumlog.broker.partitions.log.offset_lookup import LATEST
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.chaos.mutants.parts import REAL_PARTS, ChangedResponses, is_from_consumer
 from quorumlog.chaos.mutants.replication import CommitsAlone
+from quorumlog.storage.core.retention import Retention, RetentionLimits, SegmentFacts
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.message import Buffer, Sendable, contents
 from quorumlog.wire.codec.messages.fetch import FetchRequest, FetchResponse
@@ -108,3 +111,15 @@ class _LateReads(ChangedResponses):
             for partition in topic.partitions:
                 partition.records = b""
         return response
+
+
+@PROCESSES.breaks("retention goes by the machine's clock: an advance by days deletes nothing")
+class _IgnoresAdvances(Retention):
+    def has_expired(self, segment: SegmentFacts, limits: RetentionLimits, wall_ms: int) -> bool:
+        return super().has_expired(segment, limits, wall_ms - clock.advances().ahead_ms)
+
+
+@PROCESSES.breaks("an advance of the wall clock ends the sessions of all members")
+class _AgesSessions(ClassicGroups):
+    def shift_deadlines(self, by_ms: int) -> None:
+        """Leave the deadlines where they are."""

@@ -36,6 +36,9 @@ async def _serve(network: Network, recorder: Recorder, lines: asyncio.StreamRead
                 network.impose(rule_of(command["impose"]))
             elif "record" in command:
                 recorder.start(Path(command["record"]), command["started_ns"])
+            elif "tallies" in command:
+                _say({"tallies": network.book.tallies()})
+                continue
             else:
                 network.lift(command["lift"])
         except (OSError, ValueError) as error:

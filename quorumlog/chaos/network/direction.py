@@ -10,6 +10,7 @@ from quorumlog.chaos.network.link_state import LinkState
 from quorumlog.chaos.network.splitters import Message, Piece, Splitter
 
 QUEUE_MAX_BYTES: Final = 1024 * 1024
+_ANSWERS_MAX_BYTES: Final = 16 * QUEUE_MAX_BYTES
 _SLICE_BYTES_MIN: Final = 512
 _SLICES_PER_S: Final = 20  # of a slow link: it sends small slices, not bursts
 
@@ -32,12 +33,15 @@ class Direction:
         picks: Callable[[Message], bool],
         ended: Callable[[], None],
         watch: Callable[[Piece], None] | None = None,
+        shape: Callable[[list[Piece]], list[Piece]] | None = None,
+        held: Callable[[], bytes] = bytes,
     ) -> None:
         """Begin a stream.
 
-        `picks` gets each message first; True: the message and the rest of the stream are lost.
-        `ended` is called once, after the last byte has left. `watch` gets each piece that is not
-        lost, when it comes.
+        `shape` returns the pieces to forward in the place of those that came; `held` returns the
+        bytes that it still holds at the end. `picks` gets each message next; True: the message and
+        the rest of the stream are lost. `ended` is called once, after the last byte has left.
+        `watch` gets each piece that is not lost, when it comes.
         """
         self._loop: Final = asyncio.get_running_loop()
         self.state: Final = state
@@ -45,6 +49,8 @@ class Direction:
         self._picks: Final = picks
         self._ended: Final = ended
         self._watch: Final = watch
+        self._shape: Final = shape
+        self._held: Final = held
         self._queue: Final[deque[tuple[float, bytes | None]]] = deque()  # (due, bytes); None: end
         self.queued_bytes = 0
         self._last_due_s = self._free_s = 0.0
@@ -61,6 +67,12 @@ class Direction:
         if self._is_lost:
             return
         pieces = self._splitter.feed(data)
+        self.insert(pieces if self._shape is None else self._shape(pieces))
+
+    def insert(self, pieces: list[Piece]) -> None:
+        """Queue or forward pieces, behind those that came before."""
+        if self._is_lost:
+            return
         destination = self.destination
         is_plain = self.state.is_plain and not self._queue and destination is not None
         for piece in pieces:
@@ -77,6 +89,13 @@ class Direction:
             destination.write(contents[0] if len(contents) == 1 else b"".join(contents))
         else:
             self._resume()
+
+    @property
+    def is_overfull(self) -> bool:
+        """Whether answers wait that the destination does not read: no source can be paused."""
+        destination = self.destination
+        buffered = 0 if destination is None else destination.get_write_buffer_size()
+        return self.queued_bytes + buffered > _ANSWERS_MAX_BYTES
 
     def lose(self) -> None:
         """Discard the queue and all later bytes: the destination is gone."""
@@ -95,7 +114,7 @@ class Direction:
         """Queue the end of the stream behind the waiting bytes."""
         if self._has_ended:
             return
-        if not self._is_lost and (rest := self._splitter.rest()):
+        if not self._is_lost and (rest := self._held() + self._splitter.rest()):
             self._enqueue(Piece(rest))
         self._queue.append((self._last_due_s, None))
         self._resume()

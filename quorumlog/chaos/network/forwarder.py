@@ -200,20 +200,24 @@ class Connection:
         self._forwarder: Final = forwarder
         self._exchange: Final = Exchange(forwarder.route.link.plane, forwarder.forth)
         self._watch: Final = ResponseWatch()
-        is_watched = forwarder.recorder is not None
+        self._is_watched: Final = forwarder.recorder is not None
+        is_kafka = self._exchange.is_kafka
         self._forth: Final = Direction(
             forwarder.forth,
             self._exchange.requests,
             picks=self._picks_request,
             ended=self._passed_end,
-            watch=self._watch.note_request if is_watched else None,
+            shape=self._shape_requests if is_kafka else None,
+            held=self._exchange.held_requests,
         )
         self._back: Final = Direction(
             forwarder.back,
             self._exchange.replies,
             picks=self._picks_reply,
             ended=self._passed_end,
-            watch=self._watch_reply if is_watched else None,
+            watch=self._watch_reply if self._is_watched else None,
+            shape=self._exchange.shape_replies if is_kafka else None,
+            held=self._exchange.held_replies,
         )
         self._ends_passed = 0
 
@@ -257,6 +261,18 @@ class Connection:
             return False
         self.reset()
         return True
+
+    def _shape_requests(self, pieces: list[Piece]) -> list[Piece]:
+        """Return the pieces for the target; send the answers that have no other source."""
+        if self._is_watched:
+            for piece in pieces:
+                self._watch.note_request(piece)
+        passed = self._exchange.shape_requests(pieces)
+        if self._forwarder.forth.answers:
+            self._back.insert(self._exchange.due_replies())
+            if self._exchange.resets or self._back.is_overfull:
+                self.reset()
+        return passed
 
     def _watch_reply(self, piece: Piece) -> None:
         recorder, answered = self._forwarder.recorder, self._watch.response(piece)

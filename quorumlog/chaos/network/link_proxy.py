@@ -68,6 +68,11 @@ class LinkProxy:
         """Lift a rule. Raises ProxyFailed."""
         self._ask({"lift": rule_id})
 
+    def tallies(self) -> dict[str, dict[str, Any]]:
+        """Return the counts of rules with answers, as AnswerBook. Raises ProxyFailed."""
+        tallies: dict[str, dict[str, Any]] = self._ask({"tallies": True})["tallies"]
+        return tallies
+
     def record_responses(self, file: Path, started_ns: int) -> None:
         """Write the responses with errors to clients into a new file. Raises ProxyFailed.
 
@@ -91,7 +96,7 @@ class LinkProxy:
         if process.stdout is not None:
             process.stdout.close()
 
-    def _ask(self, command: Mapping[str, Any]) -> None:
+    def _ask(self, command: Mapping[str, Any]) -> Mapping[str, Any]:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise ProxyFailed("the lab's forwarders do not run")
@@ -107,5 +112,7 @@ class LinkProxy:
                 raise ProxyFailed(f"the lab's forwarders have ended: {error}") from error
         if not line:
             raise ProxyFailed("the lab's forwarders have ended")
-        if reason := json.loads(line).get("error"):
+        answer: Mapping[str, Any] = json.loads(line)
+        if reason := answer.get("error"):
             raise ProxyFailed(str(reason))
+        return answer

@@ -1,6 +1,5 @@
 """The rules in force on one directed link, and their combined effect. Pure."""
 
-from collections.abc import Callable
 from typing import Final
 
 from quorumlog.chaos.faults.links import (
@@ -13,16 +12,18 @@ from quorumlog.chaos.faults.links import (
     Rate,
     Refuse,
 )
+from quorumlog.chaos.network.answer_rules import AnswerBook, Chance, ErrorRule
 
 _MILLION: Final = 1_000_000
-Chance = Callable[[], float]  # a number in [0, 1)
 
 
 class LinkState:
     """The rules in force on one link: delays add up, and the lowest rate counts."""
 
-    def __init__(self, chance: Chance) -> None:
-        self._chance: Final = chance
+    def __init__(self, chance: Chance, book: AnswerBook | None = None) -> None:
+        """`book`: of the rules with answers, which links share."""
+        self.chance: Final = chance
+        self.book: Final = AnswerBook() if book is None else book
         self._rules: Final[dict[str, LinkRule]] = {}
         self.is_cut = False
         self.refuses = False
@@ -30,6 +31,7 @@ class LinkState:
         self.bytes_per_s: int | None = None
         self._delays: list[Delay] = []
         self._picks: list[DropRequest | DelayRequest | DropReply] = []
+        self.answers: list[ErrorRule] = []  # in the order of their begin
 
     def impose(self, rule: LinkRule) -> None:
         """Impose the rule."""
@@ -54,14 +56,20 @@ class LinkState:
             for effect in effects
             if isinstance(effect, DropRequest | DelayRequest | DropReply)
         ]
+        counted = [self.book.of(rule) for rule in self._rules.values()]
+        self.answers = [rule for rule in counted if rule is not None]
         self.is_plain = not (self.is_cut or rates or self._delays or self._picks)
+
+    def concerning(self, api: str) -> list[ErrorRule]:
+        """Return the rules with answers to requests of this kind that may still match."""
+        return [rule for rule in self.answers if rule.effect.api == api and not rule.is_spent]
 
     def delay_s(self) -> float:
         """Draw the delay of the next bytes."""
         if self.is_plain:
             return 0.0
         return sum(
-            (delay.min_us + self._chance() * delay.spread_us) / _MILLION for delay in self._delays
+            (delay.min_us + self.chance() * delay.spread_us) / _MILLION for delay in self._delays
         )
 
     def drops_request(self, api: str) -> bool:
@@ -79,9 +87,7 @@ class LinkState:
 
     def _meets(self, kind: type[DropRequest] | type[DropReply], api: str) -> bool:
         return any(
-            isinstance(pick, kind)
-            and pick.api == api
-            and self._chance() * _MILLION < pick.share_ppm
+            isinstance(pick, kind) and pick.api == api and self.chance() * _MILLION < pick.share_ppm
             for pick in self._picks
             if not isinstance(pick, DelayRequest)
         )

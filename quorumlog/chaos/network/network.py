@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from quorumlog.chaos.faults.links import CLIENTS, Link, LinkRule, Reset
+from quorumlog.chaos.network.answer_rules import AnswerBook
 from quorumlog.chaos.network.forwarder import Forwarder, Target
 from quorumlog.chaos.network.link_state import LinkState
 from quorumlog.chaos.network.links import Route
@@ -25,6 +26,7 @@ class Network:
         self._tasks: Final = tasks
         self._recorder: Final = recorder
         self._seed: Final = seed
+        self.book: Final = AnswerBook()
         self._states: Final[dict[_StateKey, LinkState]] = {}
         self._targets: Final[dict[str, Target]] = {}
         self._resets: Final[dict[str, asyncio.Task[None]]] = {}
@@ -40,7 +42,7 @@ class Network:
 
     def _state(self, *key: str) -> LinkState:
         rng = random.Random(f"{self._seed} {key}")  # noqa: S311 - reproducible
-        return self._states.setdefault((key[0], key[1], key[2]), LinkState(rng.random))
+        return self._states.setdefault((key[0], key[1], key[2]), LinkState(rng.random, self.book))
 
     async def start(self) -> None:
         """Check all targets; forwarders listen where a process listens at the target."""

@@ -7,6 +7,7 @@ from quorumlog.addresses import address_text, host_and_port
 from quorumlog.chaos.faults.links import CLIENTS, Link, Plane
 from quorumlog.chaos.network.links import Route
 from quorumlog.cluster.layout import NodeSpec
+from quorumlog.cluster.node_listeners import local_address
 from quorumlog.cluster.ports import free_ports
 
 _LISTENERS: Final[tuple[Plane, ...]] = ("kafka", "control")
@@ -56,18 +57,25 @@ def _dialled(nodes: Sequence[NodeSpec]) -> list[tuple[Link, str]]:
 
 def _addresses(node: NodeSpec) -> dict[Plane, str]:
     addresses: dict[Plane, str] = {"control": node.control}
-    return {**addresses, "kafka": node.kafka} if node.is_broker else addresses
+    if node.is_broker:
+        addresses["kafka"] = local_address(node.kafka)
+    return addresses
 
 
-def detours(routes: Iterable[Route]) -> Mapping[int, Mapping[str, str]]:
-    """Return the properties of each node that lead its connections, and its clients', there."""
+def detours(routes: Iterable[Route], nodes: Sequence[NodeSpec]) -> Mapping[int, Mapping[str, str]]:
+    """Return the properties of each node that lead its connections, and its clients', there.
+
+    The routes lead to the first Kafka listener; clients of another listener connect directly.
+    """
+    others = {node.id: node.listeners for node in nodes}
     peers: dict[int, dict[str, list[str]]] = {}
     properties: dict[int, dict[str, str]] = {}
     for route in routes:
         source, destination = route.link.source, int(route.link.destination)
         if source == CLIENTS:
-            properties.setdefault(destination, {})["advertised.listeners"] = (
-                f"PLAINTEXT://{route.listen}"
+            shown = [f"{one.name}://{one.advertised}" for one in others[destination]]
+            properties.setdefault(destination, {})["advertised.listeners"] = ",".join(
+                [f"PLAINTEXT://{route.listen}", *shown]
             )
         else:
             name = f"peer.{route.link.plane}.addresses"

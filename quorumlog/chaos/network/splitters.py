@@ -6,7 +6,6 @@ and response headers); RFC 9112, as far as aiohttp uses it: bodies have a Conten
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from struct import Struct as Packer
 from typing import Final, NamedTuple, Protocol
 
@@ -25,12 +24,15 @@ class Message(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Consecutive bytes of one message; `message` is set in the message's first piece."""
+class Piece(NamedTuple):
+    """Consecutive bytes of one message; `message` is set in the message's first piece.
+
+    is_last: the message ends with it; in Kafka's frames alone.
+    """
 
     content: bytes | memoryview
     message: Message | None = None
+    is_last: bool = False
 
 
 class Splitter(Protocol):
@@ -76,8 +78,8 @@ class KafkaSplitter:
                 api = "" if self._name_of is None else self._name_of(rest[0])
                 message = Message(api, rest[-1])
             size = min(self._left, end - place)
-            pieces.append(Piece(view[place : place + size], message))
             self._left -= size
+            pieces.append(Piece(view[place : place + size], message, not self._left))
             place += size
         return pieces
 

@@ -11,18 +11,27 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
-from quorumlog.chaos.network.splitters import Message, Splitter
+from quorumlog.chaos.network.splitters import Message, Piece, Splitter
 from quorumlog.chaos.node_simulation.process import Process
 
 
 class Stream:
     """The bytes of one direction of a connection, on their way to the link.
 
-    late_s returns the delay of a message and of all bytes after it; None: they are lost.
+    late_s returns the delay of a message and of all bytes after it; None: they are lost. shape
+    returns the pieces to pass on in the place of the written ones; held: the bytes that it holds.
     """
 
-    def __init__(self, splitter: Splitter, late_s: Callable[[Message], float | None]) -> None:
+    def __init__(
+        self,
+        splitter: Splitter,
+        late_s: Callable[[Message], float | None],
+        shape: Callable[[list[Piece]], list[Piece]] | None = None,
+        held: Callable[[], bytes] = bytes,
+    ) -> None:
         self._splitter: Final = splitter
+        self._shape: Final = shape
+        self._held: Final = held
         self._late_s: Final = late_s
         self._is_lost = False
         self._waiting_bytes = 0  # written, and neither passed on nor counted as lost
@@ -33,7 +42,8 @@ class Stream:
         if self._is_lost:
             return []
         parts: list[tuple[float, list[bytes | memoryview]]] = [(0.0, [])]
-        for piece in self._splitter.feed(data):
+        pieces = self._splitter.feed(data)
+        for piece in pieces if self._shape is None else self._shape(pieces):
             if piece.message is not None:
                 late_s = self._late_s(piece.message)
                 if late_s is None:
@@ -50,13 +60,12 @@ class Stream:
         if self._is_lost:
             return b""
         self._waiting_bytes = 0
-        return self._splitter.rest()
+        return self._held() + self._splitter.rest()
 
     def lost_bytes(self) -> int:
-        """Return the number of bytes lost since the last call."""
-        if not self._is_lost:
-            return 0
-        lost, self._waiting_bytes = self._waiting_bytes, 0
+        """Return the number of bytes lost since the last call; below 0 if a change added more."""
+        held = 0 if self._is_lost else len(self._held()) + len(self._splitter.rest())
+        lost, self._waiting_bytes = self._waiting_bytes - held, held
         return lost
 
 

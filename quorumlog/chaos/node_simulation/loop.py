@@ -42,6 +42,7 @@ def numbered(made: type[T], numbers: Iterator[int]) -> type[T]:
     return cast("type[T]", type(made.__name__, (made,), {"__hash__": take_number}))
 
 
+EPOCH_NS: Final = 1_700_000_000_000_000_000  # the wall clock at the start of a run
 START_S: Final = 1_000.0
 COLLECT_EVERY_S: Final = 20.0  # virtual: the seed determines when finalizers run
 CALLBACKS_AT_ONE_INSTANT_MAX: Final = 200_000
@@ -217,6 +218,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             raise NoProgress(f"more than {CALLBACKS_AT_ONE_INSTANT_MAX} callbacks at one instant")
 
     # --- processes ---
+
+    def machine_clock_ms(self) -> int:
+        """Return the ms since 1970 at the true time: for files, and advances of wall clocks."""
+        return EPOCH_NS // 1_000_000 + int((self.now_s - START_S) * 1000)
 
     def spawn(
         self, process: Process, main: Callable[[], Coroutine[Any, Any, T]]

@@ -6,13 +6,14 @@ process leaves its writes in the page cache; a power loss destroys all writes wi
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from errno import ENOSPC
 from functools import partial
 from random import Random
 from typing import Any, Final, cast
 
+from quorumlog.advances import Advance
 from quorumlog.chaos.faults.links import Plane
 from quorumlog.chaos.node_simulation.disk_faults import DiskFaults, damage, put_back
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
@@ -158,6 +159,7 @@ class Machine:
         """Put an empty disk into the machine, with a log directory."""
         disk.mkdir(LOG_DIR)
         disk.on_operation = self.disk_faults.on_operation
+        disk.now_ms = self._loop.machine_clock_ms
         self.disk_faults.disk = disk
 
     def read_text(self) -> str:
@@ -317,6 +319,23 @@ class Machine:
         """Set the wall clock back to its offset at the start."""
         self._happened(f"reset {self.node_id}")
         self.clock.wall_offset_ns = self._wall_offset_ns
+
+    def advance(self, made: Sequence[Advance]) -> None:
+        """Make these advances of the wall clock, the earlier ones included; keep them in restarts.
+
+        The node makes them in its next turns; a dead or paused one, when it runs again.
+        """
+        self._happened(f"advance {self.node_id} {made[-1].by_ms}")
+        self._settings["clock.advances"] = ",".join(f"{one.at_ms}:{one.by_ms}" for one in made)
+        process, node = self.process, self.node
+        if process is None or node is None:
+            return
+
+        async def advance() -> None:
+            await node.time.roll()
+            await node.time.advance(made)
+
+        self._loop.spawn(process, advance)
 
     # --- the process ---
 

@@ -16,9 +16,10 @@ from random import Random
 from typing import Any, Final
 
 from quorumlog.chaos.faults.links import LinkRule, Plane
+from quorumlog.chaos.network.answer_rules import AnswerBook
 from quorumlog.chaos.network.exchange import Exchange
 from quorumlog.chaos.network.link_state import LinkState
-from quorumlog.chaos.network.splitters import Message
+from quorumlog.chaos.network.splitters import Message, Piece
 from quorumlog.chaos.node_simulation.endpoint import RST, Endpoint, Segment, Stream
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.process import OWNER, Process
@@ -36,13 +37,16 @@ class Link:
     Its rules are the same as in the forwarders between real processes.
     """
 
-    def __init__(self, source: str, target: str, port: int, seed: int) -> None:
+    def __init__(
+        self, source: str, target: str, port: int, seed: int, book: AnswerBook | None = None
+    ) -> None:
+        """`book`: of the rules with answers, which the links of a network share."""
         self.source: Final = source
         self.target: Final = target
         self.port: Final = port
         self.held: Final = deque[Callable[[], None]]()
         self._rng: Final[Random] = seeded(f"link {source} {target} {port}", seed)
-        self.rules: Final = LinkState(self._rng.random)
+        self.rules: Final = LinkState(self._rng.random, book)
         self._base_s: Final = self._rng.choice(BASE_LATENCIES_S)
         self._free_at_s = 0.0  # if a rule limits the rate
 
@@ -90,6 +94,7 @@ class Network:
     ) -> None:
         """`planes`: the protocol by port, where rules may apply to single messages."""
         self._planes: Final = planes or {}
+        self.book: Final = AnswerBook()
         self.loop: Final = loop
         self.overhear: Overhear = lambda _client, _broker: None
         self.bytes = 0
@@ -137,7 +142,8 @@ class Network:
         """Return the link for the connections from or to this port."""
         link = self._links.get((source, target, port))
         if link is None:
-            link = self._links[source, target, port] = Link(source, target, port, self._seed)
+            link = Link(source, target, port, self._seed, self.book)
+            self._links[source, target, port] = link
             for rule, concerns in self._rules.values():
                 if concerns(link):
                     link.rules.impose(rule)
@@ -220,15 +226,34 @@ class Network:
         far = Endpoint(self, server.process, there, here, there[1])
         near.peer, far.peer = far, near
         if (plane := self._planes.get(there[1])) is not None:
-            exchange = Exchange(plane, forth.rules)
-            near.stream = Stream(exchange.requests, exchange.request_late_s)
-            far.stream = Stream(exchange.replies, partial(_reply_late_s, near, exchange))
+            self._apply_rules(near, far, Exchange(plane, forth.rules))
         if (conversation := self.overhear(here, there)) is not None:
             near.arrives, far.leaves = conversation.arrives, conversation.leaves
         for endpoint in (near, far):
             self._endpoints.setdefault(endpoint.process, {})[endpoint] = None
         far.attach(None, server.context.copy(), server.factory)
         self._pass_on(back, 0, partial(_answer, answer, near))
+
+    def _apply_rules(self, near: Endpoint, far: Endpoint, exchange: Exchange) -> None:
+        """Apply the rules on requests to a connection that `near` has dialled."""
+        late_s = partial(_reply_late_s, near, exchange)
+        if not exchange.is_kafka:
+            near.stream = Stream(exchange.requests, exchange.request_late_s)
+            far.stream = Stream(exchange.replies, late_s)
+            return
+
+        def shape(pieces: list[Piece]) -> list[Piece]:
+            passed = exchange.shape_requests(pieces)
+            for answer in exchange.due_replies():
+                far.unread_bytes += len(answer.content)
+                self._send(far, bytes(answer.content))
+            if exchange.resets:
+                _reset(near)
+            return passed
+
+        held = exchange.held_requests
+        near.stream = Stream(exchange.requests, exchange.request_late_s, shape, held)
+        far.stream = Stream(exchange.replies, late_s, exchange.shape_replies, exchange.held_replies)
 
     def _pass_on(self, link: Link, size: int, arrive: Callable[[], None]) -> None:
         """Call `arrive` after the latency of the link, or after the link is healed."""

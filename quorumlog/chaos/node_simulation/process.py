@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextvars import Context, ContextVar
 from typing import Any, Final
 
+from quorumlog.advances import Advances
+
 
 class Clock:
     """A monotonic clock that may run fast or slow, and the offset of a machine's wall clock."""
@@ -44,6 +46,7 @@ class Process:
         self.name: Final = name
         self.host: Final = host
         self.clock: Final = clock
+        self.advances: Final = Advances()  # of its wall clock
         self.is_alive = True
         self.is_paused = False
         self.lacks_cpu = False

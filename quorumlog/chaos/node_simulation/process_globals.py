@@ -8,19 +8,18 @@ import random
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import client_reqrep, connector, web_response
 from aiohttp._websocket.writer import WebSocketWriter
 
 from quorumlog import chance, clock
-from quorumlog.chaos.node_simulation.loop import START_S, SimulatedLoop, numbered
+from quorumlog.advances import Advances
+from quorumlog.chaos.node_simulation.loop import EPOCH_NS, START_S, SimulatedLoop, numbered
 from quorumlog.chaos.node_simulation.process import OWNER
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.native import lane
 from quorumlog.wire.io import frames
-
-EPOCH_NS: Final = 1_700_000_000_000_000_000  # the wall clock at the start of a run
 
 
 def replace_process_globals(loop: SimulatedLoop, seed: int) -> None:
@@ -28,6 +27,7 @@ def replace_process_globals(loop: SimulatedLoop, seed: int) -> None:
     lane.turn_off("a simulation is to be the same on every machine")
     wall_ns = _wall_clock(loop)
     clock.wall_ns = wall_ns
+    clock.advances = _advances_of_the_owner()
     chance.substitute(seeded("chance", seed))
     # aiohttp: the Date header, the key of a WebSocket, and the mask of its frames.
     time.time = lambda: wall_ns() / 1e9
@@ -68,6 +68,17 @@ def _wall_clock(loop: SimulatedLoop) -> Callable[[], int]:
         return EPOCH_NS + int((loop.time() - START_S) * 1e9) + offset_ns
 
     return wall_ns
+
+
+def _advances_of_the_owner() -> Callable[[], Advances]:
+    """Return the source of the advances of the running process; the kernel's clock has none."""
+    none = Advances()
+
+    def advances() -> Advances:
+        process = OWNER.get()
+        return none if process is None else process.advances
+
+    return advances
 
 
 def _seed_masks(seed: int) -> None:

@@ -49,9 +49,17 @@ def settings_of(
         workload=workload,
         options=options_of(kind.read_options({**given, **(options or {})})),
     )
+    _require_steps(schedule)
     return NodesSettings(
         schedule=schedule, shape=shape or ClusterShape(), config=config or {}, mutant=mutant
     )
+
+
+def _require_steps(schedule: Schedule) -> None:
+    """Raise FaultUnsupported for a fault that simulated machines cannot carry out."""
+    kinds = {type(action.fault) for action in schedule.actions}
+    can = faults_made_of(SimulatedMachines.operations, SimulatedMachines.effects, kinds)
+    schedule.check_supported(back_end=SimulatedMachines.name, can=can)
 
 
 def simulate_nodes(
@@ -72,8 +80,7 @@ def simulate_nodes(
 def replayed(settings: NodesSettings, schedule: Schedule) -> NodesSettings:
     """Return the settings with this schedule. Raises ValueError if nodes cannot run it."""
     find_workload(schedule.workload).read_options(schedule.options)
-    can = faults_made_of(SimulatedMachines.operations, SimulatedMachines.effects)
-    schedule.check_supported(back_end=SimulatedMachines.name, can=can)
+    _require_steps(schedule)
     nodes = set(settings.roles)
     for action in schedule.actions:
         if not isinstance(action.target, str) and not nodes.issuperset(action.target):

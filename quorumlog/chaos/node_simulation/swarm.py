@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from quorumlog.chaos.faults.copies import KINDS as DAMAGES
 from quorumlog.chaos.faults.fault import ALL, MILLION, ROLES, StepFault
-from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.faults.registry import ADDED_FAULTS, STEP_FAULTS
 from quorumlog.chaos.node_simulation.settings import JUDGED
 from quorumlog.chaos.registered import registered
 from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.randomness import seeded
-from quorumlog.chaos.workloads.registry import WORKLOADS
+from quorumlog.chaos.workloads.registry import find_workload
 
 _KINDS: Final = (
     "kill", "kill_all", "crash_loop", "pause", "pause_all", "pause_kill", "restart",
@@ -25,7 +25,7 @@ _KINDS: Final = (
     "partition_one", "partition_halves", "partition_ring", "partition_one_way", "isolate_role",
     "disk_full", "disk_error", "slow_fsync", "clock_step",
     "delay", "slow_link", "reset", "refuse", "drop_request", "delay_request", "reply_lost",
-    "ack_kill", "lag_kill", "late_start",
+    "ack_kill", "lag_kill", "late_start", "answer",
     "admin_churn", "reassign", "grow", "throttle", "delete_records", "alter_log_dirs",
     "change_voters", "replace_voter",
     "damage", "damage_closed", "old_directory", "fsync_loss", "power_loss_several",
@@ -34,9 +34,10 @@ KINDS: Final[Mapping[str, type[StepFault]]] = {name: STEP_FAULTS[name] for name 
 """The kinds that a swarm may draw."""
 
 # Only log.flush.acks survives the first; the second needs several log directories. The others
-# destroy copies without limit, so that other rules judge a run with one of them.
+# destroy copies without limit, so that other rules judge a run with one of them. `answer` tests
+# clients, not brokers.
 _BY_NAME_ONLY: Final = frozenset(
-    {"power_loss_all", "alter_log_dirs", "ack_kill", "lag_kill", "late_start", *JUDGED}
+    {"power_loss_all", "alter_log_dirs", "ack_kill", "lag_kill", "late_start", "answer", *JUDGED}
 )
 _DRAWN_FOR: Final = {"idempotent_send": frozenset({"ack_kill"})}
 """By workload, faults that it alone can judge: they are drawn for it, and else only by name."""
@@ -81,20 +82,18 @@ def draw_swarm(
     Raises ValueError for an unknown kind.
     """
     if faults is None:
-        chosen = _chosen(seed, _DRAWN_FOR.get(workload, frozenset()))
+        chosen = [KINDS[name] for name in _chosen(seed, _DRAWN_FOR.get(workload, frozenset()))]
     else:
         chosen = [
-            registered(KINDS, name.replace("-", "_"), "fault").name
+            registered(KINDS, name.replace("-", "_"), "fault", ADDED_FAULTS)
             for given in faults
             for name in (_chosen_losses(seed) if given == LOSSES else (given,))
         ]
         chosen = [*dict.fromkeys(chosen)]
-    has_transactions = workload in WORKLOADS and "transactions" in WORKLOADS[workload].requires
+    has_transactions = bool(workload) and "transactions" in find_workload(workload).requires
     requests = _REQUESTS + (_OF_TRANSACTIONS if has_transactions else ())
     drawn = [
-        action
-        for name in chosen
-        for action in _drawn(seed, KINDS[name], duration_ms / 1000, requests)
+        action for kind in chosen for action in _drawn(seed, kind, duration_ms / 1000, requests)
     ]
     return Schedule(
         seed=seed,
@@ -157,7 +156,7 @@ def _target(kind: type[StepFault], rng: Random) -> str:
 
 _MILD: Final = frozenset(
     {"slow_disk", "delay", "slow_link", "drop_request", "delay_request", "reply_lost"}
-    | {"admin_churn", "grow", "throttle", "delete_records"}
+    | {"answer", "admin_churn", "grow", "throttle", "delete_records"}
 )
 """Faults under which a cluster continues, even if they hit all of its nodes."""
 
@@ -181,6 +180,22 @@ _OF_TRANSACTIONS: Final = (
 )  # fmt: skip
 """The same for workloads with transactions; other workloads never send these requests."""
 
+_ANSWERS: Final = (
+    ("Produce", "NOT_LEADER_OR_FOLLOWER", "refused"),
+    ("Produce", "NOT_LEADER_OR_FOLLOWER", "appended"),
+    ("Produce", "NOT_ENOUGH_REPLICAS", "refused"),
+    ("Produce", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "appended"),
+    ("Produce", "REQUEST_TIMED_OUT", "appended"),
+    ("Fetch", "NOT_LEADER_OR_FOLLOWER", "refused"),
+    ("Fetch", "FENCED_LEADER_EPOCH", "refused"),
+    ("Fetch", "FETCH_SESSION_ID_NOT_FOUND", "refused"),
+    ("Metadata", "LEADER_NOT_AVAILABLE", "refused"),
+    ("FindCoordinator", "COORDINATOR_NOT_AVAILABLE", "refused"),
+    ("JoinGroup", "COORDINATOR_LOAD_IN_PROGRESS", "refused"),
+    ("OffsetCommit", "NOT_COORDINATOR", "appended"),
+    ("InitProducerId", "COORDINATOR_LOAD_IN_PROGRESS", "appended"),
+)  # fmt: skip
+"""(request to answer, its error, whether it is carried out): clients try all of them again."""
 _OF_REQUESTS: Final = frozenset({"drop_request", "delay_request", "reply_lost"})
 
 
@@ -234,5 +249,9 @@ _PARAMETERS: Final[Mapping[str, Callable[[Random], dict[str, Any]]]] = {
     "drop_request": lambda rng: {"share_ppm": _share_ppm(rng)},
     "delay_request": lambda rng: {"us": rng.choice((50_000, 400_000, 2_500_000))},
     "reply_lost": lambda rng: {"share_ppm": _share_ppm(rng)},
+    "answer": lambda rng: {
+        **dict(zip(("api", "error", "after"), rng.choice(_ANSWERS), strict=True)),
+        "share_ppm": _share_ppm(rng),
+    },
 }  # fmt: skip
 """Kind -> its drawn parameters, in place of its defaults."""

@@ -11,6 +11,7 @@ from quorumlog.chaos.back_ends.back_end import (
     GROUPS_TOPIC,
     BackEndFailed,
     NodeUnavailable,
+    Tallies,
     holders_of,
 )
 from quorumlog.chaos.back_ends.voter_changer import OPERATIONS as OF_VOTERS
@@ -378,6 +379,10 @@ class SimulatedMachines:
             self._network.reset(concerns)
             if every_us:
                 self._loop.in_kernel(every_us / 1e6, self._reset, rule_id, concerns, every_us)
+
+    async def tallies(self) -> Tallies:
+        """Return the counts of the rules that answer or observe requests."""
+        return self._network.book.tallies()
 
     async def lift(self, rule_id: str) -> None:
         """Lift a rule. Other rules stay in force."""

@@ -27,9 +27,9 @@ from quorumlog.chaos.faults.fault import MILLION
 from quorumlog.chaos.faults.registry import fault_and_role
 from quorumlog.chaos.faults.rows import PHASE, PHASE_OVER, PhaseTerms, phase_details
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
-from quorumlog.chaos.nemesis import Extension, Nemesis
+from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.network.error_responses import RESPONSES_FILE
-from quorumlog.chaos.pace import at_once
+from quorumlog.chaos.pace import Extension, at_once
 from quorumlog.chaos.run import cluster_states, node_metrics
 from quorumlog.chaos.run.extension import EXTENDS_TO, AcksInFaults
 from quorumlog.chaos.run.figures import LoadMeter, figures, silent_after_ms

@@ -12,6 +12,7 @@ from quorumlog.chaos.network.error_responses import RESPONSES_FILE
 from quorumlog.chaos.run.cluster_states import STATES_FILE
 from quorumlog.chaos.run.node_metrics import METRICS_FILE
 from quorumlog.cluster import ClusterError, LocalCluster
+from quorumlog.cluster.control_server import HISTORIES_DIRECTORY
 
 if TYPE_CHECKING:
     from quorumlog.chaos.checkers import Verdict
@@ -23,7 +24,7 @@ CLUSTER_DIRECTORY: Final = "cluster"
 _RUN_FILES: Final = {
     *(JSON_LINES, PARQUET, f"{PARQUET}.part", META),
     *(SCHEDULE_FILE, STATES_FILE, METRICS_FILE, RESPONSES_FILE),
-    *(REPORT_FILE, VERDICT_FILE, CLUSTER_DIRECTORY),
+    *(REPORT_FILE, VERDICT_FILE, CLUSTER_DIRECTORY, HISTORIES_DIRECTORY),
 }
 
 

@@ -1,9 +1,12 @@
-"""Every workload, by name; a new one is a file beside this one and an entry in the list."""
+"""Every workload, by name; a new one is a file beside this one and an entry in the list.
+
+Other packages add workloads by entry points of the group `quorumlog.workloads`.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from quorumlog.chaos.registered import registered
+from quorumlog.chaos.registered import AddedParts, registered
 from quorumlog.chaos.workloads import (
     append_read,
     compacted_register,
@@ -39,6 +42,18 @@ WORKLOADS: Final[Mapping[str, Workload[Any]]] = {
 }
 
 
+def _workload_of(name: str, part: object) -> Workload[Any]:
+    if not isinstance(part, Workload):
+        raise TypeError("it is no quorumlog.chaos.workloads.workload.Workload")
+    if part.name != name:
+        raise ValueError(f"it is named {part.name!r}")
+    return part
+
+
+ADDED_WORKLOADS: Final = AddedParts("workload", WORKLOADS, _workload_of, "quorumlog.workloads")
+"""The workloads of other packages: each a `Workload`."""
+
+
 def find_workload(name: str) -> Workload[Any]:
     """Return the workload of this name. Raises ValueError with the existing names."""
-    return registered(WORKLOADS, name, "workload")
+    return registered(WORKLOADS, name, "workload", ADDED_WORKLOADS)

@@ -234,9 +234,12 @@ class Sessions:
         A log may prove damaged. A broker that had left the ISR before would not be in the ELR
         either, and the controller would then elect without its records.
         """
-        others = [self._sessions.get(one) for one in unfenced if one != broker_id]
-        registered = [one.registered_ms for one in others if one and one.opens_logs]
-        latest_ms = max([-1, *(one for one in registered if one is not None)])
+        latest_ms = -1
+        for other_id, other in self._sessions.items():
+            if other.opens_logs and other_id != broker_id and other_id in unfenced:
+                latest_ms = max(
+                    latest_ms, -1 if other.registered_ms is None else other.registered_ms
+                )
         return latest_ms + OPENING_SESSIONS * self.session_timeout_ms if latest_ms >= 0 else 0
 
     def are_in_service(self, broker_ids: Collection[BrokerId]) -> bool:

@@ -228,8 +228,10 @@ class Controller:
         return broken + [f"2: broker {broker_id} has no session" for broker_id in silent]
 
     def _next_expiry(self) -> tuple[int, BrokerId] | None:
-        unfenced = self._unfenced()
-        return min(((self.sessions.expires_ms(b, unfenced), b) for b in unfenced), default=None)
+        unfenced, expires_ms = self._unfenced(), self.sessions.expires_ms
+        return min(
+            [(expires_ms(broker_id, unfenced), broker_id) for broker_id in unfenced], default=None
+        )
 
     def _unfenced(self) -> list[BrokerId]:
         return [broker.broker_id for broker in self.cluster.brokers.values() if not broker.fenced]

@@ -67,11 +67,19 @@ class Leadership:
         state.log.append(Offset(start + 1), ((epoch, start),))
         self._voter_changes.begin_epoch(role)
         state.emit(effects.BecomeLeader(leader_epoch=epoch, epoch_start_offset=start))
-        self._send_begin_quorum_epoch()
+        self._send_begin_quorum_epoch(role)
 
-    def _send_begin_quorum_epoch(self) -> None:
+    def _send_begin_quorum_epoch(self, role: Leader) -> None:
+        """Send it to each voter without a fetch of this epoch in the last half fetch timeout.
+
+        As Kafka's LeaderState.needToSendBeginQuorumRequests: a voter that fetches has this leader.
+        """
         state = self._state
+        since_ms = state.now_ms - state.settings.controller_quorum_fetch_timeout_ms // 2
         for voter in state.other_voters:
+            fetched_ms = role.followers[voter].last_fetch_ms
+            if fetched_ms is not None and fetched_ms > since_ms:
+                continue
             request = BeginQuorumEpochRequest(
                 leader_id=state.node_id,
                 leader_epoch=state.leader_epoch,
@@ -234,12 +242,23 @@ class Leadership:
         )
         self._state.emit(answer)
 
-    def _can_complete(self, role: Leader, parked: ParkedFetch) -> bool:
+    def _waits_over_ms(self, role: Leader) -> int:
+        """Return the latest deadline of the fetches to answer now.
+
+        A fetch whose wait is over takes the fetches with it whose waits end soon. From then on they
+        arrive together: an idle leader wakes up half as often.
+        """
+        now_ms = self._state.now_ms
+        if all(parked.deadline_ms > now_ms for parked in role.parked.values()):
+            return now_ms
+        return now_ms + self._state.settings.controller_quorum_fetch_max_wait_ms // 4
+
+    def _can_complete(self, role: Leader, parked: ParkedFetch, over_ms: int) -> bool:
         """Whether there are records, or a newer high watermark (KIP-1166), or the wait is over."""
         return (
             self._state.log.end_offset > parked.fetch_offset
             or role.high_watermark > parked.high_watermark
-            or parked.deadline_ms <= self._state.now_ms
+            or parked.deadline_ms <= over_ms
         )
 
     # --- the high watermark ---
@@ -282,8 +301,11 @@ class Leadership:
         """Commit, answer fetches, repeat BeginQuorumEpoch; resign without a majority's fetches."""
         state = self._state
         self._maybe_advance_high_watermark(role)
+        if {*role.followers} <= {parked.replica_id for parked in role.parked.values()}:
+            role.begin_epoch_deadline_ms = self._new_begin_epoch_deadline_ms()  # all follow
+        over_ms = self._waits_over_ms(role)
         for request_id, parked in list(role.parked.items()):
-            if self._can_complete(role, parked):
+            if self._can_complete(role, parked, over_ms):
                 self._complete(role, request_id)
         self._voter_changes.maybe_answer(role)
         self._voter_changes.maybe_upgrade(role)
@@ -296,7 +318,7 @@ class Leadership:
             self.resign(role)  # a majority may have another leader by now (KAFKA-15489)
         elif role.begin_epoch_deadline_ms <= state.now_ms:
             role.begin_epoch_deadline_ms = self._new_begin_epoch_deadline_ms()
-            self._send_begin_quorum_epoch()
+            self._send_begin_quorum_epoch(role)
 
     def _maybe_hold_the_quorum(self, role: Leader, voter: BrokerId) -> None:
         role.fetched_voters.add(voter)

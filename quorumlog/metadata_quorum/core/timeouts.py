@@ -5,7 +5,6 @@ Raft elects a leader only if an election timeout is far longer than an exchange 
 """
 
 from collections.abc import Callable, Iterable
-from statistics import median_low
 from typing import Final
 
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
@@ -41,7 +40,7 @@ class Timeouts:
     def note_write(self, took_ms: int) -> None:
         """Record a durable write that the driver waited for, or a flush in the background."""
         self._samples = [*self._samples[1:], _bounded(took_ms)]
-        self.write_ms = median_low(self._samples)
+        self.write_ms = sorted(self._samples)[_SAMPLES // 2]
 
     def note_peer(self, node_id: BrokerId, write_ms: int) -> None:
         """Record the duration of a write that another voter reports."""

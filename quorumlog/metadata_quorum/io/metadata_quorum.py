@@ -175,6 +175,10 @@ class MetadataQuorum:
         self._probes: Final = Tasks(log_failure(_logger, "looking for a broker's process"))
         self.port = 0  # of the control listener, once started
 
+    def check_secret(self, request: web.Request) -> None:
+        """Raise the response 403 to a request that lacks the shared secret, if there is one."""
+        self._server.check_secret(request)
+
     def _founded(self, elections: ElectionStore, election: Election) -> Election:
         return found(
             self.settings,
@@ -227,10 +231,6 @@ class MetadataQuorum:
     def is_active_controller(self) -> bool:
         """Whether this node's controller is active."""
         return self._driver.is_active_controller
-
-    def check_secret(self, request: web.Request) -> None:
-        """Raise the response 403 unless the request has the secret, if there is one."""
-        self._server.check_secret(request)
 
     def add_publisher(self, publisher: ImagePublisher) -> None:
         """Publish every change of the image to it, in order, and the present image at once."""

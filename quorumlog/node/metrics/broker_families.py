@@ -64,7 +64,7 @@ def traffic_families(broker: NodeBroker) -> Iterator[Family]:
 
 
 def request_families(broker: NodeBroker) -> Iterator[Family]:
-    """Yield the requests and connections of the Kafka listener."""
+    """Yield the requests of all Kafka listeners, and the connections of each."""
     stats = broker.server.stats
     requests = [
         (labels({"request": _request(key)}), count) for key, count in sorted(stats.requests.items())
@@ -77,8 +77,10 @@ def request_families(broker: NodeBroker) -> Iterator[Family]:
         "Seconds from the arrival of a request to its response.",
         list(_histograms(stats)),
     )
-    listener = labels({"listener": "PLAINTEXT", "networkProcessor": "0"})
-    open_now = [(listener, broker.server.connection_count)]
+    open_now = [
+        (labels({"listener": name, "networkProcessor": "0"}), count)
+        for name, count in sorted(broker.server.connection_counts.items())
+    ]
     name = "kafka_server_socket_server_metrics_connection_count"
     yield Family(name, "gauge", "Open connections.", open_now)
     for name, documentation, count in (

@@ -9,9 +9,22 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final, NamedTuple
 
+from quorumlog.advances import Advance
 from quorumlog.settings.topics import TopicConfig
 
 UNLIMITED: Final = -1
+
+
+def aged_ms(newest_ms: int, written_ms: int, advances: Sequence[Advance]) -> int:
+    """Return the time of a segment's newest record by the advanced clock.
+
+    Only the advances after the last write make a segment older. Clients' clocks are not advanced,
+    so without this rule a record written after an advance by a week would be a week old at once.
+    written_ms: the time of the file, by the machine's clock. A timestamp behind it is of an
+    advanced clock already, or from the future: then the time of the file counts.
+    """
+    ahead_ms = sum(by_ms for at_ms, by_ms in advances if at_ms <= written_ms)
+    return min(newest_ms, written_ms) + ahead_ms if ahead_ms else newest_ms
 
 
 class SegmentFacts(NamedTuple):

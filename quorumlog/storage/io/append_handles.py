@@ -162,11 +162,14 @@ class AppendFile:
 
     def append(self, chunks: Sequence[Buffer]) -> None:  # noqa: D102 - see DiskFile
         self._changes += 1  # first: a failed write may have changed the file
-        handle = self._taken()
+        handles = self._handles
+        handle = handles.take(self)
+        if handle is None:
+            raise OSError(EBADF, os.strerror(EBADF))
         try:
             handle.append(chunks)
         finally:
-            self._handles.give_back(self)
+            handles.give_back(self)
 
     def pread(self, size: int, position: int) -> bytes:  # noqa: D102 - see ReadableFile
         handle = self._taken()

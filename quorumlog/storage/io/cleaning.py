@@ -86,6 +86,7 @@ class Cleaning:
         self._segments: Final = segments
         self._cuts: Final = cuts
         self.io_bytes = 0  # read and written so far
+        self.removed_records = 0  # so far
         self._rules: Final = rules
         self._draft: _Draft | None = None  # not yet taken over by the log
         self._last_batches: Final = LastBatches()
@@ -173,7 +174,10 @@ class Cleaning:
             for segment in group:
                 for header, batch in batches_of(segment):
                     kept = self._cleaned(header, batch)
-                    is_changed = is_changed or kept is not batch
+                    if kept is not batch:
+                        is_changed = True
+                        left = 0 if kept is None else read_header(kept).record_count
+                        self.removed_records += header.record_count - left
                     draft.add(header, kept)
                     read += header.size_in_bytes
                     self.io_bytes += header.size_in_bytes + (0 if kept is None else len(kept))

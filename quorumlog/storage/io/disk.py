@@ -121,7 +121,9 @@ class RealFile:
 
     def append(self, chunks: Sequence[Buffer]) -> None:  # noqa: D102 - see DiskFile
         while chunks:
-            group, chunks = chunks[:CHUNKS_PER_WRITE], chunks[CHUNKS_PER_WRITE:]
+            group, chunks = chunks, ()
+            if len(group) > CHUNKS_PER_WRITE:
+                group, chunks = group[:CHUNKS_PER_WRITE], group[CHUNKS_PER_WRITE:]
             written = os.writev(self._descriptor, group)
             if written != sum(map(len, group)):  # the disk is nearly full, or a signal interrupted
                 rest = memoryview(b"".join(group))[written:]

@@ -14,9 +14,10 @@ from itertools import pairwise, zip_longest
 from operator import attrgetter
 from typing import Final
 
+from quorumlog.advances import Advance
 from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
-from quorumlog.storage.core.retention import SegmentFacts
+from quorumlog.storage.core.retention import SegmentFacts, aged_ms
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import NO_HANDLES, NO_ROOM, PASSING
@@ -310,8 +311,8 @@ class SegmentSurvey:
     _disk: Disk
     _segments: SegmentList
 
-    def facts(self) -> list[SegmentFacts]:
-        """Return the facts of all living segments, oldest first. Raises OSError.
+    def facts(self, advances: Sequence[Advance] = ()) -> list[SegmentFacts]:
+        """Return the facts of all living segments, oldest first; `aged_ms`. Raises OSError.
 
         It may read an index of each segment, once: the log remembers the largest timestamp. The
         list is empty if the cleaner swaps segments meanwhile, as it might have a gap, and before
@@ -321,29 +322,34 @@ class SegmentSurvey:
         found = []
         for segment in tuple(self._segments):
             try:
-                found.append(self._facts_of(segment))
+                found.append(self._facts_of(segment, advances))
             except FileNotFoundError:
                 if segment.base_offset >= self._segments.first_base_offset:
                     return []  # its name is missing during a swap
                 # else this segment and all older ones are dead by now
         return found if self._segments.swaps == swaps else []
 
-    def first_timestamp_from(self, offset: int) -> int:
+    def first_timestamp_from(self, offset: int, advances: Sequence[Advance] = ()) -> int:
         """Return the time of the first batch of the segment with `offset`. Raises OSError.
 
-        It reads only that batch's header. -1: the segment is gone, or has no timestamp.
+        It reads only that batch's header; `aged_ms`. -1: the segment is gone, or has no timestamp.
         """
         for segment in self._segments.all_from(offset)[:1]:
             copy = segment.copy()
             try:
                 with suppress(FileNotFoundError):
                     for _, header in copy.headers(copy.base_offset):
-                        return header.max_timestamp
+                        return self._aged(segment, header.max_timestamp, advances)
             finally:
                 copy.release()
         return NO_TIMESTAMP
 
-    def _facts_of(self, segment: Segment) -> SegmentFacts:
+    def _aged(self, segment: Segment, newest_ms: int, advances: Sequence[Advance]) -> int:
+        if not advances or newest_ms <= NO_TIMESTAMP:
+            return newest_ms
+        return aged_ms(newest_ms, self._disk.modified_ms(segment.path), advances)
+
+    def _facts_of(self, segment: Segment, advances: Sequence[Advance]) -> SegmentFacts:
         index = segment.known_index
         if index is not None:
             newest_ms, size = index.max_timestamp, index.size
@@ -353,7 +359,7 @@ class SegmentSurvey:
             newest_ms = NO_TIMESTAMP
         if newest_ms <= NO_TIMESTAMP:
             newest_ms = self._disk.modified_ms(segment.path)
-        return SegmentFacts(segment.base_offset, size, newest_ms)
+        return SegmentFacts(segment.base_offset, size, self._aged(segment, newest_ms, advances))
 
     def _newest_ms(self, segment: Segment) -> int:
         known = self._segments.max_timestamps

@@ -8,6 +8,10 @@ class MalformedFrame(ValueError):
     """
 
 
+class OtherProtocol(MalformedFrame):
+    """The first bytes of the peer are those of HTTP or TLS."""
+
+
 class CorruptBatch(ValueError):
     """A record batch is corrupt: its size, magic, checksum or records."""
 

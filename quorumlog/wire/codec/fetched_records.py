@@ -97,12 +97,25 @@ def _frame_of_one(
 ) -> list[Sendable]:
     """Return the frame of a response with one partition, as most are."""
     records = found.records
-    records_size = sum(map(len, records))
+    records_size = len(records[0]) if len(records) == 1 else sum(map(len, records))
     count = _count(records_size)
     head = _OF_ONE.pack(
-        *(_OF_ONE_SIZE + len(count) + records_size, correlation_id, 0, 0, 0, session_id),
-        *(_ONE, topic_id, _ONE, index, 0, found.high_watermark, found.last_stable_offset),
-        *(found.log_start_offset, found.aborted is not None, _NO_PREFERRED_REPLICA),
+        _OF_ONE_SIZE + len(count) + records_size,
+        correlation_id,
+        0,  # no tagged fields
+        0,  # no throttle
+        0,  # no error
+        session_id,
+        _ONE,
+        topic_id,
+        _ONE,
+        index,
+        0,  # no error
+        found.high_watermark,
+        found.last_stable_offset,
+        found.log_start_offset,
+        found.aborted is not None,
+        _NO_PREFERRED_REPLICA,
     )
     if records_size < COPY_BELOW_BYTES:
         return [b"".join((head, count, *contents(records), _NO_TAGGED_FIELDS))]
@@ -123,17 +136,27 @@ def decode_fetched(frame: memoryview) -> tuple[int, FetchResponse] | None:
 def _decode_one(frame: memoryview) -> tuple[int, FetchResponse] | None:
     """Return a response with one partition, as most are; None: it is another."""
     fields = _DECODED_ONE.unpack_from(frame)
-    correlation_id, tags, throttle_ms, code, session_id, topics, topic_id, count, *rest = fields
+    correlation_id, tags, throttle_ms, code, session_id, topics, topic_id, count = fields[:8]
     if tags or topics != _ONE or count != _ONE:
         return None
-    *numbers, aborted, preferred, size = rest
+    aborted, preferred, size = fields[13:]
     at = _DECODED_ONE.size
     if size >= _SEVERAL_BYTES:
         size, at = finish_uvarint(frame, at, size)
     stop = at + size - 1
     if size == 0 or aborted > 1 or frame[stop : stop + 3] != _NO_TAGGED_FIELDS:
         return None
-    partition = _partition(numbers, aborted, preferred, frame[at:stop])
+    index, error_code, high_watermark, stable, log_start = fields[8:13]
+    partition = PartitionData(
+        partition_index=index,
+        error_code=error_code,
+        high_watermark=high_watermark,
+        last_stable_offset=stable,
+        log_start_offset=log_start,
+        aborted_transactions=[] if aborted else None,
+        preferred_read_replica=preferred,
+        records=frame[at:stop],
+    )
     topic = FetchableTopicResponse(topic_id=topic_id, partitions=[partition])
     response = FetchResponse(
         throttle_time_ms=throttle_ms, error_code=code, session_id=session_id, responses=[topic]

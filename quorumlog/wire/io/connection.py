@@ -33,8 +33,10 @@ IN_FLIGHT_MAX: Final = 64
 REQUEST_TIMEOUT_MS: Final = 30_000
 CLOSE_TIMEOUT_MS: Final = 500
 SOFTWARE_NAME: Final = "quorumlog"
+NODE_SOFTWARE_NAME: Final = "quorumlog-node"  # of the brokers' connections to each other
 SOFTWARE_VERSION: Final = "0.1"
 _CORRELATION_ID_MASK: Final = 0x7FFFFFFF
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 
@@ -104,6 +106,7 @@ class KafkaConnection:
         self._timer: asyncio.TimerHandle | None = None  # of the earliest deadline, or before it
         self._rings_at_s = 0.0
         self._versions: dict[int, range] = {ApiVersionsRequest.API_KEY: ApiVersionsRequest.VERSIONS}
+        self._chosen: dict[int, int] = {}  # the version of each request that was sent
         self.finalized_features: dict[str, int] = {}
         """The finalized level of each of the cluster's features (KIP-584), when it connected."""
         self.closed: Final[asyncio.Future[Exception | None]] = self._loop.create_future()
@@ -116,10 +119,11 @@ class KafkaConnection:
         port: int,
         *,
         client_id: str | None,
+        software_name: str = SOFTWARE_NAME,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         in_flight_max: int = IN_FLIGHT_MAX,
     ) -> "KafkaConnection":
-        """Connect, and request the versions that the broker supports.
+        """Connect, and request the versions that the broker supports for this software (KIP-511).
 
         Raises ConnectionLost (also if no process listens) or RequestTimedOut.
         """
@@ -136,7 +140,7 @@ class KafkaConnection:
         except (OSError, ValueError, OverflowError, RuntimeError) as error:
             raise ConnectionLost(f"{address_text(host, port)}: {error}") from error
         try:
-            await connection._learn_versions()
+            await connection._learn_versions(software_name)
         except BaseException:
             connection._protocol.abort()
             raise
@@ -203,12 +207,18 @@ class KafkaConnection:
         """
         header, frame = self._encode(request, None)
         deadline_s = self._loop.time() + self._request_timeout_ms / 1000
-        self._start(_Pending(header, frame, deadline_s, done, is_kept=False))
+        self._start(_Pending(header, frame, deadline_s, done, False))
 
     def _start(self, pending: _Pending) -> None:
-        self._arm(pending.deadline_s)
-        self._waiting.append(pending)
-        self._send_waiting()
+        if self._timer is None or pending.deadline_s < self._rings_at_s:
+            self._arm(pending.deadline_s)
+        if self._waiting or len(self._pending) >= self._in_flight_max:
+            self._waiting.append(pending)
+            self._send_waiting()
+        else:
+            self._pending.append(pending)
+            self._protocol.write(pending.frame)
+            pending.frame = []
 
     def send_no_reply(self, request: Request[Any], *, version: int | None = None) -> None:
         """Send a request without a response (Produce with acks=0). Never blocks; see `drain`.
@@ -246,10 +256,10 @@ class KafkaConnection:
                 self._protocol.abort()
         await asyncio.shield(self.closed)
 
-    async def _learn_versions(self) -> None:
+    async def _learn_versions(self, software_name: str) -> None:
         """Send ApiVersions in its newest version; a broker that lacks it responds in version 0."""
         request = ApiVersionsRequest(
-            client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
+            client_software_name=software_name, client_software_version=SOFTWARE_VERSION
         )
         response: ApiVersionsResponse = await self.send(request)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
@@ -264,6 +274,7 @@ class KafkaConnection:
         self._take_versions(response)
 
     def _take_versions(self, response: ApiVersionsResponse) -> None:
+        self._chosen.clear()
         self._versions = {
             api.api_key: range(api.min_version, api.max_version + 1) for api in response.api_keys
         }
@@ -277,18 +288,20 @@ class KafkaConnection:
         if self._protocol.is_closing:
             raise ConnectionLost("the connection is closed")
         if version is None:
-            version = self.version_for(request)
+            version = self._chosen.get(request.API_KEY)
+            if version is None:
+                version = self._chosen[request.API_KEY] = self.version_for(request)
         elif version not in request.VERSIONS:
             raise UnsupportedVersion(RequestHeader(request.API_KEY, version, -1, self._client_id))
         self._correlation_id = (self._correlation_id + 1) & _CORRELATION_ID_MASK
-        header = RequestHeader(request.API_KEY, version, self._correlation_id, self._client_id)
+        fields = request.API_KEY, version, self._correlation_id, self._client_id
         frame = encode_request(
             request,
             api_version=version,
-            correlation_id=header.correlation_id,
+            correlation_id=self._correlation_id,
             client_id=self._client_id,
         )
-        return header, frame
+        return _new_tuple(RequestHeader, fields), frame
 
     def _send_waiting(self) -> None:
         """Write waiting requests, oldest first, up to `in_flight_max`."""

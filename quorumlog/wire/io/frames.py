@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct as Packer
 from typing import Final, cast
 
-from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.errors import MalformedFrame, OtherProtocol
 from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.message import Buffer, Received, Sendable, contents
 from quorumlog.wire.io.file_sender import Done, FileSender, duplicate
@@ -21,12 +21,18 @@ FRAME_MAX_BYTES: Final = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes
 SHARED_BYTES: Final = 1024 * 1024
 PREPENDED_MAX: Final = 64 * 1024
 """So many bytes of a frame are copied before the rest of it; more grow in a buffer of their own."""
+FIRST_SHARED_BYTES: Final = 2 * PREPENDED_MAX
+"""Of the shared buffer until a read fills it: an idle process needs no more."""
 WRITELINES_NEVER_PAUSES: Final = (3, 12) <= sys.version_info < (3, 12, 9) or (
     3,
     13,
 ) <= sys.version_info < (3, 13, 2)
 """CVE-2024-12254: in these versions only asyncio's `write` checks the size of unsent bytes."""
 _LENGTH: Final = Packer(">i")
+_HTTP: Final = frozenset(
+    {b"HTTP", b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI "}
+)
+"""The first bytes of a response and of each method; the last: of HTTP/2."""
 
 
 def _new_buffer(size: int) -> Received:
@@ -34,18 +40,32 @@ def _new_buffer(size: int) -> Received:
     return buffer, memoryview(buffer).toreadonly()
 
 
-class _Shared(threading.local):
+class _Shared:
     """The buffer that the connections of a thread read into, one after the other.
 
     An event loop gets it, fills it and has it consumed in one go, without a call of another
     connection in between: uvloop, asyncio (its proactor reads elsewhere, and copies), TLS on both.
     """
 
+    __slots__ = ("free", "received")
+
     def __init__(self) -> None:
-        self.received = _new_buffer(SHARED_BYTES)
+        self.replace(FIRST_SHARED_BYTES)
+
+    def replace(self, size: int) -> None:
+        """Leave the buffer to its last connection."""
+        self.received = _new_buffer(size)
+        self.free = memoryview(self.received[0])
 
 
-_shared: Final = _Shared()
+class _OfThread(threading.local):
+    """The shared buffer of each thread."""
+
+    def __init__(self) -> None:
+        self.shared = _Shared()
+
+
+_of_thread: Final = _OfThread()
 _NOTHING: Final = _new_buffer(0)
 
 
@@ -66,11 +86,12 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def __init__(self, *, frame_max_bytes: int = FRAME_MAX_BYTES) -> None:
         self._frame_max_bytes: Final = frame_max_bytes
+        self._shared: Final = _of_thread.shared
         self._received = _NOTHING  # the shared buffer or its own
         self._start = self._end = 0  # received bytes, not yet delivered
         self._frame_bytes = 0  # the size of the frame that is not yet whole, with its length
         self._reads_shared = self._is_delivering_read = self._is_frame_kept = False
-        self._is_paused = False
+        self._is_paused = self._is_reading_paused = False
         self._is_closing = False
         self._failure: Exception | None = None
         self._drained: asyncio.Future[None] | None = None  # set while writing is paused
@@ -191,10 +212,18 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def pause_frames(self) -> None:
         """Deliver no frame until `resume_frames`, and read no more from the socket."""
-        if not self._is_paused:
-            self._is_paused = True
-            if not self._is_closing:
-                self.transport.pause_reading()
+        self._is_paused = True
+        if not (self._is_reading_paused or self._is_closing):
+            self._is_reading_paused = True
+            self.transport.pause_reading()
+
+    def hold_frames(self) -> None:
+        """Deliver no frame until `resume_frames`. The next read from the socket is the last.
+
+        To stop and start the reads of a socket takes two system calls: too many for a peer that
+        waits for a response before it sends the next request.
+        """
+        self._is_paused = True
 
     def keep_frame(self) -> None:
         """Keep the bytes of the current frame until `resume_frames`; call `pause_frames`, too."""
@@ -209,7 +238,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._deliver()
             if not self._is_delivering_read:
                 self._keep_undelivered()
-        if not (self._is_paused or self._is_closing):
+        if self._is_reading_paused and not (self._is_paused or self._is_closing):
+            self._is_reading_paused = False
             self.transport.resume_reading()
 
     def close(self, error: Exception | None = None) -> None:
@@ -240,26 +270,37 @@ class FrameProtocol(asyncio.BufferedProtocol):
         del sizehint  # a larger buffer costs nothing, and a smaller one a system call
         received = self._end - self._start
         self._reads_shared = received <= PREPENDED_MAX
-        if self._reads_shared:  # a copy: perhaps nothing can be read, and the next one reads
-            buffer, _ = _shared.received
-            if received:
-                buffer[:received] = self._received[1][self._start : self._end]
-            return memoryview(buffer)[received:]
-        if self._end == len(self._received[0]):
-            self._replace_buffer(self._size_to_grow())
-        return memoryview(self._received[0])[self._end :]
+        if not self._reads_shared:
+            if self._end == len(self._received[0]):
+                self._replace_buffer(self._size_to_grow())
+            return memoryview(self._received[0])[self._end :]
+        free = self._shared.free
+        if received:  # a copy: perhaps nothing can be read, and the next one reads
+            free[:received] = self._received[1][self._start : self._end]
+        if self._is_paused:  # the last read: its bytes stay in a buffer of the connection
+            return free[received : received + PREPENDED_MAX]
+        return free[received:] if received else free
 
     def buffer_updated(self, nbytes: int) -> None:
         """Deliver the frames that are complete now."""
         if self._reads_shared:
-            self._received, self._start, self._end = _shared.received, 0, self._end - self._start
+            received = self._end - self._start
+            self._received, self._start, self._end = self._shared.received, 0, received
         self._end += nbytes
+        if self._reads_shared and self._end == len(self._received[0]) < SHARED_BYTES:
+            self._shared.replace(SHARED_BYTES)  # the present one is this connection's own
         self._is_delivering_read = True
         try:
-            self._deliver()
+            if self._is_paused:
+                self.pause_frames()
+            else:
+                self._deliver()
         finally:
             self._is_delivering_read = False
-            self._keep_undelivered()
+            if self._start == self._end and not self._is_frame_kept:
+                self._received, self._start, self._end = _NOTHING, 0, 0
+            else:
+                self._keep_undelivered()
 
     def eof_received(self) -> bool:
         """Close: this protocol has no use for a half-open connection. True: not at once."""
@@ -312,8 +353,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
             (size,) = _LENGTH.unpack_from(buffer, self._start)
             if not 0 <= size <= self._frame_max_bytes:
                 limit = self._frame_max_bytes
-                message = f"a frame of {size} bytes (the limit is {limit}){_other_protocol(size)}"
-                self.close(MalformedFrame(message))
+                message = f"a frame of {size} bytes (the limit is {limit})"
+                self.close(_other_protocol(size) or MalformedFrame(message))
                 return
             stop = start + size
             if stop > self._end:
@@ -322,16 +363,18 @@ class FrameProtocol(asyncio.BufferedProtocol):
             if not self.run_received():
                 self._start = stop
                 self.frame_received(view[start:stop])
+            if self._start == self._end:
+                break
 
     def _keep_undelivered(self) -> None:
         """Leave the shared buffer to the other connections."""
         received = self._end - self._start
         if self._is_frame_kept and not self._is_closing:
-            if self._received is _shared.received:
-                _shared.received = _new_buffer(SHARED_BYTES)
+            if self._received is self._shared.received:
+                self._shared.replace(len(self._received[0]))
         elif not received or self._is_closing:
             self._received, self._start, self._end = _NOTHING, 0, 0
-        elif self._received is _shared.received or 2 * received < len(self._received[0]):
+        elif self._received is self._shared.received or 2 * received < len(self._received[0]):
             grows = received > PREPENDED_MAX and not self._is_paused
             self._replace_buffer(self._size_to_grow() if grows else received)
 
@@ -347,11 +390,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._start, self._end = 0, len(received)
 
 
-def _other_protocol(size: int) -> str:
-    """Return a hint if an impossible length is the beginning of another protocol's message."""
+def _other_protocol(size: int) -> OtherProtocol | None:
+    """Return the error if an impossible length is the beginning of another protocol's message."""
     start = _LENGTH.pack(size)
-    if start == b"HTTP" or start.split(b" ")[0] in {b"GET", b"POST", b"PUT", b"HEAD"}:
-        return ": the peer speaks HTTP, not Kafka's protocol"
+    if start in _HTTP:
+        return OtherProtocol("the peer speaks HTTP, not Kafka's protocol")
     if start[0] in {0x15, 0x16} and start[1] == 0x03:  # an alert, a hello
-        return ": the peer speaks TLS, this side plain Kafka"
-    return ""
+        return OtherProtocol("the peer speaks TLS, this side plain Kafka")
+    return None

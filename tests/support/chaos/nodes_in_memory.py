@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.chaos.faults.fault import UNDONE_BY
@@ -28,6 +29,7 @@ class NodesInMemory:
         self.changed: Callable[[], object] = lambda: None  # called when a rule comes or goes
         self.performed: list[tuple[str, tuple[int, ...]]] = []
         self.rules: dict[str, LinkRule] = {}
+        self.imposed: list[str] = []  # rules in force, and those that were
         self.asked_for: dict[str, str] = {}  # the argument of each operation of an administrator
         self.met: dict[str, int] = {}  # how often each operation that is counted was met
         self.roles: dict[str, list[int]] = {"partition-leader": [1], "metadata-leader": [2]}
@@ -35,6 +37,10 @@ class NodesInMemory:
     def times_met(self, operation: str, node_ids: Sequence[int]) -> int | None:
         del node_ids
         return self.met.get(operation)
+
+    async def tallies(self) -> dict[str, dict[str, Any]]:
+        """Return one answered request of each rule: all are met."""
+        return {rule_id: {"matched": 1, "answered": 1, "seen": []} for rule_id in self.imposed}
 
     async def running(self) -> tuple[int, ...]:
         return tuple(sorted(self.is_running))
@@ -71,6 +77,7 @@ class NodesInMemory:
 
     async def impose(self, rule: LinkRule) -> None:
         self.rules[rule.id] = rule
+        self.imposed.append(rule.id)
         self.changed()
 
     async def lift(self, rule_id: str) -> None:

@@ -142,3 +142,8 @@ class DrivenShard(Generic[CoordinatorT]):
             self.step(events.Ticked())
         self.now_ms = until_ms
         self.step(events.Ticked())
+
+    def advance(self, by_ms: int) -> None:
+        """Advance the wall clock, as the driver of a shard does."""
+        self.now_ms += by_ms
+        self.step(events.ClockAdvanced(by_ms=by_ms))

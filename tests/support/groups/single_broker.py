@@ -15,7 +15,7 @@ from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.replicas import Replicas
-from quorumlog.broker.server.api import BrokerContext
+from quorumlog.broker.server.api import BrokerContext, as_release
 from quorumlog.broker.server.own_connection import OwnConnection
 from quorumlog.broker.server.server import Server
 from quorumlog.broker.settings import BrokerSettings
@@ -317,7 +317,7 @@ class SingleBroker:
             handlers=HANDLERS,
             wall_ms=wall_clock_ms,
         )
-        self.server = Server(self.context, on_fatal=self.violations.append)
+        self.server = Server(as_release(self.context), on_fatal=self.violations.append)
         self.transactions.reach_itself_by(partial(OwnConnection.open, self.context))
         self.port = 0
 

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.chaos.faults.links import EFFECTS, Link, LinkRule
+
+NOTHING: Final[Mapping[str, Any]] = {"matched": 0, "answered": 0, "seen": []}
 
 
 class FakeBackEnd:
@@ -22,6 +24,8 @@ class FakeBackEnd:
         self.dead: set[int] = set()
         self.done: list[tuple[str, tuple[int, ...]]] = []
         self.rules: dict[str, LinkRule] = {}
+        self.imposed: list[str] = []  # rules in force, and those that were
+        self.counts: dict[str, dict[str, Any]] = {}  # of the rules that met requests
         self.silent: set[str] = set()  # links on which nothing is ever sent
 
     async def running(self) -> tuple[int, ...]:
@@ -45,9 +49,13 @@ class FakeBackEnd:
 
     async def impose(self, rule: LinkRule) -> None:
         self.rules[rule.id] = rule
+        self.imposed.append(rule.id)
 
     async def lift(self, rule_id: str) -> None:
         del self.rules[rule_id]
+
+    async def tallies(self) -> dict[str, dict[str, Any]]:
+        return {rule_id: self.counts.get(rule_id, dict(NOTHING)) for rule_id in self.imposed}
 
     def why_not(self, fault: str) -> str:
         return ""

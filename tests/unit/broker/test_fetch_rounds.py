@@ -1,13 +1,19 @@
 """Rounds of a replica fetcher: the next fetch is sent in the callback of the last response."""
 
 import asyncio
+import random
+from pathlib import Path
 
 import pytest
 
+from quorumlog.broker.fetching.io import fetches as fetches_module
+from quorumlog.broker.fetching.io.delayed_fetch import DelayedFetch
+from quorumlog.broker.fetching.io.fetches import Fetches
 from quorumlog.broker.following.io import replica_fetcher
 from quorumlog.broker.following.io.replica_fetcher import TAKEN_AT_ONCE
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Epoch, Offset
 from quorumlog.wire.codec.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -15,6 +21,9 @@ from quorumlog.wire.codec.messages.fetch import (
     PartitionData,
 )
 from quorumlog.wire.io.connection import Done, KafkaConnection
+from tests.support.broker.one_broker import AT, append, one_broker
+from tests.support.broker.replica_calls import fetch_from
+from tests.unit.broker.test_follower_sessions import FollowerTwo
 from tests.unit.broker.test_replica_fetcher import TOPIC_ID, fetcher, follow
 
 
@@ -113,3 +122,128 @@ async def test_a_violation_in_a_round_ends_the_fetcher_by_its_task(
         await asyncio.sleep(0)
     assert [str(failure) for failure in failures] == ["planted"]
     await fetches.stop()
+
+
+async def test_a_repeated_fetch_is_the_fetch_of_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers move the log on, or fail, so that the partition is left out for a while."""
+
+    async def requests_of() -> list[object]:
+        leader, sent = RoundLeader(), list[object]()
+        monkeypatch.setattr(KafkaConnection, "open", leader.open)
+        fetches, [followed] = fetcher(), follow(1)
+        state = followed.driver.partition.state
+        fetches.set_followed([followed])
+        for count in range(1, 30):
+            await leader.asked(count)
+            request = leader.fetches[-1][0]
+            sent.append((request.session_id, request.session_epoch, repr(request.topics)))
+            error_code = 3 if count % 7 == 0 else 0
+            if not error_code:
+                state.log_end_offset = Offset(state.log_end_offset + count % 3)
+            leader.answer(PartitionData(partition_index=0, error_code=error_code))
+        await fetches.stop()
+        return sent
+
+    repeated = await requests_of()
+    monkeypatch.setattr(replica_fetcher.ReplicaFetcher, "_repetition", lambda *_: None)
+    assert await requests_of() == repeated
+
+
+async def test_the_answer_in_one_step_is_the_answer_of_all_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower waits, and gets one batch or several; it may be behind, or take few bytes."""
+
+    async def answers_of(directory: Path) -> list[object]:
+        draw, told, offset, end = random.Random(7), list[object](), 0, 0
+        async with one_broker(directory, isr=(1, 2)) as replicas:
+            follower = FollowerTwo(replicas)
+            await follower.fetch()
+            for _ in range(60):
+                follower.names(offset)
+                waiting = asyncio.ensure_future(follower.fetch(max_wait_ms=60_000))
+                await asyncio.sleep(0)
+                for _ in range(draw.choice((1, 1, 3))):
+                    append(replicas)
+                    end += 1
+                [found] = await waiting
+                told.append((found._replace(records=()), [bytes(one) for one in found.records]))
+                told.append((dict(follower.session.unsettled), follower.session.waiting))
+                if draw.random() < 0.8:  # or it lost the answer
+                    offset = end
+            traffic = replicas.traffic.total()
+            assert traffic.fetch_requests == 61
+            assert traffic.replication_bytes_out >= traffic.bytes_in > 0
+            told.append(traffic)
+        return told
+
+    answered, in_one_step = 0, Fetches._answers_newest
+
+    def counted(fetches: Fetches, delayed: DelayedFetch) -> bool:
+        nonlocal answered
+        is_answered = in_one_step(fetches, delayed)
+        answered += is_answered
+        return is_answered
+
+    monkeypatch.setattr(Fetches, "_answers_newest", counted)
+    short = await answers_of(tmp_path / "short")
+    assert answered >= 30
+    monkeypatch.setattr(Fetches, "_answers_newest", lambda _fetches, _delayed: False)
+    assert await answers_of(tmp_path / "long") == short
+
+
+async def test_a_fetch_that_waits_again_is_answered_as_a_new_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower repeats its fetch: it is in time or late, diverges, or its client goes away."""
+    waited_again = 0
+
+    async def answers_of(directory: Path) -> list[object]:
+        nonlocal waited_again
+        draw, told, offset, end = random.Random(11), list[object](), 0, 0
+        async with one_broker(directory, isr=(1, 2)) as replicas:
+            follower = FollowerTwo(replicas)
+            await follower.fetch()
+            session, state = follower.session, replicas.drivers[AT].partition.state
+            spec, last = follower.spec(60_000), None
+            for _ in range(200):
+                if draw.random() < 0.1:  # the records come first
+                    append(replicas)
+                    end += 1
+                [fetch] = spec.partitions = [one.fetch for one in session.partitions.values()]
+                fetch.topic_id = replicas.drivers[AT].topic_id
+                fetch.fetch_offset = Offset(offset)
+                fetch.last_fetched_epoch = Epoch(9 if draw.random() < 0.1 else -1)
+                session.unsettled[fetch.key] = True
+                found = fetch_from(replicas, spec)
+                waited_again += session.waiting is not None and session.waiting is last
+                last = session.waiting
+                if isinstance(found, asyncio.Future):
+                    if draw.random() < 0.1:
+                        found.cancel()
+                        await asyncio.sleep(0)
+                        continue
+                    for _ in range(draw.choice((1, 1, 3))):
+                        append(replicas)
+                        end += 1
+                    found = await found
+                told += [
+                    (one._replace(records=()), [bytes(chunk) for chunk in one.records])
+                    for one in found
+                ]
+                told.append((dict(session.unsettled), session.waiting, state.high_watermark))
+                if draw.random() < 0.8:  # or it lost the answer
+                    offset = end
+            told.append(len(replicas.fetches._purgatory.deadlines))
+            traffic = replicas.traffic.total()
+            assert traffic.fetch_requests == 201
+            assert traffic.replication_bytes_out > 0
+            told.append(traffic)
+        return told
+
+    short = await answers_of(tmp_path / "short")
+    assert waited_again >= 50
+    monkeypatch.setattr(fetches_module, "last_fetch", lambda _spec, _session: None)
+    waited_again = 0
+    assert await answers_of(tmp_path / "long") == short
+    assert waited_again == 0

@@ -9,7 +9,7 @@ import pytest
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.handlers import fetch, produce
 from quorumlog.broker.partitions.core.data_path import FetchedPartition, ProduceResult
-from quorumlog.broker.responses.cluster_view import controller_for_clients
+from quorumlog.broker.responses.cluster_view import controller_for_clients, leader_hints
 from quorumlog.metadata_quorum.image.model import ClusterImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
@@ -24,6 +24,7 @@ LEADER, LEADER_EPOCH = 2, 7
 HOST = replace(broker(BrokerId(LEADER)), host="two", port=9092, rack="r")
 CONTEXT: Any = SimpleNamespace(
     broker_id=BrokerId(1),
+    listener="PLAINTEXT",
     image=ClusterImage(
         brokers={HOST.broker_id: HOST, BrokerId(1): broker(BrokerId(1))},
         topics={
@@ -107,4 +108,11 @@ def test_a_client_is_sent_to_the_controller_or_to_a_broker_that_serves(
     ids = [BrokerId(one) for one in (3, 2, 1)]
     brokers = {one: broker(one, fenced=one in fenced) for one in ids}
     cluster = ClusterImage(brokers=brokers, controller_id=BrokerId(controller))
-    assert controller_for_clients(cluster, BrokerId(2)) == named
+    context: Any = SimpleNamespace(broker_id=BrokerId(2), listener="PLAINTEXT", image=cluster)
+    assert controller_for_clients(context) == named
+
+
+def test_a_leader_without_the_listener_of_the_client_is_named_without_an_endpoint() -> None:
+    beside = SimpleNamespace(**{**vars(CONTEXT), "listener": "EXTERNAL"})
+    assert leader_hints(beside, [AT]) == []  # type: ignore[arg-type]
+    assert [one.broker_id for one, _ in leader_hints(CONTEXT, [AT])] == [LEADER]

@@ -1,7 +1,7 @@
 """The cleaner of a broker with real logs: which log, up to where, and what lasts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from errno import EIO, ENOSPC
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from quorumlog.advances import Advance
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.core.cleaning import CleanableRange, Dirtiness
@@ -288,8 +289,8 @@ async def test_a_log_that_cannot_be_cleaned_leaves_its_turn_to_the_next(
         assert await cleaner.clean_dirtiest() == (code == ENOSPC)  # it is tried again, or never
 
 
-def refusing(code: int) -> Callable[[], list[SegmentFacts]]:
-    def refuse() -> list[SegmentFacts]:
+def refusing(code: int) -> Callable[..., list[SegmentFacts]]:
+    def refuse(advances: Sequence[Advance] = ()) -> list[SegmentFacts]:
         raise OSError(code, "refused")
 
     return refuse
@@ -312,7 +313,7 @@ async def test_a_log_that_loses_records_under_the_cleaner_is_cleaned_later(tmp_p
             write(replicas, "k", f"{number}")
         log = replicas.drivers[AT].log
 
-        def lose() -> list[SegmentFacts]:
+        def lose(advances: Sequence[Advance] = ()) -> list[SegmentFacts]:
             log.advance_log_start_offset(1)
             return refusing(EIO)()
 

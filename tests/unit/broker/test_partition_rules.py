@@ -14,6 +14,7 @@ from quorumlog.broker.partitions.core.isr import (
     is_eligible,
     outcome_of,
 )
+from quorumlog.broker.partitions.core.reads import RECORDS
 from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -484,3 +485,16 @@ def test_a_member_cuts_what_is_committed_only_after_an_unclean_election() -> Non
     assert member(4).step(0, diverged(3, 4))[0] == effects.TruncateTo(offset=Offset(4))
     replica = member(4, isr=(2,))
     assert replica.step(0, diverged(3, 1))[0] == effects.TruncateTo(offset=Offset(1))
+
+
+def test_a_followers_fetch_is_judged_as_any_read() -> None:
+    replica = leader((ONE, TWO))
+    replica.step(0, events.RecordsAppended(log_end_offset=Offset(5)))
+    serving = replica.partition.serving
+    for leader_epoch in (-1, 3, 4, 5):
+        for fetch_offset in range(-1, 7):
+            for last_epoch in (-1, 3, 4, 5):
+                asked = Epoch(leader_epoch), Offset(fetch_offset), Epoch(last_epoch)
+                event = events.FollowerFetched(TWO, 0, *asked, log_start_offset=Offset(0))
+                assert serving.judge_follower(event) == serving.judge_read(*asked)
+    assert serving.judge_read(Epoch(4), Offset(5), Epoch(4)) is RECORDS

@@ -13,6 +13,7 @@ from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.clock import monotonic_ms
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import (
@@ -82,10 +83,10 @@ async def test_who_brought_records_is_asked_for_last() -> None:
     """An answer that is full leaves out the last ones: not the same ones each time."""
     fetches = fetcher()
     fetches.set_followed(follow(4))
-    assert asked_in(fetches._request(fetches._session)) == [0, 1, 2, 3]
+    assert asked_in(fetches._request(fetches._session, monotonic_ms())) == [0, 1, 2, 3]
     without = [PartitionData(partition_index=index) for index in (1, 3)]
     await take(fetches, records_of(0), without[0], records_of(2), without[1])
-    assert asked_in(fetches._request(fetches._session)) == [1, 3, 0, 2]
+    assert asked_in(fetches._request(fetches._session, monotonic_ms())) == [1, 3, 0, 2]
 
 
 @pytest.mark.usefixtures("idle")
@@ -94,7 +95,7 @@ async def test_a_throttled_partition_waits_until_it_paid(monkeypatch: pytest.Mon
     monkeypatch.setattr(replica_fetcher, "monotonic_ms", lambda: now_ms)
     fetches = fetcher(next_fetch_ms=lambda at, _id, _size, now: now + 2_000 * at.partition)
     fetches.set_followed(follow(2))
-    assert asked_in(fetches._request(fetches._session)) == [0, 1]
+    assert asked_in(fetches._request(fetches._session, monotonic_ms())) == [0, 1]
     await take(fetches, records_of(0), records_of(1))
     assert [one.may_ask(now_ms) for one in fetches._followed.values()] == [True, False]
     now_ms = 3_000
@@ -110,10 +111,10 @@ async def test_what_waits_for_the_throttle_goes_on_when_the_rate_is_raised(
     fetches = fetcher(next_fetch_ms=lambda _at, _id, _size, now: now + wait_ms)
     [followed] = follow(1)
     fetches.set_followed([followed])
-    assert asked_in(fetches._request(fetches._session)) == [0]
+    assert asked_in(fetches._request(fetches._session, now_ms)) == [0]
     await take(fetches, records_of(0))
     now_ms = 2_000
-    assert not fetches._is_due()
+    assert not fetches._is_due(now_ms)
     assert followed.due_ms == 1_001_000  # asking again makes it no later
     waits: list[int] = []
 
@@ -124,7 +125,7 @@ async def test_what_waits_for_the_throttle_goes_on_when_the_rate_is_raised(
     await fetches._wait_for_work()
     assert waits == [replica_fetcher.THROTTLE_CHECK_MS]
     wait_ms = 0
-    assert fetches._is_due()
+    assert fetches._is_due(now_ms)
 
 
 class ParkingLeader:
@@ -179,7 +180,7 @@ async def test_a_fetch_says_who_asks_in_which_epoch_from_where() -> None:
 
     fetches = fetcher(broker_epoch=77)
     fetches._followed[TOPIC_ID, 3] = FollowedPartition(cast(Any, driver), Epoch(5))
-    request = fetches._request(fetches._session)
+    request = fetches._request(fetches._session, monotonic_ms())
     assert request is not None
     assert request.replica_state == ReplicaState(replica_id=1, replica_epoch=77)
     [topic] = request.topics
@@ -201,12 +202,12 @@ async def test_a_fetch_in_a_session_names_it_and_the_partitions_that_it_drops() 
     fetches, settings = fetcher(), BrokerSettings()
     followed = follow(2)
     fetches.set_followed(followed)
-    first = fetches._request(fetches._session)
+    first = fetches._request(fetches._session, monotonic_ms())
     assert first is not None
     assert (first.session_id, first.session_epoch) == (0, 0)
     fetches._session.answered(0, 7)
     fetches.set_followed(followed[:1])
-    second = fetches._request(fetches._session)
+    second = fetches._request(fetches._session, monotonic_ms())
     assert second is not None
     assert (second.session_id, second.session_epoch) == (7, 1)
     assert [(one.topic_id, one.partitions) for one in second.forgotten_topics_data] == [
@@ -256,16 +257,16 @@ async def test_a_fetch_waits_until_what_was_brought_is_on_the_disk() -> None:
     """An answer to an older fetch may bring more while the first flush is under way."""
     fetches, driver = fetcher(), FakeDriver(0)
     fetches.set_followed([FollowedPartition(cast(Any, driver), Epoch(0))])
-    assert asked_in(fetches._request(fetches._session)) == [0]
+    assert asked_in(fetches._request(fetches._session, monotonic_ms())) == [0]
     driver.partition.may_fetch = lambda: False
     await take(fetches, records_of(0))
     for is_durable in (False, True):
-        assert not fetches._is_due()
+        assert not fetches._is_due(monotonic_ms())
         fetches._changed.clear()
         driver.partition.may_fetch = lambda is_durable=is_durable: is_durable
         fetches.note_flush_ended(cast(Any, driver))
         assert fetches._changed.is_set()
-    assert fetches._is_due()
+    assert fetches._is_due(monotonic_ms())
 
 
 async def test_many_changes_share_one_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +293,7 @@ async def test_many_changes_share_one_new_session(monkeypatch: pytest.MonkeyPatc
     await asyncio.sleep(0)
     assert loops == [1, 2]
     fetches._is_at_leader = True
-    fetches._request(fetches._session)  # it tells all that has changed
+    fetches._request(fetches._session, monotonic_ms())  # it tells all that has changed
     fetches._maybe_renew()
     await asyncio.sleep(0)
     assert loops == [1, 2]
@@ -348,7 +349,7 @@ async def test_partitions_that_come_one_by_one_do_not_begin_a_session_each(
 async def test_only_what_has_changed_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fetches, followed = fetcher(), follow(9)
     fetches.set_followed(followed)
-    fetches._request(fetches._session)
+    fetches._request(fetches._session, monotonic_ms())
     fetches._session.answered(0, 7)
     touched: list[int] = []
     monkeypatch.setattr(fetches._session, "touch", lambda key: touched.append(key[1]))
@@ -371,7 +372,7 @@ async def test_an_answer_of_many_partitions_is_taken_in_several_turns_of_the_loo
     fetches, count = fetcher(), 2 * TAKEN_AT_ONCE + 5
     followed = follow(count)
     fetches.set_followed(followed)
-    assert asked_in(fetches._request(fetches._session)) == [*range(count)]
+    assert asked_in(fetches._request(fetches._session, monotonic_ms())) == [*range(count)]
     fetches._session.answered(0, 7)
     topics = [
         FetchableTopicResponse(
@@ -390,7 +391,7 @@ async def test_an_answer_of_many_partitions_is_taken_in_several_turns_of_the_loo
             fetches.set_followed([*followed[:-1], newer])
     assert max(after - before for before, after in pairwise(turns)) == TAKEN_AT_ONCE
     assert taken == [*range(count - 1)]
-    assert asked_in(fetches._request(fetches._session)) == [count - 1]
+    assert asked_in(fetches._request(fetches._session, monotonic_ms())) == [count - 1]
 
 
 LANE = 3

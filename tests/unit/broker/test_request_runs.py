@@ -251,8 +251,8 @@ def test_a_connection_whose_requests_never_match_makes_few_templates() -> None:
     runs = RequestRuns()
     for at in range(2 * UNUSED_MAX):
         learned(runs, framed(TopicPartition("orders", at), 0))
-    assert runs._last is not None
-    assert runs._last.at.partition == UNUSED_MAX - 1
+    assert runs.last is not None
+    assert runs.last.at.partition == UNUSED_MAX - 1
 
 
 def test_a_request_whose_template_is_known_makes_no_other() -> None:
@@ -262,7 +262,7 @@ def test_a_request_whose_template_is_known_makes_no_other() -> None:
     assert runs.find(received(frame), 0, len(frame), 1, len(frame)) is not None
     learned(runs, framed(PLAIN, 0, value=b"of another size"))  # its batch was not plain
     assert [*runs._templates.values()] == [first]
-    assert runs._last is first
+    assert runs.last is first
     learned(runs, framed(PLAIN, 0, acks=-1))
     assert len(runs._templates) == 2
 

@@ -58,6 +58,10 @@ switches compression off when a broker does not advertise the old versions (KAFK
 ApiVersions of an unknown version is answered in version 0 with UNSUPPORTED_VERSION and this table
 (KIP-511). Telemetry (71, 72) is not advertised, so clients send none.
 
+`quorumlog up --as-version 3.9` lowers the highest versions to those of that release of Apache
+Kafka, and drops the APIs and features that it lacks: 2.8, and 3.0 to 4.3. The lowest versions stay
+as above ([decision 9](decisions/0009-feature-levels.md)).
+
 Clients send AddPartitionsToTxn up to version 3; later ones, and WriteTxnMarkers, are between
 brokers. ConsumerGroupHeartbeat and ConsumerGroupDescribe are refused with UNSUPPORTED_VERSION while
 `group.version` is 0, ShareGroupHeartbeat always: there are no share groups

@@ -16,6 +16,7 @@ from quorumlog.chaos.back_ends import commands
 from quorumlog.chaos.back_ends.back_end import BackEndFailed, NodeUnavailable
 from quorumlog.chaos.back_ends.commands import Commands, open_commands
 from quorumlog.chaos.back_ends.registry import open_back_end
+from quorumlog.chaos.faults.fault import OUTSIDE
 
 # A node that puts itself into the background and writes its pid, as Kafka's start script does.
 PROGRAM = """
@@ -80,7 +81,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 async def test_nodes_are_killed_started_paused_and_resumed(nodes: Nodes) -> None:
     back_end = nodes.open()
     assert back_end.node_ids == await back_end.running() == (1, 2)
-    assert back_end.operations == {"kill", "stop", "start", "pause", "resume"}
+    assert back_end.operations == {"kill", "stop", "start", "pause", "resume", OUTSIDE}
     before = nodes.pid(1)
     await back_end.perform("kill", [1])
     assert await back_end.running() == (2,)
@@ -128,9 +129,9 @@ async def test_a_command_that_fails_ends_the_run_with_its_words(nodes: Nodes) ->
 
 async def test_only_what_all_nodes_can_do_is_offered(nodes: Nodes) -> None:
     del nodes.tables[2]["start"]
-    assert nodes.open().operations == {"kill", "stop", "pause", "resume"}
+    assert nodes.open().operations == {"kill", "stop", "pause", "resume", OUTSIDE}
     nodes.tables[2] = {"is_running": "true", "pause": "true", "resume": "true"}
-    assert nodes.open().operations == {"pause", "resume"}
+    assert nodes.open().operations == {"pause", "resume", OUTSIDE}
 
 
 async def test_a_silent_cluster_has_no_roles(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.chaos.faults.apis import APIS, CONTROL, kafka_api_name
 from quorumlog.chaos.faults.links import (
+    Answer,
     Cut,
     Delay,
     DelayRequest,
@@ -37,7 +38,14 @@ from quorumlog.cluster.ports import free_ports
 from quorumlog.metadata_quorum.io.rpc import RPCS
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec import messages
-from tests.support.chaos.kafka_frames import FETCH, PRODUCE, reply, request
+from tests.support.chaos.kafka_frames import (
+    FETCH,
+    PRODUCE,
+    produce_errors,
+    produce_request,
+    reply,
+    request,
+)
 from tests.support.waiting import until
 
 FORTH, BACK = Link("1", "2"), Link("2", "1")
@@ -250,6 +258,25 @@ async def test_a_reply_is_lost_after_its_request_was_carried_out() -> None:
         with pytest.raises(ConnectionResetError):
             await reader.readexactly(8)
         assert one.has(request(FETCH, 1) + request(PRODUCE, 2))
+
+
+async def test_a_rule_answers_before_the_target_and_counts() -> None:
+    async with pair() as one:
+        reader, writer = await one.dial()
+        writer.write(request(FETCH, 1))
+        assert await reader.readexactly(8) == reply(1)
+        one.impose(Answer("Produce", "REQUEST_TIMED_OUT", times=1), FORTH)
+        writer.write(produce_request(2) + request(FETCH, 3))
+        head = await reader.readexactly(4)
+        answer = head + await reader.readexactly(int.from_bytes(head, "big"))
+        assert (answer[7], produce_errors(answer)) == (2, [7])
+        assert await reader.readexactly(8) == reply(3)
+        writer.write(produce_request(4))  # the rule is spent
+        assert await reader.readexactly(8) == reply(4)
+        assert one.has(request(FETCH, 1) + request(FETCH, 3) + produce_request(4))
+        tally = one.network.book.tallies()["r"]
+        assert (tally["matched"], tally["answered"]) == (1, 1)
+        assert tally["seen"] == [["Fetch", "c", 1], ["Produce", "c", 2]]
 
 
 async def test_all_connections_are_reset_again_and_again() -> None:

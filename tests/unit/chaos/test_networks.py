@@ -37,7 +37,7 @@ from quorumlog.cluster.layout import NodeSpec
 from tests.support.chaos.fake_cluster import FakeCluster
 from tests.support.chaos.nemesis_runs import Rows, nemesis_of
 
-OF_REQUESTS = {"drop_request", "delay_request", "reply_lost", "ack_kill"}
+OF_REQUESTS = {"drop_request", "delay_request", "reply_lost", "ack_kill", "answer"}
 
 
 def lacks(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
@@ -229,7 +229,7 @@ def test_a_kind_of_request_is_lost_on_its_own_listener() -> None:
 
 @pytest.mark.parametrize("kind", sorted(EFFECTS, key=str))
 def test_a_rule_is_told_as_json(kind: type[Effect]) -> None:
-    values: dict[str, Any] = {"api": "Fetch", "us": 5, "min_us": 3, "bytes_per_s": 9}
+    values: dict[str, Any] = {"api": "Fetch", "us": 5, "min_us": 3, "bytes_per_s": 9, "error": "E"}
     needed: dict[str, Any] = {name: values[name] for name in kind.__match_args__ if name in values}
     effect = kind(**needed)
     rule = LinkRule("3-x", (Link("1", "clients", "kafka"), Link("2", "1")), effect)

@@ -8,8 +8,8 @@ from quorumlog.chaos.faults.partitions import PartitionOne
 from quorumlog.chaos.faults.processes import Kill, KillAll, PauseKill
 from quorumlog.chaos.faults.quorum import ChangeVoters
 from quorumlog.chaos.faults.requests import ReplyLost
-from quorumlog.chaos.nemesis import SKIPPED, Extension, Nemesis
-from quorumlog.chaos.pace import QUIET_US, Claim, Pace, at_once, claim_of
+from quorumlog.chaos.nemesis import SKIPPED, Nemesis
+from quorumlog.chaos.pace import QUIET_US, Claim, Extension, Pace, at_once, claim_of
 from quorumlog.chaos.schedule import Action, Schedule
 from tests.support.chaos.nemesis_runs import Rows, action
 from tests.support.chaos.nodes_in_memory import NodesInMemory

@@ -8,7 +8,14 @@ from typing import Any, Final, cast
 
 import pytest
 
-from quorumlog.chaos.faults.links import DelayRequest, DropReply, DropRequest, Effect, LinkRule
+from quorumlog.chaos.faults.links import (
+    Answer,
+    DelayRequest,
+    DropReply,
+    DropRequest,
+    Effect,
+    LinkRule,
+)
 from quorumlog.chaos.faults.registry import STEP_FAULTS, faults_made_of
 from quorumlog.chaos.network.splitters import KafkaSplitter, Message
 from quorumlog.chaos.node_simulation.endpoint import Stream
@@ -22,7 +29,14 @@ from quorumlog.chaos.node_simulation.voters import SimulatedVoters
 from quorumlog.chaos.simulation.worlds.quorum.voter_model import directory_id, voter_of
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.storage.io.checkpoints import uuid_from_text
-from tests.support.chaos.kafka_frames import METADATA, PRODUCE, reply, request
+from tests.support.chaos.kafka_frames import (
+    METADATA,
+    PRODUCE,
+    produce_errors,
+    produce_request,
+    reply,
+    request,
+)
 
 BROKER: Final = "10.0.0.1"
 
@@ -51,8 +65,12 @@ class Client(asyncio.Protocol):
         self.loop = loop
         self.answered: list[tuple[int, float]] = []
         self.is_lost = False
+        self.received = b""
 
     def data_received(self, data: bytes) -> None:
+        self.received += data
+        if len(data) % 8:
+            return
         now_s = round(self.loop.now_s - START_S, 1)
         numbers = [number for _, number in struct.iter_unpack(">ii", data)]
         self.answered += [(number, now_s) for number in numbers]
@@ -63,6 +81,12 @@ class Client(asyncio.Protocol):
 
 def talk(effect: Effect, *requests: bytes) -> tuple[list[tuple[int, float]], bool]:
     """Send requests under a rule; return what was answered in 10 s, and if the connection ended."""
+    client = talked(effect, *requests)
+    return client.answered, client.is_lost
+
+
+def talked(effect: Effect, *requests: bytes) -> Client:
+    """Send requests under a rule; return the client after 10 s."""
     loop = SimulatedLoop(1)
     network = Network(loop, 1, lambda *_: None, PLANES)
     loop.sockets = network
@@ -81,7 +105,15 @@ def talk(effect: Effect, *requests: bytes) -> tuple[list[tuple[int, float]], boo
         client = loop.run_until_complete(loop.spawn(Process("c", "10.0.9.1", Clock()), main))
     finally:
         loop.close()
-    return client.answered, client.is_lost
+    return client
+
+
+def test_an_answer_of_a_rule_has_its_place_among_the_replies() -> None:
+    frame = produce_request(2)
+    sent = [request(METADATA, 1) + frame[:20], frame[20:] + request(METADATA, 3)]
+    received = talked(Answer("Produce", "REQUEST_TIMED_OUT"), *sent).received
+    assert (received[:8], received[-8:]) == (reply(1), reply(3))
+    assert (received[12:16], produce_errors(received[8:-8])) == (b"\0\0\0\2", [7])
 
 
 def test_requests_are_lost_or_late_with_those_that_follow() -> None:

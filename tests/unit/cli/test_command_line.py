@@ -32,6 +32,12 @@ from tests.support.cli.in_process import CommandLine
         (["up", "--port", "60000", "--dir", "{tmp}"], EXIT_USAGE, "choose one from 1 to"),
         (["up", "--port", "70000", "--dir", "{tmp}"], EXIT_USAGE, "choose one from 1 to"),
         (["up", "--defaults", "slow", "--dir", "{tmp}"], EXIT_USAGE, "'fast', 'kafka'"),
+        (["up", "--one", "--nodes", "1", "--dir", "{tmp}"], EXIT_USAGE, "leave --nodes, --con"),
+        (["up", "--one", "--brokers", "1", "--dir", "{tmp}"], EXIT_USAGE, "--one is --nodes 1"),
+        (["up", "--as-version", "3.9.1", "--dir", "{tmp}"], EXIT_USAGE, "did you mean 3.9?"),
+        (["up", "--as-version", "5.0", "--dir", "{tmp}"], EXIT_USAGE, "there are 2.8, 3.0, "),
+        (["up", "--config", "as.version=5", "--dir", "{tmp}"], EXIT_USAGE, "one of: 2.8, 3.0"),
+        (["up", "--seed", "{tmp}/absent", "--dir", "{tmp}"], EXIT_USAGE, "No such file"),
         (["down", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
         (["status", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
         (["node", "kill", "1", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
@@ -167,7 +173,7 @@ def test_a_simulation_prints_one_document(command: CommandLine) -> None:
     assert {"digest", "virtual_s", "cpu_s", "operations"} <= document.keys()
 
 
-BROKEN = ("--seed", "20", "--duration", "3s", "--mutant", "no_log_check_in_votes")
+BROKEN = ("--seed", "15", "--duration", "3s", "--mutant", "no_log_check_in_votes")
 
 
 def test_the_smallest_schedule_needs_no_name(
@@ -175,17 +181,17 @@ def test_the_smallest_schedule_needs_no_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command("simulate", "--shrink", "quorum", *BROKEN, "--json", status=EXIT_FAILED)
-    assert "--schedule shrunk-20.json" in command.said
-    assert Schedule.from_json(Path("shrunk-20.json").read_text()).seed == 20
+    assert "--schedule shrunk-15.json" in command.said
+    assert Schedule.from_json(Path("shrunk-15.json").read_text()).seed == 15
 
 
 def test_a_broken_rule_is_status_1_and_has_a_schedule(tmp_path: Path, command: CommandLine) -> None:
     schedule = tmp_path / "smallest.json"
     said = command("simulate", *BROKEN, "--shrink", schedule, status=EXIT_FAILED)
-    assert "seed 20: leader-completeness" in command.out
-    assert "trace of seed 20:\n     0.000 " in said
+    assert "seed 15: leader-completeness" in command.out
+    assert "trace of seed 15:\n     0.000 " in said
     assert "     0.000 1: starts\n" in said
-    again = "--world quorum --seed 20 --duration 3s --nodes 3 --mutant no_log_check_in_votes"
+    again = "--world quorum --seed 15 --duration 3s --nodes 3 --mutant no_log_check_in_votes"
     assert f"again: quorumlog simulate {again}\n" in said
     assert f"shrink: quorumlog simulate {again} --shrink\n" in said
     without = ["simulate", "--schedule", schedule]

@@ -11,7 +11,7 @@ from typer import Exit
 from quorumlog.cli import cluster_commands
 from quorumlog.cli.output import EXIT_FAILED, EXIT_NO_QUORUM
 from quorumlog.cli.status_lines import partition_line, status_lines
-from quorumlog.cluster import LocalCluster, cluster_status, local_cluster, running_clusters
+from quorumlog.cluster import LocalCluster, cluster_nodes, cluster_status, running_clusters
 from quorumlog.cluster.cluster_status import NodeState
 
 RUNNING, PAUSED, KILLED = NodeState.RUNNING, NodeState.PAUSED, NodeState.KILLED
@@ -205,7 +205,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCl
     module = "tests.support.cluster.fake_node"
     cluster = LocalCluster(tmp_path / "c", nodes=1, node_module=module)
     cluster.start()
-    monkeypatch.setattr(local_cluster, "STOP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(cluster_nodes, "STOP_TIMEOUT_S", 0.2)
     monkeypatch.setattr(running_clusters, "STOP_TIMEOUT_S", 0.2)
     yield cluster
     cluster.stop()

@@ -77,7 +77,7 @@ FOR_ALL_ONLY = {
     CLUSTER_NUMBER: ("2", ErrorCode.INVALID_CONFIG),
 }
 PROTECTION = """
-    listener.security.protocol.map principal.builder.class sasl.enabled.mechanisms sasl.jaas.config
+    principal.builder.class sasl.enabled.mechanisms sasl.jaas.config
     sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
     sasl.kerberos.principal.to.local.rules sasl.kerberos.service.name
     sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor

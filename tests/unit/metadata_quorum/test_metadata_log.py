@@ -395,6 +395,7 @@ def test_the_defaults_of_records_are_those_that_written_logs_mean() -> None:
     assert {name: found for name, found in defaults.items() if name not in nothing} == {
         "RegisterBroker": {
             **dict.fromkeys(("rack", "directory_id", "boot_id", "broker_epoch", "log_dirs")),
+            "endpoints": (),
             "min_insync_replicas": 1,
             "fenced": True,
             "in_controlled_shutdown": False,

@@ -6,6 +6,7 @@ from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.controller_client import QuorumDescription
 from quorumlog.metadata_quorum.core import effects, events, leadership
 from quorumlog.metadata_quorum.core.messages import (
+    BeginQuorumEpochRequest,
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
     FetchRequest,
@@ -99,6 +100,44 @@ def test_a_second_fetch_of_a_replica_answers_its_first() -> None:
     assert parked.deadline_ms == 3100  # it waits no longer than its sender would
     orders = quorum.step(1101, asked(request, 78))
     assert only(effects.AnswerFetch, orders).request_id == 77
+
+
+def _waits(quorum: Quorum, replica: int, now_ms: int) -> None:
+    """Let a voter that holds the whole log fetch at this time, with the number 70 + replica."""
+    held = Offset(1)
+    request = fetch_request(replica, epoch=1, offset=1, last_epoch=1, high_watermark=held)
+    orders = quorum.step(now_ms, asked(request, 70 + replica))
+    assert not [one for one in orders if isinstance(one, effects.AnswerFetch)]
+
+
+@pytest.mark.parametrize(("second_ms", "answered_ids"), [(1225, [72, 73]), (1226, [72])])
+def test_a_wait_that_is_over_ends_the_waits_that_are_over_soon(
+    second_ms: int, answered_ids: list[int]
+) -> None:
+    quorum = leader()
+    _waits(quorum, 2, 1100)
+    _waits(quorum, 3, second_ms)
+    assert not tick(quorum, 1599)
+    orders = tick(quorum, 1600)
+    assert [
+        one.request_id for one in orders if isinstance(one, effects.AnswerFetch)
+    ] == answered_ids
+
+
+def test_only_voters_that_do_not_fetch_get_another_begin_quorum_epoch() -> None:
+    quorum = leader()
+    _waits(quorum, 2, 1500)
+    begun = sent(tick(quorum, 2000), BeginQuorumEpochRequest)
+    assert [one.destination for one in begun] == [3]
+
+
+def test_no_voter_gets_another_begin_quorum_epoch_while_all_fetch() -> None:
+    quorum = leader()
+    for begun_ms in range(1100, 9000, 502):
+        for replica in (2, 3):
+            _waits(quorum, replica, begun_ms + replica - 2)
+        assert quorum.next_deadline_ms() == begun_ms + 500
+        assert not sent(tick(quorum, begun_ms + 500), BeginQuorumEpochRequest)
 
 
 @pytest.mark.parametrize(

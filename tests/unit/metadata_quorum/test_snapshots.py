@@ -13,6 +13,7 @@ from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse, Snaps
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.image import records as record_kinds
 from quorumlog.metadata_quorum.image.access import AccessImage
+from quorumlog.metadata_quorum.image.details import Endpoint
 from quorumlog.metadata_quorum.image.features import METADATA_FEATURE
 from quorumlog.metadata_quorum.image.model import (
     BrokerImage,
@@ -275,6 +276,7 @@ def full_broker() -> BrokerImage:
         rack="r",
         directory_id="d",
         boot_id="b",
+        endpoints=(Endpoint(name="EXTERNAL", host="e", port=9),),
         min_insync_replicas=2,
         fenced=False,
         in_controlled_shutdown=True,

@@ -48,7 +48,7 @@ def test_kafkas_names_reach_the_settings_they_name() -> None:
     assert built.log.segment_ms == 60_000
     assert built.log.segment_index_bytes == 4096
     assert built.voters == {1: "127.0.0.1:19092", 2: "127.0.0.1:19093"}
-    assert str(built.advertised) == "127.0.0.1:9092"
+    assert str(built.listeners.inter_broker_address) == "127.0.0.1:9092"
 
 
 def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> None:
@@ -94,7 +94,7 @@ def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> Non
             {"controller.quorum.bootstrap.servers": "a:1,b"},
             "controller.quorum.bootstrap.servers=b: write it as host:port",
         ),
-        ({"listeners": "SSL://h:1"}, "only PLAINTEXT"),
+        ({"listeners": "SSL://h:1"}, "listeners=SSL://: not supported"),
         ({"listeners": "127.0.0.1"}, "write it as host:port"),
         ({"control.listener": "127.0.0.1:99999"}, "write it as host:port"),
         ({"controller.quorum.voters": "127.0.0.1:1"}, "write it as id@host:port"),
@@ -122,7 +122,7 @@ def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> Non
         ({"log.dirs": "/a,,/b"}, "a name between two commas is empty"),
         ({"log.dirs": "/a,/b,/a"}, "a directory is listed twice"),
         ({"log.dirs": "/a,/b", "metadata.log.dir": "/c"}, "it must be one of log.dirs"),
-        ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2"}, "only one listener is supported"),
+        ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2"}, "PLAINTEXT is there twice"),
         ({"listeners": "PLAINTEXT://a:\u00b2"}, "write it as host:port"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "set advertised.listeners"),
         (
@@ -210,7 +210,8 @@ def test_a_containers_environment_starts_a_node() -> None:
     assert built.log.segment_ms == 24 * 3_600_000
     assert built.broker.log_retention_ms == 168 * 3_600_000
     ignored = config.without_effect({**COMPLETE, **compose})
-    assert "listener.security.protocol.map" in ignored
+    assert "controller.listener.names" in ignored
+    assert not {"listener.security.protocol.map", "inter.broker.listener.name"} & {*ignored}
     assert not {*ignored} & {*COMPLETE, "num.partitions", "log.roll.hours", "log.retention.hours"}
 
 

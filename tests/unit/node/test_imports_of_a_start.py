@@ -15,7 +15,8 @@ NEEDLESS_IN_A_NODE = {
         "pytest",
     ),  # of commands and the lab
     *("lz4", "zstandard", "snappy", "cramjam"),  # compression: with the first batch that has it
-    *("ctypes", "multiprocessing", "unittest"),
+    *("ctypes", "multiprocessing", "unittest", "statistics", "difflib"),
+    "re2",  # with the first regular expression
     *("quorumlog.cli", "quorumlog.cluster", "quorumlog.chaos", "quorumlog.client"),
 }
 NEEDLESS_TO_START_NODES = {

@@ -10,6 +10,11 @@ import pytest
 from quorumlog.node import progress
 from quorumlog.node.room import Room, StartEnded
 from quorumlog.storage.errors import DiskExhausted, StorageError
+from tests.support.waiting import loop_turns, until
+
+
+async def _always() -> None:
+    pass
 
 
 async def test_each_new_text_replaces_the_one_before(
@@ -25,7 +30,7 @@ async def test_each_new_text_replaces_the_one_before(
         seen.append(file.read_text().strip())
         return next(texts, "")
 
-    reporting = asyncio.create_task(progress.report(file, text))
+    reporting = asyncio.create_task(progress.report(file, text, _always))
     while len(seen) < 6:
         await asyncio.sleep(0)
     reporting.cancel()
@@ -62,7 +67,7 @@ async def test_a_full_disk_does_not_end_the_reports(
 
     monkeypatch.setattr(os, "pwrite", pwrite)
     file = progress.progress_file(tmp_path / "node.pid")
-    reporting = asyncio.create_task(progress.report(file, lambda: "opening logs: 1 of 2"))
+    reporting = asyncio.create_task(progress.report(file, lambda: "opening logs: 1 of 2", _always))
     while not file.exists() or not file.read_text().strip():
         await asyncio.sleep(0)
     reporting.cancel()
@@ -75,7 +80,7 @@ async def test_another_error_is_raised(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(os, "pwrite", pwrite)
     with pytest.raises(OSError, match="Input/output"):
-        await progress.report(tmp_path / "node.progress", lambda: "opening logs: 1 of 2")
+        await progress.report(tmp_path / "node.progress", lambda: "opening logs", _always)
 
 
 def test_the_exit_status_is_neither_progress_nor_a_reason(tmp_path: Path) -> None:
@@ -153,3 +158,24 @@ async def test_a_step_that_finds_room_is_done_after_the_end_too() -> None:
         return next(outcomes)
 
     assert await room.wait_for(step) == 1
+
+
+async def test_no_text_is_made_while_no_process_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "INTERVAL_S", 0)
+    needed, asked = asyncio.Event(), 0
+
+    def text() -> str:
+        nonlocal asked
+        asked += 1
+        return f"closing logs: {asked} of 9"
+
+    file = progress.progress_file(tmp_path / "node.pid")
+    reporting = asyncio.create_task(progress.report(file, text, needed.wait))
+    await loop_turns(9)
+    assert asked == 1
+    needed.set()
+    await until(lambda: asked > 2)
+    reporting.cancel()
+    assert file.read_text().startswith("closing logs: ")

@@ -11,12 +11,12 @@ import pytest
 
 from quorumlog.chaos.checkers import Valid
 from quorumlog.chaos.history import checksum_of, read_history
+from quorumlog.chaos.history.recorded_values import RecordedValues, key_of, read_records
 from quorumlog.client import ErrorCode, KafkaError, RecordMetadata, TopicPartition
 from quorumlog.client.records import ConsumerRecord
 from quorumlog.client.sync import SyncConsumer, SyncProducer
 from quorumlog.testing.history import History, HistoryClosed
 from quorumlog.testing.marks import ChaosMark, duration_s
-from quorumlog.testing.recorded_values import RecordedValues, key_of, read_records
 from quorumlog.testing.topics import FreshTopic, topic_name
 from quorumlog.testing.trial import Trial, directory_name
 

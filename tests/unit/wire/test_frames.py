@@ -2,13 +2,14 @@
 
 import asyncio
 import struct
+import threading
 from typing import cast
 
 import pytest
 
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.io import frames
-from quorumlog.wire.io.frames import PREPENDED_MAX, SHARED_BYTES, FrameProtocol
+from quorumlog.wire.io.frames import FIRST_SHARED_BYTES, PREPENDED_MAX, SHARED_BYTES, FrameProtocol
 
 
 class Transport:
@@ -114,6 +115,32 @@ def test_a_large_frame_shrinks_to_the_beginning_of_the_next() -> None:
     assert protocol.frames[1:] == [b"small"]
 
 
+def test_the_shared_buffer_grows_with_the_first_read_that_fills_it() -> None:
+    """Threads have a buffer each: this one is new."""
+    sizes: list[int] = []
+    protocols: list[Recorder] = []
+
+    def read() -> None:
+        protocol = Recorder()
+        protocols.append(protocol)
+        frames = framed(*[b"x" * 10_000] * 30)
+        for _ in range(2):
+            free = protocol.get_buffer(-1)
+            sizes.append(len(free))
+            free[:] = frames[: len(free)]
+            protocol.buffer_updated(len(free))
+            frames = frames[len(free) :].ljust(SHARED_BYTES, b"\0")
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    [protocol] = protocols
+    begun = FIRST_SHARED_BYTES % 10_004
+    assert sizes == [FIRST_SHARED_BYTES, SHARED_BYTES - begun]
+    assert protocol.frames[:30] == [b"x" * 10_000] * 30
+    assert {*protocol.frames[30:]} == {b""}
+
+
 def test_connections_that_read_in_turn_do_not_mix_their_bytes() -> None:
     sizes = (3, PREPENDED_MAX - 10, PREPENDED_MAX + 10, SHARED_BYTES, 2 * SHARED_BYTES)
     protocols = [Recorder() for _ in sizes]
@@ -150,6 +177,8 @@ def test_a_paused_connection_keeps_its_frames_and_no_more() -> None:
         (struct.pack(">i", 2**31 - 1), "2147483647"),
         (b"HTTP", "the peer speaks HTTP"),
         (b"GET ", "the peer speaks HTTP"),
+        (b"DELE", "the peer speaks HTTP"),
+        (b"PRI ", "the peer speaks HTTP"),
         (b"\x16\x03\x01\x02", "the peer speaks TLS"),
         (b"\x15\x03\x03\x00", "the peer speaks TLS"),
     ],
@@ -244,3 +273,23 @@ async def test_drain_waits_for_the_peer() -> None:
     protocol.connection_lost(None)
     await draining
     assert protocol.ended == [None]
+
+
+def test_a_held_connection_reads_once_more_into_a_small_buffer_and_then_stops() -> None:
+    class Holder(Recorder):
+        def frame_received(self, frame: memoryview) -> None:
+            super().frame_received(frame)
+            self.hold_frames()
+
+    holder, stream = Holder(), framed(b"a", bytes(PREPENDED_MAX), b"c")
+    first = len(framed(b"a"))
+    assert holder.feed(stream[:first]) == first
+    assert (holder.frames, holder.fake.reading) == ([b"a"], True)
+    read = holder.feed(stream[first:])
+    assert (read, holder.fake.reading) == (PREPENDED_MAX, False)
+    assert holder.frames == [b"a"]
+    holder.resume_frames()
+    assert holder.fake.reading
+    holder.feed(stream[first + read :])
+    holder.resume_frames()
+    assert holder.frames == [b"a", bytes(PREPENDED_MAX), b"c"]

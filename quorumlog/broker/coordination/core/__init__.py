@@ -28,6 +28,8 @@ Events.
 - `LogRead`, `AppendEnded`: see `ReadLog` and `AppendBatch`.
 - `RequestReceived`: refused unless the coordinator is loaded.
 - `Ticked`: see Time.
+- `ClockAdvanced`: when the wall clock was advanced, before any other event at the new `now_ms`. A
+  shard that loads drops it: the sessions begin later.
 - Events of one kind of coordinator: kept during a load, and fed once the coordinator is loaded.
 
 `Resigned` and `Stopped` close the shard: from then on it refuses requests and ignores other events.

@@ -116,8 +116,8 @@ class CoordinatorShard(Generic[CoordinatorT]):
                 self._handle_append_ended(now_ms, event)
             case events.RequestReceived():
                 self._handle_request(now_ms, event)
-            case events.Ticked() if self.phase is Phase.LOADING:
-                self._maybe_load_on(now_ms)
+            case events.Ticked() | events.ClockAdvanced() if self.phase is Phase.LOADING:
+                self._maybe_load_on(now_ms)  # sessions begin once all is loaded
             case _ if self.phase is Phase.LOADING:
                 self._fed_while_loading.append(event)
             case _:

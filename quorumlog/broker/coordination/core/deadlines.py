@@ -10,7 +10,7 @@ KeyT = TypeVar("KeyT")
 class Deadlines(Generic[KeyT]):
     """At most one deadline for each key, the earliest first; of equal ones, the least key first.
 
-    No method walks over all keys. Invariant: `_in_order` has one entry for each entry of `_of`.
+    Only `shift` walks over all keys. Invariant: `_in_order` has one entry for each entry of `_of`.
     """
 
     def __init__(self) -> None:
@@ -40,6 +40,14 @@ class Deadlines(Generic[KeyT]):
         if deadline_ms is not None:
             self._of[key] = deadline_ms
             self._in_order.add((deadline_ms, key))
+
+    def shift(self, by_ms: int) -> None:
+        """Move all deadlines by `by_ms`. It walks over all keys."""
+        shifted = [(key, deadline_ms + by_ms) for key, deadline_ms in self._of.items()]
+        self._in_order.clear()
+        self._of.clear()
+        for key, deadline_ms in shifted:
+            self.set(key, deadline_ms)
 
     def due(self, now_ms: int, limit: int) -> list[KeyT]:
         """Return at most `limit` keys whose deadline has come, the earliest first."""

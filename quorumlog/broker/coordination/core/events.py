@@ -36,6 +36,17 @@ class Ticked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClockAdvanced:
+    """`now_ms` has jumped by `by_ms`; all expiries are due for a check, also after a jump by 0.
+
+    Days count for the ages of offsets, transactions and ids, but not for sessions: a coordinator
+    moves their deadlines along.
+    """
+
+    by_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BecameLeader:
     """We lead the partition in `leader_epoch`, perhaps since an earlier epoch."""
 
@@ -73,4 +84,13 @@ class AppendEnded:
     base_offset: int
 
 
-Event = RequestReceived[Any] | BecameLeader | Resigned | Stopped | LogRead | AppendEnded | Ticked
+Event = (
+    RequestReceived[Any]
+    | BecameLeader
+    | Resigned
+    | Stopped
+    | LogRead
+    | AppendEnded
+    | Ticked
+    | ClockAdvanced
+)

@@ -129,6 +129,13 @@ class ShardDriver(Generic[CoordinatorT]):
             self._perform(effect)
         self._set_timer()
 
+    def clock_advanced(self, by_ms: int) -> None:
+        """Check all expiries, after `now_ms` has jumped: the timer was set for the time before."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.feed(events.ClockAdvanced(by_ms=by_ms))
+
     def check_progress(self) -> None:
         """Raise InvariantViolation if something waits, and neither an event nor a tick will come.
 

@@ -135,3 +135,8 @@ class ShardSet(Generic[CoordinatorT]):
         """Feed an event to all coordinators."""
         for _, driver in sorted(self._drivers.items()):
             driver.feed(event)
+
+    def clock_advanced(self, by_ms: int) -> None:
+        """Check the expiries of all coordinators, after `now_ms` has jumped."""
+        for _, driver in sorted(self._drivers.items()):
+            driver.clock_advanced(by_ms)

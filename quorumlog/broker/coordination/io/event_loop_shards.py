@@ -65,11 +65,18 @@ class EventLoopShards(ShardSet[CoordinatorT]):
         return response
 
     def now_ms(self) -> int:
-        """Return the wall-clock time of the start plus the monotonic time since then."""
+        """Return the wall-clock time of the start, plus the monotonic time and advances since."""
         elapsed_ms = asyncio.get_running_loop().time() * 1000
         if self._started_ms is None:
             self._started_ms = self._wall_ms() - elapsed_ms
         return int(self._started_ms + elapsed_ms)
+
+    def advance(self, by_ms: int) -> None:
+        """Follow an advance of the wall clock, and check all expiries; 0: only check them."""
+        if self._started_ms is None:
+            return  # no coordinator is here, and the first will start at the advanced clock
+        self._started_ms += by_ms
+        self.clock_advanced(by_ms)
 
     def _call_at(self, deadline_ms: int, action: Callable[[], None]) -> asyncio.TimerHandle:
         loop = asyncio.get_running_loop()

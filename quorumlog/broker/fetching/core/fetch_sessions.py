@@ -20,6 +20,7 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, TopicPartition
 NO_SESSION: Final = 0  # a session id
 FULL_EPOCH: Final = 0  # the epoch of a fetch that begins a session
 FINAL_EPOCH: Final = -1  # the epoch of a fetch without a session, or of a session's last
+_CHANGED: Final = FetchWakeup.CHANGED  # an attribute of an enum costs a call
 EPOCH_MAX: Final = 2**31 - 1
 EVICTABLE_AFTER_MS: Final = 120_000
 SWEEP_INTERVAL_MS: Final = 500
@@ -71,7 +72,8 @@ class FetchSession:
     `unsettled` maps a partition to whether its fetch must be judged (again). With False, it was
     judged, its leader has not changed since, and it is only read on. Partitions whose records were
     sent last come last. `restless`: partitions to judge again periodically, because the follower
-    may become eligible to join the ISR. `last_spec`: the FetchSpec of `last_request`, for the same
+    may become eligible to join the ISR. `answered`: the fetch that has waited last, if it can wait
+    again for the same partition. `last_spec`: the FetchSpec of `last_request`, for the same
     object again: then only its numbers have changed (`FetchDecoder`). `last_asked`: its partitions,
     as the session has them and as the request has them; `last_names`: the topics' names then.
     """
@@ -87,6 +89,7 @@ class FetchSession:
     used_ms: int = 0
     swept_ms: int = 0
     waiting: WaitingFetch | None = None
+    answered: WaitingFetch | None = None
     last_request: object = None
     last_names: object = None
     last_spec: Any = None
@@ -108,7 +111,11 @@ class FetchSession:
                 if key in self.partitions:
                     self.unsettled[key] = True
             del self.to_sweep[:SWEEP_PARTITIONS]
-        return [self.partitions[key] for key in self.unsettled]
+        partitions = self.partitions
+        if len(self.unsettled) == 1:  # mostly
+            (key,) = self.unsettled
+            return [partitions[key]]
+        return [partitions[key] for key in self.unsettled]
 
     def partition_of(self, fetch: PartitionFetch) -> SessionPartition | None:
         """Return the partition of `fetch`; None: the session has dropped or replaced the fetch."""
@@ -137,17 +144,17 @@ class FetchSession:
         `has_records`: the next fetch checks the partition after the others.
         `is_restless`: the fetch must be judged again periodically.
         """
-        key = partition.key
+        key, unsettled = partition.key, self.unsettled
         if is_restless:
             self.restless[key] = None
         elif self.restless:
             self.restless.pop(key, None)
-        must_judge = self.unsettled.get(key, False) or is_final
+        must_judge = unsettled.get(key, False) or is_final
         is_settled = is_settled and not must_judge
-        if is_settled or has_records:
-            self.unsettled.pop(key, None)
+        if is_settled or (has_records and len(unsettled) > 1):
+            unsettled.pop(key, None)
         if not is_settled:
-            self.unsettled[key] = must_judge
+            unsettled[key] = must_judge
 
 
 class FetchSessions:
@@ -254,7 +261,7 @@ class FetchSessions:
     def note(self, topic_partition: TopicPartition, change: FetchWakeup) -> bool:
         """Record a change of a partition; return whether a fetch awaits this change."""
         awaited = 0
-        must_judge = change is FetchWakeup.CHANGED  # the other changes only advance offsets
+        must_judge = change is _CHANGED  # the other changes only advance offsets
         for session, partition in self.watchers.get(topic_partition, {}).items():
             if must_judge:
                 session.unsettled[partition.key] = True

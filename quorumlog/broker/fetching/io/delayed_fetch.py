@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
+from quorumlog.broker.fetching.core.fetch_sessions import FetchSession
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.partitions.core.data_path import (
     NO_REPLICA,
@@ -18,6 +18,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 from quorumlog.wire.codec.message import Sendable
 
+_NONE: Final = ErrorCode.NONE  # an attribute of an enum costs a call
 FetchAnswers = list[FetchedPartition]
 READING_MS_MAX: Final = 10_000  # a fetch may wait for the disk so long after its deadline
 
@@ -47,7 +48,7 @@ class PartitionRead:
 
     def __init__(self, fetch: PartitionFetch) -> None:
         self.fetch = fetch
-        self.error_code = ErrorCode.NONE
+        self.error_code: ErrorCode = _NONE
         self.diverging: DivergingEpoch | None = None
         self.chunks: list[Sendable] = []
         self.size = self.held = self.missing = self.bring_ins = 0
@@ -75,7 +76,7 @@ class DelayedFetch(WaitingFetch):
     `response` is done once it is completed; a cancel of it calls `ended` with this fetch.
     """
 
-    __slots__ = ("_joined", "_render", "is_late", "reads", "response", "spec")
+    __slots__ = ("_ended", "_joined", "_render", "is_late", "reads", "response", "spec")
 
     def __init__(
         self,
@@ -86,17 +87,30 @@ class DelayedFetch(WaitingFetch):
         render: Callable[[FetchAnswers], Any],
         ended: "Callable[[DelayedFetch], None]",
     ) -> None:
+        self.deadline_ms, self.is_over = deadline_ms, False
         # A session records the changes of its partitions itself.
-        keys: Sequence[TopicPartition] = ()
+        self.keys: Sequence[TopicPartition] = ()
         if spec.session is None:
-            keys = [partition.topic_partition for partition in spec.partitions]
-        super().__init__(deadline_ms, keys, spec.awaited)
+            self.keys = [partition.topic_partition for partition in spec.partitions]
+        self.awaited = spec.awaited
         self.spec = spec
         self.reads = reads
         self.is_late = False
-        self.response: asyncio.Future[Any] = _Cancellable(partial(ended, self))
-        self._render = render
+        self._ended = ended
+        self.expect(render)
         self._joined: set[int] | None = None  # the identities of the fetches in `reads`
+
+    def expect(self, render: Callable[[FetchAnswers], Any]) -> None:
+        """Begin a response, after the last one if the fetch waits again."""
+        self.response: asyncio.Future[Any] = _Cancellable(self, self._ended)
+        self._render = render
+
+    def answer_and_keep(self, answers: FetchAnswers) -> None:
+        """Answer, and hold no reference to the response: the fetch may wait again."""
+        response, render = self.response, self._render
+        del self.response, self._render
+        if not response.done():
+            response.set_result(render(answers))
 
     def answer(self, answers: FetchAnswers) -> None:
         """Complete the response, unless its client has gone."""
@@ -123,15 +137,33 @@ class DelayedFetch(WaitingFetch):
             self.reads.append(PartitionRead(fetch))
 
 
+def last_fetch(spec: FetchSpec, session: FetchSession) -> DelayedFetch | None:
+    """Return the fetch that has waited last, with its unused read, if `spec` may wait in it again.
+
+    None: the session has got another request meanwhile.
+    """
+    delayed, session.answered = session.answered, None
+    if not isinstance(delayed, DelayedFetch) or delayed.spec is not spec:
+        return None
+    read, fetches = delayed.reads[0], spec.partitions
+    if len(fetches) != 1 or fetches[0] is not read.fetch:
+        return None
+    read.next_offset = read.fetch.fetch_offset
+    return delayed
+
+
 class _Cancellable(asyncio.Future[Any]):
     """A future that notes its cancel at once, and calls its connection within `set_result`.
 
     A callback of a future is called in another turn of the loop, with a context of its own.
     """
 
-    def __init__(self, cancelled: Callable[[], None]) -> None:
-        super().__init__()
-        self._note_cancelled: Callable[[], None] | None = cancelled
+    __slots__ = ("_deliver", "_ended", "_waits")
+
+    def __init__(self, waits: DelayedFetch, ended: Callable[[DelayedFetch], None]) -> None:
+        asyncio.Future.__init__(self)  # `super` makes an object
+        self._waits: DelayedFetch | None = waits
+        self._ended = ended
         self._deliver: Callable[[Any], object] | None = None
 
     def add_done_callback(self, fn: Callable[[Any], object], *, context: Any = None) -> None:
@@ -142,13 +174,13 @@ class _Cancellable(asyncio.Future[Any]):
 
     def set_result(self, result: Any) -> None:
         deliver, self._deliver = self._deliver, None
-        self._note_cancelled = None  # and no cycle is left to the garbage collector
-        super().set_result(result)
+        self._waits = None  # and no cycle is left to the garbage collector
+        asyncio.Future.set_result(self, result)
         if deliver is not None:
             deliver(self)
 
     def cancel(self, msg: Any = None) -> bool:
-        note, self._note_cancelled = self._note_cancelled, None
-        if note is not None:
-            note()
+        waits, self._waits = self._waits, None
+        if waits is not None:
+            self._ended(waits)
         return super().cancel(msg)

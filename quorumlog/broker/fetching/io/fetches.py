@@ -12,13 +12,19 @@ from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSession
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
-from quorumlog.broker.fetching.io.delayed_fetch import DelayedFetch, FetchAnswers, PartitionRead
+from quorumlog.broker.fetching.io.delayed_fetch import (
+    DelayedFetch,
+    FetchAnswers,
+    PartitionRead,
+    last_fetch,
+)
 from quorumlog.broker.fetching.io.session_answers import (
     FEW,
     answer_to,
     drop_settled,
     has_untold_commits,
     new_sessions,
+    newest_answer,
     unsettled_answers,
 )
 from quorumlog.broker.partitions.core import events
@@ -36,6 +42,9 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.file_range import FileRange
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
+_CHANGED: Final = int(FetchWakeup.CHANGED)  # an attribute of an enum costs a call
+_LOG_START: Final = int(FetchWakeup.LOG_START)
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 AnswerT = TypeVar("AnswerT")
 
 
@@ -73,21 +82,41 @@ class Fetches:
         self._is_completion_due = False
 
     def fetch(
-        self, spec: FetchSpec, render: Callable[[FetchAnswers], AnswerT]
+        self, spec: FetchSpec, render: Callable[[FetchAnswers], AnswerT], now_ms: int | None = None
     ) -> AnswerT | asyncio.Future[AnswerT]:
-        """Return the response, or a future; cancel the future if the client has gone."""
+        """Return the response, or a future; cancel the future if the client has gone.
+
+        `now_ms`: the time of the call, if the caller has just read the clock.
+        """
         session = spec.session
         if session is not None and session.waiting is not None:
             self._complete_waiting(session)
-        now_ms = monotonic_ms()
+        now_ms = monotonic_ms() if now_ms is None else now_ms
+        again = None if session is None or session.answered is None else last_fetch(spec, session)
+        if session is not None and again is not None:
+            if self._waits_again(spec, session, again, now_ms):
+                again.expect(render)
+                response: asyncio.Future[AnswerT] = again.response
+                return response
+            return self._read_or_wait(spec, again.reads, render, now_ms)
         reads = [PartitionRead(partition) for partition in spec.partitions]
+        return self._read_or_wait(spec, reads, render, now_ms)
+
+    def _read_or_wait(
+        self,
+        spec: FetchSpec,
+        reads: list[PartitionRead],
+        render: Callable[[FetchAnswers], AnswerT],
+        now_ms: int,
+    ) -> AnswerT | asyncio.Future[AnswerT]:
+        session = spec.session
         for read in reads:
             if session is None or session.take_to_judge(read.fetch):
                 self._judge(spec, read, now_ms)
         # All are judged first: the follower's fetch offset of each partition counts, even if
         # another partition fills the response.
         has_room = True
-        if not self._has_read_all(spec, reads):
+        if not (spec.is_from_follower and self._has_read_all(spec, reads)):
             has_room = not (self._starved and spec.account) and self._read(spec, reads)
             if self._is_enough(spec, reads):
                 return render(self._answers(spec, reads))
@@ -101,8 +130,33 @@ class Fetches:
         if session is not None:
             session.waiting = delayed
         response: asyncio.Future[AnswerT] = delayed.response
-        self._note_held(delayed, has_room=has_room)
+        if not has_room or spec.account is not None or self._starved:
+            self._note_held(delayed, has_room=has_room)
         return response
+
+    def _waits_again(
+        self, spec: FetchSpec, session: FetchSession, delayed: DelayedFetch, now_ms: int
+    ) -> bool:
+        """Park the delayed fetch of the last round, whose follower has all records, as mostly.
+
+        Does as `fetch`, which has to go on if this returns False.
+        """
+        read = delayed.reads[0]
+        fetch = read.fetch
+        driver = self._drivers.get(fetch.topic_partition)
+        if driver is None or fetch.error_code or fetch.topic_id != driver.topic_id:
+            return False
+        if session.take_to_judge(fetch):
+            self._judge_follower(spec, read, driver, now_ms)
+        if read.is_final or not driver.ends_at(read.next_offset) or self._starved:
+            return False
+        if spec.min_bytes <= 0 or spec.max_wait_ms <= 0 or spec.awaits_commits:
+            return False
+        deadline_ms = now_ms + spec.max_wait_ms
+        if self._purgatory.deadlines.add_again(delayed, deadline_ms):
+            self._timer.arm(deadline_ms)
+        session.waiting = delayed
+        return True
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
         """Record a change; the next turn of the loop tries to complete the delayed fetches."""
@@ -134,28 +188,37 @@ class Fetches:
             if driver is not None:
                 driver.traffic.fetch_requests += 1
             return
-        driver = self._find_replica(read)
+        fetch = read.fetch
+        driver = self._drivers.get(fetch.topic_partition)
+        if driver is None or fetch.error_code or fetch.topic_id != driver.topic_id:
+            driver = self._find_replica(read)
         if driver is not None:
-            driver.traffic.fetch_requests += 1
-            fetch = read.fetch
-            fetched = events.FollowerFetched(
-                broker_id=spec.replica_id,
-                broker_epoch=spec.replica_epoch,
-                leader_epoch=fetch.leader_epoch,
-                fetch_offset=fetch.fetch_offset,
-                last_fetched_epoch=fetch.last_fetched_epoch,
-                log_start_offset=fetch.log_start_offset,
-            )
-            judgement = driver.judge_follower_fetch(now_ms, fetched)
-            if judgement is not RECORDS:
-                read.judged(judgement)
+            self._judge_follower(spec, read, driver, now_ms)
+
+    def _judge_follower(
+        self, spec: FetchSpec, read: PartitionRead, driver: PartitionDriver, now_ms: int
+    ) -> None:
+        fetch = read.fetch
+        fields = (
+            spec.replica_id,
+            spec.replica_epoch,
+            fetch.leader_epoch,
+            fetch.fetch_offset,
+            fetch.last_fetched_epoch,
+            fetch.log_start_offset,
+        )
+        fetched = _new_tuple(events.FollowerFetched, fields)
+        driver.traffic.fetch_requests += 1
+        judgement = driver.judge_follower_fetch(now_ms, fetched)
+        if judgement is not RECORDS:
+            read.judged(judgement)
 
     def _judge_read(self, spec: FetchSpec, read: PartitionRead) -> PartitionDriver | None:
         """Have the replica judge a fetch, without a change of its state; return the replica."""
         driver = self._find_replica(read)
         if driver is not None:
-            fetch = read.fetch
-            judgement = driver.partition.serving.judge_read(
+            fetch, serving = read.fetch, driver.partition.serving
+            judgement = serving.judge_read(
                 fetch.leader_epoch,
                 fetch.fetch_offset,
                 fetch.last_fetched_epoch,
@@ -163,7 +226,6 @@ class Fetches:
             )
             read.judged(judgement)
             if spec.near_rack and not read.is_final:
-                serving = driver.partition.serving
                 read.is_elsewhere(serving.preferred_replica(spec.near_rack, fetch.fetch_offset))
         return driver
 
@@ -171,7 +233,7 @@ class Fetches:
         """Return the replica of the read, or set the error of the read."""
         fetch = read.fetch
         driver = self._drivers.get(fetch.topic_partition)
-        if fetch.error_code is not ErrorCode.NONE:
+        if fetch.error_code:
             read.failed(fetch.error_code)
         elif driver is None:
             read.failed(self._error_for_missing(fetch.topic_partition))
@@ -215,8 +277,9 @@ class Fetches:
 
         Then `_read` and `_is_enough` need no call. False: perhaps.
         """
-        must_wait = spec.min_bytes > 0 and spec.max_wait_ms > 0 and not spec.awaits_commits
-        if not (must_wait and spec.is_from_follower and 0 < len(reads) <= FEW):
+        if spec.min_bytes <= 0 or spec.max_wait_ms <= 0 or spec.awaits_commits:
+            return False
+        if not 0 < len(reads) <= FEW:
             return False
         for read in reads:
             driver = self._drivers.get(read.fetch.topic_partition)
@@ -261,10 +324,7 @@ class Fetches:
             return 0
         if not read_bytes:
             return 0
-        if spec.is_from_follower:
-            driver.traffic.replication_bytes_out += read_bytes
-        else:
-            driver.traffic.bytes_out += read_bytes
+        driver.traffic.note_read(read_bytes, is_from_follower=spec.is_from_follower)
         read.bring_ins = 0
         read.chunks += chunks
         read.size += read_bytes
@@ -324,20 +384,22 @@ class Fetches:
         may_restart = 0
         touched: dict[DelayedFetch, int] = {}  # not 0: complete it, even if empty
         for topic_partition, change in changes.items():
-            may_restart |= change & FetchWakeup.CHANGED
+            may_restart |= change & _CHANGED
             for delayed in self._waiting_on(topic_partition, change):
-                log_start = change & delayed.awaited & FetchWakeup.LOG_START
+                log_start = change & delayed.awaited & _LOG_START
                 touched[delayed] = touched.get(delayed, 0) | log_start
         retried, self._starved = self._starved, {}
         if self._brought_in:
             brought_in, self._brought_in = self._brought_in, set()
             for topic_partition in sorted(brought_in):
                 retried |= dict.fromkeys(self._waiting_on(topic_partition))
-        for delayed in {**retried, **touched}:
+        for delayed in {**retried, **touched} if retried else touched:
             if delayed.is_over:
                 continue  # completed meanwhile: an earlier fetch had no room
             if may_restart:
                 self._restart_changed(delayed, changes)
+            elif not touched.get(delayed, True) and self._answers_newest(delayed):
+                continue
             has_room = self._read(
                 delayed.spec, delayed.reads, None if delayed in retried else changes
             )
@@ -345,6 +407,22 @@ class Fetches:
                 self._complete(delayed)
             else:
                 self._note_held(delayed, has_room=has_room)
+
+    def _answers_newest(self, delayed: DelayedFetch) -> bool:
+        """Answer a follower that lacks the newest batches of the one partition of its session.
+
+        Does as `_read`, `_is_enough` and `_complete`, which have to do it if this returns False.
+        """
+        session = delayed.spec.session
+        if session is None or self._throttle.is_on:
+            return False
+        found = newest_answer(delayed, session, self._drivers)
+        if found is None:
+            return False
+        self._purgatory.end(delayed)  # a follower's neither holds memory nor waits for it
+        session.waiting, session.answered = None, delayed  # its read is as it was
+        delayed.answer_and_keep([found])
+        return True
 
     def _waiting_on(
         self, topic_partition: TopicPartition, changes: FetchWakeups = ANY_CHANGE
@@ -407,8 +485,10 @@ class Fetches:
         session = delayed.spec.session
         if session is not None and session.waiting is delayed:
             session.waiting = None
-        self._starved.pop(delayed, None)
-        self._holding.pop(delayed, None)
+        if self._starved:
+            self._starved.pop(delayed, None)
+        if self._holding:
+            self._holding.pop(delayed, None)
 
     def _complete(self, delayed: DelayedFetch) -> None:
         self._end(delayed)

@@ -5,16 +5,18 @@ from typing import Final
 
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSession, FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
-from quorumlog.broker.fetching.io.delayed_fetch import FetchAnswers, PartitionRead
-from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
+from quorumlog.broker.fetching.io.delayed_fetch import DelayedFetch, FetchAnswers, PartitionRead
+from quorumlog.broker.partitions.core.data_path import NO_REPLICA, FetchedPartition, PartitionFetch
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chance import random_number
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+from quorumlog.wire.codec.identifiers import TopicPartition
 
 FEW: Final = 8  # a fetch of so few partitions is not reduced
+_NONE: Final = ErrorCode.NONE  # an attribute of an enum costs a call
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 Drivers = Mapping[TopicPartition, PartitionDriver]
 
 
@@ -22,11 +24,11 @@ def answer_to(
     spec: FetchSpec, read: PartitionRead, driver: PartitionDriver | None
 ) -> FetchedPartition:
     """Return the answer for a partition, with the current state of its replica, if any."""
-    if driver is None or read.fetch.error_code is not ErrorCode.NONE:
+    if driver is None or read.fetch.error_code:
         return FetchedPartition(read.error_code)
     state = driver.partition.state
     high_watermark, start = state.high_watermark, state.log_start_offset
-    return FetchedPartition(
+    fields = (
         read.error_code,
         high_watermark,
         start,
@@ -35,9 +37,53 @@ def answer_to(
         state.leader_id,
         state.leader_epoch,
         read.preferred_replica,
-        Offset(driver.producers.transactions.last_stable_offset(start, high_watermark)),
+        driver.producers.transactions.last_stable_offset(start, high_watermark),
         _aborted(read, driver) if spec.is_read_committed else None,
     )
+    return _new_tuple(FetchedPartition, fields)
+
+
+def newest_answer(
+    delayed: DelayedFetch, session: FetchSession, drivers: Drivers
+) -> FetchedPartition | None:
+    """Return the answer to a follower in sync that lacks the newest batches of its one partition.
+
+    The session counts it as sent. None: it is another case, or the batches are not in memory.
+    """
+    spec, (read, *others) = delayed.spec, delayed.reads
+    if others or len(session.partitions) != 1 or not spec.is_from_follower:
+        return None
+    fetch = read.fetch
+    partition, driver = session.partition_of(fetch), drivers.get(fetch.topic_partition)
+    if partition is None or driver is None or is_restless(spec, driver):
+        return None
+    if read.is_final or read.size or read.missing or read.bring_ins:
+        return None
+    recent = driver.read_newest(read.next_offset, min(fetch.max_bytes, spec.max_bytes))
+    if recent is None or recent[1] < spec.min_bytes:
+        return None
+    driver.traffic.replication_bytes_out += recent[1]
+    state = driver.partition.state
+    high_watermark, start = state.high_watermark, state.log_start_offset
+    partition.high_watermark, partition.log_start_offset = high_watermark, start
+    spec.partitions = [fetch]
+    session.unsettled.setdefault(fetch.key, False)
+    if session.restless:
+        session.restless.pop(fetch.key, None)
+    stable = driver.producers.transactions.last_stable_offset(start, high_watermark)
+    fields = (
+        _NONE,
+        high_watermark,
+        start,
+        recent[0],
+        None,
+        state.leader_id,
+        state.leader_epoch,
+        NO_REPLICA,
+        stable,
+        None,
+    )
+    return _new_tuple(FetchedPartition, fields)
 
 
 def _aborted(read: PartitionRead, driver: PartitionDriver) -> list[AbortedTransaction]:
@@ -72,7 +118,7 @@ def unsettled_answers(
             is_settled=not has_records and _has_read_all(spec, read, driver),
             is_final=read.is_final,
             has_records=has_records,
-            is_restless=_is_restless(spec, driver),
+            is_restless=is_restless(spec, driver),
         )
     spec.partitions = fetches
     return answers
@@ -109,13 +155,14 @@ def drop_settled(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) 
             state = driver.partition.state
             is_told = partition.was_told(state.high_watermark, state.log_start_offset)
             if is_told and _has_read_all(spec, read, driver):
-                is_restless = _is_restless(spec, driver)
-                spec.session.settle(partition, is_settled=True, is_restless=is_restless)
+                spec.session.settle(
+                    partition, is_settled=True, is_restless=is_restless(spec, driver)
+                )
     reads[:] = [read for read in reads if read.chunks or read.missing or read.is_final]
 
 
-def _is_restless(spec: FetchSpec, driver: PartitionDriver | None) -> bool:
-    """Whether its follower is not in sync: it may become eligible to join the ISR."""
+def is_restless(spec: FetchSpec, driver: PartitionDriver | None) -> bool:
+    """Return whether its follower is not in sync: it may become eligible to join the ISR."""
     return (
         spec.is_from_follower
         and driver is not None

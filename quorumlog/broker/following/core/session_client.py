@@ -81,6 +81,22 @@ class SessionClient(Generic[KeyT, QuestionT]):
                 changes.named.append(key)
         return changes
 
+    def only_touched(self, now_ms: int) -> KeyT | None:
+        """Return the partition that `changes` would check if it is the only one, as in most rounds.
+
+        None: there are others, or none.
+        """
+        is_swept = now_ms - self._swept_ms < SWEEP_INTERVAL_MS
+        if len(self._touched) != 1 or not is_swept or self.epoch == FULL_EPOCH:
+            return None
+        (key,) = self._touched
+        return key
+
+    def note_asked(self, key: KeyT, question: QuestionT) -> None:
+        """Record the question of the next fetch, which names only this partition."""
+        self._touched.clear()
+        self.asked[key] = question
+
     def answered(self, error_code: int, session_id: int) -> bool:
         """Handle the header of a response; False: ignore the response, begin a new session."""
         if error_code != ErrorCode.NONE:

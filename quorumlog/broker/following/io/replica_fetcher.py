@@ -16,8 +16,11 @@ from quorumlog.backoff import Backoff
 from quorumlog.broker.following.core.session_client import Changes, SessionClient
 from quorumlog.broker.following.log.followed_partition import (
     FollowedPartition,
+    Key,
     Position,
+    forgotten_topics_of,
     take_answer,
+    topics_of,
 )
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
@@ -30,16 +33,14 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
 from quorumlog.wire.codec.message import Buffer, Response
 from quorumlog.wire.codec.messages.fetch import (
-    FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
     PartitionData,
     ReplicaState,
 )
 from quorumlog.wire.codec.repeated_fetches import RepeatableFetch
 from quorumlog.wire.io.connection import (
+    NODE_SOFTWARE_NAME,
     ConnectionLost,
     KafkaConnection,
     RequestTimedOut,
@@ -55,11 +56,10 @@ CONNECT_TIMEOUT_S: Final = 2.0  # TCP repeats a lost SYN ever more slowly
 RENEWAL_S_PER_PARTITION: Final = 0.01
 TAKEN_AT_ONCE: Final = 25  # partitions of a response, in one turn of the loop; per lane
 THROTTLE_CHECK_MS: Final = 1_000  # a raised rate takes effect within this time
-_Key = tuple[bytes, int]  # a topic's id and a partition's index
-_Session = SessionClient[_Key, Position]
-_Shape = tuple[int, int, Changes[_Key]]
+_Session = SessionClient[Key, Position]
+_Shape = tuple[int, int, Changes[Key]]
 """Session id, broker epoch and changes: nearly all that is not a number of a repetition."""
-_Answer = tuple[_Key, PartitionData]
+_Answer = tuple[Key, PartitionData]
 NextFetch = Callable[[TopicPartition, BrokerId, int, int], int]
 """Returns when a follower may fetch again: see `ReplicationThrottle.next_fetch_ms`."""
 
@@ -76,7 +76,7 @@ _FETCH_ERRORS: Final = (
 _logger: Final = logging.getLogger(__name__)
 
 
-def _key(driver: PartitionDriver) -> _Key:
+def _key(driver: PartitionDriver) -> Key:
     return driver.topic_id, driver.topic_partition.partition
 
 
@@ -108,7 +108,7 @@ class ReplicaFetcher:
         self._settings: Final = settings
         self._broker_epoch: Final = broker_epoch
         self._wall_ms: Final = wall_ms
-        self._followed: dict[_Key, FollowedPartition] = {}
+        self._followed: dict[Key, FollowedPartition] = {}
         self._session: _Session = SessionClient()  # of the current loop
         self._idle: list[KafkaConnection] = []
         self._next_fetch_ms: Final = next_fetch_ms
@@ -121,8 +121,8 @@ class ReplicaFetcher:
         self._is_stopped = False
         self._renewed_s = 0.0  # when the last loop began
         self._renewal: asyncio.TimerHandle | None = None  # changes wait for it
-        self._flushing: Final[set[_Key]] = set()  # the next fetch waits for their flushes
-        self._throttled: Final[dict[_Key, FollowedPartition]] = {}
+        self._flushing: Final[set[Key]] = set()  # the next fetch waits for their flushes
+        self._throttled: Final[dict[Key, FollowedPartition]] = {}
         self._changed: Final = Wakeup()
         self._shape: _Shape | None = None  # of the last fetch
         self._repeated: RepeatableFetch
@@ -231,14 +231,14 @@ class ReplicaFetcher:
         session = self._begin_session(self._session)
         try:
             while serial == self._serial:
-                if not self._is_due():
+                if not self._is_due(monotonic_ms()):
                     await self._wait_for_work()
                     continue
                 try:
                     if connection is None:
                         connection = await self._connect()
                     # Built after the connect: positions may have changed meanwhile.
-                    request = self._request(session)
+                    request = self._request(session, monotonic_ms())
                     if request is None:
                         session = self._begin_session(session)
                         continue
@@ -307,10 +307,17 @@ class ReplicaFetcher:
                 answer.records = bytes(cast("Buffer", answer.records or b""))
             return outcome
         self._is_at_leader = False
-        self._log_unused(self._take_slice(session, answers))
-        if serial != self._serial or not self._is_due():
+        now_ms = monotonic_ms()
+        unused = self._take_slice(session, answers, now_ms)
+        if unused:
+            self._log_unused(unused)
+        if serial != self._serial:
             return None
-        request = self._request(session)
+        request = self._repetition(session, now_ms)
+        if request is None:
+            if not self._is_due(now_ms):
+                return None
+            request = self._request(session, now_ms)
         self._is_at_leader = request is not None
         return request
 
@@ -328,6 +335,7 @@ class ReplicaFetcher:
             return await KafkaConnection.open(
                 *self.address,
                 client_id=f"broker-{self._broker_id}-fetcher",
+                software_name=NODE_SOFTWARE_NAME,
                 request_timeout_ms=self._settings.replica_socket_timeout_ms,
             )
 
@@ -342,9 +350,8 @@ class ReplicaFetcher:
             delay_ms = self._backoff.delay_ms(failures, random_fraction())
             await self._wait(int(delay_ms))
 
-    def _is_due(self) -> bool:
+    def _is_due(self, now_ms: int) -> bool:
         """Whether a followed partition may be fetched now, and no flush must end before."""
-        now_ms = monotonic_ms()
         if self._throttled:
             self._ask_throttle(now_ms)
         if self._flushing or self._broker_epoch() < 0:
@@ -379,12 +386,35 @@ class ReplicaFetcher:
     async def _wait(self, duration_ms: int) -> None:
         await self._changed.wait(max(duration_ms, 1))
 
-    def _request(self, session: _Session) -> FetchRequest | None:
+    def _repetition(self, session: _Session, now_ms: int) -> FetchRequest | None:
+        """Do as `_is_due` and `_request` if the next fetch names the partition of the last, alone.
+
+        None: they have to do it.
+        """
+        key, shape, broker_epoch = session.only_touched(now_ms), self._shape, self._broker_epoch()
+        if key is None or shape is None or self._throttled or self._flushing or broker_epoch < 0:
+            return None
+        session_id, former_epoch, changes = shape
+        if session_id != session.session_id or former_epoch != broker_epoch:
+            return None
+        followed, asked = self._followed.get(key), session.asked.get(key)
+        if asked is None or followed is None or len(changes.named) != 1 or changes.forgotten:
+            return None
+        position = followed.position()
+        if changes.named[0] != key or position == asked or not followed.may_ask(now_ms):
+            return None
+        if not self._repeated.renumber(session.epoch, (position,)):
+            return None
+        session.note_asked(key, position)
+        self._changed.clear()
+        return self._repeated
+
+    def _request(self, session: _Session, now_ms: int) -> FetchRequest | None:
         """Return the next fetch, without partitions that back off; None: the session is empty."""
         self._changed.clear()
-        now_ms, followed_by_key = monotonic_ms(), self._followed
+        followed_by_key = self._followed
 
-        def question(key: _Key) -> Position | None:
+        def question(key: Key) -> Position | None:
             followed = followed_by_key.get(key)
             if followed is None or not followed.may_ask(now_ms):
                 return None
@@ -400,18 +430,7 @@ class ReplicaFetcher:
             self._shape, self._repeated = shape, self._new_request(session, changes)
         return self._repeated
 
-    def _new_request(self, session: _Session, changes: Changes[_Key]) -> RepeatableFetch:
-        topics: dict[bytes, FetchTopic] = {}
-        for key in changes.named:
-            topic_id, index = key
-            topic = topics.get(topic_id)
-            if topic is None:
-                topic = topics[topic_id] = FetchTopic(topic_id=topic_id, partitions=[])
-            topic.partitions.append(self._fetch_of(index, session.asked[key]))
-        forgotten: dict[bytes, ForgottenTopic] = {}
-        for topic_id, index in changes.forgotten:
-            gone = forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
-            gone.partitions.append(index)
+    def _new_request(self, session: _Session, changes: Changes[Key]) -> RepeatableFetch:
         return RepeatableFetch(
             replica_id=self._broker_id,
             replica_state=ReplicaState(
@@ -422,18 +441,8 @@ class ReplicaFetcher:
             max_bytes=self._settings.replica_fetch_response_max_bytes,
             session_id=session.session_id,
             session_epoch=session.epoch,
-            topics=list(topics.values()),
-            forgotten_topics_data=list(forgotten.values()),
-        )
-
-    def _fetch_of(self, index: int, asked: Position) -> FetchPartition:
-        return FetchPartition(
-            partition=index,
-            current_leader_epoch=asked.leader_epoch,
-            fetch_offset=asked.fetch_offset,
-            last_fetched_epoch=asked.last_fetched_epoch,
-            log_start_offset=asked.log_start_offset,
-            partition_max_bytes=self._settings.replica_fetch_max_bytes,
+            topics=topics_of(changes.named, session.asked, self._settings.replica_fetch_max_bytes),
+            forgotten_topics_data=forgotten_topics_of(changes.forgotten),
         )
 
     async def _take(self, session: _Session, response: FetchResponse) -> None:
@@ -445,7 +454,7 @@ class ReplicaFetcher:
         unused: list[str] = []
         for start in range(0, len(answers), TAKEN_AT_ONCE):
             part = answers[start : start + TAKEN_AT_ONCE]
-            unused += self._take_slice(session, part)
+            unused += self._take_slice(session, part, monotonic_ms())
             if len(part) == TAKEN_AT_ONCE:
                 await asyncio.sleep(0)
         self._log_unused(unused)
@@ -455,10 +464,9 @@ class ReplicaFetcher:
             more = f", and {len(unused) - 1} more such" if len(unused) > 1 else ""
             _logger.info("fetching from %s:%d: %s%s", *self.address, unused[0], more)
 
-    def _take_slice(self, session: _Session, answers: Iterable[_Answer]) -> list[str]:
+    def _take_slice(self, session: _Session, answers: Iterable[_Answer], now_ms: int) -> list[str]:
         """Apply a slice of a response; return the new failures, to be logged once."""
         unused: list[str] = []
-        now_ms = monotonic_ms()
         for key, answer in answers:
             self._session.touch(key)  # also after the answer of a superseded fetch
             asked, followed = session.asked.get(key), self._followed.get(key)
@@ -485,6 +493,7 @@ class ReplicaFetcher:
                 followed.paid_ms = self._throttled_until_ms(followed, size, now_ms)
                 if followed.paid_ms > now_ms:
                     self._throttled[key] = followed
-                # Goes last in a full fetch: a full response leaves out the last partitions.
-                self._followed[key] = self._followed.pop(key)
+                if len(self._followed) > 1:
+                    # Goes last in a full fetch: a full response leaves out the last partitions.
+                    self._followed[key] = self._followed.pop(key)
         return unused

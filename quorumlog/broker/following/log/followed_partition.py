@@ -1,7 +1,7 @@
 """One followed partition: its fetch position, and how to apply an answer of its leader."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -16,8 +16,16 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset
 from quorumlog.wire.codec.message import Buffer, contents
-from quorumlog.wire.codec.messages.fetch import PartitionData
+from quorumlog.wire.codec.messages.fetch import (
+    FetchPartition,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
 
+Key = tuple[bytes, int]
+"""A topic's id and a partition's index."""
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -28,6 +36,38 @@ class Position(NamedTuple):
     fetch_offset: Offset
     last_fetched_epoch: Epoch
     log_start_offset: Offset
+
+
+def topics_of(
+    named: Iterable[Key], asked: Mapping[Key, Position], partition_max_bytes: int
+) -> list[FetchTopic]:
+    """Return the entries of a fetch of these partitions, each from its position in `asked` on."""
+    topics: dict[bytes, FetchTopic] = {}
+    for topic_id, index in named:
+        topic = topics.get(topic_id)
+        if topic is None:
+            topic = topics[topic_id] = FetchTopic(topic_id=topic_id, partitions=[])
+        position = asked[topic_id, index]
+        topic.partitions.append(
+            FetchPartition(
+                partition=index,
+                current_leader_epoch=position.leader_epoch,
+                fetch_offset=position.fetch_offset,
+                last_fetched_epoch=position.last_fetched_epoch,
+                log_start_offset=position.log_start_offset,
+                partition_max_bytes=partition_max_bytes,
+            )
+        )
+    return list(topics.values())
+
+
+def forgotten_topics_of(forgotten: Iterable[Key]) -> list[ForgottenTopic]:
+    """Return the entries of a fetch that drops these partitions from its session."""
+    topics: dict[bytes, ForgottenTopic] = {}
+    for topic_id, index in forgotten:
+        gone = topics.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
+        gone.partitions.append(index)
+    return list(topics.values())
 
 
 @dataclass(slots=True, eq=False)
@@ -47,16 +87,14 @@ class FollowedPartition:
     def position(self) -> Position:
         """Return the position of the next fetch."""
         driver = self.driver
-        return Position(
-            self.leader_epoch,
-            driver.partition.state.log_end_offset,
-            driver.log.epochs.latest_epoch,
-            driver.partition.state.kept_log_start_offset,
-        )
+        state = driver.partition.state
+        epoch = driver.log.epochs.latest_epoch
+        fields = (self.leader_epoch, state.log_end_offset, epoch, state.kept_log_start_offset)
+        return _new_tuple(Position, fields)
 
     def may_ask(self, now_ms: int) -> bool:
         """Whether the delays are over, and the log is ready for a fetch."""
-        return self.not_before_ms <= now_ms >= self.paid_ms and self.is_ready
+        return now_ms >= self.not_before_ms and now_ms >= self.paid_ms and self.is_ready
 
     @property
     def due_ms(self) -> int:
@@ -67,8 +105,9 @@ class FollowedPartition:
     def is_ready(self) -> bool:
         """Whether the log is not being truncated, not contradicted, and durable as required."""
         driver = self.driver
-        is_free = not driver.is_truncating and not driver.partition.state.is_contradicted
-        return is_free and driver.partition.may_fetch()
+        if driver.is_truncating:
+            return False
+        return not driver.partition.state.is_contradicted and driver.partition.may_fetch()
 
     @property
     def is_flushing(self) -> bool:
@@ -117,9 +156,7 @@ def take_answer(
         followed.leader_epoch, fetch_offset, last_fetched_epoch
     ):
         return False
-    if answer.error_code == ErrorCode.NONE and _take_records(
-        followed, asked, answer, now_ms, wall_ms
-    ):
+    if not answer.error_code and _take_records(followed, asked, answer, now_ms, wall_ms):
         return False
     if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         driver.feed(
@@ -184,7 +221,7 @@ def _take_records(
         )
         return False
     followed.note_progress(asked)
-    if not followed.is_going_round:
+    if not followed.is_going_round and followed.not_appended:
         followed.not_appended.end(now_ms, "followed partitions are appended to again", at)
     return True
 
@@ -263,6 +300,6 @@ def _begin_earlier(
 
 def _one_buffer(answer: PartitionData) -> bytes | bytearray | memoryview:
     records = answer.records
-    if isinstance(records, Buffer):
+    if type(records) is memoryview or isinstance(records, Buffer):
         return records
     return b"".join(contents(records or ()))

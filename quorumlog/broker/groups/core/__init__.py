@@ -46,6 +46,7 @@ Events, and when to feed them.
 - `TopicsChanged`: when topics change in an image; change the `Topics` of the coordinator first.
 - `BecameLeader`: changes no group.
 - `Ticked`: see Time.
+- `ClockAdvanced`: `now_ms` has jumped. Offsets have become older; the deadlines of members move.
 
 Resignation. Drop the coordinator; NOT_COORDINATOR makes members look up the next coordinator.
 

@@ -94,6 +94,12 @@ class ClassicGroups:
         """The earliest deadline of a group; None: no group has a deadline."""
         return self._deadlines.first_ms
 
+    def shift_deadlines(self, by_ms: int) -> None:
+        """Move the deadlines of all groups along with a clock that was advanced."""
+        for group in self.groups.values():
+            group.shift_deadlines(by_ms)
+        self._deadlines.shift(by_ms)
+
     def pop_due(self, now_ms: int) -> Group | None:
         """Return the group with the earliest due deadline, and remove the deadline."""
         while (group_id := self._deadlines.pop_due(now_ms)) is not None:

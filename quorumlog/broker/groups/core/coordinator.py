@@ -126,8 +126,8 @@ class GroupCoordinator:
                 self.consumer_groups.feed(now_ms, event)
             case events.TopicsMatched(expression=expression):
                 self.consumer_groups.handle_matched(now_ms, expression)
-            case events.Ticked():
-                self._handle_tick(now_ms)
+            case events.Ticked() | events.ClockAdvanced():
+                self._handle_time(now_ms, event)
             case events.BecameLeader():  # group records and responses carry no leader epoch
                 pass
             case _:
@@ -189,7 +189,17 @@ class GroupCoordinator:
             self._classic.settle(group_id)
         self.rewrite.resume()
 
-    def _handle_tick(self, now_ms: int) -> None:
+    @property
+    def is_expiring(self) -> bool:
+        """Whether a clean-up is under way, or a tombstone is being written."""
+        return self._removal.is_cleaning or self._outbox.is_deleting
+
+    def _handle_time(self, now_ms: int, event: events.Ticked | events.ClockAdvanced) -> None:
+        if isinstance(event, events.ClockAdvanced):  # offsets have become older, sessions have not
+            self._classic.shift_deadlines(event.by_ms)
+            self.consumer_groups.coordinator.shift_deadlines(event.by_ms)
+            self._removal.begin_cleanup(self.known_groups())
+            self._removal.clean_up(now_ms)
         while (group := self._classic.pop_due(now_ms)) is not None:
             if not self.consumer_groups.is_replacing(group.group_id):
                 self._classic.protocol.handle_deadlines(group, now_ms)

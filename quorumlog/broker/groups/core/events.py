@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from quorumlog.broker.coordination.core.events import (
     BecameLeader,
+    ClockAdvanced,
     RequestReceived,
     Ticked,
     WriteEnded,
@@ -19,6 +20,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 __all__ = [
     "BecameLeader",
+    "ClockAdvanced",
     "Event",
     "RequestReceived",
     "TargetMade",
@@ -59,4 +61,5 @@ Event = (
     | TargetMade
     | BecameLeader
     | Ticked
+    | ClockAdvanced
 )

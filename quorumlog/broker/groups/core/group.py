@@ -272,6 +272,17 @@ class Group:
             deadlines.append(self.rebalance_deadline_ms)
         return min(deadlines, default=None)
 
+    def shift_deadlines(self, by_ms: int) -> None:
+        """Move all deadlines along with a clock that was advanced: no session ends by it."""
+        for member_id in self.pending:
+            self.pending[member_id] += by_ms
+        for member in self.members.values():
+            member.session_deadline_ms += by_ms
+        if self.sync_deadline_ms is not None:
+            self.sync_deadline_ms += by_ms
+        if self.rebalance_deadline_ms is not None:
+            self.rebalance_deadline_ms += by_ms
+
     def check_progress(self) -> None:
         """Raise InvariantViolation if members wait, and no deadline or write ends that."""
         if self.state is GroupState.PREPARING_REBALANCE:

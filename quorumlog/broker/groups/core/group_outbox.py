@@ -14,7 +14,7 @@ from quorumlog.broker.groups.core.effects import (
     VerifyTransaction,
     WriteMarker,
 )
-from quorumlog.broker.groups.core.records import Key, LogRecord, OffsetRecord
+from quorumlog.broker.groups.core.records import Key, LogRecord, OffsetRecord, is_tombstone
 from quorumlog.broker.groups.core.requests import Result
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -119,6 +119,11 @@ class GroupOutbox:
         return any(
             record.group_id == group_id for write in self._writes for record in write.records
         )
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether a tombstone is being written."""
+        return any(is_tombstone(record) for write in self._writes for record in write.records)
 
     def groups_under_way(self) -> frozenset[str]:
         """Return the groups with a record that is being written."""

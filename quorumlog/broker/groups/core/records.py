@@ -8,7 +8,7 @@ Source: the schemas of Kafka's group coordinator.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 from quorumlog.broker.coordination.core.versioned_messages import (
     decode_versioned,
@@ -109,6 +109,17 @@ class GroupRecord:
 
 
 LogRecord = OffsetRecord | GroupRecord | ConsumerGroupRecord
+
+
+def is_tombstone(record: LogRecord) -> bool:
+    """Whether the record deletes its key."""
+    match record:
+        case OffsetRecord(committed=value) | GroupRecord(stored=value):
+            return value is None
+        case ConsumerGroupRecord(value=value):
+            return value is None
+        case _:
+            assert_never(record)
 
 
 def encode(record: LogRecord) -> tuple[bytes, bytes | None]:

@@ -32,6 +32,9 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
+EXPIRY_TIMEOUT_S: Final = 10.0
+EXPIRY_POLL_S: Final = 0.005
+
 T = TypeVar("T")
 
 
@@ -109,6 +112,37 @@ class GroupService:
         self.coordinator: Final = self._shards.coordinator
         self.coordinators: Final = self._shards.coordinators
         self.check_progress: Final = self._shards.check_progress
+        self.advance: Final = self._shards.advance
+
+    async def expire(self) -> dict[str, int]:
+        """Delete all expired offsets; return their number by group, once that is committed.
+
+        Raises TimeoutError after EXPIRY_TIMEOUT_S: the tombstones cannot be committed.
+        """
+        before = left = self._offset_counts()
+        polls = int(EXPIRY_TIMEOUT_S / EXPIRY_POLL_S)
+        self._shards.advance(0)
+        for _ in range(polls):
+            if any(one.is_expiring for one in self._loaded()):
+                await asyncio.sleep(EXPIRY_POLL_S)
+                continue
+            known, left = left, self._offset_counts()
+            if left == known:
+                counts = {group: count - left.get(group, 0) for group, count in before.items()}
+                return {group: count for group, count in counts.items() if count > 0}
+            self._shards.advance(0)  # again: one clean-up deletes up to a limit
+        raise TimeoutError
+
+    def _loaded(self) -> list[GroupCoordinator]:
+        return [one for one in self.coordinators() if not isinstance(one, ErrorCode)]
+
+    def _offset_counts(self) -> dict[str, int]:
+        """Return the number of committed offsets by group."""
+        return {
+            group: len(offsets)
+            for coordinator in self._loaded()
+            for group, offsets in coordinator.committed.offsets.items()
+        }
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
         """Apply an image: the offsets topic's partition count, topics and group settings."""

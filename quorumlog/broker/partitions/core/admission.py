@@ -6,7 +6,7 @@ records), KIP-937 (timestamps); Kafka's `ProduceRequest.validateRecords` and `Lo
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, cast
 
 from quorumlog.broker.partitions.core.data_path import RecordError
@@ -62,6 +62,11 @@ class TopicLimits:
     is_compacted: bool  # then every record needs a key
     has_append_time: bool  # then records get the broker's time
     is_internal: bool  # then only brokers write to it, and their records are trusted
+
+    def behind(self, ahead_ms: int) -> "TopicLimits":
+        """Return limits for clients whose clocks are up to `ahead_ms` behind the broker's."""
+        before_max_ms = min(self.timestamp_before_max_ms + ahead_ms, LONG_MAX)
+        return replace(self, timestamp_before_max_ms=before_max_ms) if ahead_ms else self
 
 
 def topic_limits(config: TopicConfig, *, is_internal: bool) -> TopicLimits:

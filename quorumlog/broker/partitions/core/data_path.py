@@ -114,8 +114,7 @@ class FetchedPartition(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether the answer has no error, no divergence and no preferred replica."""
-        has_data = self.error_code is ErrorCode.NONE and self.diverging is None
-        return has_data and self.preferred_replica == NO_REPLICA
+        return not self.error_code and self.diverging is None and self.preferred_replica == -1
 
 
 class LocalRead(NamedTuple):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
@@ -16,6 +16,8 @@ from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
+
+_RECORDS_ALONE: Final = (RECORDS,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +77,21 @@ class Leadership:
             return [answer]  # its log diverges: its offset does not count (13141)
         progress.fetched(now_ms, event.fetch_offset, event.broker_epoch, self._state.log_end_offset)
         progress.log_start_offset = event.log_start_offset
-        changed: Sequence[Effect] = NO_EFFECTS
-        if event.broker_id not in role.maximal_isr:
-            changed = self._isr.maybe_expand(role, event.broker_id)
         # First complete the produces: the response carries the high watermark.
+        if event.broker_id in role.maximal_isr:
+            ordered = self._high_watermark.maybe_advance(role, now_ms)
+            return [*ordered, answer] if ordered else _RECORDS_ALONE
+        changed = self._isr.maybe_expand(role, event.broker_id)
         return [*changed, *self._high_watermark.maybe_advance(role, now_ms), answer]
 
     def is_replaced(self, progress: FollowerProgress, event: events.FollowerFetched) -> bool:
         """Whether the fetch is of a process that a later one of the same broker has replaced."""
-        if event.broker_epoch == -1:
+        broker_epoch = event.broker_epoch
+        if broker_epoch == -1:
             return False
         broker = self._state.brokers.get(event.broker_id)
-        registered = -1 if broker is None else broker.broker_epoch
-        return event.broker_epoch < max(progress.broker_epoch, registered)
+        is_registered = broker is None or broker_epoch >= broker.broker_epoch
+        return not is_registered or broker_epoch < progress.broker_epoch
 
     def isr_answered(
         self, role: Leader, now_ms: int, event: events.IsrAnswered

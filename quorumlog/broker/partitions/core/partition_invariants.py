@@ -61,14 +61,13 @@ class PartitionInvariants:
         state = self._state
         role = state.role
         high_watermark, log_end_offset = state.high_watermark, state.log_end_offset
-        leads = isinstance(role, Leader)
         leader_epoch, partition_epoch, former_end, former_watermark, _ = before
         if not (
             leader_epoch <= state.leader_epoch
             and partition_epoch <= state.partition_epoch
             and (
-                (truncates and not leads)
-                or (former_end <= log_end_offset and former_watermark <= high_watermark)
+                (former_end <= log_end_offset and former_watermark <= high_watermark)
+                or (truncates and not isinstance(role, Leader))
             )
         ):
             require(False, f"1: epochs and offsets never decrease ({before} {self.marks()})")
@@ -89,20 +88,20 @@ class PartitionInvariants:
     def _check_leader(self, role: Leader, before: Marks) -> None:
         state = self._state
         isr, maximal_isr, followers = role.isr, role.maximal_isr, role.followers
-        if not (state.broker_id in isr and isr <= maximal_isr):
+        if not (state.broker_id in isr and (isr is maximal_isr or isr <= maximal_isr)):
             require(False, "3: leader in isr <= maximal_isr")
         high_watermark = state.high_watermark
         leader_epoch, partition_epoch, _, former_watermark, former_isr = before
         rose = high_watermark > former_watermark
         is_new = maximal_isr is not former_isr or state.partition_epoch != partition_epoch
+        if not (rose or is_new):
+            return
         joined = is_new and state.leader_epoch == leader_epoch and maximal_isr != former_isr
         if is_new and not maximal_isr - {state.broker_id} <= followers.keys():
             require(False, "3: maximal_isr <= replicas")
-        if not (rose or joined):
-            return
         floor = max(high_watermark, role.epoch_start)
         for member, progress in followers.items():
-            if member not in maximal_isr:
+            if progress.log_end_offset >= floor or member not in maximal_isr:
                 continue
             if rose and progress.log_end_offset < high_watermark:
                 require(False, "4: every member of the maximal ISR has all committed records")

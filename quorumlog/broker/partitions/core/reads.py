@@ -13,6 +13,7 @@ from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 
+_NONE: Final = ErrorCode.NONE  # an attribute of an enum costs a call
 RECORDS: Final = AnswerFetch(error_code=ErrorCode.NONE)
 """The answer that most fetches get: always this object."""
 
@@ -30,7 +31,7 @@ class Reads:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if acks == -1 and len(role.isr) < self._state.min_insync_replicas:
             return ErrorCode.NOT_ENOUGH_REPLICAS
-        return ErrorCode.NONE
+        return _NONE
 
     def commit_outcome(self) -> ErrorCode:
         """Return the outcome of an acks=all produce below the high watermark."""
@@ -39,7 +40,7 @@ class Reads:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if len(role.maximal_isr) < self._state.min_insync_replicas:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        return ErrorCode.NONE
+        return _NONE
 
     def is_sole_replica(self) -> bool:
         """Whether this replica leads and its high watermark depends on no follower."""
@@ -124,6 +125,14 @@ class Reads:
 
     def judge_follower(self, event: FollowerFetched) -> AnswerFetch:
         """Check a follower's fetch by its epochs and its offset, in any role."""
+        state = self._state
+        if (  # as most: of the leader's epoch, and the follower holds all of its log
+            event.leader_epoch == state.leader_epoch
+            and event.fetch_offset == state.log_end_offset
+            and event.last_fetched_epoch == state.epochs.latest_epoch
+            and isinstance(state.role, Leader)
+        ):
+            return RECORDS
         return self.judge_read(event.leader_epoch, event.fetch_offset, event.last_fetched_epoch)
 
     def judge_deletion(self, offset: int, policy: ErrorCode) -> tuple[ErrorCode, Offset]:

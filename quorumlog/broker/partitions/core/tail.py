@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from quorumlog.wire.codec.file_range import FileRange
 
 TAIL_BYTES_MAX: Final = 1 << 20
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 
 
 class _Batch(NamedTuple):
@@ -68,6 +69,11 @@ class Tail:
         batches = self._batches
         if not batches or offset < batches[0].base_offset:
             return None
+        base_offset, next_offset, content = batches[-1]
+        if offset == base_offset and next_offset <= end_offset:  # as most
+            size = len(content)
+            if at_least_one or size <= max_bytes:
+                return _new_tuple(TailRead, ([content], size, next_offset))
         index = len(batches) - 1
         while batches[index].base_offset > offset:
             index -= 1

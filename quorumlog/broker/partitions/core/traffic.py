@@ -30,6 +30,13 @@ class TopicTraffic:
         self.produce_requests += 1
         self.failed_produce_requests += 1
 
+    def note_read(self, size: int, *, is_from_follower: bool) -> None:
+        """Count bytes read for a fetch."""
+        if is_from_follower:
+            self.replication_bytes_out += size
+        else:
+            self.bytes_out += size
+
 
 class BrokerTraffic:
     """The counters of all topics. Invariant: `total` never shrinks."""

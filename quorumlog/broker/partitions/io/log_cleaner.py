@@ -6,11 +6,13 @@ Sources: Kafka's `LogCleaner`, `LogCleanerManager`; KIP-354 (the longest lag). T
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Final, TypeVar
 
+from quorumlog import clock
 from quorumlog.broker.partitions.core.data_path import ReadEnd
 from quorumlog.broker.partitions.io.disk_threads import performed
 from quorumlog.broker.partitions.io.retention import LOGS_PER_TURN, is_at_rest
@@ -63,13 +65,39 @@ class LogCleaner:
         self._wall_ms: Final = wall_ms
         self._refused: Final = LastingCondition(_logger)
         self._uncleanable: Final[set[tuple[TopicPartition, TopicId]]] = set()
+        self.removed_records: Final = Counter[TopicPartition]()  # since the start
+        self._one_at_a_time: Final = asyncio.Lock()  # the task's passes, and those on request
 
     async def run(self) -> None:
         """Clean logs until cancelled."""
         while True:
             await self._back_off()
+            await self.clean_all()
+
+    async def clean_all(self) -> None:
+        """Clean all logs that are due."""
+        async with self._one_at_a_time:
             while await self.clean_dirtiest():
                 pass
+
+    async def compact(self, driver: PartitionDriver) -> bool:
+        """Clean a log from its start, however little of it is dirty; False: it cannot be now.
+
+        The active segment and records younger than min.compaction.lag.ms stay as they are. Raises
+        StorageError.
+        """
+        async with self._one_at_a_time:
+            start = driver.log.log_start_offset
+            while True:
+                cuts = driver.log.compaction.cuts
+                dirty = await self._dirtiness(driver, start)
+                if dirty is None:
+                    return False
+                if not dirty.dirty_bytes:
+                    return True
+                if not await self._pass(driver, dirty, cuts):
+                    return False
+                start = self._checkpoints.cleaned(driver.topic_partition)  # the key map may be full
 
     async def _back_off(self) -> None:
         """Rest for `log.cleaner.backoff.ms`, also if the setting changes meanwhile."""
@@ -125,9 +153,9 @@ class LogCleaner:
         """Whether the topic is compacted here: coordinators rewrite the offsets topic instead."""
         return topic != OFFSETS_TOPIC and "compact" in self._replicas.config_of(topic).policies
 
-    async def _look_at(self, driver: PartitionDriver) -> Dirtiness | None:
+    async def _dirtiness(self, driver: PartitionDriver, start: int) -> Dirtiness | None:
+        """Return the part from `start` on that may be cleaned; None: the log may not be, now."""
         at = driver.topic_partition
-        config = self._replicas.config_of(at.topic)
         if (
             not self._is_compacted(at.topic)
             or (at, driver.topic_id) in self._uncleanable
@@ -136,20 +164,29 @@ class LogCleaner:
         ):
             return None
         high_watermark = driver.end(ReadEnd.HIGH_WATERMARK)
-        start, transactions = driver.log.log_start_offset, driver.producers.transactions
-        last_stable_offset = transactions.decided_end(start, high_watermark)
-        facts = await performed(self._disk, at, driver.log.survey.facts)
-        found = self._rule.dirtiness(
-            facts,
-            first_dirty_offset=max(self._checkpoints.cleaned(at), driver.log.log_start_offset),
+        log_start, transactions = driver.log.log_start_offset, driver.producers.transactions
+        last_stable_offset = transactions.decided_end(log_start, high_watermark)
+        survey = partial(driver.log.survey.facts, clock.advances().made)
+        return self._rule.dirtiness(
+            await performed(self._disk, at, survey),
+            first_dirty_offset=max(start, driver.log.log_start_offset),
             high_watermark=high_watermark,
             last_stable_offset=last_stable_offset,
-            min_lag_ms=config.min_compaction_lag_ms,
+            min_lag_ms=self._replicas.config_of(at.topic).min_compaction_lag_ms,
             wall_ms=self._wall_ms(),
         )
+
+    async def _look_at(self, driver: PartitionDriver) -> Dirtiness | None:
+        """Return the dirty part of a log that is due; else None."""
+        at = driver.topic_partition
+        config = self._replicas.config_of(at.topic)
+        found = await self._dirtiness(driver, self._checkpoints.cleaned(at))
+        if found is None:
+            return None
         max_lag_ms, first_ms = config.max_compaction_lag_ms, NO_TIMESTAMP
         if found.dirty_bytes and max_lag_ms < LONG_MAX:
-            read = partial(driver.log.survey.first_timestamp_from, found.first_dirty_offset)
+            survey, first = driver.log.survey, found.first_dirty_offset
+            read = partial(survey.first_timestamp_from, first, clock.advances().made)
             first_ms = await performed(self._disk, at, read)
         is_due = found.is_due(
             min_ratio=config.min_cleanable_dirty_ratio,
@@ -160,12 +197,14 @@ class LogCleaner:
         return found if is_due else None
 
     async def _clean(self, driver: PartitionDriver) -> bool:
+        """Make one pass over a log that is due; return whether it completed."""
+        cuts = driver.log.compaction.cuts  # first: the range is valid until the next truncation
+        dirty = await self._look_at(driver)  # again: other logs were cleaned meanwhile
+        return dirty is not None and await self._pass(driver, dirty, cuts)
+
+    async def _pass(self, driver: PartitionDriver, dirty: Dirtiness, cuts: int) -> bool:
         """Make one pass over the log; return whether it completed. Raises StorageError."""
         at, log = driver.topic_partition, driver.log
-        cuts = log.compaction.cuts  # read first: the dirty range is valid until the next truncation
-        dirty = await self._look_at(driver)  # again: other logs were cleaned meanwhile
-        if dirty is None:
-            return False
         await performed(self._disk, at, log.flush)
         if not self._is_as_it_was(driver, cuts):
             return False
@@ -175,7 +214,9 @@ class LogCleaner:
             end_offset=dirty.end_offset,
             wall_ms=wall_ms,
             delete_retention_ms=self._replicas.config_of(at.topic).delete_retention_ms,
-            producers_since_ms=wall_ms - self._replicas.settings.producer_id_expiration_ms,
+            producers_since_ms=wall_ms
+            - clock.advances().ahead_ms  # the timestamps are of clients' clocks
+            - self._replicas.settings.producer_id_expiration_ms,
         )
         cleaning = log.compaction.begin(rules, log.settings, flushed_offset=log.flushed_offset)
         try:
@@ -183,6 +224,7 @@ class LogCleaner:
                 return False
         finally:  # after a slice that may still be under way
             self._disk.submit(LANE, cleaning.remove_draft, lambda _: None)
+        self.removed_records[at] += cleaning.removed_records
         end_offset = Offset(cleaning.newest.end_offset)
         self._checkpoints.note_cleaned(at, end_offset)
         try:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from quorumlog import clock
 from quorumlog.broker.partitions.io.disk_threads import performed
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
@@ -65,7 +66,7 @@ class LogRetention:
         """Check every open log."""
         for number, driver in enumerate(list(self._replicas.drivers.values()), 1):
             try:
-                await self._check(driver)
+                await self.check(driver)
             except StorageError as error:
                 at = driver.topic_partition
                 self._refused.note(monotonic_ms(), f"{at}: to be tried again: {error}", at)
@@ -74,7 +75,8 @@ class LogRetention:
             if not number % LOGS_PER_TURN:
                 await asyncio.sleep(0)
 
-    async def _check(self, driver: PartitionDriver) -> None:
+    async def check(self, driver: PartitionDriver) -> None:
+        """Delete the expired and surplus segments of a log. Raises StorageError."""
         log, state = driver.log, driver.partition.state
         limits = retention_limits(self._replicas.config_of(driver.topic_partition.topic))
         if limits.keep_everything or not is_at_rest(self._replicas, driver):
@@ -82,11 +84,11 @@ class LogRetention:
         end, high_watermark = state.log_end_offset, state.high_watermark
         work = partial(self._start_after, driver, limits, end, high_watermark)
         start = await performed(self._disk, driver.topic_partition, work)
-        if start > log.active_base_offset and self._may_roll(driver, start):
+        if start > log.log_start_offset and self._may_roll(driver, start):  # nothing will be left
             # First keep the producers: after the deletion no start can rebuild them from records.
             keep_producers = driver.work_to_keep_producers()
             await performed(self._disk, driver.topic_partition, keep_producers)
-            if self._may_roll(driver, start):
+            if start > log.active_base_offset and self._may_roll(driver, start):
                 log.roll(start)
         if (
             is_at_rest(self._replicas, driver) and log.log_end_offset >= end
@@ -97,7 +99,7 @@ class LogRetention:
     def _start_after(
         self, driver: PartitionDriver, limits: RetentionLimits, end: int, high_watermark: int
     ) -> int:
-        facts = driver.log.survey.facts()
+        facts = driver.log.survey.facts(clock.advances().made)
         if not facts:
             return 0
         return self._rule.start_after(

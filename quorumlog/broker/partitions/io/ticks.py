@@ -56,9 +56,13 @@ class Ticks:
             self._replicas.retry()
             if now_ms >= next_expiry_ms:
                 next_expiry_ms = now_ms + expire_ms
-                after_ms = self._replicas.settings.producer_id_expiration_ms
-                for driver in drivers.values():
-                    driver.producers.expire(self._wall_ms(), after_ms)
+                self.expire_producers()
+
+    def expire_producers(self) -> None:
+        """Drop the state of producers that have appended nothing for producer.id.expiration.ms."""
+        after_ms = self._replicas.settings.producer_id_expiration_ms
+        for driver in self._replicas.drivers.values():
+            driver.producers.expire(self._wall_ms(), after_ms)
 
     async def _tick_all(self, now_ms: int) -> None:
         drivers = self._replicas.drivers

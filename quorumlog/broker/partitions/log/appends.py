@@ -45,6 +45,7 @@ WAITING_MAX: Final = 100_000  # of this broker, for replicas or for the disk; a 
 NO_TIMEOUT_MS: Final = 2_147_483_647  # for markers, which must be written
 TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait already"
 
+_NONE: Final = ErrorCode.NONE  # an attribute of an enum costs a call
 _MarkerAt = tuple[TransactionMarker, int]  # and the time
 WITHOUT_TRANSACTIONAL_ID: Final = ProduceResult(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -160,9 +161,8 @@ class Appends:
         if not run:
             return None
         try:
-            base_offsets, next_offset = driver.append_as_leader(
-                run, now_ms=self._now_ms(), wall_ms=wall_ms
-            )
+            now_ms = self._now_ms()
+            base_offsets, next_offset = driver.append_as_leader(run, now_ms=now_ms, wall_ms=wall_ms)
         except StorageError:
             return None  # some may fit on a full disk: `append` tries each, and reports
         append_time_ms = wall_ms if limits.has_append_time else NO_TIMESTAMP
@@ -193,7 +193,7 @@ class Appends:
             return False
         if producers.check(header) != ACCEPTED:
             return False
-        return self._transaction_flaw(driver, header, transaction, None) is ErrorCode.NONE
+        return self._transaction_flaw(driver, header, transaction, None) is _NONE
 
     def append_marker(
         self,
@@ -217,7 +217,7 @@ class Appends:
             driver.hold(partial(again, transaction_version=transaction_version))
             return
         error_code = driver.partition.serving.append_refusal(ACKS_ALL)
-        if error_code is ErrorCode.NONE:
+        if error_code is _NONE:
             error_code = driver.producers.check_marker(marker, transaction_version)
         encoded, header = self._encoded(marker)
         batch = AdmittedBatch(topic_partition, encoded, header, ACKS_ALL, NO_TIMEOUT_MS, done)
@@ -233,7 +233,7 @@ class Appends:
 
     def _refusal(self, driver: PartitionDriver, acks: int) -> ProduceResult | None:
         refusal = driver.partition.serving.append_refusal(acks)
-        if refusal is not ErrorCode.NONE:
+        if refusal is not _NONE:
             return ProduceResult(refusal)
         may_wait = acks == ACKS_ALL or (acks and driver.partition.state.acks_after_flush)
         if may_wait and len(self._deadlines) >= WAITING_MAX:
@@ -264,7 +264,7 @@ class Appends:
             # docs/decisions/0038-record-validation.md
             self._answer(driver, batch, stored.base_offset, stored.last_offset + 1, NO_TIMESTAMP)
             return
-        if error_code is ErrorCode.NONE:
+        if error_code is _NONE:
             error_code = self._transaction_flaw(driver, header, transaction, guard)
         self._append(driver, batch, error_code)
 
@@ -282,10 +282,10 @@ class Appends:
         self,
         driver: PartitionDriver,
         batch: AdmittedBatch,
-        error_code: ErrorCode = ErrorCode.NONE,
+        error_code: ErrorCode = _NONE,
         marker: TransactionMarker | None = None,
     ) -> None:
-        if error_code is not ErrorCode.NONE:
+        if error_code is not _NONE:
             batch.done(ProduceResult(error_code))
             return
         header = batch.header
@@ -331,7 +331,7 @@ class Appends:
             return driver.partition.serving.commit_outcome() if is_committed else None
         if acks == ACKS_LEADER and state.counted_offset < next_offset:
             return None
-        return ErrorCode.NONE
+        return _NONE
 
     def _wait(
         self,
@@ -356,7 +356,7 @@ class Appends:
 
 def _conclude(done: ProduceDone, result: ProduceResult, error_code: ErrorCode, _count: int) -> None:
     """Report the outcome of one batch."""
-    done(result if error_code is ErrorCode.NONE else ProduceResult(error_code))
+    done(result if error_code is _NONE else ProduceResult(error_code))
 
 
 def _refused(admission: Admission, driver: PartitionDriver) -> ProduceResult:

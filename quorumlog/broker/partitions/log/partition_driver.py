@@ -32,6 +32,9 @@ from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, restamp
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, marked_headers
 
+_APPENDED: Final = FetchWakeup.APPENDED  # an attribute of an enum costs a call
+_COMMITTED: Final = FetchWakeup.COMMITTED
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -102,8 +105,10 @@ class PartitionDriver:
             self.hold(lambda: self.judge_follower_fetch(self._around.now_ms(), event))
         if self.is_truncating:  # no records can be read now
             return self.partition.serving.judge_follower(event)
-        *ordered, answer = self.partition.step(now_ms, event)
-        self._perform(now_ms, ordered)
+        ordered = self.partition.step(now_ms, event)
+        answer = ordered[-1]
+        if len(ordered) > 1:
+            self._perform(now_ms, ordered[:-1])
         self.waiting.maybe_complete_deletions()
         if not isinstance(answer, AnswerFetch):
             raise InvariantViolation("a fetch is answered last")
@@ -147,7 +152,7 @@ class PartitionDriver:
         traffic.produce_requests += len(base_offsets)
         traffic.messages_in += next_offset - append.first_offset
         traffic.bytes_in += append.size
-        self._around.readers.note_change(self.topic_partition, FetchWakeup.APPENDED)
+        self._around.readers.note_change(self.topic_partition, _APPENDED)
         self._perform(now_ms, self.partition.appended(now_ms, Offset(next_offset)))
         self._maybe_flush()
         return base_offsets, next_offset
@@ -195,13 +200,8 @@ class PartitionDriver:
                 if header.producer_id >= 0 and position < append.size:
                     self._record(header, header.base_offset, wall_ms, marker)
             self.traffic.replication_bytes_in += append.size
-        answered = events.LeaderAnswered(
-            leader_epoch=leader_epoch,
-            log_end_offset=self.log.log_end_offset,
-            high_watermark=high_watermark,
-            log_start_offset=log_start_offset,
-        )
-        self.feed(now_ms, answered)
+        fields = leader_epoch, self.log.log_end_offset, high_watermark, log_start_offset
+        self.feed(now_ms, _new_tuple(events.LeaderAnswered, fields))
         self._maybe_flush()
 
     def _record(
@@ -215,6 +215,13 @@ class PartitionDriver:
         """Keep a producer snapshot at a segment's start: a start of the broker reads on from it."""
         work = loaded_log.work_to_spare_reads(self.log, self.producers, Offset(offset))
         self._around.disk.submit(self.topic_partition, work, lambda _: None)
+
+    def roll(self) -> None:
+        """Begin a segment at the log end, unless the active one is empty. Raises StorageError."""
+        end = self.log.log_end_offset
+        if self.log.active_base_offset < end:
+            self.log.roll(end)
+            self._keep_producers(end)
 
     def work_to_keep_producers(self) -> Callable[[], None]:
         """Return disk work that keeps a producer snapshot at the current log end."""
@@ -262,8 +269,19 @@ class PartitionDriver:
 
     def ends_at(self, offset: Offset) -> bool:
         """Whether a read to the log's end returns no records from `offset` on, and no error."""
-        end_offset = self.partition.serving.read_end(ReadEnd.LOG_END)
-        return end_offset == offset and self.log.failure is None
+        return offset == self.partition.state.log_end_offset and self.log.failure is None
+
+    def read_newest(self, offset: Offset, max_bytes: int) -> TailRead | None:
+        """Read the batches from `offset` to the log's end, if they are in memory and not too large.
+
+        None: `read` has to read them, or there are none.
+        """
+        end_offset = self.partition.state.log_end_offset
+        if self.is_truncating or offset == end_offset:
+            return None
+        return self._tail.read(
+            offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=True
+        )
 
     def end(self, end: ReadEnd) -> Offset:
         """Return the offset (exclusive) where a read to this end stops."""
@@ -445,4 +463,4 @@ class PartitionDriver:
     def _complete_below(self, high_watermark: Offset) -> None:
         self.producers.transactions.committed_to(high_watermark)
         self.waiting.complete_below(high_watermark)
-        self._around.readers.note_change(self.topic_partition, FetchWakeup.COMMITTED)
+        self._around.readers.note_change(self.topic_partition, _COMMITTED)

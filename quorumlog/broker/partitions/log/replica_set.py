@@ -85,6 +85,7 @@ class ReplicaSet:
         self.reported: Final = ReportedLogs(broker_id, self.drivers)
         self._pending_updates: Final = rules.pending_updates()
         self._limits: Final[dict[str, TopicLimits]] = {}
+        self._clock_ahead_ms = 0  # of the clocks of clients
         self._defaults: Final = TopicDefaults(broker_id, settings, logs)
 
     def connect(self, around: PartitionDependencies) -> None:
@@ -430,8 +431,14 @@ class ReplicaSet:
         """Return the limits for batches of a topic."""
         limits = self._limits.get(topic)
         if limits is None:
-            limits = self._limits[topic] = self._defaults.limits_of(self.image, topic)
+            limits = self._defaults.limits_of(self.image, topic)
+            limits = self._limits[topic] = limits.behind(self._clock_ahead_ms)
         return limits
+
+    def note_clock_ahead(self, ahead_ms: int) -> None:
+        """Accept records of clients whose clocks are `ahead_ms` behind that of this broker."""
+        self._clock_ahead_ms = ahead_ms
+        self._limits.clear()
 
     def config_of(self, topic: str) -> TopicConfig:
         """Return the configuration of a topic on this broker."""

@@ -44,6 +44,7 @@ Events, and when to feed them.
   at the start is an argument of the coordinator.
 - `BecameLeader`: with the leader epoch of the partition, which is the coordinator epoch of markers.
 - `Ticked`: see Time.
+- `ClockAdvanced`: `now_ms` has jumped. It counts for the deadlines of transactions and ids.
 
 Resignation. Drop the coordinator; NOT_COORDINATOR makes producers look for the next. If a partition
 leader refuses a marker with TRANSACTION_COORDINATOR_FENCED, there is a newer coordinator: this one

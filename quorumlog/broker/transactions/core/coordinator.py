@@ -116,7 +116,7 @@ class TransactionCoordinator:
             case events.BecameLeader(leader_epoch=leader_epoch):
                 self._is_superseded = False
                 self._markers.coordinator_epoch = leader_epoch
-            case events.Ticked():
+            case events.Ticked() | events.ClockAdvanced():  # its deadlines go by the wall clock
                 self._handle_tick(now_ms)
             case _:
                 assert_never(event)

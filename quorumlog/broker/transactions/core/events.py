@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from quorumlog.broker.coordination.core.events import (
     BecameLeader,
+    ClockAdvanced,
     RequestReceived,
     Ticked,
     WriteEnded,
@@ -15,6 +16,7 @@ from quorumlog.wire.codec.identifiers import NO_PRODUCER_ID, Epoch, TopicPartiti
 
 __all__ = [
     "BecameLeader",
+    "ClockAdvanced",
     "Event",
     "MarkersWritten",
     "PartitionsDeleted",
@@ -71,4 +73,5 @@ Event = (
     | TransactionVersionChanged
     | BecameLeader
     | Ticked
+    | ClockAdvanced
 )

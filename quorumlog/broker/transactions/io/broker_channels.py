@@ -25,6 +25,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.message import Request
 from quorumlog.wire.io.connection import (
+    NODE_SOFTWARE_NAME,
     ConnectionLost,
     KafkaConnection,
     RequestTimedOut,
@@ -124,6 +125,7 @@ def kafka_peers(
             host,
             port,
             client_id=f"broker-{broker_id}-transactions",
+            software_name=NODE_SOFTWARE_NAME,
             request_timeout_ms=settings.replica_socket_timeout_ms,
         )
 

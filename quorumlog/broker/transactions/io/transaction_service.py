@@ -85,6 +85,7 @@ class TransactionService:
         self.coordinators: Final = self._shards.coordinators
         self.check_progress: Final = self._shards.check_progress
         self.now_ms: Final = self._shards.now_ms
+        self.advance: Final = self._shards.advance
 
     def reach_itself_by(self, opener: Open) -> None:
         """Use this opener for connections to this broker itself, from now on."""

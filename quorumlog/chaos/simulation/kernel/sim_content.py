@@ -11,6 +11,7 @@ class Overwrite(NamedTuple):
     data: bytes
 
 
+FAR_FUTURE_MS: Final = 1 << 62
 Change = bytes | int | Overwrite  # appended bytes, or the size the file was cut to, or bytes within
 
 
@@ -23,6 +24,7 @@ class SimContent:
         self.written = bytearray()
         self.changes: list[Change] = []
         self.has_lost_pages = False
+        self.written_ms = FAR_FUTURE_MS
 
     # A LentFile: it is in memory, and outlives its names and handles.
 

@@ -24,7 +24,7 @@ from itertools import count
 from random import Random
 from typing import Any, Final, cast
 
-from quorumlog.chaos.simulation.kernel.sim_content import SimContent
+from quorumlog.chaos.simulation.kernel.sim_content import FAR_FUTURE_MS, SimContent
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.append_handles import AppendFile, AppendHandles
 from quorumlog.storage.io.disk import FileIdentity
@@ -55,10 +55,12 @@ class SimFile:
             self._content.append(data[:room])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
         self._content.append(data)
+        self._content.written_ms = self._disk.now_ms()
 
     def overwrite(self, data: Buffer, position: int) -> None:  # noqa: D102 - see DiskFile
         self._begin("append")
         self._content.overwrite(bytes(data), position)
+        self._content.written_ms = self._disk.now_ms()
 
     def pread(self, size: int, position: int) -> bytes:  # noqa: D102 - see DiskFile
         self._begin("pread")
@@ -144,6 +146,7 @@ class SimDisk:
         self.on_operation = on_operation
         self.loses_write_back: Callable[[str], bool] = lambda _: False
         self.keeps_order_of_names = True
+        self.now_ms: Callable[[], int] = lambda: FAR_FUTURE_MS  # then no file ever looks old
         self.generation = 0
         self._names: dict[str, dict[str, SimContent]] = {"/": {}}
         self._durable_names: dict[str, dict[str, SimContent]] = {"/": {}}
@@ -219,9 +222,8 @@ class SimDisk:
         return len(self._content(path).written)
 
     def modified_ms(self, path: str) -> int:
-        """Return the far future: no times are kept, so that no file ever looks old."""
-        self._content(path)
-        return 1 << 62
+        """Return the time of the last write by `now_ms`."""
+        return self._content(path).written_ms
 
     def identity(self, path: str) -> FileIdentity:
         """Return the identity on a file system that gives each file the inode of the last."""

@@ -1,6 +1,9 @@
 """Consumer groups in the event loop: topics, expressions, and targets that a thread makes."""
 
 import asyncio
+import errno
+import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -174,10 +177,24 @@ def test_what_is_no_expression_of_re2_is_refused(expression: str) -> None:
 def test_without_the_library_every_expression_is_refused_with_the_extra_that_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    topic_matcher.cache_clear()
-    monkeypatch.setattr(topic_expressions, "re2", None)
-    try:
-        with pytest.raises(InvalidRegularExpression, match=r"google-re2: pip install '.*\[re2\]'"):
+    topic_expressions._library.cache_clear()
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with pytest.raises(InvalidRegularExpression, match=r"google-re2: pip install '.*\[re2\]'"):
+        topic_matcher().compile("t")
+
+
+def test_a_library_that_cannot_be_loaded_now_is_loaded_for_a_later_expression(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic_expressions._library.cache_clear()
+
+    class NoHandles:
+        def find_spec(self, *_: object) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.delitem(sys.modules, "re2", raising=False)
+        patched.setattr(sys, "meta_path", [NoHandles()])
+        with pytest.raises(InvalidRegularExpression, match=r"cannot load google-re2: .*Too many"):
             topic_matcher().compile("t")
-    finally:
-        topic_matcher.cache_clear()
+    assert topic_matcher().compile("t")("t")

@@ -184,6 +184,10 @@ class ConsumerGroupCoordinator:
         first_ms = self._deadlines.first_ms
         return NEVER_MS if first_ms is None else first_ms
 
+    def shift_deadlines(self, by_ms: int) -> None:
+        """Move all deadlines along with a clock that was advanced."""
+        self._deadlines.shift(by_ms)
+
     def step(self, now_ms: int, event: events.Event) -> list[Effect]:
         """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
         self._now_ms = now_ms

@@ -53,6 +53,10 @@ class MemberDeadlines:
             self.drop_all(key.group_id, key.member_id)
         return key
 
+    def shift(self, by_ms: int) -> None:
+        """Move all deadlines along with a clock that was advanced."""
+        self._deadlines.shift(by_ms)
+
     def follow(self, changes: Changes, now_ms: int) -> None:
         """Set and drop deadlines as the changed records require."""
         group = changes.group

@@ -1,4 +1,4 @@
-"""The final reads of a test's history: by quorumlog's own client, from beginning to end."""
+"""The final reads of a history: by quorumlog's own client, from beginning to end."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final

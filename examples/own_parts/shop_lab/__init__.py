@@ -1,0 +1,1 @@
+"""Parts for the lab of quorumlog, in a package of their own."""

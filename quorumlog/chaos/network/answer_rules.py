@@ -1,0 +1,465 @@
+"""Rules that answer requests with an error, or count them: their matches, and the outcome. Pure.
+
+A rule matches a request of its API, of its client, that names its topic and partition. The
+forwarder answers a refused request itself; if the rule matches a part of it, the broker gets the
+rest, and the errors are put into its response. With `appended`, the broker gets the request, and
+the errors replace the response.
+
+A fetch session (KIP-227) hides the partitions of a Fetch: while a rule needs them, an incremental
+fetch is answered with FETCH_SESSION_ID_NOT_FOUND, which a broker sends for an evicted session, and
+full fetches are forwarded without a new session.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from struct import Struct as Packer
+from typing import Any, Final
+
+from quorumlog.chaos.faults.error_answers import (
+    AT_THE_TOP,
+    Refusal,
+    has_entries,
+    merged,
+    refuse_all,
+    refuse_topic,
+)
+from quorumlog.chaos.faults.links import Answer, LinkRule, Observe
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.message import ZERO_UUID, Request, Response
+from quorumlog.wire.codec.schemas import (
+    APIS,
+    RequestHeader,
+    UnsupportedVersion,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    response_class,
+)
+
+Chance = Callable[[], float]  # a number in [0, 1)
+
+_MILLION: Final = 1_000_000
+_LENGTH_BYTES: Final = 4
+_HEADER: Final = Packer(">ihhih")  # length, API key, version, correlation id, size of client_id
+_SEEN_MAX: Final = 1_000  # pairs of an API and a client
+_ENDED_MAX: Final = 1_000  # rules
+_METADATA_MAX: Final = 64  # responses
+_FULL_FETCH, _NO_SESSION = 0, -1
+_SESSIONS_SINCE: Final = 7
+_ACKS_AND_TIMEOUT: Final = Packer(">hi")
+_FLEXIBLE_SINCE: Final = 9  # of Produce
+_HEAD_BYTES: Final = 512
+_BY_NAME_UNTIL: Final = 12  # the last version of Produce that names topics
+_NAMES_NO_PARTITION: Final = frozenset({"Metadata", "DescribeTopicPartitions"})
+
+
+def client_of(head: bytes | memoryview) -> str | None:
+    """Return the client id in the first bytes of a request; None: they end too early."""
+    if len(head) < _HEADER.size:
+        return None
+    *_, size = _HEADER.unpack_from(head)
+    name = bytes(head[_HEADER.size : _HEADER.size + max(size, 0)])
+    return name.decode("utf-8", "replace") if len(name) == max(size, 0) else None
+
+
+class ErrorRule:
+    """A rule in force, on all its links together.
+
+    matched: the requests that it has matched; it counts until it is spent. answered: those that
+    got its error.
+    """
+
+    def __init__(self, rule: LinkRule, effect: Answer | Observe, seen: Counter[tuple[str, str]]):
+        self.id: Final = rule.id
+        self.effect: Final = effect
+        self.matched = self.answered = 0
+        self.seen_before: Final = seen
+        self.is_spent = False
+        error = ErrorCode.NONE if isinstance(effect, Observe) else ErrorCode[effect.error]
+        self.refusal: Final = Refusal(error, effect.topic, effect.partition)
+        self._name: Final = effect.topic.encode()
+
+    @property
+    def needs_partitions(self) -> bool:
+        """Whether the rule depends on the partitions that a Fetch names."""
+        return bool(self.refusal.topic) or (
+            isinstance(self.effect, Answer) and self.refusal.error not in AT_THE_TOP
+        )
+
+    def may_match(self, frame: bytes, topics: "Topics") -> bool:
+        """Return False for a request that it cannot match, without decoding the request."""
+        effect = self.effect
+        if effect.client_id and client_of(
+            frame[: _HEADER.size + 4 * len(effect.client_id) + 4]
+        ) != (effect.client_id):
+            return False
+        if effect.api != "Produce" or not self._name:
+            return True
+        if effect.partition >= 0 and (
+            _only_partition(frame[:_HEAD_BYTES]) not in {None, effect.partition}
+        ):
+            return False
+        if int.from_bytes(frame[6:8], "big") <= _BY_NAME_UNTIL:
+            return self._name in frame
+        return any(topic_id in frame for topic_id in topics.ids_of(effect.topic))
+
+    def fires(self, chance: Chance) -> bool:
+        """Count a match; return whether its request is answered."""
+        effect = self.effect
+        self.matched += 1
+        if isinstance(effect, Observe):
+            return False
+        if effect.on_call:
+            is_due = self.matched == effect.on_call
+        else:
+            is_due = effect.share_ppm >= _MILLION or chance() * _MILLION < effect.share_ppm
+        self.answered += is_due
+        self.is_spent = (
+            self.answered == effect.times if effect.times else bool(effect.on_call and is_due)
+        )
+        return is_due
+
+    @property
+    def is_appended(self) -> bool:
+        """Whether the broker carries out the answered requests."""
+        return isinstance(self.effect, Answer) and self.effect.after == "appended"
+
+
+class Topics:
+    """The names of topics by id, from the Metadata responses to clients (KIP-516).
+
+    Responses are kept, and decoded only when a rule names a topic.
+    """
+
+    def __init__(self) -> None:
+        self.names: Final[dict[bytes, str]] = {}
+        self._kept: Final[dict[tuple[int, bytes], None]] = {}
+
+    def keep(self, version: int, frame: bytes) -> None:
+        """Keep a Metadata response; a frame without its length."""
+        self._kept[version, frame[_LENGTH_BYTES:]] = None  # without its correlation id
+        if len(self._kept) > _METADATA_MAX:
+            del self._kept[next(iter(self._kept))]
+
+    def ids_of(self, name: str) -> list[bytes]:
+        """Return the ids of a topic: several, if it was created again."""
+        self.learn()
+        return [topic_id for topic_id, known in self.names.items() if known == name]
+
+    def learn(self) -> None:
+        """Decode the kept responses."""
+        for version, content in self._kept:
+            try:
+                metadata: Any = decode_response(3, version, bytes(_LENGTH_BYTES) + content)[1]
+            except MalformedFrame:
+                continue
+            for topic in metadata.topics:
+                if topic.name and topic.topic_id != ZERO_UUID:
+                    self.names[topic.topic_id] = topic.name
+        self._kept.clear()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The outcome of a request under rules.
+
+    frame: for the broker; b"" if it gets none. reply: for the client, in place of the broker's.
+    resets: the connection ends, as a broker ends it after an error without a response (acks=0).
+    """
+
+    header: RequestHeader
+    frame: bytes = b""
+    reply: bytes = b""
+    resets: bool = False
+    whole: Response | None = None  # replaces the broker's response
+    errors: list[Response] = field(default_factory=list)  # put into the broker's response
+    in_reply: list[Refusal] = field(default_factory=list)  # of entries that the request omits
+
+    @property
+    def changes_reply(self) -> bool:
+        """Whether the broker's response must be changed."""
+        return bool(self.whole or self.errors or self.in_reply)
+
+    def changed(self, frame: bytes, topics: Topics) -> bytes:
+        """Return the broker's response with the errors; both with their lengths."""
+        header = self.header
+        try:
+            _, response = decode_response(header.api_key, header.api_version, frame[_LENGTH_BYTES:])
+        except MalformedFrame:
+            return frame  # the client rejects it, too
+        if self.whole is not None:
+            if hasattr(self.whole, "throttle_time_ms"):
+                self.whole.throttle_time_ms = response.throttle_time_ms  # type: ignore[attr-defined]
+            return encoded(header, self.whole)
+        errors = [*self.errors]
+        for refusal in self.in_reply:
+            refused = self._refused(response, refusal, topics)
+            errors += [] if refused is None else [refused]
+        for one in errors:
+            merged(response, one)
+        return encoded(header, response)
+
+    def _refused(self, response: Response, refusal: Refusal, topics: Topics) -> Response | None:
+        key, version = self.header.api_key, self.header.api_version
+        if not refusal.topic:
+            return refuse_all(response, key, version, refusal.error)
+        topics.learn()
+        return refuse_topic(response, key, version, refusal, topics.names, takes=False)
+
+
+def encoded(header: RequestHeader, response: Response) -> bytes:
+    """Return the frame of a response, with its length."""
+    return b"".join(encode_response(header, response))
+
+
+class AnswerBook:
+    """The rules of all links of a network, and the requests seen while there are any."""
+
+    def __init__(self) -> None:
+        self.topics: Final = Topics()
+        self._rules: Final[dict[str, ErrorRule]] = {}
+        self._seen: Final[Counter[tuple[str, str]]] = Counter()
+
+    def of(self, rule: LinkRule) -> ErrorRule | None:
+        """Return the counts of a rule, which all its links share; None: it counts nothing."""
+        effect = rule.effect
+        if not isinstance(effect, Answer | Observe):
+            return None
+        found = self._rules.get(rule.id)
+        if found is None:
+            found = self._rules[rule.id] = ErrorRule(rule, effect, self._seen.copy())
+            if len(self._rules) > _ENDED_MAX:
+                del self._rules[next(iter(self._rules))]
+        return found
+
+    def see(self, api: str, client: str) -> None:
+        """Count a request on a link with a rule."""
+        if (api, client) in self._seen or len(self._seen) < _SEEN_MAX:
+            self._seen[api, client] += 1
+
+    def tallies(self) -> dict[str, dict[str, Any]]:
+        """Return by rule id: `matched`, `answered`, and `seen` since then: [API, client, count]."""
+        return {
+            rule.id: {
+                "matched": rule.matched,
+                "answered": rule.answered,
+                "seen": [[*key, n] for key, n in sorted((self._seen - rule.seen_before).items())],
+            }
+            for rule in self._rules.values()
+        }
+
+    def judge(self, frame: bytes, rules: Sequence[ErrorRule], chance: Chance) -> Outcome | None:
+        """Apply rules of its API to a request, a frame with its length; None: it is unchanged."""
+        live = [rule for rule in rules if rule.may_match(frame, self.topics)]
+        fired = None if not live or any(map(_must_decode, live)) else _fired(live, frame, chance)
+        if not live or fired == []:
+            return None
+        try:
+            header, request = decode_request(memoryview(frame)[_LENGTH_BYTES:])
+        except (MalformedFrame, UnsupportedVersion):
+            return None
+        if any(rule.refusal.topic for rule in live):
+            self.topics.learn()
+        return _Judged(header, request, self.topics, chance).under(live, fired)
+
+
+def _must_decode(rule: ErrorRule) -> bool:
+    """Return whether the fields of a request decide if the rule matches."""
+    is_answer = isinstance(rule.effect, Answer)
+    return bool(rule.refusal.topic) or (is_answer and rule.effect.api in {"Fetch", "Metadata"})
+
+
+def _fired(rules: Sequence[ErrorRule], frame: bytes, chance: Chance) -> list[ErrorRule]:
+    """Count the matches of rules that match every request; return the rules that answer it."""
+    replies = has_reply(frame)
+    return [rule for rule in rules if (replies or not rule.is_appended) and rule.fires(chance)]
+
+
+class _Judged:
+    """One decoded request, under its rules in turn."""
+
+    def __init__(
+        self, header: RequestHeader, request: Request[Any], topics: Topics, chance: Chance
+    ) -> None:
+        self._header: Final = header
+        self._api: Final = APIS[header.api_key].name
+        self._request: Final[Any] = request
+        self._topics: Final = topics
+        self._chance: Final = chance
+        self._outcome: Final = Outcome(header)
+        self._is_changed = self._is_refused = False
+
+    def under(self, rules: Sequence[ErrorRule], fired: list[ErrorRule] | None) -> Outcome | None:
+        """Return the outcome; None: the request and its response are unchanged.
+
+        `fired`: the rules that answer it, if that is decided; else they are counted here.
+        """
+        if self._api == "Fetch" and self._leaves_session(rules):
+            return self._outcome
+        for rule in rules if fired is None else fired:
+            self._apply(rule, is_fired=fired is not None)
+            if self._is_refused or self._outcome.whole is not None:
+                break
+        return self._result()
+
+    def _leaves_session(self, rules: Sequence[ErrorRule]) -> bool:
+        """Make a Fetch name its partitions; return whether it is answered, to that end."""
+        request, version = self._request, self._header.api_version
+        if version < _SESSIONS_SINCE or not any(rule.needs_partitions for rule in rules):
+            return False
+        if request.session_epoch > _FULL_FETCH:
+            error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            if (answer := refuse_all(request, self._header.api_key, version, error)) is not None:
+                self._outcome.reply = encoded(self._header, answer)
+            return True
+        if request.session_epoch == _FULL_FETCH:
+            request.session_id, request.session_epoch = 0, _NO_SESSION
+            self._is_changed = True
+        return False
+
+    def _apply(self, rule: ErrorRule, *, is_fired: bool) -> None:
+        if rule.is_appended and self._is_without_response:
+            return
+        if self._is_in_reply(rule.refusal):
+            if is_fired or rule.fires(self._chance):
+                self._outcome.in_reply.append(rule.refusal)
+            return
+        errors = self._errors(rule)
+        if errors is None or not (is_fired or rule.fires(self._chance)):
+            return
+        if not rule.refusal.topic:
+            self._outcome.whole = errors
+            self._is_refused = not rule.is_appended and self._api != "Metadata"
+            if self._api == "Metadata" and rule.refusal.error not in AT_THE_TOP:
+                self._outcome.whole = None  # the response has the brokers
+                self._outcome.errors.append(errors)
+                self._request.topics, self._is_changed = [], True
+            return
+        self._outcome.errors.append(errors)
+        if not rule.is_appended:
+            self._errors(rule, takes=True)
+            self._is_changed = True
+            kind = response_class(self._header.api_key)
+            self._is_refused = self._api != "Metadata" and not has_entries(kind, self._request)
+
+    @property
+    def _is_without_response(self) -> bool:
+        return self._api == "Produce" and self._request.acks == 0
+
+    def _is_in_reply(self, refusal: Refusal) -> bool:
+        """Return whether a rule matches entries that the broker's response alone may name."""
+        request, topic = self._request, refusal.topic
+        if self._api == "OffsetFetch":
+            groups = [request, *request.groups]
+            return bool(topic) and any(group.topics is None for group in groups)
+        if self._api not in _NAMES_NO_PARTITION:
+            return False
+        is_oldest = self._api == "Metadata" and self._header.api_version == 0  # []: all topics
+        if request.topics is None or (is_oldest and not (topic and request.topics)):
+            return refusal.error not in AT_THE_TOP
+        if refusal.partition < 0 and not is_oldest:
+            return False
+        return self._errors_of(Refusal(refusal.error, topic)) is not None
+
+    def _errors(self, rule: ErrorRule, *, takes: bool = False) -> Response | None:
+        if not rule.refusal.topic:
+            key, version = self._header.api_key, self._header.api_version
+            return refuse_all(self._request, key, version, rule.refusal.error)
+        return self._errors_of(rule.refusal, takes=takes)
+
+    def _errors_of(self, refusal: Refusal, *, takes: bool = False) -> Response | None:
+        key, version = self._header.api_key, self._header.api_version
+        names = self._topics.names
+        return refuse_topic(self._request, key, version, refusal, names, takes=takes)
+
+    def _result(self) -> Outcome | None:
+        outcome, header = self._outcome, self._header
+        if self._is_refused:
+            if self._is_without_response:
+                outcome.resets = True
+            else:
+                outcome.reply = encoded(header, _joined(outcome))
+            return outcome
+        if not self._is_changed:
+            return outcome if outcome.changes_reply else None
+        if self._api == "Fetch" and outcome.errors:
+            self._request.max_wait_ms = 0  # a broker does not wait beside an error
+        outcome.frame = b"".join(
+            encode_request(
+                self._request,
+                api_version=header.api_version,
+                correlation_id=header.correlation_id,
+                client_id=header.client_id,
+            )
+        )
+        return outcome
+
+
+def _joined(outcome: Outcome) -> Response:
+    """Return the response to a request of which nothing is left for the broker."""
+    responses: Iterable[Response] = outcome.errors
+    if outcome.whole is not None:
+        return outcome.whole
+    first, rest = outcome.errors[0], islice(responses, 1, None)
+    for errors in rest:
+        merged(first, errors)
+    return first
+
+
+def has_reply(head: bytes) -> bool:
+    """Return False for a Produce with acks=0, by the first bytes of a request.
+
+    Also returns True if the bytes end too early.
+    """
+    place = _acks_at(head)
+    return not place or head[place : place + 2] != b"\0\0"
+
+
+def _only_partition(head: bytes) -> int | None:
+    """Return the index of the partition if a Produce names only one; None: unknown, or several."""
+    place = _acks_at(head)
+    if not place:
+        return None
+    version = int.from_bytes(head[6:8], "big")
+    place += _ACKS_AND_TIMEOUT.size
+    counts, one = (1, b"\2") if version >= _FLEXIBLE_SINCE else (4, b"\0\0\0\1")
+    if head[place : place + counts] != one:
+        return None
+    place = _string_end(head, place + counts, version) if version <= _BY_NAME_UNTIL else place + 17
+    if not place or head[place : place + counts] != one:
+        return None
+    return int.from_bytes(head[place + counts : place + counts + 4], "big", signed=True)
+
+
+def _acks_at(head: bytes) -> int:
+    """Return the place of the acks of a Produce; 0: it is none, or the bytes end too early."""
+    if len(head) < _HEADER.size:
+        return 0
+    _, key, version, _, size = _HEADER.unpack_from(head)
+    if key != 0 or version not in APIS[0].versions:
+        return 0
+    place = _HEADER.size + max(size, 0)
+    if version >= _FLEXIBLE_SINCE:
+        if head[place : place + 1] != b"\0":  # the tagged fields of the header: none are defined
+            return 0
+        place += 1
+    place = _string_end(head, place, version)
+    return place if len(head) >= place + _ACKS_AND_TIMEOUT.size else 0
+
+
+def _string_end(head: bytes, place: int, version: int) -> int:
+    """Return the end of a string, which may be null; 0: the bytes end too early. KIP-482."""
+    if version < _FLEXIBLE_SINCE:
+        return place + 2 + max(int.from_bytes(head[place : place + 2], "big", signed=True), 0)
+    length = shift = 0
+    while place < len(head):
+        byte = head[place]
+        length |= (byte & 0x7F) << shift
+        shift, place = shift + 7, place + 1
+        if byte < 0x80:
+            return place + max(length - 1, 0)
+    return 0

@@ -1,0 +1,49 @@
+"""`quorumlog save`, and the option `--from` of `quorumlog up`: a cluster as one file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json
+from quorumlog.cli.output import cluster_errors, outcome
+from quorumlog.cli.progress import progress_bar
+
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="Make the cluster in DIR from a file of `quorumlog save`: the same data and ids, "
+        "other ports.",
+    ),
+]
+
+
+def save(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A new file; .tar.gz or .tgz compresses it.")
+    ],
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Save a cluster in one file: its shape, settings and data.
+
+    A running cluster is stopped cleanly for the copy of its files, and started again. `quorumlog
+    up --from FILE --dir DIR` makes a cluster of it, here or on another machine.
+    """
+    from quorumlog.cluster import LocalCluster, archives
+
+    with cluster_errors(), progress_bar(f"saving {file}", 1) as note:
+        cluster = LocalCluster.open(directory, detached=True)
+        archives.save(cluster, file, note)
+    done = {"file": str(file.resolve()), "bytes": file.stat().st_size}
+    outcome(done, f"saved {directory} in {file}, {done['bytes']} bytes", json=json)
+
+
+def unpack(file: Path, directory: Path, port: int) -> None:
+    """Make the cluster of a saved file in `directory`. Ends the command if it cannot."""
+    from quorumlog.cluster import archives
+
+    with cluster_errors():
+        archives.unpack(file, directory, host="127.0.0.1", port=port)

@@ -1,0 +1,437 @@
+"""The nodes of a cluster on this machine, one OS process each: planned, started, ended, broken."""
+
+import atexit
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from quorumlog.addresses import host_and_port
+from quorumlog.cluster import layout, ports, registry, seeds, settings_check
+from quorumlog.cluster.cluster_status import NodeState
+from quorumlog.cluster.control_server import Connection, ControlServerProcess
+from quorumlog.cluster.errors import ClusterError, NodeFailed
+from quorumlog.cluster.forked import spawn_again, spawn_together
+from quorumlog.cluster.layout import ClusterShape, ClusterSpec, NodeSpec
+from quorumlog.cluster.processes import Launch, NodeProcess, Program
+from quorumlog.cluster.running_clusters import STOP_TIMEOUT_S
+from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
+
+if TYPE_CHECKING:
+    from quorumlog.cluster.seeding import Seeded
+
+READY_TIMEOUT_S: Final = 30.0  # without any progress
+_STOPPED_WITHIN_S: Final = 0.1
+
+
+class ClusterNodes:
+    """The processes of one cluster directory. `LocalCluster` adds the states of the cluster.
+
+    seeded: the parts of a seed that `start` has created or found; None: there is no seed.
+    """
+
+    seeded: "Seeded | None" = None
+
+    def __init__(
+        self,
+        directory: str | Path | None = None,
+        *,
+        nodes: int = 3,
+        controllers: int | None = None,
+        brokers: int | None = None,
+        first_id: int = layout.FIRST_ID,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        advertised: str | None = None,
+        listeners: Sequence[str] = (),
+        config: Mapping[str, str] | None = None,
+        defaults: str = "fast",
+        node_module: str = "quorumlog.node",
+        detached: bool = False,
+        control: str | int | bool = False,
+        as_version: str | None = None,
+        seed: str | Path | Mapping[str, Any] | None = None,
+    ) -> None:
+        """Plan a new cluster, or open the cluster in `directory` (with its recorded nodes).
+
+        `controllers` and `brokers`, given together, make nodes of one role each; without them,
+        each of `nodes` has both roles. Ids count up from `first_id`. The Kafka listeners are bound
+        to `host`, and clients receive `advertised`: HOST, or HOST:PORT, whose port counts up.
+        `listeners`: further listeners, NAME://BIND[:PORT],advertised=HOST[:PORT]. An existing
+        cluster keeps its listeners, and refuses others. `config` has Kafka's names and texts; an
+        empty text removes a recorded setting. `defaults`: "fast" or "kafka". `node_module` is run
+        as the node's program: a mutant that breaks a rule tests the tests. `detached` nodes outlive
+        this process. `control` starts a control server (docs/control-api.md): True, its port, or
+        its host:port. `as_version`, such as "3.9": clients get no API or version that this release
+        of Apache Kafka lacks. `seed`: topics, records and more that `start` creates if they are
+        missing, as a file or as its contents: `cluster.seed_file`.
+        """
+        config = {**(config or {}), **settings_check.release(as_version)}
+        self._seed: Final = seeds.read(seed)
+        self.directory: Final = Path(directory).absolute() if directory else _temporary_path()
+        self._owner_pid: Final = os.getpid()
+        program = Program(module=node_module, detached=detached, temporary=not directory)
+        self._program: Final = program
+        self._control: Final = ControlServerProcess(self.directory, program, control)
+        self._failed: ClusterSpec | None = None  # an earlier plan, never ready: to be cleared
+        self._is_planned_here = False  # a new cluster
+        found = _found(self.directory)
+        if found is not None and (found.was_ready or self._is_used(found)):
+            settings_check.require_kept(found.config, config or {})
+            settings_check.require_listeners_kept(found.nodes[0], advertised, listeners)
+            planned = found
+        else:
+            self._failed, self._is_planned_here = found, True
+            planned = layout.plan(
+                ClusterShape(nodes, controllers, brokers).roles,
+                host=host,
+                port=port,
+                config=layout.defaults_called(defaults),
+                first_id=first_id,
+                advertised=advertised,
+                listeners=listeners,
+            )
+        self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config or {})))
+
+    def _adopt(self, spec: ClusterSpec) -> None:
+        if (server := self._control.connection) is not None:
+            spec = replace(spec, detours=server.detours)
+        self.spec = spec
+        self._processes = {node.id: self._process_of(spec, node) for node in spec.nodes}
+
+    def _process_of(self, spec: ClusterSpec, node: NodeSpec) -> NodeProcess:
+        shown = replace(node, kafka=spec.client_address(node))
+        return NodeProcess(self.directory, spec.cluster_id, shown, self._program)
+
+    def _is_used(self, spec: ClusterSpec) -> bool:
+        """Return whether a cluster that was never ready holds data, or is being started."""
+        return (
+            layout.holds_partitions(self.directory, spec)
+            or any(self._process_of(spec, node).pid is not None for node in spec.nodes)
+            or any(entry.cluster_id == spec.cluster_id for entry in registry.running())
+        )
+
+    @classmethod
+    def open(
+        cls, directory: str | Path, *, detached: bool = False, node_module: str = "quorumlog.node"
+    ) -> Self:
+        """Open a directory that must hold a cluster, ready or not."""
+        found = layout.load(Path(directory))
+        cluster = cls(directory, detached=detached, node_module=node_module)
+        cluster._failed, cluster._is_planned_here = None, False
+        cluster._adopt(found)
+        return cluster
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port,...` of all brokers."""
+        return self.spec.bootstrap
+
+    @property
+    def nodes(self) -> tuple[NodeSpec, ...]:
+        """The nodes of the cluster, running or not."""
+        return self.spec.nodes
+
+    @property
+    def control(self) -> Connection | None:
+        """The URL and token of the control server; None: none runs."""
+        return self._control.connection
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the directory holds no cluster that was ready before."""
+        return not self.spec.was_ready
+
+    def take_detours(self, detours: Mapping[int, Mapping[str, str]]) -> None:
+        """Set unrecorded properties of single nodes, by id, before the start.
+
+        They route connections through forwarders or namespaces, which end with this process.
+        """
+        self._adopt(replace(self.spec, detours=detours))
+
+    def launch_by(self, node_id: int, launch: Launch) -> None:
+        """Launch the processes of a node by `launch` from now on; it is not recorded."""
+        self._process(node_id).launch = launch
+
+    def check(self) -> list[str]:
+        """Check the settings by the nodes' own rules; return the names without effect, sorted.
+
+        Raises InvalidArgument. No file is written.
+        """
+        return settings_check.check(self.directory, self.spec)
+
+    def start(self, *, timeout_s: float = READY_TIMEOUT_S, say: Say = say_nothing) -> float:
+        """Start every node that does not run; return the seconds until all were ready.
+
+        Ready: every broker is unfenced and there is an active controller. The nodes started here
+        are killed if one of them fails, if none makes progress for `timeout_s`, or on a signal. The
+        settings are recorded once all nodes are ready. `say` receives the progress of a long start.
+        Raises InvalidArgument, and ClusterError for a port in use, before any file is written.
+        """
+        started_s = time.monotonic()
+        idle = [node for node in self.spec.nodes if self._processes[node.id].pid is None]
+        self.check()
+        self._control.require_first(self.running(), self.spec.detours)
+        for node in idle:
+            self._require_ports(node)
+        registry.running()  # removes leftovers of killed processes
+        self._prepare(idle)
+        limit = self._time_limit(timeout_s, [node.id for node in idle], say)
+        try:
+            if self._control.is_wanted:
+                self._start_control(idle, timeout_s)
+            spawn_together([self._processes[node.id] for node in idle], limit)
+            for node in idle:
+                self._processes[node.id].wait_ready(limit)
+            self.spec = replace(self.spec, was_ready=True)
+            layout.save(self.directory, self.spec)
+            self.seeded = seeds.plant(self._seed, self.bootstrap, say)
+        except BaseException:
+            for node in idle:
+                self._end(node.id, signal.SIGKILL)
+            if self._control.is_wanted:
+                self._control.end(signal.SIGKILL)
+            registry.running()  # removes their entries
+            raise
+        return time.monotonic() - started_s
+
+    def _start_control(self, nodes: list[NodeSpec], timeout_s: float) -> None:
+        self.take_detours(self._control.start(self.spec.cluster_id, timeout_s).detours)
+        layout.write_properties(self.directory, self.spec, nodes)
+
+    def _prepare(self, idle: list[NodeSpec]) -> None:
+        """Write the files of the idle nodes; an existing cluster keeps its recorded settings."""
+        if self._program.temporary and not self.directory.exists():
+            self.directory.mkdir(mode=0o700)
+            atexit.register(self._dispose)
+        self._complete_restore()
+        if self._failed is not None:
+            layout.clear(self.directory, self._failed)
+            self._failed = None
+        if self._is_planned_here:
+            layout.found(self.directory, self.spec)
+        if self.is_new:
+            layout.save(self.directory, self.spec)
+        else:
+            layout.write_properties(self.directory, self.spec, idle)
+
+    def _complete_restore(self) -> None:
+        """Complete a restore that this machine's crash, or a signal, has interrupted."""
+        if (self.directory / layout.RESTORING_FILE).exists():
+            from quorumlog.cluster import snapshots
+
+            snapshots.complete(self.directory)
+
+    def _require_ports(self, node: NodeSpec) -> None:
+        """Raise ClusterError, with port and process, if a port of the node is in use."""
+        kafka = self.spec.kafka_address(node)
+        kafka_port, control_port = host_and_port(kafka)[1], host_and_port(node.control)[1]
+        is_derived = control_port == kafka_port + layout.CONTROL_PORT_STEP
+        derived = f", its Kafka port + {layout.CONTROL_PORT_STEP}" if is_derived else ""
+        wanted = {node.control: f"control port{derived}"}
+        if node.is_broker:
+            wanted |= {one.bind: f"port of the listener {one.name}" for one in node.listeners}
+        if node.is_broker:
+            wanted = {kafka: "Kafka port", **wanted}
+        for address, what in wanted.items():
+            found = ports.obstacle(*host_and_port(address))
+            if found is not None:
+                raise ClusterError(
+                    f"{address} (node {node.id}, {what}): {found.reason}; "
+                    f"{self._way_out(found.pid)}"
+                )
+
+    def _way_out(self, pid: int | None) -> str:
+        """Return the remedy for a port that a process uses."""
+        for entry in registry.running():
+            if entry.pid == pid:
+                return (
+                    f"it is {entry.name} of the cluster in {entry.directory}; "
+                    f"`quorumlog down --dir {entry.directory}` stops that"
+                )
+        return "choose another --port" if self.is_new else "free it, then try again"
+
+    def start_node(
+        self,
+        node_id: int,
+        *,
+        wait: bool = True,
+        timeout_s: float = READY_TIMEOUT_S,
+        say: Say = say_nothing,
+    ) -> None:
+        """Start one node again; with `wait`, return when it is unfenced.
+
+        Raises NodeFailed if it ends, or makes no progress for `timeout_s`; it is not killed.
+        """
+        process, node = self._process(node_id), self.spec.node(node_id)
+        if process.pid is None:
+            self._require_ports(node)
+            self._complete_restore()
+            if (recorded := _found(self.directory)) is not None:  # by another process, perhaps
+                self.spec = replace(self.spec, advances=recorded.advances)
+            layout.write_properties(self.directory, self.spec, [node])
+        limit = self._time_limit(timeout_s, [node_id], say)
+        spawn_again(process, self._processes.values(), limit, report_ready=wait)
+        if wait:
+            process.wait_ready(limit)
+
+    def kill(self, *node_ids: int) -> None:
+        """SIGKILL: the processes are gone when this returns."""
+        for node_id in node_ids:
+            self._process(node_id).signal(signal.SIGKILL)
+        for node_id in node_ids:
+            self._process(node_id).wait_ended(self._time_limit(STOP_TIMEOUT_S, [node_id]))
+
+    def stop_node(self, node_id: int, *, say: Say = say_nothing) -> None:
+        """Stop one node cleanly: it hands over its leaderships first.
+
+        Raises NodeFailed if it makes no progress for STOP_TIMEOUT_S; it is not killed.
+        """
+        limit = self._time_limit(STOP_TIMEOUT_S, [node_id], say)
+        self._process(node_id).signal(signal.SIGTERM)
+        if not self._process(node_id).wait_ended(limit):
+            raise NodeFailed(f"node {node_id} does not stop: it {limit.lack(node_id)}")
+
+    def wipe_node(self, node_id: int) -> None:
+        """Empty the log directory of a node that does not run: it starts as with a new disk."""
+        if self.pid(node_id) is not None:
+            raise ClusterError(f"node {node_id} runs: its log directory is not emptied")
+        layout.wipe(self.directory, node_id)
+
+    def pause(self, node_id: int) -> None:
+        """SIGSTOP: its connections stay open, without responses. It has stopped on return.
+
+        A process in a system call that cannot be interrupted stops later.
+        """
+        self._process(node_id).signal(signal.SIGSTOP)
+        until_s = time.monotonic() + _STOPPED_WITHIN_S
+        while self.state(node_id) is NodeState.NO_ANSWER and time.monotonic() < until_s:
+            time.sleep(0.0002)  # the system delivers the signal a moment later
+
+    def resume(self, node_id: int) -> None:
+        """SIGCONT."""
+        self._process(node_id).signal(signal.SIGCONT)
+
+    def stop(self, *, say: Say = say_nothing) -> tuple[int, ...]:
+        """Stop all nodes cleanly, at once; kill the rest after STOP_TIMEOUT_S without progress.
+
+        Returns the ids of the killed nodes. A node that ends by itself meanwhile counts as stopped.
+        `say` receives the progress of a long stop, and the killed nodes. A control server carries
+        out no further verbs from now on, and ends after the nodes.
+        """
+        is_signalled = self._control.signal(signal.SIGTERM)
+        killed = self.stop_nodes(say=say)
+        if is_signalled:
+            self._control.end()
+        registry.forget(self.spec.cluster_id, self.directory)
+        return killed
+
+    def stop_nodes(self, *, say: Say = say_nothing) -> tuple[int, ...]:
+        """Stop all nodes as `stop` does; a control server stays. Returns the killed nodes."""
+        running = self.running()
+        limit = self._time_limit(STOP_TIMEOUT_S, running, say)
+        for node_id in running:
+            # A paused process does not act on SIGTERM.
+            self._process(node_id).signal_if_running(signal.SIGCONT)
+            self._process(node_id).signal_if_running(signal.SIGTERM)
+        killed = []
+        for node_id in running:
+            if not self._process(node_id).wait_ended(limit):
+                self._end(node_id, signal.SIGKILL)
+                limit.say_killed(node_id)
+                killed.append(node_id)
+        return tuple(killed)
+
+    def _end(self, node_id: int, number: signal.Signals) -> None:
+        if self._process(node_id).signal_if_running(number):
+            self._process(node_id).wait_ended(self._time_limit(STOP_TIMEOUT_S, [node_id]))
+
+    def _time_limit(
+        self, timeout_s: float, node_ids: Iterable[int], say: Say = say_nothing
+    ) -> TimeLimit:
+        files = {node_id: layout.pid_file(self.directory, node_id) for node_id in node_ids}
+        return TimeLimit(timeout_s, files, say)
+
+    def _dispose(self) -> None:
+        """Kill the nodes of a temporary cluster and remove it; no effect in a forked child."""
+        atexit.unregister(self._dispose)
+        if os.getpid() == self._owner_pid:
+            for node in self.spec.nodes:
+                self._end(node.id, signal.SIGKILL)
+            self._control.end(signal.SIGKILL)
+            registry.forget(self.spec.cluster_id, self.directory)
+            registry.remove_temporary(self.directory)
+
+    def pid(self, node_id: int) -> int | None:
+        """Return the node's process id, or None if it does not run."""
+        return self._process(node_id).pid
+
+    def exit_status(self, node_id: int) -> int | None:
+        """Return the exit status of a node started here, below 0 by a signal; None: it runs."""
+        return self._process(node_id).exit_status
+
+    def last_words(self, node_id: int) -> str:
+        """Return how a node ended, with the last line of its output.
+
+        Raises ClusterError if it runs.
+        """
+        return self._process(node_id).last_words()
+
+    def _process(self, node_id: int) -> NodeProcess:
+        self.spec.node(node_id)
+        return self._processes[node_id]
+
+    def state(self, node_id: int) -> NodeState:
+        """Return the state of a node's process; NO_ANSWER if it runs: no request is sent."""
+        return self._process(node_id).state()
+
+    def describe_node(self, node: NodeSpec) -> dict[str, Any]:
+        """Return a node and its process as plain values, ready for JSON.
+
+        `kafka`: the address that the first listener advertises; None: the node is no broker.
+        """
+        fields = asdict(node)
+        del fields["advertised"]
+        return {
+            **fields,
+            "roles": list(node.roles),
+            "kafka": self.spec.client_address(node) if node.is_broker else None,
+            "listeners": [asdict(one) for one in node.listeners] if node.is_broker else [],
+            "pid": self.pid(node.id),
+        }
+
+    def running(self) -> list[int]:
+        """Return the ids of the running nodes."""
+        return [node.id for node in self.spec.nodes if self.pid(node.id) is not None]
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            if self._program.temporary:
+                self._dispose()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.stop()
+        finally:
+            if self._program.temporary:
+                self._dispose()
+
+
+def _temporary_path() -> Path:
+    """Choose a directory, to be created when the cluster starts."""
+    return (
+        Path(tempfile.gettempdir()).absolute() / f"{registry.TEMPORARY_PREFIX}{os.urandom(8).hex()}"
+    )
+
+
+def _found(directory: Path) -> ClusterSpec | None:
+    exists = (directory / layout.CLUSTER_FILE).exists()
+    return layout.load(directory) if exists else None
