@@ -14,6 +14,7 @@ import pytest
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.server import turns
 from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply
+from quorumlog.broker.server.connection import Connection
 from quorumlog.broker.server.turns import Turns
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterDelta
@@ -263,6 +264,35 @@ async def test_a_fetch_is_answered_before_the_next_request_is_looked_at(tmp_path
             assert (await peer.answer(FETCH, 11))[0] == index
         assert (await peer.answer(API_VERSIONS, 0))[0] == 9
         assert server.stats.requests[FETCH] == 9
+
+
+async def test_a_fetch_alone_is_counted_as_a_fetch_among_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def counters_of() -> tuple[dict[int, int], int, int, int, bool]:
+        fetches: list[asyncio.Future[Any]] = []
+        serve = serving(tmp_path, later_answers(fetches), api_key=FETCH)
+        async with serve as (_, server, port), connected(port) as peer:
+            for index in range(4):
+                peer.send(FetchRequest(), index, 11)
+                await until(lambda: len(fetches) > index)  # noqa: B023 - called in this iteration
+                if index < 3:
+                    fetches[index].set_result(FetchResponse())
+                    assert (await peer.answer(FETCH, 11))[0] == index
+            fetches[3].set_exception(RuntimeError("planted"))
+            assert await peer.is_closed()
+            stats, fetch = server.stats, server.stats.apis[FETCH]
+            timed = sum(fetch.counts)
+            return stats.requests, stats.bytes_out, timed, fetch.unanswered, fetch.total_s > 0
+
+    def among_others(connection: Connection, _answer: object) -> None:
+        connection._answered()
+        connection._flush()
+
+    alone = await counters_of()
+    assert (alone[0], alone[2:]) == ({FETCH: 4}, (3, 1, True))
+    monkeypatch.setattr(Connection, "_fetched", among_others)
+    assert await counters_of() == alone
 
 
 async def test_a_handler_that_fails_ends_its_connection_alone(
