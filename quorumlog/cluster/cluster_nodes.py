@@ -142,6 +142,11 @@ class ClusterNodes:
         return self._control.connection
 
     @property
+    def is_detached(self) -> bool:
+        """Whether the nodes outlive this process."""
+        return self._program.detached
+
+    @property
     def has_lost_control(self) -> bool:
         """Whether nodes run whose control server was killed: no connection reaches them."""
         return bool(self.running()) and has_ended(self.directory)

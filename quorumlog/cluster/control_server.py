@@ -175,7 +175,7 @@ class ControlServerProcess:
         forget(self._directory)
 
     def _require_address(self, found: Connection, wanted: tuple[str, int]) -> None:
-        """Raise ClusterError if a server runs, and not at the wanted address."""
+        """Raise ClusterError if a server runs at another address than the requested one."""
         host, port = wanted
         if port not in {0, urlsplit(found.url).port}:
             raise ClusterError(

@@ -1,7 +1,6 @@
 """What a test tells its history, what checkers make of it, records of any client, the mark."""
 
 import copy
-import pickle
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
@@ -394,12 +393,7 @@ def test_records_may_be_none_or_parts_and_others_are_refused() -> None:
         list(read_records([b"x"]))
 
 
-def _pickled(topic: FreshTopic) -> FreshTopic:
-    twin: FreshTopic = pickle.loads(pickle.dumps(topic))
-    return twin
-
-
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, _pickled])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
 def test_a_topic_is_copied_with_its_partitions(copied: Callable[[FreshTopic], FreshTopic]) -> None:
     twin = copied(FreshTopic("orders", 3))
     assert (twin, twin.partitions, type(twin)) == ("orders", 3, FreshTopic)
