@@ -356,7 +356,13 @@ def status(
         _show_all(running_clusters.running(), json=json)
         return
     with cluster_errors():
-        described = LocalCluster.open(directory).status()
+        cluster = LocalCluster.open(directory)
+        described = cluster.status()
+    if cluster.has_lost_control:
+        say(
+            "quorumlog: the control server of these nodes has ended, and with it their forwarders:"
+            f" no connection reaches them; `quorumlog down --dir {directory}` stops them"
+        )
     outcome(described, *status_lines(described, internal=internal), json=json)
     if not any(node["answers"] for node in described["nodes"]):
         raise typer.Exit(EXIT_FAILED)

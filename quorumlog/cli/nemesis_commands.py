@@ -27,7 +27,7 @@ from quorumlog.cli.output import (
     outcome,
     parse_settings,
 )
-from quorumlog.cluster.control_server import Connection, load
+from quorumlog.cluster.control_server import Connection, has_ended, load
 
 app = command_group("Break and mend a running cluster, and judge its clients' histories.")
 
@@ -92,6 +92,12 @@ def _ask(directory: Path, verb: Verb, given: Mapping[str, Any]) -> Any:
     with cluster_errors():
         connection = load(directory.absolute())
     if connection is None:
+        if has_ended(directory.absolute()):
+            fail(
+                f"the control server of the cluster in {directory} has ended; "
+                f"`quorumlog down --dir {directory}` stops the nodes that it has left, "
+                "`quorumlog up --control PORT` starts both"
+            )
         fail(
             f"no control server runs for the cluster in {directory}; "
             "`quorumlog up --control PORT` starts a cluster with one"

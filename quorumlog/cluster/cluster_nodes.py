@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from quorumlog.addresses import host_and_port
 from quorumlog.cluster import layout, ports, registry, seeds, settings_check
 from quorumlog.cluster.cluster_status import NodeState
-from quorumlog.cluster.control_server import Connection, ControlServerProcess
+from quorumlog.cluster.control_server import Connection, ControlServerProcess, has_ended
 from quorumlog.cluster.errors import ClusterError, NodeFailed
 from quorumlog.cluster.forked import spawn_again, spawn_together
 from quorumlog.cluster.layout import ClusterShape, ClusterSpec, NodeSpec
@@ -142,6 +142,16 @@ class ClusterNodes:
         return self._control.connection
 
     @property
+    def is_detached(self) -> bool:
+        """Whether the nodes outlive this process."""
+        return self._program.detached
+
+    @property
+    def has_lost_control(self) -> bool:
+        """Whether nodes run whose control server was killed: no connection reaches them."""
+        return bool(self.running()) and has_ended(self.directory)
+
+    @property
     def is_new(self) -> bool:
         """Whether the directory holds no cluster that was ready before."""
         return not self.spec.was_ready
@@ -181,8 +191,9 @@ class ClusterNodes:
         registry.running()  # removes leftovers of killed processes
         self._prepare(idle)
         limit = self._time_limit(timeout_s, [node.id for node in idle], say)
+        starts_control = self._control.is_wanted and self._control.connection is None
         try:
-            if self._control.is_wanted:
+            if starts_control:
                 self._start_control(idle, timeout_s)
             spawn_together([self._processes[node.id] for node in idle], limit)
             for node in idle:
@@ -193,7 +204,7 @@ class ClusterNodes:
         except BaseException:
             for node in idle:
                 self._end(node.id, signal.SIGKILL)
-            if self._control.is_wanted:
+            if starts_control:  # an earlier one serves the nodes that run
                 self._control.end(signal.SIGKILL)
             registry.running()  # removes their entries
             raise
@@ -249,9 +260,10 @@ class ClusterNodes:
         """Return the remedy for a port that a process uses."""
         for entry in registry.running():
             if entry.pid == pid:
+                other = "; --port 0 chooses free ports" if self.is_new else ""
                 return (
                     f"it is {entry.name} of the cluster in {entry.directory}; "
-                    f"`quorumlog down --dir {entry.directory}` stops that"
+                    f"`quorumlog down --dir {entry.directory}` stops that{other}"
                 )
         return "choose another --port" if self.is_new else "free it, then try again"
 
@@ -269,6 +281,7 @@ class ClusterNodes:
         """
         process, node = self._process(node_id), self.spec.node(node_id)
         if process.pid is None:
+            self._control.require_living(self.running())
             self._require_ports(node)
             self._complete_restore()
             if (recorded := _found(self.directory)) is not None:  # by another process, perhaps

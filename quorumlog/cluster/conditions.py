@@ -157,8 +157,7 @@ def of_arguments(
             raise InvalidArgument(f"{given[0]} needs a {noun}: give {noun}=NAME, too")
     if topic is None and partition is not None:
         raise InvalidArgument("partition needs a topic: give topic=NAME, too")
-    if partition is not None and partition < 0:
-        raise InvalidArgument(f"partition={partition}: it is 0 or above")
+    _require_counts(partition=partition, members=members, isr=isr, committed=committed)
     if isinstance(leader, str) and leader != ANY:
         raise InvalidArgument(f"leader={leader!r}: the id of a node, or 'any'")
     if topic is None and group is None:
@@ -185,6 +184,13 @@ def of_arguments(
             partition=partition,
         )
     return topic_condition, group_condition
+
+
+def _require_counts(**counts: int | str | None) -> None:
+    """Raise InvalidArgument for a number below 0, for which a wait would never end."""
+    for name, count in counts.items():
+        if isinstance(count, int) and count < 0:
+            raise InvalidArgument(f"{name}={count}: it is 0 or above")
 
 
 def partition_text(partition: View, states: Mapping[int, NodeState]) -> str:

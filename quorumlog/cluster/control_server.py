@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from signal import SIGKILL, Signals
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
-from quorumlog.addresses import host_and_port
+from quorumlog.addresses import address_text, host_and_port
 from quorumlog.cluster import process_identity, registry
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.processes import Program, read_end
@@ -89,6 +90,11 @@ def load(directory: Path) -> Connection | None:
     return connection if connection.is_running else None
 
 
+def has_ended(directory: Path) -> bool:
+    """Return whether the last server of a directory was killed: nobody removed its file."""
+    return (directory / CONNECTION_FILE).exists() and load(directory) is None
+
+
 def forget(directory: Path) -> None:
     """Remove the file: the server ends."""
     (directory / CONNECTION_FILE).unlink(missing_ok=True)
@@ -134,7 +140,14 @@ class ControlServerProcess:
     def require_first(
         self, running: Sequence[int], detours: Mapping[int, Mapping[str, str]]
     ) -> None:
-        """Raise ClusterError if nodes run before their server, or go through other forwarders."""
+        """Raise ClusterError if nodes run before their server, or go through other forwarders.
+
+        Also if the server of running nodes was killed, or runs at another address.
+        """
+        self.require_living(running)
+        found = self.connection
+        if found is not None and self._address is not None:
+            self._require_address(found, self._address)
         if self.is_wanted and running and self.connection is None:
             raise ClusterError(
                 f"node {', '.join(map(str, running))} runs: a control server starts before the "
@@ -146,16 +159,35 @@ class ControlServerProcess:
                 "(a test has the fixture quorumlog_control)"
             )
 
+    def require_living(self, running: Sequence[int]) -> None:
+        """Raise ClusterError if nodes run behind the forwarders of a server that has ended.
+
+        Without such a node the server's file is removed.
+        """
+        if not has_ended(self._directory):
+            return
+        if running:
+            raise ClusterError(
+                f"node {', '.join(map(str, running))} runs behind the forwarders of a control "
+                "server that has ended: no connection reaches it; "
+                f"`quorumlog down --dir {self._directory}` stops it"
+            )
+        forget(self._directory)
+
+    def _require_address(self, found: Connection, wanted: tuple[str, int]) -> None:
+        """Raise ClusterError if a server runs at another address than the requested one."""
+        host, port = wanted
+        if port not in {0, urlsplit(found.url).port}:
+            raise ClusterError(
+                f"a control server runs already at {found.url}, not at {address_text(host, port)}; "
+                f"leave out --control, or `quorumlog down --dir {self._directory}` stops it"
+            )
+
     def start(self, cluster_id: str, timeout_s: float) -> Connection:
         """Start the server, unless it runs; return when it listens. Raises ClusterError."""
         limit = TimeLimit(timeout_s, {}, say_nothing)
         if (found := self.connection) is not None:
-            if self._running_child is not None:
-                return found
-            raise ClusterError(
-                f"a control server runs already at {found.url}; "
-                f"`quorumlog down --dir {self._directory}` stops it"
-            )
+            return found
         host, port = self._address or (_LOOPBACK, 0)
         read_fd, write_fd = os.pipe()
         try:

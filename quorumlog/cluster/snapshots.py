@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from quorumlog.cluster import layout, registry
+from quorumlog.cluster import forked, layout, registry
 from quorumlog.cluster.conditions import did_you_mean
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.layout import ClusterSpec
@@ -90,6 +90,8 @@ def stopped(cluster: "LocalCluster") -> Iterator[None]:
 
 def start(cluster: "LocalCluster", node_ids: Iterable[int]) -> None:
     """Start these nodes: all together if they are all nodes."""
+    if not cluster.is_detached:
+        forked.keep()  # a program that restores once does so for each of its tests
     wanted = [*node_ids]
     if len(wanted) == len(cluster.nodes):
         cluster.start()

@@ -28,6 +28,10 @@ class FreshTopic(str):
         topic.partitions = partitions
         return topic
 
+    def __getnewargs__(self) -> tuple[str, int]:  # type: ignore[override]  # str has one argument
+        """Return the arguments of a copy: rules of the nemesis copy their parameters."""
+        return str(self), self.partitions
+
     def key(self, partition: int) -> str:
         """Return the key of a partition in a history: `<topic>-<partition>`."""
         return f"{self}-{partition}"

@@ -178,6 +178,7 @@ def test_a_restore_brings_back_all_records_and_is_trusted(tmp_path: Path) -> Non
         cluster.snapshot("seeded")
         send(cluster, "orders", 9)
         create(cluster, "other")
+        parents = set()
         for _ in range(2):
             cluster.restore("seeded")
             cluster.settled(timeout_s=60)
@@ -191,9 +192,18 @@ def test_a_restore_brings_back_all_records_and_is_trusted(tmp_path: Path) -> Non
             cluster.start()
             cluster.wait(topic="orders", isr=3, timeout_s=60)
             assert ends(cluster, "orders") == [11, 11, 11]
+            parents |= {parent_of(cluster, node.id) for node in cluster.nodes}
+        assert len(parents) == 1  # all restores fork the nodes of one process, with its imports
     logs = "".join(path.read_text() for path in (tmp_path / "c").glob("node-*/node.log"))
     assert "may lack" not in logs
     assert "UNCLEAN" not in logs
+
+
+def parent_of(cluster: LocalCluster, node_id: int) -> int:
+    if sys.platform != "linux":
+        return 0
+    fields = Path(f"/proc/{cluster.pid(node_id)}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[1])
 
 
 def command(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:

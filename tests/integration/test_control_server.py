@@ -255,6 +255,47 @@ def test_nothing_outlives_a_foreground_cluster(
     assert running_clusters.running() == []
 
 
+def test_a_second_start_keeps_the_server_that_runs(commands: Commands, tmp_path: Path) -> None:
+    where = ("--dir", str(tmp_path / "c"))
+    up = commands.json("up", "--detach", "--nodes", "3", "--port", "0", "--control", "0", *where)
+    os.kill(up["nodes"][0]["pid"], signal.SIGKILL)  # from outside: the nemesis does not know it
+    gone(up["nodes"][0]["pid"])
+    port = int(up["control"]["url"].rpartition(":")[2])
+    another = ("--control", str(port - 1))
+    assert "runs already at" in commands("up", "--detach", *another, *where, status=1)
+    again = commands.json("up", "--detach", "--control", "0", *where)  # the dead node is back
+    assert (again["control"], again["bootstrap"]) == (up["control"], up["bootstrap"])
+    assert (
+        commands.json("up", "--detach", "--control", str(port), *where)["control"]
+        == (up["control"])
+    )
+    states = {node["state"] for node in commands.json("nemesis", "nodes", *where)["nodes"]}
+    assert states == {"running"}
+
+
+def test_nodes_without_their_server_are_named_lost(commands: Commands, tmp_path: Path) -> None:
+    where = ("--dir", str(tmp_path / "c"))
+    up = commands.json("up", "--detach", "--nodes", "3", "--port", "0", "--control", "0", *where)
+    (running,) = running_clusters.running()
+    assert running.control_server is not None
+    for pid in (up["nodes"][0]["pid"], running.control_server.pid):
+        os.kill(pid, signal.SIGKILL)
+        gone(pid)
+    for command in (
+        ("up", "--detach"),
+        ("up", "--detach", "--control", "0"),
+        ("node", "start", "1"),
+    ):
+        assert "server that has ended" in commands(*command, *where, status=1)
+    assert "the control server of the cluster" in commands("nemesis", "heal", *where, status=1)
+    commands("down", *where)
+    plain = commands.json("up", "--detach", *where)  # the file of the server is no obstacle
+    assert plain["control"] is None
+    os.kill(plain["nodes"][0]["pid"], signal.SIGKILL)
+    gone(plain["nodes"][0]["pid"])
+    assert commands.json("up", "--detach", *where)["bootstrap"] == plain["bootstrap"]
+
+
 def test_a_server_that_cannot_listen_is_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

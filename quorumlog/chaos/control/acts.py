@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.chaos.faults.fault import ALL, CLIENT, NODE_ROLES
 from quorumlog.chaos.registered import registered
+from quorumlog.cluster.conditions import did_you_mean
 
 NodeIds = tuple[int, ...]
 Target = str | int | Sequence[int]
@@ -99,6 +100,27 @@ def known_role(role: str) -> str:
     """Return the role. Raises ValueError, with all roles, for an unknown one."""
     registered(dict.fromkeys((*NODE_ROLES, ALL)), role, "role")
     return role
+
+
+def require_running(node_ids: Sequence[int], running: Sequence[int]) -> None:
+    """Raise NodeUnavailable, before a verb has any effect, for nodes that do not run."""
+    if dead := tuple(node_id for node_id in node_ids if node_id not in running):
+        raise NodeUnavailable(f"node {names(dead)} does not run", dead)
+
+
+def require_topic(topic: str, known: Sequence[str]) -> None:
+    """Raise ValueError for a topic that does not exist. `known`: empty if no node answers."""
+    if known and topic not in known and not topic.startswith("__"):
+        raise ValueError(f"there is no topic {topic}{did_you_mean(topic, known)}")
+
+
+def in_coroutine() -> bool:
+    """Return whether an event loop runs in this thread: then a verb is awaited."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def names(node_ids: Sequence[int]) -> str:

@@ -21,10 +21,13 @@ from quorumlog.chaos.control.acts import (
     NoSuchNode,
     Passing,
     Target,
+    in_coroutine,
     is_mistake,
     known_role,
     names,
     of_nodes,
+    require_running,
+    require_topic,
 )
 from quorumlog.chaos.control.error_rules import (
     ErrorRules,
@@ -55,6 +58,7 @@ Record = Callable[[str, str, str], object]
 
 _ROLE_TIMEOUT_S: Final = 15.0  # an election may be running
 _ROLE_POLL_S: Final = 0.05
+_TOPIC_WAIT_S: Final = 1.0  # a topic that was just created is not in every node's metadata yet
 _BROKEN_BY: Final = {"start": "kill", "resume": "pause"}
 
 
@@ -277,7 +281,9 @@ class ManualNemesis:
 
         in_line: after all earlier verbs have ended; False: beside them.
         """
-        return self._blocking(self._holders(known_role(role), topic), in_line=in_line)
+        if known_role(role) in GROUPS:
+            raise ValueError(f"{role} is drawn by each verb: no node holds it")
+        return self._blocking(self._holders(role, topic), in_line=in_line)
 
     def heal_now(self) -> None:
         """Heal, and block until the end, also in a coroutine."""
@@ -302,7 +308,7 @@ class ManualNemesis:
         loop = self._thread(work)
         self._check(work, target)
         future = loop.begin(self._after_others(work))
-        if not _in_coroutine():
+        if not in_coroutine():
             self._wait(future)
         else:
             self._begun.append(future)
@@ -350,6 +356,7 @@ class ManualNemesis:
 
     async def _break(self, f: str, target: Target, topic: str | None) -> NodeIds:
         node_ids, role = await self._resolve(target, topic)
+        require_running(node_ids, await self._back_end.running())
         self._number += 1
         self._record(f, names(node_ids), details_of(self._number, f, role))
         if f == "kill":  # a dead node is not paused
@@ -361,6 +368,9 @@ class ManualNemesis:
     async def _mend(self, undo: str, target: int | Sequence[int] | None) -> NodeIds:
         broken = self._broken[undo]
         node_ids = tuple(sorted(broken)) if target is None else self._named(target)
+        if target is None and undo == "resume":  # a node that has died meanwhile is not paused
+            running = await self._back_end.running()
+            node_ids = tuple(node_id for node_id in node_ids if node_id in running)
         if node_ids:
             await self._back_end.perform(undo, node_ids)
             self._undone(undo, node_ids)
@@ -424,9 +434,7 @@ class ManualNemesis:
         """Undo all faults, and start all dead nodes, also those not killed by this nemesis."""
         lifted = await self._lift()
         running = await self._back_end.running()
-        paused = tuple(node_id for node_id in sorted(self._paused) if node_id in running)
-        if paused:
-            await self._mend("resume", paused)
+        paused = await self._mend("resume", None)
         gone = tuple(node_id for node_id in self._back_end.node_ids if node_id not in running)
         if gone and starts:
             await self._mend("start", gone)
@@ -439,7 +447,7 @@ class ManualNemesis:
         return self._broken["resume"].keys()
 
     def _named(self, target: int | Sequence[int]) -> NodeIds:
-        named = (target,) if isinstance(target, int) else tuple(target)
+        named = (target,) if isinstance(target, int) else tuple(dict.fromkeys(target))
         for node_id in named:
             if node_id not in self._back_end.node_ids:
                 there_are = names(self._back_end.node_ids)
@@ -465,6 +473,8 @@ class ManualNemesis:
             held = able if role == "any" else await self._holders(role, topic)
             if chosen := [node_id for node_id in held if node_id in able]:
                 return (self._rng.choice(chosen),), role
+            if topic is not None and loop.time() > deadline_s - _ROLE_TIMEOUT_S + _TOPIC_WAIT_S:
+                require_topic(topic, await asyncio.to_thread(self._topics))
             if loop.time() > deadline_s or not able:
                 raise NoSuchNode(
                     f"no node that runs is {role}: {names(running) or 'none'} running, "
@@ -478,17 +488,11 @@ class ManualNemesis:
         return tuple(sorted(self._rng.sample(able, min(size, len(able)))))
 
     async def _holders(self, role: str, topic: str | None) -> NodeIds:
+        if role in {"any", ALL}:
+            return tuple(await self._back_end.running())
         topic = topic or self._topic
         if topic is not None:
             return tuple(await self._back_end.holders(role, topic))
         names = await asyncio.to_thread(self._topics)
         held = [await self._back_end.holders(role, name) for name in names or [""]]
         return tuple(sorted({node_id for each in held for node_id in each}))
-
-
-def _in_coroutine() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

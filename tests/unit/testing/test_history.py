@@ -1,5 +1,6 @@
 """What a test tells its history, what checkers make of it, records of any client, the mark."""
 
+import copy
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
@@ -390,6 +391,12 @@ def test_records_may_be_none_or_parts_and_others_are_refused() -> None:
     assert found[:3] == ("orders-2", 5, b"7")
     with pytest.raises(TypeError, match="has no offset"):
         list(read_records([b"x"]))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_topic_is_copied_with_its_partitions(copied: Callable[[FreshTopic], FreshTopic]) -> None:
+    twin = copied(FreshTopic("orders", 3))
+    assert (twin, twin.partitions, type(twin)) == ("orders", 3, FreshTopic)
 
 
 def test_a_topic_with_one_partition_names_it_and_a_test_its_topic() -> None:

@@ -93,6 +93,37 @@ def test_resume_without_a_target_resumes_all(verbs: ManualNemesis) -> None:
     assert verbs.resume().node_ids == ()
 
 
+def test_a_verb_that_is_refused_leaves_no_trace(
+    verbs: ManualNemesis, back_end: FakeBackEnd, rows: Rows
+) -> None:
+    verbs.pause([1, 1])
+    verbs.kill(1)
+    for verb in (verbs.kill, verbs.pause):
+        with pytest.raises(NodeUnavailable, match="node 1 does not run"):
+            verb([1, 2])  # half a kill is none
+    assert back_end.done == [("pause", (1,)), ("kill", (1,))]
+    assert [f for f, *_ in rows] == ["pause", "kill", "resume"]
+    assert verbs.resume().node_ids == ()
+    verbs.pause(3)
+    back_end.dead.add(3)  # by itself
+    assert verbs.resume().node_ids == ()
+    assert verbs.start([1, 3]).node_ids == (1, 3)
+
+
+def test_a_topic_that_there_is_not_is_a_mistake(verbs: ManualNemesis) -> None:
+    with pytest.raises(ValueError, match="there is no topic ordrs; did you mean orders"):
+        verbs.kill("partition-leader", topic="ordrs")
+
+
+def test_groups_are_drawn_and_all_that_run_hold_any(
+    verbs: ManualNemesis, back_end: FakeBackEnd
+) -> None:
+    back_end.dead.add(2)
+    assert verbs.holders("any") == verbs.holders("all") == (1, 3)
+    with pytest.raises(ValueError, match="no node holds it"):
+        verbs.holders("minority")
+
+
 def test_a_raising_block_takes_its_fault_back(verbs: ManualNemesis, back_end: FakeBackEnd) -> None:
     def fail_meanwhile() -> None:
         with verbs.paused("partition-leader") as node_ids:
