@@ -55,6 +55,14 @@ _FLEXIBLE_SINCE: Final = 9  # of Produce
 _HEAD_BYTES: Final = 512
 _BY_NAME_UNTIL: Final = 12  # the last version of Produce that names topics
 _NAMES_NO_PARTITION: Final = frozenset({"Metadata", "DescribeTopicPartitions"})
+_NAMES_IN_REPLY: Final = _NAMES_NO_PARTITION | {"OffsetFetch"}  # a request may mean all topics
+_FETCH: Final = b"\0\1"
+_CLIENT_AT: Final = 12  # the place of the client id in a request, after its size of two bytes
+_SESSION: Final = Packer(">ii")  # id, epoch
+_BEFORE_SESSION: Final = 13  # bytes: max_wait_ms, min_bytes, max_bytes, isolation_level
+_REPLICA_ID_BYTES: Final = 4
+_REPLICA_ID_UNTIL: Final = 14  # the last version of Fetch that begins with a replica id
+_FETCH_FLEXIBLE_SINCE: Final = 12
 
 
 def client_of(head: bytes | memoryview) -> str | None:
@@ -82,6 +90,8 @@ class ErrorRule:
         error = ErrorCode.NONE if isinstance(effect, Observe) else ErrorCode[effect.error]
         self.refusal: Final = Refusal(error, effect.topic, effect.partition)
         self._name: Final = effect.topic.encode()
+        client = effect.client_id.encode()
+        self._client: Final = len(client).to_bytes(2, "big") + client if client else b""
 
     @property
     def needs_partitions(self) -> bool:
@@ -90,22 +100,30 @@ class ErrorRule:
             isinstance(self.effect, Answer) and self.refusal.error not in AT_THE_TOP
         )
 
-    def may_match(self, frame: bytes, topics: "Topics") -> bool:
-        """Return False for a request that it cannot match, without decoding the request."""
-        effect = self.effect
-        if effect.client_id and client_of(
-            frame[: _HEADER.size + 4 * len(effect.client_id) + 4]
-        ) != (effect.client_id):
-            return False
-        if effect.api != "Produce" or not self._name:
+    def is_of_client(self, head: bytes | memoryview) -> bool:
+        """Return False for the first bytes of a request of another client."""
+        client = self._client
+        if not client:
             return True
-        if effect.partition >= 0 and (
-            _only_partition(frame[:_HEAD_BYTES]) not in {None, effect.partition}
-        ):
+        found = bytes(head[_CLIENT_AT : _CLIENT_AT + len(client)])
+        return found == client[: len(found)]
+
+    def may_match(self, frame: bytes, topics: "Topics") -> bool:
+        """Return False for a request that names neither its topic nor its partition.
+
+        The request is not decoded. It is of the rule's API and client.
+        """
+        effect, name = self.effect, self._name
+        if not name or effect.api in _NAMES_IN_REPLY:
+            return True
+        if effect.api != "Produce":
+            return name in frame or topics.are_in(frame, effect.topic)
+        by_name = int.from_bytes(frame[6:8], "big") <= _BY_NAME_UNTIL
+        if not (name in frame if by_name else topics.are_in(frame, effect.topic)):
             return False
-        if int.from_bytes(frame[6:8], "big") <= _BY_NAME_UNTIL:
-            return self._name in frame
-        return any(topic_id in frame for topic_id in topics.ids_of(effect.topic))
+        return effect.partition < 0 or (
+            _only_partition(frame[:_HEAD_BYTES]) in {None, effect.partition}
+        )
 
     def fires(self, chance: Chance) -> bool:
         """Count a match; return whether its request is answered."""
@@ -145,10 +163,10 @@ class Topics:
         if len(self._kept) > _METADATA_MAX:
             del self._kept[next(iter(self._kept))]
 
-    def ids_of(self, name: str) -> list[bytes]:
-        """Return the ids of a topic: several, if it was created again."""
+    def are_in(self, frame: bytes, name: str) -> bool:
+        """Return whether a frame has an id of a topic: several, if it was created again."""
         self.learn()
-        return [topic_id for topic_id, known in self.names.items() if known == name]
+        return any(known == name and topic_id in frame for topic_id, known in self.names.items())
 
     def learn(self) -> None:
         """Decode the kept responses."""
@@ -238,8 +256,9 @@ class AnswerBook:
 
     def see(self, api: str, client: str) -> None:
         """Count a request on a link with a rule."""
-        if (api, client) in self._seen or len(self._seen) < _SEEN_MAX:
-            self._seen[api, client] += 1
+        key, seen = (api, client), self._seen
+        if key in seen or len(seen) < _SEEN_MAX:
+            seen[key] += 1
 
     def tallies(self) -> dict[str, dict[str, Any]]:
         """Return by rule id: `matched`, `answered`, and `seen` since then: [API, client, count]."""
@@ -254,7 +273,14 @@ class AnswerBook:
 
     def judge(self, frame: bytes, rules: Sequence[ErrorRule], chance: Chance) -> Outcome | None:
         """Apply rules of its API to a request, a frame with its length; None: it is unchanged."""
+        rules = [rule for rule in rules if rule.is_of_client(frame)]
         live = [rule for rule in rules if rule.may_match(frame, self.topics)]
+        if rules and not live and frame[4:6] == _FETCH:  # its session may hide their topics
+            session_at = _session_at(frame)
+            epoch = _SESSION.unpack_from(frame, session_at)[1] if session_at else _NO_SESSION
+            if session_at and epoch == _FULL_FETCH:
+                return _without_session(frame, session_at)
+            live = rules if epoch > _FULL_FETCH else live
         fired = None if not live or any(map(_must_decode, live)) else _fired(live, frame, chance)
         if not live or fired == []:
             return None
@@ -417,6 +443,25 @@ def has_reply(head: bytes) -> bool:
     """
     place = _acks_at(head)
     return not place or head[place : place + 2] != b"\0\0"
+
+
+def _session_at(frame: bytes) -> int:
+    """Return the place of the session's id in a Fetch; 0: it has none, or the frame is no Fetch."""
+    _, _, version, _, size = _HEADER.unpack_from(frame)
+    place = _HEADER.size + max(size, 0)
+    if version < _SESSIONS_SINCE or version not in APIS[1].versions:
+        return 0
+    place += version >= _FETCH_FLEXIBLE_SINCE  # the tagged fields of the header: none are defined
+    place += _BEFORE_SESSION + (_REPLICA_ID_BYTES if version <= _REPLICA_ID_UNTIL else 0)
+    return place if len(frame) >= place + _SESSION.size else 0
+
+
+def _without_session(frame: bytes, session_at: int) -> Outcome:
+    """Return a full fetch that begins no session."""
+    _, key, version, number, _ = _HEADER.unpack_from(frame)
+    changed = bytearray(frame)
+    _SESSION.pack_into(changed, session_at, 0, _NO_SESSION)
+    return Outcome(RequestHeader(key, version, number, client_of(frame)), bytes(changed))
 
 
 def _only_partition(head: bytes) -> int | None:

@@ -13,6 +13,7 @@ from quorumlog.chaos.network.splitters import HttpSplitter, KafkaSplitter, Messa
 HELD_MAX_BYTES: Final = 100 * 1024 * 1024  # the default of socket.request.max.bytes
 _PENDING_MAX: Final = 10_000  # requests with acks=0 have no response
 _HEAD_BYTES: Final = 512  # of a Produce: as far as its acks
+_WITH_HEAD: Final = frozenset({"Produce", "Metadata"})
 _METADATA_BYTES_MAX: Final = 256 * 1024
 
 
@@ -81,13 +82,13 @@ class Exchange:
         if not (self._request or self._forth.answers):
             for piece in pieces:
                 if piece.message is not None:
-                    self._note(piece.message, piece)
+                    self._note(piece.message, piece.content)
             return pieces
         passed: list[Piece] = []
         for piece in pieces:
             if not (self._request or self._holds(piece)):
                 if piece.message is not None:
-                    self._note(piece.message, piece)
+                    self._note(piece.message, piece.content)
                 passed.append(piece)
                 continue
             self._request.append(piece)
@@ -99,8 +100,9 @@ class Exchange:
         """Return the pieces for the party that dialled, with the answers from here in between."""
         if not (self._pending or self._replied):
             return pieces
-        passed: list[Piece] = []
-        for piece in pieces:
+        unmatched = 0 if self._is_replying or self._waiting else self._match_plain(pieces)
+        passed = pieces[:unmatched]
+        for piece in pieces[unmatched:]:
             if piece.message is not None:
                 passed += self._begin_reply(piece, piece.message.number)
             replied = self._replied
@@ -117,6 +119,18 @@ class Exchange:
                 if self._waiting:
                     passed += self.due_replies()
         return passed
+
+    def _match_plain(self, pieces: list[Piece]) -> int:
+        """Match whole replies that pass unchanged with the first requests; return their number."""
+        pending = self._pending
+        for place, (_, message, is_last) in enumerate(pieces):
+            if message is None or not is_last or not pending:
+                return place
+            number, head, reply, outcome = pending[0]
+            if number != message.number or reply or outcome is not None or _is_metadata(head):
+                return place
+            pending.popleft()
+        return len(pieces)
 
     def due_replies(self) -> list[Piece]:
         """Take the answers from here that no earlier reply precedes."""
@@ -144,22 +158,24 @@ class Exchange:
         self._waiting -= 1
         return Piece(pending.reply, Message("", pending.number), is_last=True)
 
-    def _note(self, message: Message, piece: Piece) -> None:
-        head = b""
-        if message.api in {"Produce", "Metadata"}:
-            head = bytes(piece.content[:_HEAD_BYTES])
-        self._pending.append(_Pending(message.number, head))
+    def _note(self, message: Message, content: bytes | memoryview) -> None:
+        api, number = message
+        head = bytes(content[:_HEAD_BYTES]) if api in _WITH_HEAD else b""
+        self._pending.append(_Pending(number, head))
 
     def _holds(self, piece: Piece) -> bool:
         """Return whether a rule may match the request that begins with this piece."""
         if piece.message is None:
             return False
-        api, state = piece.message.api, self._forth
+        api, content = piece.message.api, piece.content
         if self._client is None:
-            self._client = client_of(piece.content[:_HEAD_BYTES])
-        state.book.see(api, self._client or "")
+            self._client = client_of(content[:_HEAD_BYTES])
+        self._forth.book.see(api, self._client or "")
         self._message = piece.message
-        return bool(state.concerning(api)) and _size(piece) < HELD_MAX_BYTES
+        for rule in self._forth.concerning(api):
+            if rule.is_of_client(content):
+                return _size(piece) < HELD_MAX_BYTES
+        return False
 
     def _judged(self) -> Sequence[Piece]:
         """Apply the rules to the held request; return the pieces for the target."""
@@ -167,7 +183,7 @@ class Exchange:
         frame = _taken(self._request)
         outcome = state.book.judge(frame, state.concerning(message.api), state.chance)
         if outcome is None:
-            self._note(message, Piece(frame))
+            self._note(message, frame)
             return pieces
         if outcome.resets:
             self.resets = True
