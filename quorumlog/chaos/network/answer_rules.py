@@ -41,6 +41,7 @@ from quorumlog.wire.codec.schemas import (
 )
 
 Chance = Callable[[], float]  # a number in [0, 1)
+_Entry = tuple[bytes, int]  # the name or the id of a topic, and a partition
 
 _MILLION: Final = 1_000_000
 _LENGTH_BYTES: Final = 4
@@ -121,8 +122,20 @@ class ErrorRule:
         by_name = int.from_bytes(frame[6:8], "big") <= _BY_NAME_UNTIL
         if not (name in frame if by_name else topics.are_in(frame, effect.topic)):
             return False
-        return effect.partition < 0 or (
-            _only_partition(frame[:_HEAD_BYTES]) in {None, effect.partition}
+        entry = _only_entry(frame)
+        return entry is None or self._is_of(entry, topics)
+
+    def decides(self, frame: bytes) -> bool:
+        """Return whether `may_match` alone decided that this request matches."""
+        effect = self.effect
+        if self._name:
+            return effect.api == "Produce" and _only_entry(frame) is not None
+        return isinstance(effect, Observe) or effect.api not in {"Fetch", "Metadata"}
+
+    def _is_of(self, entry: _Entry, topics: "Topics") -> bool:
+        topic, index = entry
+        return self.effect.partition in {-1, index} and (
+            topic == self._name or topics.names.get(topic) == self.effect.topic
         )
 
     def fires(self, chance: Chance) -> bool:
@@ -281,7 +294,8 @@ class AnswerBook:
             if session_at and epoch == _FULL_FETCH:
                 return _without_session(frame, session_at)
             live = rules if epoch > _FULL_FETCH else live
-        fired = None if not live or any(map(_must_decode, live)) else _fired(live, frame, chance)
+        decided = live and all(rule.decides(frame) for rule in live)
+        fired = _fired(live, frame, chance) if decided else None
         if not live or fired == []:
             return None
         try:
@@ -293,16 +307,19 @@ class AnswerBook:
         return _Judged(header, request, self.topics, chance).under(live, fired)
 
 
-def _must_decode(rule: ErrorRule) -> bool:
-    """Return whether the fields of a request decide if the rule matches."""
-    is_answer = isinstance(rule.effect, Answer)
-    return bool(rule.refusal.topic) or (is_answer and rule.effect.api in {"Fetch", "Metadata"})
-
-
 def _fired(rules: Sequence[ErrorRule], frame: bytes, chance: Chance) -> list[ErrorRule]:
-    """Count the matches of rules that match every request; return the rules that answer it."""
+    """Count the matches of rules that match a request; return the rules that answer it.
+
+    The rules behind one that answers the whole request do not count it.
+    """
     replies = has_reply(frame)
-    return [rule for rule in rules if (replies or not rule.is_appended) and rule.fires(chance)]
+    fired: list[ErrorRule] = []
+    for rule in rules:
+        if (replies or not rule.is_appended) and rule.fires(chance):
+            fired.append(rule)
+            if not (rule.is_appended and rule.refusal.topic):
+                break
+    return fired
 
 
 class _Judged:
@@ -464,8 +481,11 @@ def _without_session(frame: bytes, session_at: int) -> Outcome:
     return Outcome(RequestHeader(key, version, number, client_of(frame)), bytes(changed))
 
 
-def _only_partition(head: bytes) -> int | None:
-    """Return the index of the partition if a Produce names only one; None: unknown, or several."""
+def _only_entry(head: bytes) -> _Entry | None:
+    """Return the only topic, by name or by id, and partition of a Produce.
+
+    None: it names several, or none.
+    """
     place = _acks_at(head)
     if not place:
         return None
@@ -474,10 +494,16 @@ def _only_partition(head: bytes) -> int | None:
     counts, one = (1, b"\2") if version >= _FLEXIBLE_SINCE else (4, b"\0\0\0\1")
     if head[place : place + counts] != one:
         return None
-    place = _string_end(head, place + counts, version) if version <= _BY_NAME_UNTIL else place + 17
-    if not place or head[place : place + counts] != one:
+    place += counts
+    if version <= _BY_NAME_UNTIL:
+        end = _string_end(head, place, version)
+        start = place + (2 if version < _FLEXIBLE_SINCE or head[place] >= 0x80 else 1)
+    else:
+        start, end = place, place + len(ZERO_UUID)
+    if not end or head[end : end + counts] != one:
         return None
-    return int.from_bytes(head[place + counts : place + counts + 4], "big", signed=True)
+    index = head[end + counts : end + counts + 4]
+    return head[start:end], int.from_bytes(index, "big", signed=True)
 
 
 def _acks_at(head: bytes) -> int:

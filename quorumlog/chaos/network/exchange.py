@@ -91,9 +91,11 @@ class Exchange:
                     self._note(piece.message, piece.content)
                 passed.append(piece)
                 continue
-            self._request.append(piece)
             if piece.is_last:
-                passed += self._judged()
+                passed += self._judged([*self._request, piece])
+                self._request.clear()
+            else:
+                self._request.append(piece)
         return passed
 
     def shape_replies(self, pieces: list[Piece]) -> list[Piece]:
@@ -135,6 +137,8 @@ class Exchange:
     def due_replies(self) -> list[Piece]:
         """Take the answers from here that no earlier reply precedes."""
         due: list[Piece] = []
+        if not self._waiting:
+            return due
         pending = self._pending
         while pending and not self._is_replying:
             first = pending[0]
@@ -177,10 +181,10 @@ class Exchange:
                 return _size(piece) < HELD_MAX_BYTES
         return False
 
-    def _judged(self) -> Sequence[Piece]:
-        """Apply the rules to the held request; return the pieces for the target."""
-        pieces, message, state = [*self._request], self._message, self._forth
-        frame = _taken(self._request)
+    def _judged(self, pieces: list[Piece]) -> Sequence[Piece]:
+        """Apply the rules to a whole request; return the pieces for the target."""
+        message, state = self._message, self._forth
+        frame = bytes(pieces[0].content) if len(pieces) == 1 else _content(pieces)
         outcome = state.book.judge(frame, state.concerning(message.api), state.chance)
         if outcome is None:
             self._note(message, frame)

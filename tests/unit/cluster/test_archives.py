@@ -173,14 +173,16 @@ def test_the_copy_goes_if_its_options_are_refused_before_a_node_starts(
 ) -> None:
     file, copy = tmp_path / "saved.tar", tmp_path / "copy"
     archives.save(cluster, file, lambda _: None)
-    with (
-        pytest.raises(InvalidArgument),
-        unpacked(file, copy, host="127.0.0.1", port=0, advertised=None, listeners=()),
-    ):
-        assert (copy / "cluster.json").exists()
-        if has_started:
-            (copy / "node-4/node.log").touch()
-        raise InvalidArgument("--nodes 3")
+
+    def refuse() -> None:
+        with unpacked(file, copy, host="127.0.0.1", port=0, advertised=None, listeners=()):
+            assert (copy / "cluster.json").exists()
+            if has_started:
+                (copy / "node-4/node.log").touch()
+            raise InvalidArgument("--nodes 3")
+
+    with pytest.raises(InvalidArgument, match="--nodes 3"):
+        refuse()
     assert copy.exists() == has_started
 
 
