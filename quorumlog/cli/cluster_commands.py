@@ -157,6 +157,8 @@ def up(
     Makes a new cluster in DIR, or starts the existing cluster with its data, and prints the
     addresses when it is ready. Without --detach, the cluster runs until Ctrl-C stops it cleanly.
     """
+    if detach and until_stdin_closes:
+        fail("--until-stdin-closes: with --detach the cluster runs until `down`", EXIT_USAGE)
     nodes = _only_one(nodes, controllers, brokers) if one else nodes
     places: _Places = {
         "port": _PORT if port is None else port,

@@ -187,6 +187,8 @@ class ClusterNodes:
             spawn_together([self._processes[node.id] for node in idle], limit)
             for node in idle:
                 self._processes[node.id].wait_ready(limit)
+            if not self.is_new:
+                self._load_advances()
             self.spec = replace(self.spec, was_ready=True)
             layout.save(self.directory, self.spec)
             self.seeded = seeds.plant(self._seed, self.bootstrap, say)
@@ -217,7 +219,12 @@ class ClusterNodes:
         if self.is_new:
             layout.save(self.directory, self.spec)
         else:
+            self._load_advances()
             layout.write_properties(self.directory, self.spec, idle)
+
+    def _load_advances(self) -> None:
+        """Take over the advances that another process may have recorded: no clock goes back."""
+        self.spec = replace(self.spec, advances=layout.load(self.directory).advances)
 
     def _complete_restore(self) -> None:
         """Complete a restore that this machine's crash, or a signal, has interrupted."""
@@ -242,18 +249,19 @@ class ClusterNodes:
             if found is not None:
                 raise ClusterError(
                     f"{address} (node {node.id}, {what}): {found.reason}; "
-                    f"{self._way_out(found.pid)}"
+                    f"{self._way_out(found.pid, address in {kafka, node.control})}"
                 )
 
-    def _way_out(self, pid: int | None) -> str:
-        """Return the remedy for a port that a process uses."""
+    def _way_out(self, pid: int | None, is_of_port: bool) -> str:
+        """Return the remedy for a port that a process uses, of --port or of a --listener."""
         for entry in registry.running():
             if entry.pid == pid:
                 return (
                     f"it is {entry.name} of the cluster in {entry.directory}; "
                     f"`quorumlog down --dir {entry.directory}` stops that"
                 )
-        return "choose another --port" if self.is_new else "free it, then try again"
+        other = "choose another --port" if is_of_port else "give its --listener another port"
+        return other if self.is_new else "free it, then try again"
 
     def start_node(
         self,
@@ -271,8 +279,7 @@ class ClusterNodes:
         if process.pid is None:
             self._require_ports(node)
             self._complete_restore()
-            recorded = layout.load(self.directory).advances  # another process may have added some
-            self.spec = replace(self.spec, advances=recorded)
+            self._load_advances()
             layout.write_properties(self.directory, self.spec, [node])
         limit = self._time_limit(timeout_s, [node_id], say)
         spawn_again(process, self._processes.values(), limit, report_ready=wait)
