@@ -187,8 +187,7 @@ class ClusterNodes:
             spawn_together([self._processes[node.id] for node in idle], limit)
             for node in idle:
                 self._processes[node.id].wait_ready(limit)
-            if not self.is_new:
-                self._load_advances()
+            self._load_advances()
             self.spec = replace(self.spec, was_ready=True)
             layout.save(self.directory, self.spec)
             self.seeded = seeds.plant(self._seed, self.bootstrap, say)
@@ -224,7 +223,8 @@ class ClusterNodes:
 
     def _load_advances(self) -> None:
         """Take over the advances that another process may have recorded: no clock goes back."""
-        self.spec = replace(self.spec, advances=layout.load(self.directory).advances)
+        if (recorded := _found(self.directory)) is not None:
+            self.spec = replace(self.spec, advances=recorded.advances)
 
     def _complete_restore(self) -> None:
         """Complete a restore that this machine's crash, or a signal, has interrupted."""
@@ -330,9 +330,10 @@ class ClusterNodes:
         `say` receives the progress of a long stop, and the killed nodes. A control server carries
         out no further verbs from now on, and ends after the nodes.
         """
-        self._control.signal(signal.SIGTERM)
+        is_signalled = self._control.signal(signal.SIGTERM)
         killed = self.stop_nodes(say=say)
-        self._control.end(signal.SIGTERM)
+        if is_signalled:
+            self._control.end()
         registry.forget(self.spec.cluster_id, self.directory)
         return killed
 

@@ -235,10 +235,11 @@ class ControlServerProcess:
             return False
         return True
 
-    def end(self, number: Signals) -> None:
-        """Signal the server, and wait for its end; kill it after STOP_TIMEOUT_S."""
+    def end(self, number: Signals | None = None) -> None:
+        """Signal the server, unless it was, and wait for its end; kill it after STOP_TIMEOUT_S."""
         limit = TimeLimit(STOP_TIMEOUT_S, {}, say_nothing)
-        self.signal(number)
+        if number is not None:
+            self.signal(number)
         while self._running_pid() is not None:
             if limit.is_over():
                 self.signal(SIGKILL)

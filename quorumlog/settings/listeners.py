@@ -10,7 +10,6 @@ A client gets the addresses of the listener that it connected to. The rules and 
 Kafka's: KIP-103, KIP-291, KafkaConfig.validateValues. All errors are BadValue.
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -288,5 +287,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    from difflib import get_close_matches  # costs an import: only errors need it
+
+    near = get_close_matches(name, sorted(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""

@@ -252,12 +252,20 @@ def test_records_above_a_megabyte_are_loaded_if_their_topic_takes_them(
     cluster: LocalCluster,
 ) -> None:
     create(cluster, "large", 1)
-    done("configs", "set", "topic", "large", "max.message.bytes=4000000", "--bootstrap", cluster.bootstrap)
+    done(
+        "configs",
+        "alter",
+        "topic",
+        "large",
+        "--set",
+        "max.message.bytes=4000000",
+        "--bootstrap",
+        cluster.bootstrap,
+    )
     record = {"topic": "large", "partition": 0, "timestamp_ms": 1, "value": "x" * 3_000_000}
     done("load", "--bootstrap", cluster.bootstrap, given=json.dumps(record))
     dumped = json.loads(done("dump", "large", "--bootstrap", cluster.bootstrap))
     assert dumped["value"] == record["value"]
-
 
 
 def test_a_saved_cluster_lives_beside_its_original(tmp_path: Path) -> None:

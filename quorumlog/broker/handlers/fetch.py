@@ -98,15 +98,19 @@ def _repeated(context: BrokerContext, request: FetchRequest, now_ms: int) -> Fet
     ):
         return None
     sessions.use(session, now_ms)
-    unsettled = session.unsettled
-    for fetch, numbers in session.last_asked:
+    spec: FetchSpec = session.last_spec
+    unsettled, min_bytes = session.unsettled, request.min_bytes
+    spec.min_bytes = min_bytes if min_bytes < spec.max_bytes else spec.max_bytes
+    asked = session.last_asked
+    for fetch, numbers in asked:
         fetch.fetch_offset = numbers.fetch_offset
         fetch.last_fetched_epoch = numbers.last_fetched_epoch
         fetch.log_start_offset = numbers.log_start_offset
         unsettled[fetch.key] = True
-    spec: FetchSpec = session.last_spec
-    spec.partitions = _of_session(context, session, now_ms)
-    spec.min_bytes = min(request.min_bytes, spec.max_bytes)
+    if len(asked) == 1 and len(session.partitions) == 1 and not asked[0][0].error_code:
+        spec.partitions = [asked[0][0]]
+    else:
+        spec.partitions = _of_session(context, session, now_ms)
     return spec
 
 
@@ -229,6 +233,8 @@ def _response(
     """Return the response to `spec`: nearly always one that needs no message objects."""
     session_id = NO_SESSION if spec.session is None else spec.session.session_id
     is_usual = header.api_version >= SINCE_VERSION
+    if is_usual and len(fetched) == 1 and fetched[0].is_plain and not fetched[0].aborted:
+        return FetchedRecords(session_id, (spec.partitions[0].key,), fetched)
     for found in fetched:
         if found.aborted or not found.is_plain:
             is_usual = False

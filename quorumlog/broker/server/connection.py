@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutine
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 from quorumlog.addresses import DEFAULT_LISTENER, address_text
 from quorumlog.broker.server.api import (
@@ -379,7 +379,7 @@ class Connection(FrameProtocol):
 
     def _write_fetched(self, answer: "asyncio.Future[Any]") -> None:
         """Do as `_answered` and `_flush` for the only request under way, as it mostly is."""
-        header, _ = cast("tuple[RequestHeader, asyncio.Future[Any]]", self._turns.popleft())
+        header: RequestHeader = self._turns.popleft()[0]  # type: ignore[index]  # no run
         self._under_way -= 1
         try:
             chunks = response_to_send(header, answer.result())

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from quorumlog.addresses import address_text
 from quorumlog.chaos.back_ends.back_end import BackEndFailed, NodeUnavailable
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.control.lab import Lab, opened
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> int:
 
 def _text(error: Exception, given: argparse.Namespace) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename is None:
-        where = f"{given.host}:{given.port} (control server)"
+        where = f"{address_text(given.host, given.port)} (control server)"
         return f"{where}: {error.strerror}; choose another --control"
     return str(error)
 
@@ -68,6 +69,7 @@ def _run(given: argparse.Namespace) -> None:
         back_end = LocalProcesses(cluster, links)
         lab = stack.enter_context(opened(back_end, given.directory / HISTORIES_DIRECTORY))
         asyncio.run(_serve(lab, given, ways))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending: the nodes come first
 
 
 async def _serve(

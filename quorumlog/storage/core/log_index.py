@@ -50,21 +50,21 @@ def _rising_length(column: "array[int]") -> int:
 class _Index(Generic[EntryT]):
     """Two columns of equal length: offsets behind the base offset, and the values of a subclass."""
 
-    __slots__ = ("_base_offset", "_relative_offsets", "_values")
+    __slots__ = ("_base_offset", "_relative_offsets", "values")
     ENTRY_BYTES: ClassVar[int]
     TYPE: ClassVar[str]  # of the values, as in `array`
 
     def __init__(self, base_offset: int) -> None:
         self._base_offset = base_offset
         self._relative_offsets = array("I")
-        self._values: array[int] = array(self.TYPE)
+        self.values: array[int] = array(self.TYPE)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.values)
 
     def last(self) -> EntryT | None:
         """Return the newest entry."""
-        return self._entry(len(self._values) - 1)
+        return self._entry(len(self.values) - 1)
 
     def truncate_to(self, offset: int) -> None:
         """Forget the batches that hold `offset` or more."""
@@ -85,22 +85,22 @@ class _Index(Generic[EntryT]):
         """Read the entries up to the first that is torn, or does not rise."""
         index = cls(base_offset)
         index._read(content[: len(content) // cls.ENTRY_BYTES * cls.ENTRY_BYTES])
-        index._keep(min(_rising_length(index._relative_offsets), _rising_length(index._values)))
+        index._keep(min(_rising_length(index._relative_offsets), _rising_length(index.values)))
         return index
 
     def entries(self) -> Iterator[EntryT]:
         """All of them, oldest first."""
-        for value, relative_offset in zip(self._values, self._relative_offsets, strict=True):
+        for value, relative_offset in zip(self.values, self._relative_offsets, strict=True):
             yield self._made(value, self._base_offset + relative_offset)
 
     def _keep(self, length: int) -> None:
         del self._relative_offsets[length:]
-        del self._values[length:]
+        del self.values[length:]
 
     def _entry(self, slot: int) -> EntryT | None:
         if slot < 0:
             return None
-        return self._made(self._values[slot], self._base_offset + self._relative_offsets[slot])
+        return self._made(self.values[slot], self._base_offset + self._relative_offsets[slot])
 
     def _read(self, content: bytes) -> None:
         """Fill the columns from the bytes of whole entries."""
@@ -123,7 +123,7 @@ class OffsetIndex(_Index[IndexEntry]):
     def append(self, last_offset: int, position: int) -> None:
         """Add an entry: the batch that ends with `last_offset` starts at `position`."""
         self._relative_offsets.append(last_offset - self._base_offset)
-        self._values.append(position)
+        self.values.append(position)
 
     def ending_by(self, offset: int) -> IndexEntry | None:
         """Return the newest entry whose batch has only offsets <= `offset`."""
@@ -132,13 +132,13 @@ class OffsetIndex(_Index[IndexEntry]):
 
     def starting_by(self, position: int) -> IndexEntry | None:
         """Return the newest entry whose batch starts at or before `position`."""
-        return self._entry(bisect_right(self._values, position) - 1)
+        return self._entry(bisect_right(self.values, position) - 1)
 
     def encode(self) -> bytes:
         """Return the content of the `.index` file."""
-        both = array("I", bytes(OFFSET_ENTRY_BYTES * len(self._values)))
+        both = array("I", bytes(OFFSET_ENTRY_BYTES * len(self.values)))
         both[0::2] = self._relative_offsets
-        both[1::2] = self._values
+        both[1::2] = self.values
         if sys.byteorder == "little":
             both.byteswap()
         return both.tobytes()
@@ -147,7 +147,7 @@ class OffsetIndex(_Index[IndexEntry]):
         both = array("I", content)
         if sys.byteorder == "little":
             both.byteswap()
-        self._relative_offsets, self._values = both[0::2], both[1::2]
+        self._relative_offsets, self.values = both[0::2], both[1::2]
 
     def _made(self, value: int, last_offset: int) -> IndexEntry:
         return IndexEntry(last_offset, value)
@@ -166,21 +166,21 @@ class TimeIndex(_Index[TimeEntry]):
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
         """Add an entry if `timestamp` exceeds the newest entry's."""
-        if not self._values or timestamp > self._values[-1]:
-            self._values.append(timestamp)
+        if not self.values or timestamp > self.values[-1]:
+            self.values.append(timestamp)
             self._relative_offsets.append(offset - self._base_offset)
 
     def reached_by(self, timestamp: int) -> TimeEntry | None:
         """Return the newest entry <= `timestamp`: records before its batch are all smaller."""
-        return self._entry(bisect_right(self._values, timestamp) - 1)
+        return self._entry(bisect_right(self.values, timestamp) - 1)
 
     def encode(self) -> bytes:
         """Return the content of the `.timeindex` file."""
-        return b"".join(map(_TIME_ENTRY.pack, self._values, self._relative_offsets))
+        return b"".join(map(_TIME_ENTRY.pack, self.values, self._relative_offsets))
 
     def _read(self, content: bytes) -> None:
         for timestamp, relative_offset in _TIME_ENTRY.iter_unpack(content):
-            self._values.append(timestamp)
+            self.values.append(timestamp)
             self._relative_offsets.append(relative_offset)
 
     def _made(self, value: int, last_offset: int) -> TimeEntry:

@@ -143,8 +143,8 @@ class SegmentIndex:
             return False
         return (
             self.size + size > settings.segment_bytes
-            or len(self.offsets) + entries > self._entries_max[0]
-            or len(self.times) + entries > self._entries_max[1]
+            or len(self.offsets.values) + entries > self._entries_max[0]
+            or len(self.times.values) + entries > self._entries_max[1]
             or last_offset - self.base_offset > INT32_MAX
             or (
                 self.first_timestamp > NO_TIMESTAMP

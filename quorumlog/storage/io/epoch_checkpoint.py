@@ -19,7 +19,7 @@ from crc32c import crc32c
 from quorumlog.storage.core.leader_epochs import EpochEnd, EpochEntry, LeaderEpochs
 from quorumlog.storage.errors import CorruptCheckpoint, storage_errors
 from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
-from quorumlog.wire.codec.identifiers import Epoch, Offset
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
 _VERSION: Final = "0"
@@ -122,7 +122,8 @@ class LeaderEpochCache:
     @property
     def latest_epoch(self) -> Epoch:
         """The newest epoch; NO_EPOCH if there is none."""
-        return self._epochs.latest_epoch
+        entries = self._epochs.entries  # without another property: each append needs it
+        return entries[-1].epoch if entries else NO_EPOCH
 
     def epoch_at(self, offset: int) -> Epoch:
         """Return the epoch in which `offset` was, or would be, written; NO_EPOCH if below all."""

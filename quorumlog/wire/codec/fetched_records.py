@@ -146,7 +146,17 @@ def _decode_one(frame: memoryview) -> tuple[int, FetchResponse] | None:
     stop = at + size - 1
     if size == 0 or aborted > 1 or frame[stop : stop + 3] != _NO_TAGGED_FIELDS:
         return None
-    partition = _partition(fields[8:13], aborted, preferred, frame[at:stop])
+    index, error_code, high_watermark, stable, log_start = fields[8:13]
+    partition = PartitionData(
+        partition_index=index,
+        error_code=error_code,
+        high_watermark=high_watermark,
+        last_stable_offset=stable,
+        log_start_offset=log_start,
+        aborted_transactions=[] if aborted else None,
+        preferred_read_replica=preferred,
+        records=frame[at:stop],
+    )
     topic = FetchableTopicResponse(topic_id=topic_id, partitions=[partition])
     response = FetchResponse(
         throttle_time_ms=throttle_ms, error_code=code, session_id=session_id, responses=[topic]

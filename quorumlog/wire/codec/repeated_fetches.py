@@ -32,17 +32,18 @@ _TOPIC_ID_BYTES: Final = 16
 _BEFORE_NUMBERS: Final = 8  # a partition's index, and the leader epoch
 _NUMBERS: Final = 3  # of a partition
 _NUMBERS_BYTES: Final = 20
+_VALUES_OF_ONE: Final = 9  # in a frame with one partition
 _PARTITION_BYTES: Final = 33  # then: the maximum of bytes, and the count of tagged fields
 
 
 class FetchTemplate:
     """The bytes of a frame (without its length) between the numbers of a repeated fetch."""
 
-    __slots__ = ("_between", "_packer")
+    __slots__ = ("_between", "_length", "_packer")
 
     def __init__(self, packer: Packer, frame: bytes) -> None:
         """`packer` splits the frame: four parts, then, of each partition, its numbers and bytes."""
-        self._packer = packer
+        self._packer, self._length = packer, _LENGTH.pack(packer.size)
         start, _, before_epoch, _, *rest = packer.unpack(frame)
         self._between: tuple[bytes, ...] = (start, before_epoch, *rest[:: _NUMBERS + 1])
 
@@ -69,7 +70,15 @@ class FetchTemplate:
         self, frame: Buffer, request: FetchRequest, partitions: Iterable[FetchPartition]
     ) -> int | None:
         """Read the numbers into a request; return the correlation id; None: other bytes differ."""
-        start, correlation_id, before_epoch, session_epoch, *rest = self._packer.unpack(frame)
+        values = self._packer.unpack(frame)
+        if len(values) == _VALUES_OF_ONE:
+            start, correlation_id, before_epoch, session_epoch, first, *numbers, last = values
+            if (start, before_epoch, first, last) != self._between:
+                return None
+            request.session_epoch, (one,) = session_epoch, partitions
+            one.fetch_offset, one.last_fetched_epoch, one.log_start_offset = numbers
+            return correlation_id  # type: ignore[no-any-return]
+        start, correlation_id, before_epoch, session_epoch, *rest = values
         if (start, before_epoch, *rest[:: _NUMBERS + 1]) != self._between:
             return None
         request.session_epoch, at = session_epoch, 1
@@ -83,10 +92,23 @@ class FetchTemplate:
     ) -> bytes:
         """Return the frame, with its length, that has the numbers of these partitions."""
         start, before_epoch, first, *between = self._between
+        if len(between) == 1:
+            one, behind = partitions[0], between[0]
+            return self._length + self._packer.pack(
+                start,
+                correlation_id,
+                before_epoch,
+                session_epoch,
+                first,
+                one.fetch_offset,
+                one.last_fetched_epoch,
+                one.log_start_offset,
+                behind,
+            )
         values: list[Any] = [start, correlation_id, before_epoch, session_epoch, first]
         for one, behind in zip(partitions, between, strict=True):
             values += (one.fetch_offset, one.last_fetched_epoch, one.log_start_offset, behind)
-        return _LENGTH.pack(self._packer.size) + self._packer.pack(*values)
+        return self._length + self._packer.pack(*values)
 
 
 class RepeatableFetch(FetchRequest, EncodedRequest[FetchResponse]):
@@ -109,6 +131,10 @@ class RepeatableFetch(FetchRequest, EncodedRequest[FetchResponse]):
         A position begins with the leader epoch. False: it is another; the request is then void.
         """
         self.session_epoch = session_epoch
+        if len(self._partitions) == 1:
+            ((leader_epoch, *numbers),), one = positions, self._partitions[0]
+            one.fetch_offset, one.last_fetched_epoch, one.log_start_offset = numbers
+            return leader_epoch == one.current_leader_epoch
         for one, position in zip(self._partitions, positions, strict=True):
             leader_epoch, one.fetch_offset, one.last_fetched_epoch, one.log_start_offset = position
             if leader_epoch != one.current_leader_epoch:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.broker.fetching.io import fetches as fetches_module
 from quorumlog.broker.fetching.io.delayed_fetch import DelayedFetch
 from quorumlog.broker.fetching.io.fetches import Fetches
 from quorumlog.broker.following.io import replica_fetcher
 from quorumlog.broker.following.io.replica_fetcher import TAKEN_AT_ONCE
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Offset
+from quorumlog.wire.codec.identifiers import Epoch, Offset
 from quorumlog.wire.codec.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -20,7 +21,8 @@ from quorumlog.wire.codec.messages.fetch import (
     PartitionData,
 )
 from quorumlog.wire.io.connection import Done, KafkaConnection
-from tests.support.broker.one_broker import append, one_broker
+from tests.support.broker.one_broker import AT, append, one_broker
+from tests.support.broker.replica_calls import fetch_from
 from tests.unit.broker.test_follower_sessions import FollowerTwo
 from tests.unit.broker.test_replica_fetcher import TOPIC_ID, fetcher, follow
 
@@ -184,3 +186,56 @@ async def test_the_answer_in_one_step_is_the_answer_of_all_steps(
     assert answered >= 30
     monkeypatch.setattr(Fetches, "_answers_newest", lambda _fetches, _delayed: False)
     assert await answers_of(tmp_path / "long") == short
+
+
+async def test_a_fetch_that_waits_again_is_answered_as_a_new_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower repeats its fetch: it is in time or late, diverges, or its client goes away."""
+    waited_again = 0
+
+    async def answers_of(directory: Path) -> list[object]:
+        nonlocal waited_again
+        draw, told, offset, end = random.Random(11), list[object](), 0, 0
+        async with one_broker(directory, isr=(1, 2)) as replicas:
+            follower = FollowerTwo(replicas)
+            await follower.fetch()
+            session, state = follower.session, replicas.drivers[AT].partition.state
+            spec, last = follower.spec(60_000), None
+            for _ in range(200):
+                if draw.random() < 0.1:  # the records come first
+                    append(replicas)
+                    end += 1
+                [fetch] = spec.partitions = [one.fetch for one in session.partitions.values()]
+                fetch.topic_id = replicas.drivers[AT].topic_id
+                fetch.fetch_offset = Offset(offset)
+                fetch.last_fetched_epoch = Epoch(9 if draw.random() < 0.1 else -1)
+                session.unsettled[fetch.key] = True
+                found = fetch_from(replicas, spec)
+                waited_again += session.waiting is not None and session.waiting is last
+                last = session.waiting
+                if isinstance(found, asyncio.Future):
+                    if draw.random() < 0.1:
+                        found.cancel()
+                        await asyncio.sleep(0)
+                        continue
+                    for _ in range(draw.choice((1, 1, 3))):
+                        append(replicas)
+                        end += 1
+                    found = await found
+                told += [
+                    (one._replace(records=()), [bytes(chunk) for chunk in one.records])
+                    for one in found
+                ]
+                told.append((dict(session.unsettled), session.waiting, state.high_watermark))
+                if draw.random() < 0.8:  # or it lost the answer
+                    offset = end
+            told.append(len(replicas.fetches._purgatory.deadlines))
+        return told
+
+    short = await answers_of(tmp_path / "short")
+    assert waited_again >= 50
+    monkeypatch.setattr(fetches_module, "last_fetch", lambda _spec, _session: None)
+    waited_again = 0
+    assert await answers_of(tmp_path / "long") == short
+    assert waited_again == 0

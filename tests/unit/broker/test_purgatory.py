@@ -1,6 +1,8 @@
 """Requests and deletions that wait, their deadlines and timers; the threads of the disk queue."""
 
 import asyncio
+import math
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -121,6 +123,46 @@ def test_deadlines_come_in_order_and_nothing_is_left_of_the_done() -> None:
     assert deadlines.next_deadline_ms() == waits[-1].deadline_ms
     assert deadlines.expire(5000) == waits[:1499:-1]
     assert deadlines.next_deadline_ms() is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_entry_added_again_expires_as_a_new_one(seed: int) -> None:
+    """Compared with a list, which is sorted by deadline and time of addition."""
+    draw = random.Random(seed)
+    deadlines, waits, rings_at_ms = Deadlines[Wait](), list[Wait](), math.inf
+    added: dict[Wait, tuple[int, int]] = {}
+    now_ms = 0
+    for serial in range(600):
+        action, ended = draw.random(), [wait for wait in waits if wait.is_over]
+        if action < 0.2 or not waits:
+            waits.append(Wait(now_ms + draw.randrange(1, 50)))
+            added[waits[-1]] = waits[-1].deadline_ms, serial
+            is_first = deadlines.add(waits[-1])
+            assert is_first == (min(added, key=lambda wait: added[wait]) is waits[-1])
+        elif action < 0.5 and ended:
+            wait = draw.choice(ended)
+            added[wait] = now_ms + draw.randrange(1, 50), serial
+            is_first = deadlines.add_again(wait, added[wait][0])
+        elif action < 0.85:
+            wait, is_first = draw.choice(waits), False
+            assert deadlines.end(wait) == (added.pop(wait, None) is not None)
+        else:
+            now_ms, is_first = now_ms + draw.randrange(20), False
+            expected = sorted(
+                [wait for wait in added if added[wait][0] <= now_ms], key=added.__getitem__
+            )
+            assert deadlines.expire(now_ms) == expected
+            for wait in expected:
+                del added[wait]
+            rings_at_ms = math.inf
+            is_first = bool(added)
+        earliest_ms = min((deadline_ms for deadline_ms, _ in added.values()), default=math.inf)
+        if is_first:  # as DeadlineTimer sets its timer
+            rings_at_ms = min(rings_at_ms, earliest_ms)
+        assert rings_at_ms <= earliest_ms
+        assert len(deadlines) == len(added)
+        if draw.random() < 0.2:
+            assert (deadlines.next_deadline_ms() or math.inf) == earliest_ms
 
 
 def test_of_equal_deadlines_the_oldest_comes_first() -> None:
@@ -263,11 +305,11 @@ def test_a_deletion_is_handed_back_once() -> None:
     assert queue.complete(Offset(2)) == []
     assert queue.complete(Offset(4)) == [waits[1]]
     assert queue.complete(Offset(9)) == [waits[2]]
-    assert not queue
+    assert not queue.waiting
     assert (len(deadlines), deadlines.next_deadline_ms()) == (0, None)
     queue.add(WaitingDeletion(40, Offset(1), Offset(0), told.append))
     assert len(queue.fail()) == 1
-    assert not queue
+    assert not queue.waiting
 
 
 def _uvloop() -> asyncio.AbstractEventLoop:

@@ -18,8 +18,8 @@ from quorumlog.cluster import (
     InvalidArgument,
     LocalCluster,
     NodeFailed,
+    cluster_nodes,
     layout,
-    local_cluster,
     process_identity,
     registry,
 )
@@ -229,7 +229,7 @@ def test_a_node_that_ends_by_itself_during_stop_is_no_error(
 
 def test_a_node_that_had_to_be_killed_is_told(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NODES", "2:deaf")
-    monkeypatch.setattr(local_cluster, "STOP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(cluster_nodes, "STOP_TIMEOUT_S", 0.5)
     cluster = make(nodes=2)
     cluster.start()
     assert 2 in cluster.stop()

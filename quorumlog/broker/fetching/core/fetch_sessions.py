@@ -72,7 +72,8 @@ class FetchSession:
     `unsettled` maps a partition to whether its fetch must be judged (again). With False, it was
     judged, its leader has not changed since, and it is only read on. Partitions whose records were
     sent last come last. `restless`: partitions to judge again periodically, because the follower
-    may become eligible to join the ISR. `last_spec`: the FetchSpec of `last_request`, for the same
+    may become eligible to join the ISR. `answered`: the fetch that has waited last, if it can wait
+    again for the same partition. `last_spec`: the FetchSpec of `last_request`, for the same
     object again: then only its numbers have changed (`FetchDecoder`). `last_asked`: its partitions,
     as the session has them and as the request has them; `last_names`: the topics' names then.
     """
@@ -88,6 +89,7 @@ class FetchSession:
     used_ms: int = 0
     swept_ms: int = 0
     waiting: WaitingFetch | None = None
+    answered: WaitingFetch | None = None
     last_request: object = None
     last_names: object = None
     last_spec: Any = None

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from quorumlog.broker.fetching.core.fetch_sessions import FetchSession
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.partitions.core.data_path import (
     NO_REPLICA,
@@ -75,7 +76,7 @@ class DelayedFetch(WaitingFetch):
     `response` is done once it is completed; a cancel of it calls `ended` with this fetch.
     """
 
-    __slots__ = ("_joined", "_render", "is_late", "reads", "response", "spec")
+    __slots__ = ("_ended", "_joined", "_render", "is_late", "reads", "response", "spec")
 
     def __init__(
         self,
@@ -95,9 +96,21 @@ class DelayedFetch(WaitingFetch):
         self.spec = spec
         self.reads = reads
         self.is_late = False
-        self.response: asyncio.Future[Any] = _Cancellable(self, ended)
-        self._render = render
+        self._ended = ended
+        self.expect(render)
         self._joined: set[int] | None = None  # the identities of the fetches in `reads`
+
+    def expect(self, render: Callable[[FetchAnswers], Any]) -> None:
+        """Begin a response, after the last one if the fetch waits again."""
+        self.response: asyncio.Future[Any] = _Cancellable(self, self._ended)
+        self._render = render
+
+    def answer_and_keep(self, answers: FetchAnswers) -> None:
+        """Answer, and hold no reference to the response: the fetch may wait again."""
+        response, render = self.response, self._render
+        del self.response, self._render
+        if not response.done():
+            response.set_result(render(answers))
 
     def answer(self, answers: FetchAnswers) -> None:
         """Complete the response, unless its client has gone."""
@@ -122,6 +135,21 @@ class DelayedFetch(WaitingFetch):
         if id(fetch) not in self._joined:
             self._joined.add(id(fetch))
             self.reads.append(PartitionRead(fetch))
+
+
+def last_fetch(spec: FetchSpec, session: FetchSession) -> DelayedFetch | None:
+    """Return the fetch that has waited last, with its unused read, if `spec` may wait in it again.
+
+    None: the session has got another request meanwhile.
+    """
+    delayed, session.answered = session.answered, None
+    if not isinstance(delayed, DelayedFetch) or delayed.spec is not spec:
+        return None
+    read, fetches = delayed.reads[0], spec.partitions
+    if len(fetches) != 1 or fetches[0] is not read.fetch:
+        return None
+    read.next_offset = read.fetch.fetch_offset
+    return delayed
 
 
 class _Cancellable(asyncio.Future[Any]):

@@ -12,14 +12,19 @@ from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSession
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
-from quorumlog.broker.fetching.io.delayed_fetch import DelayedFetch, FetchAnswers, PartitionRead
+from quorumlog.broker.fetching.io.delayed_fetch import (
+    DelayedFetch,
+    FetchAnswers,
+    PartitionRead,
+    last_fetch,
+)
 from quorumlog.broker.fetching.io.session_answers import (
     FEW,
     answer_to,
     drop_settled,
     has_untold_commits,
-    is_restless,
     new_sessions,
+    newest_answer,
     unsettled_answers,
 )
 from quorumlog.broker.partitions.core import events
@@ -87,7 +92,24 @@ class Fetches:
         if session is not None and session.waiting is not None:
             self._complete_waiting(session)
         now_ms = monotonic_ms() if now_ms is None else now_ms
+        again = None if session is None or session.answered is None else last_fetch(spec, session)
+        if session is not None and again is not None:
+            if self._waits_again(spec, session, again, now_ms):
+                again.expect(render)
+                response: asyncio.Future[AnswerT] = again.response
+                return response
+            return self._read_or_wait(spec, again.reads, render, now_ms)
         reads = [PartitionRead(partition) for partition in spec.partitions]
+        return self._read_or_wait(spec, reads, render, now_ms)
+
+    def _read_or_wait(
+        self,
+        spec: FetchSpec,
+        reads: list[PartitionRead],
+        render: Callable[[FetchAnswers], AnswerT],
+        now_ms: int,
+    ) -> AnswerT | asyncio.Future[AnswerT]:
+        session = spec.session
         for read in reads:
             if session is None or session.take_to_judge(read.fetch):
                 self._judge(spec, read, now_ms)
@@ -111,6 +133,30 @@ class Fetches:
         if not has_room or spec.account is not None or self._starved:
             self._note_held(delayed, has_room=has_room)
         return response
+
+    def _waits_again(
+        self, spec: FetchSpec, session: FetchSession, delayed: DelayedFetch, now_ms: int
+    ) -> bool:
+        """Park the delayed fetch of the last round, whose follower has all records, as mostly.
+
+        Does as `fetch`, which has to go on if this returns False.
+        """
+        read = delayed.reads[0]
+        fetch = read.fetch
+        driver = self._drivers.get(fetch.topic_partition)
+        if driver is None or fetch.error_code or fetch.topic_id != driver.topic_id:
+            return False
+        if session.take_to_judge(fetch):
+            self._judge_follower(spec, read, driver, now_ms)
+        if read.is_final or not driver.ends_at(read.next_offset) or self._starved:
+            return False
+        if spec.min_bytes <= 0 or spec.max_wait_ms <= 0 or spec.awaits_commits:
+            return False
+        deadline_ms = now_ms + spec.max_wait_ms
+        if self._purgatory.deadlines.add_again(delayed, deadline_ms):
+            self._timer.arm(deadline_ms)
+        session.waiting = delayed
+        return True
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
         """Record a change; the next turn of the loop tries to complete the delayed fetches."""
@@ -139,19 +185,26 @@ class Fetches:
         driver = self._drivers.get(fetch.topic_partition)
         if driver is None or fetch.error_code or fetch.topic_id != driver.topic_id:
             driver = self._find_replica(read)
-        if driver is not None:
-            fields = (
-                spec.replica_id,
-                spec.replica_epoch,
-                fetch.leader_epoch,
-                fetch.fetch_offset,
-                fetch.last_fetched_epoch,
-                fetch.log_start_offset,
-            )
-            fetched = _new_tuple(events.FollowerFetched, fields)
-            judgement = driver.judge_follower_fetch(now_ms, fetched)
-            if judgement is not RECORDS:
-                read.judged(judgement)
+            if driver is None:
+                return
+        self._judge_follower(spec, read, driver, now_ms)
+
+    def _judge_follower(
+        self, spec: FetchSpec, read: PartitionRead, driver: PartitionDriver, now_ms: int
+    ) -> None:
+        fetch = read.fetch
+        fields = (
+            spec.replica_id,
+            spec.replica_epoch,
+            fetch.leader_epoch,
+            fetch.fetch_offset,
+            fetch.last_fetched_epoch,
+            fetch.log_start_offset,
+        )
+        fetched = _new_tuple(events.FollowerFetched, fields)
+        judgement = driver.judge_follower_fetch(now_ms, fetched)
+        if judgement is not RECORDS:
+            read.judged(judgement)
 
     def _judge_read(self, spec: FetchSpec, read: PartitionRead) -> None:
         """Have the replica judge a fetch, without a change of the replica's state."""
@@ -351,26 +404,15 @@ class Fetches:
 
         Does as `_read`, `_is_enough` and `_complete`, which have to do it if this returns False.
         """
-        spec, session = delayed.spec, delayed.spec.session
-        if session is None or not spec.is_from_follower or self._throttle.is_on:
+        session = delayed.spec.session
+        if session is None or self._throttle.is_on:
             return False
-        if len(session.partitions) != 1 or len(delayed.reads) != 1:
+        found = newest_answer(delayed, session, self._drivers)
+        if found is None:
             return False
-        read = delayed.reads[0]
-        fetch = read.fetch
-        partition, driver = session.partition_of(fetch), self._drivers.get(fetch.topic_partition)
-        if partition is None or driver is None or read.size or read.missing or read.is_final:
-            return False
-        recent = driver.read_newest(read.next_offset, min(fetch.max_bytes, spec.max_bytes))
-        if recent is None or recent[1] < spec.min_bytes or is_restless(spec, driver):
-            return False
-        read.chunks, read.size, read.next_offset = recent  # type: ignore[assignment]
-        self._end(delayed)
-        spec.partitions = [fetch]
-        found = answer_to(spec, read, driver)
-        partition.high_watermark, partition.log_start_offset = found[1:3]
-        session.settle(partition, is_settled=False, has_records=True)
-        delayed.answer([found])
+        self._purgatory.end(delayed)  # a follower's neither holds memory nor waits for it
+        session.waiting, session.answered = None, delayed  # its read is as it was
+        delayed.answer_and_keep([found])
         return True
 
     def _waiting_on(

@@ -5,15 +5,17 @@ from typing import Final
 
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSession, FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
-from quorumlog.broker.fetching.io.delayed_fetch import FetchAnswers, PartitionRead
-from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
+from quorumlog.broker.fetching.io.delayed_fetch import DelayedFetch, FetchAnswers, PartitionRead
+from quorumlog.broker.partitions.core.data_path import NO_REPLICA, FetchedPartition, PartitionFetch
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chance import random_number
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 FEW: Final = 8  # a fetch of so few partitions is not reduced
+_NONE: Final = ErrorCode.NONE  # an attribute of an enum costs a call
 _new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 Drivers = Mapping[TopicPartition, PartitionDriver]
 
@@ -37,6 +39,48 @@ def answer_to(
         read.preferred_replica,
         driver.producers.transactions.last_stable_offset(start, high_watermark),
         _aborted(read, driver) if spec.is_read_committed else None,
+    )
+    return _new_tuple(FetchedPartition, fields)
+
+
+def newest_answer(
+    delayed: DelayedFetch, session: FetchSession, drivers: Drivers
+) -> FetchedPartition | None:
+    """Return the answer to a follower in sync that lacks the newest batches of its one partition.
+
+    The session counts it as sent. None: it is another case, or the batches are not in memory.
+    """
+    spec, (read, *others) = delayed.spec, delayed.reads
+    if others or len(session.partitions) != 1 or not spec.is_from_follower:
+        return None
+    fetch = read.fetch
+    partition, driver = session.partition_of(fetch), drivers.get(fetch.topic_partition)
+    if partition is None or driver is None or is_restless(spec, driver):
+        return None
+    if read.is_final or read.size or read.missing or read.bring_ins:
+        return None
+    recent = driver.read_newest(read.next_offset, min(fetch.max_bytes, spec.max_bytes))
+    if recent is None or recent[1] < spec.min_bytes:
+        return None
+    state = driver.partition.state
+    high_watermark, start = state.high_watermark, state.log_start_offset
+    partition.high_watermark, partition.log_start_offset = high_watermark, start
+    spec.partitions = [fetch]
+    session.unsettled.setdefault(fetch.key, False)
+    if session.restless:
+        session.restless.pop(fetch.key, None)
+    stable = driver.producers.transactions.last_stable_offset(start, high_watermark)
+    fields = (
+        _NONE,
+        high_watermark,
+        start,
+        recent[0],
+        None,
+        state.leader_id,
+        state.leader_epoch,
+        NO_REPLICA,
+        stable,
+        None,
     )
     return _new_tuple(FetchedPartition, fields)
 

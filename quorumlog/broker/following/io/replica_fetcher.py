@@ -493,6 +493,7 @@ class ReplicaFetcher:
                 followed.paid_ms = self._throttled_until_ms(followed, size, now_ms)
                 if followed.paid_ms > now_ms:
                     self._throttled[key] = followed
-                # Goes last in a full fetch: a full response leaves out the last partitions.
-                self._followed[key] = self._followed.pop(key)
+                if len(self._followed) > 1:
+                    # Goes last in a full fetch: a full response leaves out the last partitions.
+                    self._followed[key] = self._followed.pop(key)
         return unused

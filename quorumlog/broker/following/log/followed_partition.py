@@ -300,6 +300,6 @@ def _begin_earlier(
 
 def _one_buffer(answer: PartitionData) -> bytes | bytearray | memoryview:
     records = answer.records
-    if isinstance(records, Buffer):
+    if type(records) is memoryview or isinstance(records, Buffer):
         return records
     return b"".join(contents(records or ()))

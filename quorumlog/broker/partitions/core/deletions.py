@@ -48,33 +48,30 @@ class WaitingDeletion(Wait):
 
 
 class DeletionQueue:
-    """The deletions that wait on one partition: few, unordered."""
+    """The deletions that wait on one partition (`waiting`): few, unordered."""
 
-    __slots__ = ("_deadlines", "_waiting")
+    __slots__ = ("_deadlines", "waiting")
 
     def __init__(self, deadlines: Deadlines[WaitingDeletion]) -> None:
         self._deadlines = deadlines
-        self._waiting: list[WaitingDeletion] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+        self.waiting: list[WaitingDeletion] = []
 
     def add(self, wait: WaitingDeletion) -> bool:
         """Add a deletion; True if its deadline is now the earliest of all."""
-        self._waiting.append(wait)
+        self.waiting.append(wait)
         return self._deadlines.add(wait)
 
     def complete(self, low_watermark: Offset) -> list[WaitingDeletion]:
         """End and return the deletions that the low watermark reaches; drop the timed out."""
-        reached = [wait for wait in self._waiting if wait.required_offset <= low_watermark]
-        self._waiting = [
+        reached = [wait for wait in self.waiting if wait.required_offset <= low_watermark]
+        self.waiting = [
             wait
-            for wait in self._waiting
+            for wait in self.waiting
             if wait.required_offset > low_watermark and not wait.is_over
         ]
         return [wait for wait in reached if self._deadlines.end(wait)]
 
     def fail(self) -> list[WaitingDeletion]:
         """End and return all deletions."""
-        failed, self._waiting = self._waiting, []
+        failed, self.waiting = self.waiting, []
         return [wait for wait in failed if self._deadlines.end(wait)]

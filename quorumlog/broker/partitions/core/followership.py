@@ -81,14 +81,15 @@ class Followership:
     def leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
         """Apply the new log end, and the leader's high watermark and log start."""
         state = self._state
-        require(event.leader_epoch == state.leader_epoch, "a follower appends in its own epoch")
-        state.log_end_offset = event.log_end_offset
+        leader_epoch, log_end_offset, committed, start = event  # the last two: the leader's
+        require(leader_epoch == state.leader_epoch, "a follower appends in its own epoch")
+        state.log_end_offset = log_end_offset
         ordered: list[Effect] = []
-        committed = min(event.high_watermark, event.log_end_offset)
+        committed = min(committed, log_end_offset)
         if committed > state.high_watermark:
             state.high_watermark = committed
             ordered.append(effects.CompleteBelow(high_watermark=committed))
-        start = min(event.log_start_offset, state.high_watermark)
+        start = min(start, state.high_watermark)
         if start > state.log_start_offset:
             ordered.append(effects.AdvanceLogStart(offset=start))
         return ordered

@@ -25,20 +25,21 @@ class HighWatermarkRule:
         state = self._state
         if len(role.isr) < state.min_insync_replicas:
             return NO_EFFECTS  # strict min ISR (KIP-966)
-        committed = self.own_offset()
-        if committed <= state.high_watermark:
+        committed, high_watermark = self.own_offset(), state.high_watermark
+        if committed <= high_watermark:
             return NO_EFFECTS
         for progress in self.replicas_that_count(role, now_ms) if role.followers else ():
-            if progress.log_end_offset < committed:  # noqa: PLR1730 - `min` costs a call each
+            if progress.log_end_offset < committed:
                 committed = progress.log_end_offset
-        if committed <= state.high_watermark:
-            return NO_EFFECTS
+                if committed <= high_watermark:
+                    return NO_EFFECTS
         state.high_watermark = committed
         return [effects.CompleteBelow(high_watermark=committed)]
 
     def own_offset(self) -> Offset:
         """Return the offset (exclusive) up to which the leader's own records count."""
-        return self._state.counted_offset
+        state = self._state
+        return state.flushed_offset if state.acks_after_flush else state.log_end_offset
 
     def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
         """Return the followers whose log ends bound the high watermark.

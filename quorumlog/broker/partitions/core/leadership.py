@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
@@ -16,6 +16,8 @@ from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
+
+_RECORDS_ALONE: Final = (RECORDS,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class Leadership:
         progress.log_start_offset = event.log_start_offset
         # First complete the produces: the response carries the high watermark.
         if event.broker_id in role.maximal_isr:
-            return [*self._high_watermark.maybe_advance(role, now_ms), answer]
+            ordered = self._high_watermark.maybe_advance(role, now_ms)
+            return [*ordered, answer] if ordered else _RECORDS_ALONE
         changed = self._isr.maybe_expand(role, event.broker_id)
         return [*changed, *self._high_watermark.maybe_advance(role, now_ms), answer]
 

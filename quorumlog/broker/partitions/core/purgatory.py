@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any, Final, Generic, TypeVar
 
 from quorumlog.broker.partitions.core.data_path import RunDone
@@ -31,7 +31,7 @@ class Wait:
 
     deadline_ms: int
     is_over: bool = field(default=False, init=False)
-    place: list[Any] = field(init=False)  # among `Deadlines`
+    place: list[Any] = field(init=False)  # among `Deadlines`; empty: not among them any more
 
 
 WaitT = TypeVar("WaitT", bound=Wait)
@@ -40,12 +40,14 @@ WaitT = TypeVar("WaitT", bound=Wait)
 class Deadlines(Generic[WaitT]):
     """All waiting entries, the earliest deadline first; of equal deadlines, the oldest first.
 
-    Most entries end long before their deadline. Their places stay in the heap, empty, until they
-    are first or are most of it: so an entry costs one push.
+    Most entries end long before their deadline. Their places stay in the heap, vacant, until they
+    are first or are most of it: so an entry costs one push. An entry that is added again takes its
+    vacant place, which moves to the new deadline when it is first: so it costs none.
     """
 
     def __init__(self) -> None:
-        self._heap: list[list[Any]] = []  # places: [deadline, serial, entry or None]
+        # Places: [deadline or an earlier one, serial, entry or None, serial of the last addition].
+        self._heap: list[list[Any]] = []
         self._serial = self._waiting = 0
 
     def __len__(self) -> int:
@@ -57,10 +59,23 @@ class Deadlines(Generic[WaitT]):
         self._serial += 1
         self._waiting += 1
         heap = self._heap
-        wait.place = place = [wait.deadline_ms, self._serial, wait]
+        wait.place = place = [wait.deadline_ms, self._serial, wait, self._serial]
         heappush(heap, place)
-        # Nearly always another waits, with an earlier deadline.
-        return heap[0] is place or (heap[0][2] is None and self._first() is wait)
+        return heap[0] is place or self._first() is wait
+
+    def add_again(self, wait: WaitT, deadline_ms: int) -> bool:
+        """Add an entry that has ended, with another deadline; True if `add` has done it.
+
+        False: its place was used again, so a timer rings at or before the deadline already.
+        """
+        wait.is_over, wait.deadline_ms, place = False, deadline_ms, wait.place
+        if not place or place[0] >= deadline_ms:
+            self.add(wait)
+            return True
+        self._serial += 1
+        self._waiting += 1
+        place[2], place[3] = wait, self._serial
+        return False
 
     def end(self, wait: WaitT) -> bool:
         """Mark an entry as over; False if it already was."""
@@ -70,7 +85,10 @@ class Deadlines(Generic[WaitT]):
         wait.place[2] = None
         self._waiting -= 1
         if len(self._heap) > 2 * self._waiting + EMPTY_PLACES_MAX:
-            self._heap = [place for place in self._heap if place[2] is not None]
+            for place in self._heap:
+                if place[2] is None:
+                    place.clear()
+            self._heap = [place for place in self._heap if place]
             heapify(self._heap)
         return True
 
@@ -83,19 +101,26 @@ class Deadlines(Generic[WaitT]):
         """End and return the entries whose deadline has come, in order."""
         expired: list[WaitT] = []
         while (first := self._first()) is not None and first.deadline_ms <= now_ms:
-            heappop(self._heap)
+            heappop(self._heap).clear()
             first.is_over = True
             expired.append(first)
         self._waiting -= len(expired)
         return expired
 
     def _first(self) -> WaitT | None:
-        """Return the entry with the earliest deadline; remove the empty places before it."""
+        """Return the entry with the earliest deadline; remove the vacant places before it."""
         heap = self._heap
-        while heap and heap[0][2] is None:
-            heappop(heap)
-        first: WaitT | None = heap[0][2] if heap else None
-        return first
+        while heap:
+            place = heap[0]
+            first: WaitT | None = place[2]
+            if first is None:
+                heappop(heap).clear()
+            elif first.deadline_ms > place[0]:  # added again
+                place[0], place[1] = first.deadline_ms, place[3]
+                heapreplace(heap, place)
+            else:
+                return first
+        return None
 
 
 @dataclass(slots=True, eq=False)

@@ -38,7 +38,7 @@ class WaitingRequests:
 
     def maybe_complete_deletions(self) -> None:
         """Answer the deletions up to the low watermark."""
-        if self.deletions:
+        if self.deletions.waiting:  # nearly never
             low_watermark = self._serving.low_watermark()
             for deletion in self.deletions.complete(low_watermark):
                 deletion.done(DeletionResult(ErrorCode.NONE, low_watermark))

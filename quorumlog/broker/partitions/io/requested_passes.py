@@ -7,7 +7,6 @@ committed when it begins; so it waits for the commit of the records in the log, 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from difflib import get_close_matches
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.io.retention import LOGS_PER_TURN, is_at_rest
@@ -115,6 +114,8 @@ class RequestedPasses:
         """Refuse a topic that does not exist, or has not this cleanup.policy."""
         topics = self._replicas.image.topics
         if topic not in topics:
+            from difflib import get_close_matches  # costs an import: only errors need it
+
             near = get_close_matches(topic, topics, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise Refused(f"there is no topic {topic}{hint}")

@@ -33,6 +33,7 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker, marked_h
 
 _APPENDED: Final = FetchWakeup.APPENDED  # an attribute of an enum costs a call
 _COMMITTED: Final = FetchWakeup.COMMITTED
+_new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -100,8 +101,10 @@ class PartitionDriver:
             self.hold(lambda: self.judge_follower_fetch(self._around.now_ms(), event))
         if self.is_truncating:  # no records can be read now
             return self.partition.serving.judge_follower(event)
-        *ordered, answer = self.partition.step(now_ms, event)
-        self._perform(now_ms, ordered)
+        ordered = self.partition.step(now_ms, event)
+        answer = ordered[-1]
+        if len(ordered) > 1:
+            self._perform(now_ms, ordered[:-1])
         self.waiting.maybe_complete_deletions()
         if not isinstance(answer, AnswerFetch):
             raise InvariantViolation("a fetch is answered last")
@@ -188,10 +191,8 @@ class PartitionDriver:
                 # Later batches were left out.
                 if header.producer_id >= 0 and position < append.size:
                     self._record(header, header.base_offset, wall_ms, marker)
-        answered = events.LeaderAnswered(
-            leader_epoch, self.log.log_end_offset, high_watermark, log_start_offset
-        )
-        self.feed(now_ms, answered)
+        fields = leader_epoch, self.log.log_end_offset, high_watermark, log_start_offset
+        self.feed(now_ms, _new_tuple(events.LeaderAnswered, fields))
         self._maybe_flush()
 
     def _record(
