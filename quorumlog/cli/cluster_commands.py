@@ -131,6 +131,17 @@ class _Places(TypedDict):
     listeners: Sequence[str]
 
 
+def _places(
+    port: int | None, host: str | None, advertised: str | None, listeners: Sequence[str]
+) -> _Places:
+    return {
+        "port": _PORT if port is None else port,
+        "host": "127.0.0.1" if host is None else host,
+        "advertised": advertised,
+        "listeners": listeners,
+    }
+
+
 def up(
     directory: Dir = DEFAULT_DIR,
     nodes: Nodes = None,
@@ -160,12 +171,7 @@ def up(
     if detach and until_stdin_closes:
         fail("--until-stdin-closes: with --detach the cluster runs until `down`", EXIT_USAGE)
     nodes = _only_one(nodes, controllers, brokers) if one else nodes
-    places: _Places = {
-        "port": _PORT if port is None else port,
-        "host": "127.0.0.1" if host is None else host,
-        "advertised": advertised,
-        "listeners": listener or (),
-    }
+    places = _places(port, host, advertised, listener or ())
     with cluster_errors(), unpacked(source, directory, **places):
         cluster = LocalCluster(
             directory,

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from struct import Struct as Packer
 from typing import Any, Final
 
 from quorumlog.chaos.faults.error_answers import (
@@ -26,6 +25,16 @@ from quorumlog.chaos.faults.error_answers import (
     refuse_topic,
 )
 from quorumlog.chaos.faults.links import Answer, LinkRule, Observe
+from quorumlog.chaos.network.request_bytes import (
+    BY_NAME_UNTIL,
+    SESSIONS_SINCE,
+    Entry,
+    has_reply,
+    only_entry,
+    session_at,
+    session_epoch,
+    with_session,
+)
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.message import ZERO_UUID, Request, Response
@@ -41,38 +50,17 @@ from quorumlog.wire.codec.schemas import (
 )
 
 Chance = Callable[[], float]  # a number in [0, 1)
-_Entry = tuple[bytes, int]  # the name or the id of a topic, and a partition
 
 _MILLION: Final = 1_000_000
 _LENGTH_BYTES: Final = 4
-_HEADER: Final = Packer(">ihhih")  # length, API key, version, correlation id, size of client_id
 _SEEN_MAX: Final = 1_000  # pairs of an API and a client
 _ENDED_MAX: Final = 1_000  # rules
 _METADATA_MAX: Final = 64  # responses
 _FULL_FETCH, _NO_SESSION = 0, -1
-_SESSIONS_SINCE: Final = 7
-_ACKS_AND_TIMEOUT: Final = Packer(">hi")
-_FLEXIBLE_SINCE: Final = 9  # of Produce
-_HEAD_BYTES: Final = 512
-_BY_NAME_UNTIL: Final = 12  # the last version of Produce that names topics
 _NAMES_NO_PARTITION: Final = frozenset({"Metadata", "DescribeTopicPartitions"})
 _NAMES_IN_REPLY: Final = _NAMES_NO_PARTITION | {"OffsetFetch"}  # a request may mean all topics
 _FETCH: Final = b"\0\1"
 _CLIENT_AT: Final = 12  # the place of the client id in a request, after its size of two bytes
-_SESSION: Final = Packer(">ii")  # id, epoch
-_BEFORE_SESSION: Final = 13  # bytes: max_wait_ms, min_bytes, max_bytes, isolation_level
-_REPLICA_ID_BYTES: Final = 4
-_REPLICA_ID_UNTIL: Final = 14  # the last version of Fetch that begins with a replica id
-_FETCH_FLEXIBLE_SINCE: Final = 12
-
-
-def client_of(head: bytes | memoryview) -> str | None:
-    """Return the client id in the first bytes of a request; None: they end too early."""
-    if len(head) < _HEADER.size:
-        return None
-    *_, size = _HEADER.unpack_from(head)
-    name = bytes(head[_HEADER.size : _HEADER.size + max(size, 0)])
-    return name.decode("utf-8", "replace") if len(name) == max(size, 0) else None
 
 
 class ErrorRule:
@@ -119,20 +107,20 @@ class ErrorRule:
             return True
         if effect.api != "Produce":
             return name in frame or topics.are_in(frame, effect.topic)
-        by_name = int.from_bytes(frame[6:8], "big") <= _BY_NAME_UNTIL
+        by_name = int.from_bytes(frame[6:8], "big") <= BY_NAME_UNTIL
         if not (name in frame if by_name else topics.are_in(frame, effect.topic)):
             return False
-        entry = _only_entry(frame)
+        entry = only_entry(frame)
         return entry is None or self._is_of(entry, topics)
 
     def decides(self, frame: bytes) -> bool:
         """Return whether `may_match` alone decided that this request matches."""
         effect = self.effect
         if self._name:
-            return effect.api == "Produce" and _only_entry(frame) is not None
+            return effect.api == "Produce" and only_entry(frame) is not None
         return isinstance(effect, Observe) or effect.api not in {"Fetch", "Metadata"}
 
-    def _is_of(self, entry: _Entry, topics: "Topics") -> bool:
+    def _is_of(self, entry: Entry, topics: "Topics") -> bool:
         topic, index = entry
         return self.effect.partition in {-1, index} and (
             topic == self._name or topics.names.get(topic) == self.effect.topic
@@ -289,10 +277,11 @@ class AnswerBook:
         rules = [rule for rule in rules if rule.is_of_client(frame)]
         live = [rule for rule in rules if rule.may_match(frame, self.topics)]
         if rules and not live and frame[4:6] == _FETCH:  # its session may hide their topics
-            session_at = _session_at(frame)
-            epoch = _SESSION.unpack_from(frame, session_at)[1] if session_at else _NO_SESSION
-            if session_at and epoch == _FULL_FETCH:
-                return _without_session(frame, session_at)
+            place = session_at(frame)
+            epoch = session_epoch(frame, place) if place else _NO_SESSION
+            if place and epoch == _FULL_FETCH:
+                header = RequestHeader(1, int.from_bytes(frame[6:8], "big"), 0, None)
+                return Outcome(header, with_session(frame, place, 0, _NO_SESSION))
             live = rules if epoch > _FULL_FETCH else live
         decided = live and all(rule.decides(frame) for rule in live)
         fired = _fired(live, frame, chance) if decided else None
@@ -352,7 +341,7 @@ class _Judged:
     def _leaves_session(self, rules: Sequence[ErrorRule]) -> bool:
         """Make a Fetch name its partitions; return whether it is answered, to that end."""
         request, version = self._request, self._header.api_version
-        if version < _SESSIONS_SINCE or not any(rule.needs_partitions for rule in rules):
+        if version < SESSIONS_SINCE or not any(rule.needs_partitions for rule in rules):
             return False
         if request.session_epoch > _FULL_FETCH:
             error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -451,86 +440,3 @@ def _joined(outcome: Outcome) -> Response:
     for errors in rest:
         merged(first, errors)
     return first
-
-
-def has_reply(head: bytes) -> bool:
-    """Return False for a Produce with acks=0, by the first bytes of a request.
-
-    Also returns True if the bytes end too early.
-    """
-    place = _acks_at(head)
-    return not place or head[place : place + 2] != b"\0\0"
-
-
-def _session_at(frame: bytes) -> int:
-    """Return the place of the session's id in a Fetch; 0: it has none, or the frame is no Fetch."""
-    _, _, version, _, size = _HEADER.unpack_from(frame)
-    place = _HEADER.size + max(size, 0)
-    if version < _SESSIONS_SINCE or version not in APIS[1].versions:
-        return 0
-    place += version >= _FETCH_FLEXIBLE_SINCE  # the tagged fields of the header: none are defined
-    place += _BEFORE_SESSION + (_REPLICA_ID_BYTES if version <= _REPLICA_ID_UNTIL else 0)
-    return place if len(frame) >= place + _SESSION.size else 0
-
-
-def _without_session(frame: bytes, session_at: int) -> Outcome:
-    """Return a full fetch that begins no session."""
-    _, key, version, number, _ = _HEADER.unpack_from(frame)
-    changed = bytearray(frame)
-    _SESSION.pack_into(changed, session_at, 0, _NO_SESSION)
-    return Outcome(RequestHeader(key, version, number, client_of(frame)), bytes(changed))
-
-
-def _only_entry(head: bytes) -> _Entry | None:
-    """Return the only topic, by name or by id, and partition of a Produce.
-
-    None: it names several, or none.
-    """
-    place = _acks_at(head)
-    if not place:
-        return None
-    version = int.from_bytes(head[6:8], "big")
-    place += _ACKS_AND_TIMEOUT.size
-    counts, one = (1, b"\2") if version >= _FLEXIBLE_SINCE else (4, b"\0\0\0\1")
-    if head[place : place + counts] != one:
-        return None
-    place += counts
-    if version <= _BY_NAME_UNTIL:
-        end = _string_end(head, place, version)
-        start = place + (2 if version < _FLEXIBLE_SINCE or head[place] >= 0x80 else 1)
-    else:
-        start, end = place, place + len(ZERO_UUID)
-    if not end or head[end : end + counts] != one:
-        return None
-    index = head[end + counts : end + counts + 4]
-    return head[start:end], int.from_bytes(index, "big", signed=True)
-
-
-def _acks_at(head: bytes) -> int:
-    """Return the place of the acks of a Produce; 0: it is none, or the bytes end too early."""
-    if len(head) < _HEADER.size:
-        return 0
-    _, key, version, _, size = _HEADER.unpack_from(head)
-    if key != 0 or version not in APIS[0].versions:
-        return 0
-    place = _HEADER.size + max(size, 0)
-    if version >= _FLEXIBLE_SINCE:
-        if head[place : place + 1] != b"\0":  # the tagged fields of the header: none are defined
-            return 0
-        place += 1
-    place = _string_end(head, place, version)
-    return place if len(head) >= place + _ACKS_AND_TIMEOUT.size else 0
-
-
-def _string_end(head: bytes, place: int, version: int) -> int:
-    """Return the end of a string, which may be null; 0: the bytes end too early. KIP-482."""
-    if version < _FLEXIBLE_SINCE:
-        return place + 2 + max(int.from_bytes(head[place : place + 2], "big", signed=True), 0)
-    length = shift = 0
-    while place < len(head):
-        byte = head[place]
-        length |= (byte & 0x7F) << shift
-        shift, place = shift + 7, place + 1
-        if byte < 0x80:
-            return place + max(length - 1, 0)
-    return 0

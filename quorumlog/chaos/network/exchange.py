@@ -6,8 +6,9 @@ from typing import Final, NamedTuple
 
 from quorumlog.chaos.faults.apis import kafka_api_name
 from quorumlog.chaos.faults.links import Plane
-from quorumlog.chaos.network.answer_rules import Outcome, client_of, has_reply
+from quorumlog.chaos.network.answer_rules import Outcome
 from quorumlog.chaos.network.link_state import LinkState
+from quorumlog.chaos.network.request_bytes import client_of, has_reply
 from quorumlog.chaos.network.splitters import HttpSplitter, KafkaSplitter, Message, Piece, Splitter
 
 HELD_MAX_BYTES: Final = 100 * 1024 * 1024  # the default of socket.request.max.bytes
