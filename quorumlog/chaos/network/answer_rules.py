@@ -97,28 +97,26 @@ class ErrorRule:
         found = bytes(head[_CLIENT_AT : _CLIENT_AT + len(client)])
         return found == client[: len(found)]
 
-    def may_match(self, frame: bytes, topics: "Topics") -> bool:
-        """Return False for a request that names neither its topic nor its partition.
+    def matches(self, frame: bytes, topics: "Topics") -> bool | None:
+        """Return whether the bytes of a request match; None: its decoded fields decide.
 
-        The request is not decoded. It is of the rule's API and client.
+        The request is of the rule's API and client.
         """
         effect, name = self.effect, self._name
-        if not name or effect.api in _NAMES_IN_REPLY:
-            return True
-        if effect.api != "Produce":
-            return name in frame or topics.are_in(frame, effect.topic)
-        by_name = int.from_bytes(frame[6:8], "big") <= BY_NAME_UNTIL
-        if not (name in frame if by_name else topics.are_in(frame, effect.topic)):
+        if not name:
+            is_whole = isinstance(effect, Observe) or effect.api not in {"Fetch", "Metadata"}
+            return True if is_whole else None
+        if effect.api in _NAMES_IN_REPLY:
+            return None
+        is_produce = effect.api == "Produce"
+        if is_produce and int.from_bytes(frame[6:8], "big") <= BY_NAME_UNTIL:
+            is_named = name in frame
+        else:
+            is_named = topics.are_in(frame, effect.topic) or (not is_produce and name in frame)
+        if not is_named:
             return False
-        entry = only_entry(frame)
-        return entry is None or self._is_of(entry, topics)
-
-    def decides(self, frame: bytes) -> bool:
-        """Return whether `may_match` alone decided that this request matches."""
-        effect = self.effect
-        if self._name:
-            return effect.api == "Produce" and only_entry(frame) is not None
-        return isinstance(effect, Observe) or effect.api not in {"Fetch", "Metadata"}
+        entry = only_entry(frame) if is_produce else None
+        return None if entry is None else self._is_of(entry, topics)
 
     def _is_of(self, entry: Entry, topics: "Topics") -> bool:
         topic, index = entry
@@ -275,16 +273,17 @@ class AnswerBook:
     def judge(self, frame: bytes, rules: Sequence[ErrorRule], chance: Chance) -> Outcome | None:
         """Apply rules of its API to a request, a frame with its length; None: it is unchanged."""
         rules = [rule for rule in rules if rule.is_of_client(frame)]
-        live = [rule for rule in rules if rule.may_match(frame, self.topics)]
+        found = [rule.matches(frame, self.topics) for rule in rules]
+        live = [rule for rule, match in zip(rules, found, strict=True) if match is not False]
         if rules and not live and frame[4:6] == _FETCH:  # its session may hide their topics
             place = session_at(frame)
-            epoch = session_epoch(frame, place) if place else _NO_SESSION
-            if place and epoch == _FULL_FETCH:
-                header = RequestHeader(1, int.from_bytes(frame[6:8], "big"), 0, None)
+            epoch = session_epoch(frame, place) if place else None
+            version, number = int.from_bytes(frame[6:8], "big"), frame[8:12]
+            if epoch == _FULL_FETCH:
+                header = RequestHeader(1, version, int.from_bytes(number, "big"), None)
                 return Outcome(header, with_session(frame, place, 0, _NO_SESSION))
-            live = rules if epoch > _FULL_FETCH else live
-        decided = live and all(rule.decides(frame) for rule in live)
-        fired = _fired(live, frame, chance) if decided else None
+            live = live if epoch == _NO_SESSION or version < SESSIONS_SINCE else rules
+        fired = None if not live or None in found or live is rules else _fired(live, frame, chance)
         if not live or fired == []:
             return None
         try:
@@ -301,10 +300,9 @@ def _fired(rules: Sequence[ErrorRule], frame: bytes, chance: Chance) -> list[Err
 
     The rules behind one that answers the whole request do not count it.
     """
-    replies = has_reply(frame)
     fired: list[ErrorRule] = []
     for rule in rules:
-        if (replies or not rule.is_appended) and rule.fires(chance):
+        if not (rule.is_appended and not has_reply(frame)) and rule.fires(chance):
             fired.append(rule)
             if not (rule.is_appended and rule.refusal.topic):
                 break

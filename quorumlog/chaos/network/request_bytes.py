@@ -34,12 +34,15 @@ def client_of(head: bytes | memoryview) -> str | None:
 
 
 def session_at(frame: bytes) -> int:
-    """Return the place of the session's id in a Fetch; 0: it has none, or the frame is no Fetch."""
+    """Return the place of the session's id in a Fetch; 0: the fields must be decoded."""
     _, _, version, _, size = _HEADER.unpack_from(frame)
     place = _HEADER.size + max(size, 0)
     if version < SESSIONS_SINCE or version not in APIS[1].versions:
         return 0
-    place += version >= _FETCH_FLEXIBLE_SINCE  # the tagged fields of the header: none are defined
+    if version >= _FETCH_FLEXIBLE_SINCE:
+        if frame[place : place + 1] != b"\0":  # the tagged fields of the header: none are defined
+            return 0
+        place += 1
     place += _BEFORE_SESSION + (_REPLICA_ID_BYTES if version <= _REPLICA_ID_UNTIL else 0)
     return place if len(frame) >= place + _SESSION.size else 0
 

@@ -349,8 +349,7 @@ def test_a_decision_by_bytes_is_that_by_fields(
     for by_bytes in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             if not by_bytes:
-                patch.setattr(ErrorRule, "may_match", lambda *_: True)
-                patch.setattr(ErrorRule, "decides", lambda *_: False)
+                patch.setattr(ErrorRule, "matches", lambda *_: None)
             one = Connection(*effects)
             one.book.topics.names[TOPIC_ID] = "orders"
             arrived = [
