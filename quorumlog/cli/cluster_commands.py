@@ -3,12 +3,12 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypedDict
 
 import typer
 
@@ -36,7 +36,7 @@ from quorumlog.cli.output import (
     parse_settings,
     say,
 )
-from quorumlog.cli.save_command import From, unpack
+from quorumlog.cli.save_command import From, unpacked
 from quorumlog.cli.status_lines import status_lines
 from quorumlog.cluster import LocalCluster, running_clusters
 from quorumlog.cluster.layout import CLUSTER_FILE, CONTROL_PORT_STEP, FIRST_ID
@@ -122,6 +122,26 @@ All = Annotated[
 ]
 
 
+class _Places(TypedDict):
+    """The options of `up` on addresses."""
+
+    port: int
+    host: str
+    advertised: str | None
+    listeners: Sequence[str]
+
+
+def _places(
+    port: int | None, host: str | None, advertised: str | None, listeners: Sequence[str]
+) -> _Places:
+    return {
+        "port": _PORT if port is None else port,
+        "host": "127.0.0.1" if host is None else host,
+        "advertised": advertised,
+        "listeners": listeners,
+    }
+
+
 def up(
     directory: Dir = DEFAULT_DIR,
     nodes: Nodes = None,
@@ -148,20 +168,18 @@ def up(
     Makes a new cluster in DIR, or starts the existing cluster with its data, and prints the
     addresses when it is ready. Without --detach, the cluster runs until Ctrl-C stops it cleanly.
     """
-    if source is not None:
-        unpack(source, directory, _PORT if port is None else port)
+    if detach and until_stdin_closes:
+        fail("--until-stdin-closes: with --detach the cluster runs until `down`", EXIT_USAGE)
     nodes = _only_one(nodes, controllers, brokers) if one else nodes
-    with cluster_errors():
+    places = _places(port, host, advertised, listener or ())
+    with cluster_errors(), unpacked(source, directory, **places):
         cluster = LocalCluster(
             directory,
             nodes=_NODES if nodes is None else nodes,
             controllers=controllers,
             brokers=brokers,
             first_id=FIRST_ID if first_id is None else first_id,
-            port=_PORT if port is None else port,
-            host="127.0.0.1" if host is None else host,
-            advertised=advertised,
-            listeners=listener or (),
+            **places,
             config=parse_settings(config or []),
             defaults=defaults,
             detached=detach,

@@ -24,6 +24,7 @@ from quorumlog.client import Consumer, Delivery, KafkaError, Producer, TopicPart
 
 _POLL_MS: Final = 500
 _UNACKNOWLEDGED_MAX: Final = 10_000
+_REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024  # the topic limits its records
 _FIELDS: Final = frozenset(
     {"topic", "partition", "offset", "timestamp_ms", "key", "value", "headers"}
 )
@@ -122,7 +123,7 @@ def load(
     async def work() -> None:
         size = path.stat().st_size if path is not None else 0
         with source, progress_bar("loading", size) as note:
-            async with Producer(addresses) as producer:
+            async with Producer(addresses, max_request_size=_REQUEST_BYTES_MAX) as producer:
                 try:
                     await sending.send_all(producer, source.fileno(), note)
                 finally:

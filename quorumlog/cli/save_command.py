@@ -1,5 +1,8 @@
 """`quorumlog save`, and the option `--from` of `quorumlog up`: a cluster as one file."""
 
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -41,9 +44,31 @@ def save(
     outcome(done, f"saved {directory} in {file}, {done['bytes']} bytes", json=json)
 
 
-def unpack(file: Path, directory: Path, port: int) -> None:
-    """Make the cluster of a saved file in `directory`. Ends the command if it cannot."""
+@contextmanager
+def unpacked(
+    file: Path | None,
+    directory: Path,
+    *,
+    host: str,
+    port: int,
+    advertised: str | None,
+    listeners: Sequence[str],
+) -> Iterator[None]:
+    """Make the cluster of a saved file in `directory`, unless `file` is None.
+
+    It is removed if the block fails before a node was started: the next `up --from` may make it.
+    """
     from quorumlog.cluster import archives
 
-    with cluster_errors():
-        archives.unpack(file, directory, host="127.0.0.1", port=port)
+    if file is None:
+        yield
+        return
+    archives.unpack(
+        file, directory, host=host, port=port, advertised=advertised, listeners=listeners
+    )
+    try:
+        yield
+    except BaseException:
+        if not any(directory.glob("node-*/node.log")):
+            shutil.rmtree(directory, ignore_errors=True)
+        raise

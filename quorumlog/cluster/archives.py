@@ -8,13 +8,14 @@ of their peers by configuration, and the new secret keeps the two apart.
 import shutil
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from quorumlog.cluster import layout, snapshots
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
+from quorumlog.cluster.layout import ClusterSpec, NodeSpec
 
 if TYPE_CHECKING:
     from quorumlog.cluster.local_cluster import LocalCluster
@@ -55,11 +56,19 @@ def save(cluster: "LocalCluster", file: Path, note: Callable[[float], object]) -
         shutil.rmtree(copy, ignore_errors=True)
 
 
-def unpack(file: Path, directory: Path, *, host: str, port: int) -> None:
-    """Make the cluster of an archive in a directory that holds no cluster, with other ports.
+def unpack(
+    file: Path,
+    directory: Path,
+    *,
+    host: str,
+    port: int,
+    advertised: str | None = None,
+    listeners: Sequence[str] = (),
+) -> None:
+    """Make the cluster of an archive in a directory that holds no cluster, with other addresses.
 
-    `port`: the Kafka port of its first node; 0: free ones. Raises ClusterError; then the directory
-    is as before.
+    `host`, `port`, `advertised`, `listeners`: as for a new cluster (`layout.plan`). Raises
+    ClusterError; then the directory is as before.
     """
     if directory.exists() and any(directory.iterdir()):
         raise InvalidArgument(
@@ -71,7 +80,17 @@ def unpack(file: Path, directory: Path, *, host: str, port: int) -> None:
         unfinished.mkdir(parents=True, mode=0o700)
         with tarfile.open(file) as archive:
             archive.extractall(unfinished, filter="data")
-        _arrange(unfinished, file, host=host, port=port)
+        recorded = _recorded(unfinished, file)
+        planned = layout.plan(
+            [node.roles for node in recorded.nodes],
+            host=host,
+            port=port,
+            config={},
+            first_id=recorded.nodes[0].id,
+            advertised=advertised,
+            listeners=listeners,
+        )
+        _arrange(unfinished, recorded, planned.nodes)
         if directory.exists():
             directory.rmdir()
         unfinished.rename(directory)
@@ -85,12 +104,24 @@ def unpack(file: Path, directory: Path, *, host: str, port: int) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _arrange(directory: Path, file: Path, *, host: str, port: int) -> None:
-    """Make a cluster's directory of an unpacked archive."""
-    if not (directory / snapshots.MANIFEST).exists():
-        raise ClusterError(f"{file} is no archive of `quorumlog save`: it lacks a snapshot")
-    recorded = layout.load(directory)
-    snapshots.check(directory, recorded)
+def _recorded(directory: Path, file: Path) -> ClusterSpec:
+    """Return the cluster of an unpacked archive. Raises ClusterError, which names the archive."""
+    for name in (snapshots.MANIFEST, layout.CLUSTER_FILE):
+        if not (directory / name).is_file():
+            raise ClusterError(f"{file} is no archive of `quorumlog save`: it lacks {name}")
+    try:
+        recorded = layout.load(directory)
+        snapshots.check(directory, recorded)
+    except ClusterError as error:
+        reason = str(error).replace(f"{directory}/", "").replace(str(directory), "the snapshot")
+        raise ClusterError(f"{file}: {reason}") from error
+    if not recorded.nodes:
+        raise ClusterError(f"{file} is no archive of `quorumlog save`: its cluster has no node")
+    return recorded
+
+
+def _arrange(directory: Path, recorded: ClusterSpec, nodes: tuple[NodeSpec, ...]) -> None:
+    """Make a cluster's directory of an unpacked archive, with the addresses of `nodes`."""
     for node in recorded.nodes:
         data = layout.data_directory(directory, node.id)
         copied = layout.node_directory(directory, node.id)
@@ -99,16 +130,8 @@ def _arrange(directory: Path, file: Path, *, host: str, port: int) -> None:
         copied.mkdir()
         moved.rename(data)
     (directory / snapshots.MANIFEST).unlink()
-    planned = layout.plan(
-        [node.roles for node in recorded.nodes],
-        host=host,
-        port=port,
-        config={},
-        first_id=recorded.nodes[0].id,
-    )
     config = {name: value for name, value in recorded.config.items() if name not in _OF_ONE_NODE}
     layout.make_secret(directory)
     layout.save(
-        directory,
-        replace(recorded, nodes=planned.nodes, config=config, was_ready=True, is_copy=True),
+        directory, replace(recorded, nodes=nodes, config=config, was_ready=True, is_copy=True)
     )

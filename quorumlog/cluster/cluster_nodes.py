@@ -198,6 +198,7 @@ class ClusterNodes:
             spawn_together([self._processes[node.id] for node in idle], limit)
             for node in idle:
                 self._processes[node.id].wait_ready(limit)
+            self._load_advances()
             self.spec = replace(self.spec, was_ready=True)
             layout.save(self.directory, self.spec)
             self.seeded = seeds.plant(self._seed, self.bootstrap, say)
@@ -228,7 +229,13 @@ class ClusterNodes:
         if self.is_new:
             layout.save(self.directory, self.spec)
         else:
+            self._load_advances()
             layout.write_properties(self.directory, self.spec, idle)
+
+    def _load_advances(self) -> None:
+        """Take over the advances that another process may have recorded: no clock goes back."""
+        if (recorded := _found(self.directory)) is not None:
+            self.spec = replace(self.spec, advances=recorded.advances)
 
     def _complete_restore(self) -> None:
         """Complete a restore that this machine's crash, or a signal, has interrupted."""
@@ -253,11 +260,11 @@ class ClusterNodes:
             if found is not None:
                 raise ClusterError(
                     f"{address} (node {node.id}, {what}): {found.reason}; "
-                    f"{self._way_out(found.pid)}"
+                    f"{self._way_out(found.pid, address in {kafka, node.control})}"
                 )
 
-    def _way_out(self, pid: int | None) -> str:
-        """Return the remedy for a port that a process uses."""
+    def _way_out(self, pid: int | None, is_of_port: bool) -> str:
+        """Return the remedy for a port that a process uses, of --port or of a --listener."""
         for entry in registry.running():
             if entry.pid == pid:
                 other = "; --port 0 chooses free ports" if self.is_new else ""
@@ -265,7 +272,8 @@ class ClusterNodes:
                     f"it is {entry.name} of the cluster in {entry.directory}; "
                     f"`quorumlog down --dir {entry.directory}` stops that{other}"
                 )
-        return "choose another --port" if self.is_new else "free it, then try again"
+        other = "choose another --port" if is_of_port else "give its --listener another port"
+        return other if self.is_new else "free it, then try again"
 
     def start_node(
         self,
@@ -284,8 +292,7 @@ class ClusterNodes:
             self._control.require_living(self.running())
             self._require_ports(node)
             self._complete_restore()
-            if (recorded := _found(self.directory)) is not None:  # by another process, perhaps
-                self.spec = replace(self.spec, advances=recorded.advances)
+            self._load_advances()
             layout.write_properties(self.directory, self.spec, [node])
         limit = self._time_limit(timeout_s, [node_id], say)
         spawn_again(process, self._processes.values(), limit, report_ready=wait)

@@ -7,6 +7,7 @@ up. Raises InvalidArgument, with the option.
 """
 
 import re
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -69,11 +70,19 @@ def read_host(option: str, text: str) -> tuple[str, int | None]:
     if has_port and not (port_text.isascii() and port_text.isdecimal()):
         raise InvalidArgument(f"{option} {text}: write it as HOST or HOST:PORT")
     port = int(port_text[:6]) if has_port else None
-    if not host or any(map(str.isspace, host)) or "/" in host:
+    if not host or any(map(str.isspace, host)) or "/" in host or not _may_be_address(host):
         raise InvalidArgument(f"{option} {text}: write it as HOST or HOST:PORT")
     if port is not None and not 0 < port <= LAST_PORT:
         raise InvalidArgument(f"{option} {text}: choose a port from 1 to {LAST_PORT}")
     return host, port
+
+
+def _may_be_address(host: str) -> bool:
+    """Return False for colons outside of an IPv6 address."""
+    try:
+        return ":" not in host or bool(socket.inet_pton(socket.AF_INET6, host.partition("%")[0]))
+    except OSError:
+        return False
 
 
 def read_option(text: str) -> ListenerOption:

@@ -87,6 +87,7 @@ def free_ports(host: str, count: int) -> list[int]:
     port before the node binds it. Other processes that call this function choose other ports. If
     another program binds a chosen port first, the node's error names it.
     """
+    _require_local(host)
     ports: list[int] = []
     with _choosing:
         for port in _blocks.candidates(host) if count <= AT_ONCE_MAX else ():
@@ -96,6 +97,17 @@ def free_ports(host: str, count: int) -> list[int]:
             if len(ports) == count:
                 return ports
     raise ClusterError(f"{host} has no {count} free ports; give one with --port")
+
+
+def _require_local(host: str) -> None:
+    """Raise ClusterError unless a socket of this machine can be bound to the host."""
+    with socket.socket(family_of(host)) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            raise ClusterError(
+                f"no listener of this machine can be bound to {host}: {error.strerror or error}"
+            ) from error
 
 
 class Obstacle(NamedTuple):

@@ -9,7 +9,8 @@ metadata still has its registration (docs/decisions/0012-registrations.md). So a
 of the closed directories of all nodes, and a restore puts back all of them: a part would be the
 past of a cluster that has gone on.
 
-Files are copied, never linked: nodes append to them, and cut them, in place. Where the file system
+Files are copied, never linked: nodes append to them, and cut them, in place. A copy has the times
+of its file, by which a record ages (docs/time-on-request.md). Where the file system
 can share blocks, a copy shares them. Every file is on the disk before its snapshot has its name.
 """
 
@@ -280,6 +281,8 @@ def _copy_file(source: Path, target: Path) -> None:
             written.truncate(0)
             shutil.copyfileobj(read, written, 1 << 20)
             written.flush()
+        times = os.fstat(read.fileno())
+        os.utime(written.fileno(), ns=(times.st_atime_ns, times.st_mtime_ns))  # ages of segments
         os.fsync(written.fileno())
 
 

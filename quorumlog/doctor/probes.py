@@ -31,6 +31,7 @@ from quorumlog.wire.codec.schemas import UnsupportedVersion, encode_request
 from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection, RequestTimedOut
 
 TIMEOUT_S: Final = 5.0
+_HTTP_TIMEOUT_S: Final = 1.0
 CLIENT_ID: Final = "quorumlog-doctor"
 _FRAME_MAX: Final = 100 * 1024 * 1024
 _HTTP: Final = b"HTTP"
@@ -131,7 +132,9 @@ async def _protocol(
             writer.write(b"".join(request))
             start = await reader.readexactly(4)
     except TimeoutError:
-        return Reached.SILENT, f"no answer to ApiVersions within {TIMEOUT_S:.0f} s"
+        if not await _answers_http(host, port):
+            return Reached.SILENT, f"no answer to ApiVersions within {TIMEOUT_S:.0f} s"
+        start = _HTTP
     except asyncio.IncompleteReadError as error:
         start = error.partial
     except OSError:  # reset: as a close
@@ -146,6 +149,20 @@ async def _protocol(
     if not 0 < size <= _FRAME_MAX:
         return Reached.OTHER, f"its answer begins with {start!r}"
     return Reached.KAFKA, ""
+
+
+async def _answers_http(host: str, port: int) -> bool:
+    """Return whether an HTTP server answers: some wait for the end of a line, which Kafka lacks."""
+    try:
+        async with asyncio.timeout(_HTTP_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(b"HEAD / HTTP/1.0\r\n\r\n")
+                return await reader.readexactly(len(_HTTP)) == _HTTP
+            finally:
+                writer.close()
+    except (OSError, EOFError, TimeoutError):
+        return False
 
 
 async def _shakes_hands(host: str, port: int) -> bool:

@@ -258,6 +258,26 @@ def test_dump_and_load_are_exact(cluster: LocalCluster) -> None:
     assert sum(ends(cluster, "copy", 2)) == len(RECORDS) + 2
 
 
+def test_records_above_a_megabyte_are_loaded_if_their_topic_takes_them(
+    cluster: LocalCluster,
+) -> None:
+    create(cluster, "large", 1)
+    done(
+        "configs",
+        "alter",
+        "topic",
+        "large",
+        "--set",
+        "max.message.bytes=4000000",
+        "--bootstrap",
+        cluster.bootstrap,
+    )
+    record = {"topic": "large", "partition": 0, "timestamp_ms": 1, "value": "x" * 3_000_000}
+    done("load", "--bootstrap", cluster.bootstrap, given=json.dumps(record))
+    dumped = json.loads(done("dump", "large", "--bootstrap", cluster.bootstrap))
+    assert dumped["value"] == record["value"]
+
+
 def test_a_saved_cluster_lives_beside_its_original(tmp_path: Path) -> None:
     file, copied = tmp_path / "saved.tar.gz", tmp_path / "copied"
     with LocalCluster(tmp_path / "original") as original:

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from struct import Struct as Packer
 from typing import Any, Final
 
 from quorumlog.chaos.faults.error_answers import (
@@ -26,6 +25,16 @@ from quorumlog.chaos.faults.error_answers import (
     refuse_topic,
 )
 from quorumlog.chaos.faults.links import Answer, LinkRule, Observe
+from quorumlog.chaos.network.request_bytes import (
+    BY_NAME_UNTIL,
+    SESSIONS_SINCE,
+    Entry,
+    has_reply,
+    only_entry,
+    session_at,
+    session_epoch,
+    with_session,
+)
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.message import ZERO_UUID, Request, Response
@@ -44,26 +53,14 @@ Chance = Callable[[], float]  # a number in [0, 1)
 
 _MILLION: Final = 1_000_000
 _LENGTH_BYTES: Final = 4
-_HEADER: Final = Packer(">ihhih")  # length, API key, version, correlation id, size of client_id
 _SEEN_MAX: Final = 1_000  # pairs of an API and a client
 _ENDED_MAX: Final = 1_000  # rules
 _METADATA_MAX: Final = 64  # responses
 _FULL_FETCH, _NO_SESSION = 0, -1
-_SESSIONS_SINCE: Final = 7
-_ACKS_AND_TIMEOUT: Final = Packer(">hi")
-_FLEXIBLE_SINCE: Final = 9  # of Produce
-_HEAD_BYTES: Final = 512
-_BY_NAME_UNTIL: Final = 12  # the last version of Produce that names topics
 _NAMES_NO_PARTITION: Final = frozenset({"Metadata", "DescribeTopicPartitions"})
-
-
-def client_of(head: bytes | memoryview) -> str | None:
-    """Return the client id in the first bytes of a request; None: they end too early."""
-    if len(head) < _HEADER.size:
-        return None
-    *_, size = _HEADER.unpack_from(head)
-    name = bytes(head[_HEADER.size : _HEADER.size + max(size, 0)])
-    return name.decode("utf-8", "replace") if len(name) == max(size, 0) else None
+_NAMES_IN_REPLY: Final = _NAMES_NO_PARTITION | {"OffsetFetch"}  # a request may mean all topics
+_FETCH: Final = b"\0\1"
+_CLIENT_AT: Final = 12  # the place of the client id in a request, after its size of two bytes
 
 
 class ErrorRule:
@@ -82,6 +79,8 @@ class ErrorRule:
         error = ErrorCode.NONE if isinstance(effect, Observe) else ErrorCode[effect.error]
         self.refusal: Final = Refusal(error, effect.topic, effect.partition)
         self._name: Final = effect.topic.encode()
+        client = effect.client_id.encode()
+        self._client: Final = len(client).to_bytes(2, "big") + client if client else b""
 
     @property
     def needs_partitions(self) -> bool:
@@ -90,22 +89,40 @@ class ErrorRule:
             isinstance(self.effect, Answer) and self.refusal.error not in AT_THE_TOP
         )
 
-    def may_match(self, frame: bytes, topics: "Topics") -> bool:
-        """Return False for a request that it cannot match, without decoding the request."""
-        effect = self.effect
-        if effect.client_id and client_of(
-            frame[: _HEADER.size + 4 * len(effect.client_id) + 4]
-        ) != (effect.client_id):
-            return False
-        if effect.api != "Produce" or not self._name:
+    def is_of_client(self, head: bytes | memoryview) -> bool:
+        """Return False for the first bytes of a request of another client."""
+        client = self._client
+        if not client:
             return True
-        if effect.partition >= 0 and (
-            _only_partition(frame[:_HEAD_BYTES]) not in {None, effect.partition}
-        ):
+        found = bytes(head[_CLIENT_AT : _CLIENT_AT + len(client)])
+        return found == client[: len(found)]
+
+    def matches(self, frame: bytes, topics: "Topics") -> bool | None:
+        """Return whether the bytes of a request match; None: its decoded fields decide.
+
+        The request is of the rule's API and client.
+        """
+        effect, name = self.effect, self._name
+        if not name:
+            is_whole = isinstance(effect, Observe) or effect.api not in {"Fetch", "Metadata"}
+            return True if is_whole else None
+        if effect.api in _NAMES_IN_REPLY:
+            return None
+        is_produce = effect.api == "Produce"
+        if is_produce and int.from_bytes(frame[6:8], "big") <= BY_NAME_UNTIL:
+            is_named = name in frame
+        else:
+            is_named = topics.are_in(frame, effect.topic) or (not is_produce and name in frame)
+        if not is_named:
             return False
-        if int.from_bytes(frame[6:8], "big") <= _BY_NAME_UNTIL:
-            return self._name in frame
-        return any(topic_id in frame for topic_id in topics.ids_of(effect.topic))
+        entry = only_entry(frame) if is_produce else None
+        return None if entry is None else self._is_of(entry, topics)
+
+    def _is_of(self, entry: Entry, topics: "Topics") -> bool:
+        topic, index = entry
+        return self.effect.partition in {-1, index} and (
+            topic == self._name or topics.names.get(topic) == self.effect.topic
+        )
 
     def fires(self, chance: Chance) -> bool:
         """Count a match; return whether its request is answered."""
@@ -145,10 +162,10 @@ class Topics:
         if len(self._kept) > _METADATA_MAX:
             del self._kept[next(iter(self._kept))]
 
-    def ids_of(self, name: str) -> list[bytes]:
-        """Return the ids of a topic: several, if it was created again."""
+    def are_in(self, frame: bytes, name: str) -> bool:
+        """Return whether a frame has an id of a topic: several, if it was created again."""
         self.learn()
-        return [topic_id for topic_id, known in self.names.items() if known == name]
+        return any(known == name and topic_id in frame for topic_id, known in self.names.items())
 
     def learn(self) -> None:
         """Decode the kept responses."""
@@ -238,8 +255,9 @@ class AnswerBook:
 
     def see(self, api: str, client: str) -> None:
         """Count a request on a link with a rule."""
-        if (api, client) in self._seen or len(self._seen) < _SEEN_MAX:
-            self._seen[api, client] += 1
+        key, seen = (api, client), self._seen
+        if key in seen or len(seen) < _SEEN_MAX:
+            seen[key] += 1
 
     def tallies(self) -> dict[str, dict[str, Any]]:
         """Return by rule id: `matched`, `answered`, and `seen` since then: [API, client, count]."""
@@ -254,8 +272,18 @@ class AnswerBook:
 
     def judge(self, frame: bytes, rules: Sequence[ErrorRule], chance: Chance) -> Outcome | None:
         """Apply rules of its API to a request, a frame with its length; None: it is unchanged."""
-        live = [rule for rule in rules if rule.may_match(frame, self.topics)]
-        fired = None if not live or any(map(_must_decode, live)) else _fired(live, frame, chance)
+        rules = [rule for rule in rules if rule.is_of_client(frame)]
+        found = [rule.matches(frame, self.topics) for rule in rules]
+        live = [rule for rule, match in zip(rules, found, strict=True) if match is not False]
+        if rules and not live and frame[4:6] == _FETCH:  # its session may hide their topics
+            place = session_at(frame)
+            epoch = session_epoch(frame, place) if place else None
+            version, number = int.from_bytes(frame[6:8], "big"), frame[8:12]
+            if epoch == _FULL_FETCH:
+                header = RequestHeader(1, version, int.from_bytes(number, "big"), None)
+                return Outcome(header, with_session(frame, place, 0, _NO_SESSION))
+            live = live if epoch == _NO_SESSION or version < SESSIONS_SINCE else rules
+        fired = None if not live or None in found or live is rules else _fired(live, frame, chance)
         if not live or fired == []:
             return None
         try:
@@ -267,16 +295,18 @@ class AnswerBook:
         return _Judged(header, request, self.topics, chance).under(live, fired)
 
 
-def _must_decode(rule: ErrorRule) -> bool:
-    """Return whether the fields of a request decide if the rule matches."""
-    is_answer = isinstance(rule.effect, Answer)
-    return bool(rule.refusal.topic) or (is_answer and rule.effect.api in {"Fetch", "Metadata"})
-
-
 def _fired(rules: Sequence[ErrorRule], frame: bytes, chance: Chance) -> list[ErrorRule]:
-    """Count the matches of rules that match every request; return the rules that answer it."""
-    replies = has_reply(frame)
-    return [rule for rule in rules if (replies or not rule.is_appended) and rule.fires(chance)]
+    """Count the matches of rules that match a request; return the rules that answer it.
+
+    The rules behind one that answers the whole request do not count it.
+    """
+    fired: list[ErrorRule] = []
+    for rule in rules:
+        if not (rule.is_appended and not has_reply(frame)) and rule.fires(chance):
+            fired.append(rule)
+            if not (rule.is_appended and rule.refusal.topic):
+                break
+    return fired
 
 
 class _Judged:
@@ -309,7 +339,7 @@ class _Judged:
     def _leaves_session(self, rules: Sequence[ErrorRule]) -> bool:
         """Make a Fetch name its partitions; return whether it is answered, to that end."""
         request, version = self._request, self._header.api_version
-        if version < _SESSIONS_SINCE or not any(rule.needs_partitions for rule in rules):
+        if version < SESSIONS_SINCE or not any(rule.needs_partitions for rule in rules):
             return False
         if request.session_epoch > _FULL_FETCH:
             error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -408,58 +438,3 @@ def _joined(outcome: Outcome) -> Response:
     for errors in rest:
         merged(first, errors)
     return first
-
-
-def has_reply(head: bytes) -> bool:
-    """Return False for a Produce with acks=0, by the first bytes of a request.
-
-    Also returns True if the bytes end too early.
-    """
-    place = _acks_at(head)
-    return not place or head[place : place + 2] != b"\0\0"
-
-
-def _only_partition(head: bytes) -> int | None:
-    """Return the index of the partition if a Produce names only one; None: unknown, or several."""
-    place = _acks_at(head)
-    if not place:
-        return None
-    version = int.from_bytes(head[6:8], "big")
-    place += _ACKS_AND_TIMEOUT.size
-    counts, one = (1, b"\2") if version >= _FLEXIBLE_SINCE else (4, b"\0\0\0\1")
-    if head[place : place + counts] != one:
-        return None
-    place = _string_end(head, place + counts, version) if version <= _BY_NAME_UNTIL else place + 17
-    if not place or head[place : place + counts] != one:
-        return None
-    return int.from_bytes(head[place + counts : place + counts + 4], "big", signed=True)
-
-
-def _acks_at(head: bytes) -> int:
-    """Return the place of the acks of a Produce; 0: it is none, or the bytes end too early."""
-    if len(head) < _HEADER.size:
-        return 0
-    _, key, version, _, size = _HEADER.unpack_from(head)
-    if key != 0 or version not in APIS[0].versions:
-        return 0
-    place = _HEADER.size + max(size, 0)
-    if version >= _FLEXIBLE_SINCE:
-        if head[place : place + 1] != b"\0":  # the tagged fields of the header: none are defined
-            return 0
-        place += 1
-    place = _string_end(head, place, version)
-    return place if len(head) >= place + _ACKS_AND_TIMEOUT.size else 0
-
-
-def _string_end(head: bytes, place: int, version: int) -> int:
-    """Return the end of a string, which may be null; 0: the bytes end too early. KIP-482."""
-    if version < _FLEXIBLE_SINCE:
-        return place + 2 + max(int.from_bytes(head[place : place + 2], "big", signed=True), 0)
-    length = shift = 0
-    while place < len(head):
-        byte = head[place]
-        length |= (byte & 0x7F) << shift
-        shift, place = shift + 7, place + 1
-        if byte < 0x80:
-            return place + max(length - 1, 0)
-    return 0

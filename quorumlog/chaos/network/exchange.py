@@ -6,13 +6,15 @@ from typing import Final, NamedTuple
 
 from quorumlog.chaos.faults.apis import kafka_api_name
 from quorumlog.chaos.faults.links import Plane
-from quorumlog.chaos.network.answer_rules import Outcome, client_of, has_reply
+from quorumlog.chaos.network.answer_rules import Outcome
 from quorumlog.chaos.network.link_state import LinkState
+from quorumlog.chaos.network.request_bytes import client_of, has_reply
 from quorumlog.chaos.network.splitters import HttpSplitter, KafkaSplitter, Message, Piece, Splitter
 
 HELD_MAX_BYTES: Final = 100 * 1024 * 1024  # the default of socket.request.max.bytes
 _PENDING_MAX: Final = 10_000  # requests with acks=0 have no response
 _HEAD_BYTES: Final = 512  # of a Produce: as far as its acks
+_WITH_HEAD: Final = frozenset({"Produce", "Metadata"})
 _METADATA_BYTES_MAX: Final = 256 * 1024
 
 
@@ -81,26 +83,29 @@ class Exchange:
         if not (self._request or self._forth.answers):
             for piece in pieces:
                 if piece.message is not None:
-                    self._note(piece.message, piece)
+                    self._note(piece.message, piece.content)
             return pieces
         passed: list[Piece] = []
         for piece in pieces:
             if not (self._request or self._holds(piece)):
                 if piece.message is not None:
-                    self._note(piece.message, piece)
+                    self._note(piece.message, piece.content)
                 passed.append(piece)
                 continue
-            self._request.append(piece)
             if piece.is_last:
-                passed += self._judged()
+                passed += self._judged([*self._request, piece])
+                self._request.clear()
+            else:
+                self._request.append(piece)
         return passed
 
     def shape_replies(self, pieces: list[Piece]) -> list[Piece]:
         """Return the pieces for the party that dialled, with the answers from here in between."""
         if not (self._pending or self._replied):
             return pieces
-        passed: list[Piece] = []
-        for piece in pieces:
+        unmatched = 0 if self._is_replying or self._waiting else self._match_plain(pieces)
+        passed = pieces[:unmatched]
+        for piece in pieces[unmatched:]:
             if piece.message is not None:
                 passed += self._begin_reply(piece, piece.message.number)
             replied = self._replied
@@ -118,9 +123,23 @@ class Exchange:
                     passed += self.due_replies()
         return passed
 
+    def _match_plain(self, pieces: list[Piece]) -> int:
+        """Match whole replies that pass unchanged with the first requests; return their number."""
+        pending = self._pending
+        for place, (_, message, is_last) in enumerate(pieces):
+            if message is None or not is_last or not pending:
+                return place
+            number, head, reply, outcome = pending[0]
+            if number != message.number or reply or outcome is not None or _is_metadata(head):
+                return place
+            pending.popleft()
+        return len(pieces)
+
     def due_replies(self) -> list[Piece]:
         """Take the answers from here that no earlier reply precedes."""
         due: list[Piece] = []
+        if not self._waiting:
+            return due
         pending = self._pending
         while pending and not self._is_replying:
             first = pending[0]
@@ -144,30 +163,32 @@ class Exchange:
         self._waiting -= 1
         return Piece(pending.reply, Message("", pending.number), is_last=True)
 
-    def _note(self, message: Message, piece: Piece) -> None:
-        head = b""
-        if message.api in {"Produce", "Metadata"}:
-            head = bytes(piece.content[:_HEAD_BYTES])
-        self._pending.append(_Pending(message.number, head))
+    def _note(self, message: Message, content: bytes | memoryview) -> None:
+        api, number = message
+        head = bytes(content[:_HEAD_BYTES]) if api in _WITH_HEAD else b""
+        self._pending.append(_Pending(number, head))
 
     def _holds(self, piece: Piece) -> bool:
         """Return whether a rule may match the request that begins with this piece."""
         if piece.message is None:
             return False
-        api, state = piece.message.api, self._forth
+        api, content = piece.message.api, piece.content
         if self._client is None:
-            self._client = client_of(piece.content[:_HEAD_BYTES])
-        state.book.see(api, self._client or "")
+            self._client = client_of(content[:_HEAD_BYTES])
+        self._forth.book.see(api, self._client or "")
         self._message = piece.message
-        return bool(state.concerning(api)) and _size(piece) < HELD_MAX_BYTES
+        for rule in self._forth.concerning(api):
+            if rule.is_of_client(content):
+                return _size(piece) < HELD_MAX_BYTES
+        return False
 
-    def _judged(self) -> Sequence[Piece]:
-        """Apply the rules to the held request; return the pieces for the target."""
-        pieces, message, state = [*self._request], self._message, self._forth
-        frame = _taken(self._request)
+    def _judged(self, pieces: list[Piece]) -> Sequence[Piece]:
+        """Apply the rules to a whole request; return the pieces for the target."""
+        message, state = self._message, self._forth
+        frame = bytes(pieces[0].content) if len(pieces) == 1 else _content(pieces)
         outcome = state.book.judge(frame, state.concerning(message.api), state.chance)
         if outcome is None:
-            self._note(message, Piece(frame))
+            self._note(message, frame)
             return pieces
         if outcome.resets:
             self.resets = True

@@ -32,6 +32,7 @@ class LinkState:
         self._delays: list[Delay] = []
         self._picks: list[DropRequest | DelayRequest | DropReply] = []
         self.answers: list[ErrorRule] = []  # in the order of their begin
+        self._answers_to: dict[str, list[ErrorRule]] = {}  # by API
 
     def impose(self, rule: LinkRule) -> None:
         """Impose the rule."""
@@ -58,11 +59,16 @@ class LinkState:
         ]
         counted = [self.book.of(rule) for rule in self._rules.values()]
         self.answers = [rule for rule in counted if rule is not None]
+        self._answers_to = {
+            api: [rule for rule in self.answers if rule.effect.api == api]
+            for api in {rule.effect.api for rule in self.answers}
+        }
         self.is_plain = not (self.is_cut or rates or self._delays or self._picks)
 
     def concerning(self, api: str) -> list[ErrorRule]:
         """Return the rules with answers to requests of this kind that may still match."""
-        return [rule for rule in self.answers if rule.effect.api == api and not rule.is_spent]
+        rules = self._answers_to.get(api)
+        return [rule for rule in rules if not rule.is_spent] if rules else []
 
     def delay_s(self) -> float:
         """Draw the delay of the next bytes."""

@@ -5,9 +5,11 @@ from itertools import cycle
 from typing import Any, Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quorumlog.chaos.faults.links import Answer, LinkRule, Observe
-from quorumlog.chaos.network.answer_rules import AnswerBook
+from quorumlog.chaos.network.answer_rules import AnswerBook, ErrorRule
 from quorumlog.chaos.network.exchange import Exchange
 from quorumlog.chaos.network.link_state import LinkState
 from quorumlog.wire.codec.message import Request, Response
@@ -298,3 +300,81 @@ def test_the_held_bytes_of_a_cut_off_request_pass_at_the_end() -> None:
     frame = b"".join(chunks)[:-3]
     assert one.exchange.shape_requests(one.exchange.requests.feed(frame)) == []
     assert one.exchange.held_requests() + one.exchange.requests.rest() == frame
+
+
+NAMES: Final = st.sampled_from(["orders", "bills", "o" * 130])
+EFFECTS: Final = st.one_of(
+    st.builds(
+        Observe, st.just("Produce"), st.sampled_from(["", "orders", "o" * 130]), st.integers(-1, 1)
+    ),
+    st.builds(
+        Answer,
+        st.just("Produce"),
+        st.just("NOT_LEADER_OR_FOLLOWER"),
+        st.sampled_from(["orders", "o" * 130]),
+        st.integers(-1, 1),
+        client_id=st.sampled_from(["", "c", "cc"]),
+        on_call=st.integers(0, 2),
+        after=st.sampled_from(["refused", "appended"]),
+    ),
+)
+
+
+@given(
+    effects=st.lists(EFFECTS, min_size=1, max_size=3),
+    entries=st.lists(
+        st.tuples(NAMES, st.sets(st.integers(0, 2), min_size=1)), min_size=1, max_size=2
+    ),
+    version=st.sampled_from([3, 8, 9, 12, 13]),
+    acks=st.sampled_from([0, -1]),
+    records=st.sampled_from([b"records", b"of orders", TOPIC_ID]),
+)
+def test_a_decision_by_bytes_is_that_by_fields(
+    effects: list[Answer | Observe],
+    entries: list[tuple[str, set[int]]],
+    version: int,
+    acks: int,
+    records: bytes,
+) -> None:
+    """The bytes of a frame only spare the decoding: without them the outcome is the same."""
+    data = [
+        produce.TopicProduceData(
+            name=name,
+            topic_id=TOPIC_ID if name == "orders" else bytes([len(name)] * 16),
+            partition_data=[produce.PartitionProduceData(index=n, records=records) for n in parts],
+        )
+        for name, parts in dict(entries).items()
+    ]
+    seen = []
+    for by_bytes in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if not by_bytes:
+                patch.setattr(ErrorRule, "matches", lambda *_: None)
+            one = Connection(*effects)
+            one.book.topics.names[TOPIC_ID] = "orders"
+            arrived = [
+                one.ask(n, produce.ProduceRequest(acks=acks, topic_data=data), version)
+                for n in (1, 2, 3)
+            ]
+            tallies = one.book.tallies()
+        seen.append((arrived, one.answered, one.exchange.resets, tallies))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("version", [7, 11, 12, 14, 15])
+@pytest.mark.parametrize("epoch", [-1, 0, 3])
+def test_the_session_of_a_fetch_without_the_topic_is_that_of_its_fields(
+    version: int, epoch: int
+) -> None:
+    request = to_fetch(0, 1, session=5 if epoch > 0 else 0, epoch=epoch)
+    request.topics[0].topic_id = TOPIC_ID
+    one = Connection(Answer("Fetch", "NOT_LEADER_OR_FOLLOWER", "bills", 1))
+    arrived = one.ask(1, request, version)
+    assert one.tally() == (0, 0)
+    if epoch > 0:
+        assert arrived is None
+        assert one.answered[0][1].error_code == 70  # FETCH_SESSION_ID_NOT_FOUND
+        return
+    assert (arrived.session_id, arrived.session_epoch) == (0, -1)
+    assert [one.partition for one in arrived.topics[0].partitions] == [0, 1]
+    assert (arrived.max_wait_ms, arrived.min_bytes) == (request.max_wait_ms, request.min_bytes)

@@ -34,6 +34,7 @@ from tests.support.cli.in_process import CommandLine
         (["up", "--defaults", "slow", "--dir", "{tmp}"], EXIT_USAGE, "'fast', 'kafka'"),
         (["up", "--one", "--nodes", "1", "--dir", "{tmp}"], EXIT_USAGE, "leave --nodes, --con"),
         (["up", "--one", "--brokers", "1", "--dir", "{tmp}"], EXIT_USAGE, "--one is --nodes 1"),
+        (["up", "--detach", "--until-stdin-closes"], EXIT_USAGE, "runs until `down`"),
         (["up", "--as-version", "3.9.1", "--dir", "{tmp}"], EXIT_USAGE, "did you mean 3.9?"),
         (["up", "--as-version", "5.0", "--dir", "{tmp}"], EXIT_USAGE, "there are 2.8, 3.0, "),
         (["up", "--config", "as.version=5", "--dir", "{tmp}"], EXIT_USAGE, "one of: 2.8, 3.0"),

@@ -1,11 +1,15 @@
 """A cluster as one file: whole or not there, and a cluster of its own when it is unpacked."""
 
+import json
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from quorumlog.cli.save_command import unpacked
 from quorumlog.cluster import (
     ClusterError,
     InvalidArgument,
@@ -108,3 +112,90 @@ def test_a_cluster_of_the_same_id_is_recorded_beside_the_other(
     assert directories == sorted([str(cluster.directory), str(copy.directory)] * 2)
     copy.stop()
     assert [entry.node_id for entry in registry.running()] == [4, 5]
+
+
+def edited(source: Path, target: Path, name: str, **fields: Any) -> Path:
+    """Copy an archive without a file, or with other fields in it."""
+    with tarfile.open(source) as archive:
+        archive.extractall(target.with_suffix(""), filter="data")
+    path = target.with_suffix("") / name
+    if fields:
+        path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    else:
+        path.unlink()
+    with tarfile.open(target, "w") as archive:
+        archive.add(target.with_suffix(""), arcname=".")
+    return target
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "reason"),
+    [
+        ("cluster.json", {}, "it lacks cluster.json"),
+        ("snapshot.json", {}, "it lacks snapshot.json"),
+        ("cluster.json", {"nodes": []}, r"the snapshot is of the nodes \[4, 5\]; there are \[\]"),
+        ("cluster.json", {"config": 1}, "cluster.json is damaged"),
+        ("snapshot.json", {"version": "99.0"}, "the snapshot was taken by quorumlog 99.0"),
+    ],
+)
+def test_the_error_of_a_damaged_archive_names_the_archive(
+    cluster: LocalCluster, tmp_path: Path, name: str, fields: dict[str, Any], reason: str
+) -> None:
+    archives.save(cluster, tmp_path / "saved.tar", lambda _: None)
+    file = edited(tmp_path / "saved.tar", tmp_path / "bad.tar", name, **fields)
+    with pytest.raises(ClusterError, match=f"^{file}.*{reason}") as raised:
+        archives.unpack(file, tmp_path / "copy", host="127.0.0.1", port=0)
+    assert "unfinished" not in str(raised.value)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_the_unpacked_cluster_takes_the_addresses_of_the_options(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    archives.save(cluster, tmp_path / "saved.tar", lambda _: None)
+    archives.unpack(
+        tmp_path / "saved.tar",
+        tmp_path / "copy",
+        host="127.0.0.2",
+        port=23970,
+        advertised="h.test",
+        listeners=["A://127.0.0.1:23980,advertised=a.test"],
+    )
+    last = layout.load(tmp_path / "copy").nodes[1]
+    assert (last.kafka, last.advertised) == ("127.0.0.2:23971", "h.test:23971")
+    [other] = last.listeners
+    assert (other.bind, other.advertised) == ("127.0.0.1:23981", "a.test:23981")
+
+
+@pytest.mark.parametrize("has_started", [False, True])
+def test_the_copy_goes_if_its_options_are_refused_before_a_node_starts(
+    cluster: LocalCluster, tmp_path: Path, has_started: bool
+) -> None:
+    file, copy = tmp_path / "saved.tar", tmp_path / "copy"
+    archives.save(cluster, file, lambda _: None)
+
+    def refuse() -> None:
+        with unpacked(file, copy, host="127.0.0.1", port=0, advertised=None, listeners=()):
+            assert (copy / "cluster.json").exists()
+            if has_started:
+                (copy / "node-4/node.log").touch()
+            raise InvalidArgument("--nodes 3")
+
+    with pytest.raises(InvalidArgument, match="--nodes 3"):
+        refuse()
+    assert copy.exists() == has_started
+
+
+def test_segments_keep_their_times_by_which_their_records_age(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    segment = cluster.directory / "node-4/data/orders-0/0.log"
+    os.utime(segment, ns=(5_000_000_000, 7_000_000_000))
+    archives.save(cluster, tmp_path / "saved.tgz", lambda _: None)
+    archives.unpack(tmp_path / "saved.tgz", tmp_path / "copy", host="127.0.0.1", port=0)
+    copied = tmp_path / "copy/node-4/data/orders-0/0.log"
+    assert copied.stat().st_mtime == 7
+    cluster.snapshot("old")
+    segment.write_text("newer")
+    cluster.restore("old")
+    assert segment.stat().st_mtime == 7

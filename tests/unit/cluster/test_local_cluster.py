@@ -132,6 +132,9 @@ def test_a_port_in_use_is_told_with_its_process_before_anything_is_written(make:
         cluster = make(nodes=1, port=first)
         with pytest.raises(ClusterError, match=rf"127.0.0.1:{port} \(node 1, .*\): in use") as told:
             cluster.start()
+        apart = make(nodes=1, port=0, listeners=[f"A://127.0.0.1:{port}"])
+        with pytest.raises(ClusterError, match="give its --listener another port"):
+            apart.start()
     assert "choose another --port" in str(told.value)
     if port > 20_000:
         assert "control port, its Kafka port + 10000" in str(told.value)
@@ -277,3 +280,14 @@ def test_a_temporary_directory_is_made_at_the_start_and_goes_at_the_end(
     with pytest.raises(NodeFailed), failing:
         pass
     assert not failing.directory.exists()
+
+
+def test_a_start_keeps_the_advances_that_another_process_has_recorded(make: Make) -> None:
+    cluster = stopped(make(nodes=2))
+    other = LocalCluster.open(cluster.directory)
+    made = ((1_796_000_000_000, 3_600_000),)
+    layout.save(cluster.directory, replace(other.spec, advances=made))
+    cluster.start()
+    assert (cluster.spec.advances, layout.load(cluster.directory).advances) == (made, made)
+    properties = layout.properties_file(cluster.directory, 2).read_text()
+    assert "clock.advances=1796000000000:3600000" in properties.splitlines()

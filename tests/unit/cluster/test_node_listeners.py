@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quorumlog import LocalCluster
 from quorumlog.addresses import address_text
 from quorumlog.cluster import layout
-from quorumlog.cluster.errors import InvalidArgument
+from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.node_listeners import control_host, read_host, read_option
 from quorumlog.node import config
 
@@ -144,3 +144,16 @@ def test_every_address_is_read_as_it_was_written(host: str, port: int | None) ->
     assert read_host("--advertised", text) == (host, port)
     option = read_option(f"lan://h,advertised={text}") if host not in {"0.0.0.0", "::"} else None
     assert option is None or (option.advertised_host, option.advertised_port) == (host, port)
+
+
+@pytest.mark.parametrize("text", ["a:b:c", "[a:b]:9092", "::1:x", "1:2:3:4:5:6:7:8:9"])
+def test_colons_outside_of_an_ipv6_address_are_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"write it as HOST or HOST:PORT"):
+        read_host("--advertised", text)
+
+
+@pytest.mark.parametrize("host", ["203.0.113.9", "a:b"])
+def test_a_host_that_is_not_here_is_named(tmp_path: Path, host: str) -> None:
+    with pytest.raises(ClusterError, match=f"no listener of this machine can be bound to {host}:"):
+        LocalCluster(tmp_path / "new", host=host)
+    assert not (tmp_path / "new").exists()

@@ -47,6 +47,12 @@ async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     writer.close()
 
 
+async def answer_lines(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    if (await reader.readline()).endswith(b"\n"):
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n")
+    writer.close()
+
+
 def forward_to(port: int) -> Serve:
     """Copy the bytes of each connection to a port and back."""
 
@@ -105,8 +111,9 @@ async def test_a_healthy_cluster_has_no_finding(tmp_path: Path) -> None:
         (answer(b"SSH-2.0-OpenSSH\r\n"), "other-protocol", "b'SSH-'"),
         (close, "closed", "closed without an answer"),
         (say_nothing, "silent", "no answer to ApiVersions"),
+        (answer_lines, "http-on-this-port", "an HTTP server"),
     ],
-    ids=["http", "tls", "ssh", "closed", "silent"],
+    ids=["http", "tls", "ssh", "closed", "silent", "http that waits for a line"],
 )
 async def test_a_port_of_another_protocol_is_named(
     monkeypatch: pytest.MonkeyPatch, serve: Serve, name: str, why: str
