@@ -77,4 +77,4 @@ def test_go() -> None:
 
 def test_every_project_is_run() -> None:
     found = {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
-    assert found - {"pytest_project"} == {"junit", "node_test", "go"}
+    assert found - {"ci", "own_parts", "pytest_project"} == {"junit", "node_test", "go"}
