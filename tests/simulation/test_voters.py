@@ -14,7 +14,7 @@ FOUND = {
     "keeps_truncated_voters": (0, "voters-in-force"),
     "removed_leader_counts_itself": (0, "commit-durable"),
     "wiped_voter_votes": (9, "votes-as"),
-    "adds_before_it_may_vote": (18, "added-votes"),
+    "adds_before_it_may_vote": (16, "added-votes"),
     "removed_voter_stands": (0, "stands"),
     "snapshot_without_voters": (13, "voters-in-force"),
     "counts_any_directory": (30, "commit-durable"),
