@@ -165,6 +165,8 @@ def test_the_exit_status_is_0_with_a_majority(monkeypatch: pytest.MonkeyPatch) -
 
 def opened(status: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     class Opened:
+        has_lost_control = False
+
         def status(self) -> dict[str, Any]:
             return status
 
