@@ -142,8 +142,6 @@ def test_the_commands_of_the_container_serve_clients(users: Installation, tmp_pa
     [check] = arguments(1, "HEALTHCHECK")
     healthy = json.loads(here(check[check.index("[") :]))
     command = json.loads(here(entry)) + json.loads(options)
-    if "--host" not in users.quorumlog("up", "--help"):
-        pytest.skip("`up` of this version has no --host")
     with subprocess.Popen(command, env=users.environment(), cwd=tmp_path / "data") as running:
         try:
             _until_healthy(users, healthy, running)
