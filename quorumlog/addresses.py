@@ -8,7 +8,7 @@ from typing import Final
 DEFAULT_LISTENER: Final = "PLAINTEXT"
 """The name of Kafka's default listener."""
 EVERYWHERE: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - refused as an advertised host
-"""The hosts that mean all interfaces: nobody can connect to them."""
+"""The hosts that mean all interfaces: a listener binds them, no client connects to them."""
 
 
 def address_text(host: str, port: int | str) -> str:

@@ -249,7 +249,7 @@ class Replicas:
         return RequestedPasses(self._replicas, self.ticks)
 
     def note_clock_ahead(self, ahead_ms: int) -> None:
-        """Accept records of clients whose clocks are `ahead_ms` behind that of this broker."""
+        """Accept records of clients whose clocks are `ahead_ms` behind this broker's clock."""
         self._replicas.note_clock_ahead(ahead_ms)
 
     @property

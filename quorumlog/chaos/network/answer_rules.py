@@ -66,8 +66,8 @@ _CLIENT_AT: Final = 12  # the place of the client id in a request, after its siz
 class ErrorRule:
     """A rule in force, on all its links together.
 
-    matched: the requests that it has matched; it counts until it is spent. answered: those that
-    got its error.
+    matched: the requests that it has matched; it counts until it is spent. answered: the
+    requests that got its error.
     """
 
     def __init__(self, rule: LinkRule, effect: Answer | Observe, seen: Counter[tuple[str, str]]):

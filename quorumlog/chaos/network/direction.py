@@ -38,7 +38,7 @@ class Direction:
     ) -> None:
         """Begin a stream.
 
-        `shape` returns the pieces to forward in the place of those that came; `held` returns the
+        `shape` returns the pieces to forward in the place of its input; `held` returns the
         bytes that it still holds at the end. `picks` gets each message next; True: the message and
         the rest of the stream are lost. `ended` is called once, after the last byte has left.
         `watch` gets each piece that is not lost, when it comes.
@@ -70,7 +70,7 @@ class Direction:
         self.insert(pieces if self._shape is None else self._shape(pieces))
 
     def insert(self, pieces: list[Piece]) -> None:
-        """Queue or forward pieces, behind those that came before."""
+        """Queue or forward pieces, behind all earlier pieces."""
         if self._is_lost:
             return
         destination = self.destination

@@ -436,7 +436,7 @@ class ReplicaSet:
         return limits
 
     def note_clock_ahead(self, ahead_ms: int) -> None:
-        """Accept records of clients whose clocks are `ahead_ms` behind that of this broker."""
+        """Accept records of clients whose clocks are `ahead_ms` behind this broker's clock."""
         self._clock_ahead_ms = ahead_ms
         self._limits.clear()
 
