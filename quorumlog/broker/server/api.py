@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from quorumlog.addresses import DEFAULT_LISTENER
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
@@ -26,6 +26,9 @@ from quorumlog.wire.codec.produce_template import ProduceTemplate, TemplateMatch
 from quorumlog.wire.codec.schemas import RequestHeader
 
 R = TypeVar("R")
+
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""The principal of a connection without authentication: Kafka's KafkaPrincipal.ANONYMOUS."""
 
 
 class Disconnect(Exception):
@@ -117,7 +120,7 @@ class Client(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class BrokerContext:
-    """Assembled once per node; each connection has a copy with its own last three fields."""
+    """Assembled once per node; each connection has a copy with its own last fields."""
 
     broker_id: BrokerId
     cluster_id: str
@@ -134,6 +137,7 @@ class BrokerContext:
     wall_ms: Callable[[], int]  # ms since 1970
     listener: str = DEFAULT_LISTENER  # that accepted the connection
     client_host: str = ""  # the peer's address
+    principal: str = ANONYMOUS  # type:name of the authenticated client
     account: ResponseAccount | None = None  # counts response bytes that the peer has not taken
     node_handlers: Mapping[int, ApiHandler] | None = None  # for other brokers, if they differ
 

@@ -12,20 +12,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import iscoroutine
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from quorumlog.addresses import DEFAULT_LISTENER, address_text
-from quorumlog.broker.server.api import (
-    BrokerContext,
-    Client,
-    Deliver,
-    Disconnect,
-    Reply,
-    unsupported_version,
-)
+from quorumlog.broker.server.acceptor import Acceptor
+from quorumlog.broker.server.api import Client, Deliver, Disconnect, Reply, unsupported_version
 from quorumlog.broker.server.request_runs import RequestRuns, WaitingRun
-from quorumlog.broker.server.stats import UNTIMED_MAX, ServerStats
-from quorumlog.broker.server.turns import Turns
+from quorumlog.broker.server.stats import UNTIMED_MAX
 from quorumlog.clock import monotonic_s
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.errors import MalformedFrame
@@ -49,37 +42,6 @@ FLUSH_BYTES: Final = 256 * 1024  # responses are collected up to this size, then
 
 Turn = tuple[RequestHeader, "asyncio.Future[Any]", float] | WaitingRun
 """A request, its response, and the time (s) of its arrival; or a run."""
-
-
-class Acceptor(Protocol):
-    """The listener that accepted a connection, as the connection needs it."""
-
-    @property
-    def context(self) -> BrokerContext:
-        """The parts of the broker, for handlers."""
-
-    @property
-    def stats(self) -> ServerStats:
-        """Counters that the connection adds to."""
-
-    @property
-    def turns(self) -> Turns:
-        """The time limit of all requests in one turn of the event loop."""
-
-    @property
-    def on_fatal(self) -> Callable[[InvariantViolation], None]:
-        """Ends the node: a handler has violated an invariant."""
-
-    def note_refused(
-        self, who: "Client", reason: str, failure: BaseException | None = None
-    ) -> None:
-        """Log why a request closed its connection, or the `failure` of its handler."""
-
-    def opened(self, connection: "Connection") -> None:
-        """Count a connection, or close it if there are too many."""
-
-    def closed(self, connection: "Connection") -> None:
-        """Stop counting the connection."""
 
 
 class Connection(FrameProtocol):

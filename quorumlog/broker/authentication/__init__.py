@@ -1,0 +1,1 @@
+"""Authenticates the clients of a listener: SASL mechanisms, and sessions that expire."""

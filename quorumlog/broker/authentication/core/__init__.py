@@ -1,0 +1,1 @@
+"""Pure decisions: no socket, no clock."""

@@ -1,0 +1,1 @@
+"""Decides which principal may do which operation on which resource, by the ACLs."""

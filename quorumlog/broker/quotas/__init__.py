@@ -1,0 +1,1 @@
+"""Limits the rates of clients: bytes, request time, mutations, connections."""
