@@ -2,7 +2,8 @@
 
 The unpacked cluster has the same cluster id, node ids and data, and ports and a secret of its own.
 Its metadata still has the addresses of the original, which may run: so the nodes get the addresses
-of their peers by configuration, and the new secret keeps the two apart.
+of their peers by configuration, and the new secret keeps the two apart. No password is in the file,
+except in the hashed form of SCRAM: a secured copy has certificates and internal passwords of its own.
 """
 
 import shutil
@@ -13,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from quorumlog.cluster import layout, snapshots
+from quorumlog.cluster import layout, security, snapshots
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
+from quorumlog.cluster.files import make_secret
 from quorumlog.cluster.layout import ClusterSpec, NodeSpec
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ def unpack(
             first_id=recorded.nodes[0].id,
             advertised=advertised,
             listeners=listeners,
+            protection=recorded.security,
         )
         _arrange(unfinished, recorded, planned.nodes)
         if directory.exists():
@@ -131,7 +134,7 @@ def _arrange(directory: Path, recorded: ClusterSpec, nodes: tuple[NodeSpec, ...]
         moved.rename(data)
     (directory / snapshots.MANIFEST).unlink()
     config = {name: value for name, value in recorded.config.items() if name not in _OF_ONE_NODE}
-    layout.make_secret(directory)
-    layout.save(
-        directory, replace(recorded, nodes=nodes, config=config, was_ready=True, is_copy=True)
-    )
+    make_secret(directory)
+    copy = replace(recorded, nodes=nodes, config=config, was_ready=True, is_copy=True)
+    security.make_files(directory, copy, {})
+    layout.save(directory, copy)

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from quorumlog.addresses import host_and_port
-from quorumlog.cluster import layout, ports, registry, seeds, settings_check
+from quorumlog.cluster import layout, ports, registry, security, seeds, settings_check
 from quorumlog.cluster.cluster_status import NodeState
 from quorumlog.cluster.control_server import Connection, ControlServerProcess, has_ended
 from quorumlog.cluster.errors import ClusterError, NodeFailed
@@ -19,6 +19,7 @@ from quorumlog.cluster.forked import spawn_again, spawn_together
 from quorumlog.cluster.layout import ClusterShape, ClusterSpec, NodeSpec
 from quorumlog.cluster.processes import Launch, NodeProcess, Program
 from quorumlog.cluster.running_clusters import STOP_TIMEOUT_S
+from quorumlog.cluster.security import SecurityOptions
 from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class ClusterNodes:
         control: str | int | bool = False,
         as_version: str | None = None,
         seed: str | Path | Mapping[str, Any] | None = None,
+        **protection: Unpack[SecurityOptions],
     ) -> None:
         """Plan a new cluster, or open the cluster in `directory` (with its recorded nodes).
 
@@ -68,7 +70,8 @@ class ClusterNodes:
         this process. `control` starts a control server (docs/control-api.md): True, its port, or
         its host:port. `as_version`, such as "3.9": clients get no API or version that this release
         of Apache Kafka lacks. `seed`: topics, records and more that `start` creates if they are
-        missing, as a file or as its contents: `cluster.seed_file`.
+        missing, as a file or as its contents: `cluster.seed_file`. `tls`, `sasl`, `users`, `acls`,
+        `super_users`: see `SecurityOptions`; an existing cluster keeps them, and adds users.
         """
         config = {**(config or {}), **settings_check.release(as_version)}
         self._seed: Final = seeds.read(seed)
@@ -80,12 +83,16 @@ class ClusterNodes:
         self._failed: ClusterSpec | None = None  # an earlier plan, never ready: to be cleared
         self._is_planned_here = False  # a new cluster
         found = _found(self.directory)
+        self._new_users: Final = dict[str, str | None]()
         if found is not None and (found.was_ready or self._is_used(found)):
             settings_check.require_kept(found.config, config or {})
             settings_check.require_listeners_kept(found.nodes[0], advertised, listeners)
+            self._new_users.update(security.require_kept(found.security, protection))
             planned = found
         else:
             self._failed, self._is_planned_here = found, True
+            wanted, users = security.read_options(protection)
+            self._new_users.update(users)
             planned = layout.plan(
                 ClusterShape(nodes, controllers, brokers).roles,
                 host=host,
@@ -94,6 +101,7 @@ class ClusterNodes:
                 first_id=first_id,
                 advertised=advertised,
                 listeners=listeners,
+                protection=wanted,
             )
         self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config or {})))
 
@@ -130,6 +138,29 @@ class ClusterNodes:
     def bootstrap(self) -> str:
         """`host:port,...` of all brokers."""
         return self.spec.bootstrap
+
+    def own_client(self) -> dict[str, Any]:
+        """Return the arguments of a quorumlog client that may do everything, such as `Admin`.
+
+        In a secured cluster it is `User:broker`, at the listener of the brokers.
+        """
+        if self.spec.security is None:
+            return {"bootstrap_servers": self.bootstrap}
+        from quorumlog.cluster import client_configs
+
+        way = client_configs.own_access(self.directory, self.spec)
+        return client_configs.client_config(way, "quorumlog")
+
+    def client_config(self, user: str | None = None, style: str = "quorumlog") -> dict[str, Any]:
+        """Return the settings of a user's client, in the names of a library.
+
+        `style`: confluent, aiokafka, kafka-python, java, kafkajs, franz-go, quorumlog. `user` None:
+        the first super user, else the first user. Raises InvalidArgument, ClusterError.
+        """
+        from quorumlog.cluster import client_configs
+
+        way = client_configs.access(self.directory, self.spec, user)
+        return client_configs.client_config(way, style)
 
     @property
     def nodes(self) -> tuple[NodeSpec, ...]:
@@ -199,9 +230,10 @@ class ClusterNodes:
             for node in idle:
                 self._processes[node.id].wait_ready(limit)
             self._load_advances()
+            security.plant_users(self.directory, self.spec, self._new_users, self.own_client())
             self.spec = replace(self.spec, was_ready=True)
             layout.save(self.directory, self.spec)
-            self.seeded = seeds.plant(self._seed, self.bootstrap, say)
+            self.seeded = seeds.plant(self._seed, self.own_client(), say)
         except BaseException:
             for node in idle:
                 self._end(node.id, signal.SIGKILL)
@@ -225,11 +257,12 @@ class ClusterNodes:
             layout.clear(self.directory, self._failed)
             self._failed = None
         if self._is_planned_here:
-            layout.found(self.directory, self.spec)
+            layout.found(self.directory, self.spec, self._new_users)
         if self.is_new:
             layout.save(self.directory, self.spec)
         else:
             self._load_advances()
+            security.add_users(self.directory, self.spec, self._new_users)
             layout.write_properties(self.directory, self.spec, idle)
 
     def _load_advances(self) -> None:
@@ -253,8 +286,9 @@ class ClusterNodes:
         wanted = {node.control: f"control port{derived}"}
         if node.is_broker:
             wanted |= {one.bind: f"port of the listener {one.name}" for one in node.listeners}
-        if node.is_broker:
             wanted = {kafka: "Kafka port", **wanted}
+            if node.internal is not None:
+                wanted[node.internal] = f"port of the listener {security.INTERNAL}"
         for address, what in wanted.items():
             found = ports.obstacle(*host_and_port(address))
             if found is not None:
@@ -415,7 +449,8 @@ class ClusterNodes:
         `kafka`: the address that the first listener advertises; None: the node is no broker.
         """
         fields = asdict(node)
-        del fields["advertised"]
+        for name in ("advertised", "protocol", "internal"):
+            del fields[name]
         return {
             **fields,
             "roles": list(node.roles),

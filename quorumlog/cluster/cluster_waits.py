@@ -79,7 +79,7 @@ class _Watcher:
 
         if self._admin is None:
             left_ms = max(1, round(1000 * (self._deadline_s - time.monotonic())))
-            admin = SyncAdmin(self._cluster.bootstrap, default_api_timeout_ms=left_ms)
+            admin = SyncAdmin(**self._cluster.own_client(), default_api_timeout_ms=left_ms)
             self._admin = self._opened.enter_context(admin)
         return self._admin
 

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from quorumlog.addresses import address_text, host_and_port
 from quorumlog.cluster import process_identity, registry
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
+from quorumlog.cluster.files import write_private
 from quorumlog.cluster.processes import Program, read_end
 from quorumlog.cluster.running_clusters import STOP_TIMEOUT_S
 from quorumlog.cluster.time_limit import LOOK_EVERY_S, TimeLimit, say_nothing
@@ -62,13 +63,7 @@ class Connection:
 
 def save(directory: Path, connection: Connection) -> None:
     """Write the file, readable by its owner alone. Raises OSError."""
-    path = directory / CONNECTION_FILE
-    unfinished = path.with_name(f"{path.name}.new")
-    unfinished.unlink(missing_ok=True)
-    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(json.dumps(asdict(connection), indent=2) + "\n")
-    unfinished.replace(path)
+    write_private(directory / CONNECTION_FILE, json.dumps(asdict(connection), indent=2) + "\n")
 
 
 def load(directory: Path) -> Connection | None:

@@ -2,6 +2,7 @@
 
     DIR/cluster.json           the nodes of the cluster, and its settings
     DIR/control.secret         the shared secret of its nodes: readable by their owner alone
+    DIR/security/              passwords and certificates, if it is secured: `cluster.security`
     DIR/node-<id>/             one node: node.properties, node.log (its output), node.pid
     DIR/node-<id>/data/        its log directory: meta.properties, the metadata log, partitions
 
@@ -20,11 +21,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from quorumlog.addresses import address_text, host_and_port
-from quorumlog.cluster import node_listeners
+from quorumlog.addresses import DEFAULT_LISTENER, address_text, host_and_port
+from quorumlog.cluster import node_listeners, security
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
+from quorumlog.cluster.files import make_secret, replace_file, secret_file
 from quorumlog.cluster.node_listeners import NodeListener
 from quorumlog.cluster.ports import free_ports
+from quorumlog.cluster.security import ClusterSecurity
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
@@ -79,29 +82,6 @@ class ClusterShape:
         return [] if self == ClusterShape() else ["--nodes", str(self.nodes)]
 
 
-SECRET_FILE: Final = "control.secret"  # noqa: S105 - the name of a file
-_SECRET_BYTES: Final = 32
-
-
-def make_secret(directory: Path) -> None:
-    """Write a new secret into the cluster's directory, unless it has one. Raises OSError."""
-    path = directory / SECRET_FILE
-    if path.exists():
-        return
-    unfinished = directory / f"{SECRET_FILE}.tmp"
-    unfinished.unlink(missing_ok=True)
-    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(os.urandom(_SECRET_BYTES).hex() + "\n")
-    unfinished.replace(path)
-
-
-def secret_file(directory: Path) -> Path | None:
-    """Return the absolute path of the cluster's secret; None if the cluster has none."""
-    path = (directory / SECRET_FILE).resolve()
-    return path if path.exists() else None
-
-
 CLUSTER_FILE: Final = "cluster.json"
 RESTORING_FILE: Final = "restoring.json"  # a restore of a snapshot is to be completed
 METADATA_LOG: Final = "__cluster_metadata-0"  # in each node's log directory
@@ -109,6 +89,7 @@ FORMAT: Final = 1
 FIRST_ID: Final = 1
 LAST_ID: Final = 2**31 - 1  # a node id is an int32
 CONTROL_PORT_STEP: Final = 10_000  # `--port 9092`: Kafka on 9092, control on 19092
+INTERNAL_PORT_STEP: Final = 20_000  # the listener of the brokers, in a secured cluster
 
 FAST_DEFAULTS: Final[Mapping[str, str]] = {
     "broker.heartbeat.interval.ms": "500",
@@ -136,7 +117,8 @@ class NodeSpec:
     """One node: its roles, and the address of each listener.
 
     `advertised`: the address of its first listener for clients; None: `kafka`. `listeners`: its
-    other Kafka listeners.
+    other Kafka listeners for clients. `protocol`: the security protocol of these, and the name of
+    the first one. `internal`: the address of the brokers' own listener; None: the first one.
     """
 
     id: int
@@ -145,6 +127,13 @@ class NodeSpec:
     control: str  # host:port
     advertised: str | None = None
     listeners: tuple[NodeListener, ...] = ()
+    protocol: str = DEFAULT_LISTENER
+    internal: str | None = None
+
+    @property
+    def peer_address(self) -> str:
+        """The address that other brokers connect to."""
+        return self.internal or self.kafka
 
     @property
     def is_broker(self) -> bool:
@@ -169,11 +158,17 @@ class ClusterSpec:
     is_copy: bool = False
     advances: tuple[tuple[int, int], ...] = ()
     detours: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    security: ClusterSecurity | None = None
 
     @property
     def bootstrap(self) -> str:
         """The Kafka addresses of all brokers, as clients take them."""
         return ",".join(self.client_address(node) for node in self.nodes if node.is_broker)
+
+    @property
+    def internal_bootstrap(self) -> str:
+        """The addresses at which brokers connect to each other, of all brokers."""
+        return ",".join(node.peer_address for node in self.nodes if node.is_broker)
 
     def client_address(self, node: NodeSpec) -> str:
         """Return the address that a node's first listener advertises, `host:port`."""
@@ -219,35 +214,31 @@ def plan(
     first_id: int = FIRST_ID,
     advertised: str | None = None,
     listeners: Sequence[str] = (),
+    protection: ClusterSecurity | None = None,
 ) -> ClusterSpec:
     """Plan a new cluster: one node per entry of `roles`; port 0 chooses free ports.
 
     The node ids count up from `first_id`. The Kafka ports count up from `port`, and each control
     port is CONTROL_PORT_STEP above the Kafka port of its node. The control listeners are on
-    loopback: all nodes are on this machine. `advertised`, `listeners`: see `node_listeners`. Raises
-    InvalidArgument.
+    loopback: all nodes are on this machine. `advertised`, `listeners`: see `node_listeners`;
+    `protection`: see `security`. Raises InvalidArgument.
     """
     count, host = len(roles), host.strip("[]")
     control_host = node_listeners.control_host(host)
     if not 0 <= first_id <= LAST_ID - count:
         raise InvalidArgument(f"--first-id {first_id}: choose one from 0 to {LAST_ID - count}")
-    if port:
-        highest = 65_536 - CONTROL_PORT_STEP - count
-        if not 0 < port <= highest:
-            raise InvalidArgument(
-                f"--port {port}: choose one from 1 to {highest}, since the control ports are "
-                f"{CONTROL_PORT_STEP} above the Kafka ports; or 0, which takes free ones"
-            )
-        ports = [port + step + n for step in (0, CONTROL_PORT_STEP) for n in range(count)]
-    else:
-        ports = free_ports(host, 2 * count)
+    ports = _ports(host, port, count, has_internal=protection is not None)
     kafka = [address_text(host, one) for one in ports[:count]]
-    control = [address_text(control_host, one) for one in ports[count:]]
+    control = [address_text(control_host, one) for one in ports[count : 2 * count]]
+    own = [address_text(control_host, one) for one in ports[2 * count :]]
+    internal: Sequence[str | None] = own or [None] * count
     shown = node_listeners.advertised_addresses(advertised, kafka)
     others = node_listeners.plan_listeners(listeners, count)
+    protocol = DEFAULT_LISTENER if protection is None else protection.protocol
     if listeners:
         bound = [one.bind for of_node in others for one in of_node]
-        node_listeners.require_different_ports([*kafka, *control, *bound])
+        node_listeners.require_different_ports([*kafka, *control, *own, *bound])
+        node_listeners.require_other_names(others[0], {protocol, security.INTERNAL})
     nodes = tuple(
         NodeSpec(
             id=first_id + index,
@@ -256,6 +247,8 @@ def plan(
             control=control[index],
             advertised=shown[index],
             listeners=others[index],
+            protocol=protocol,
+            internal=internal[index],
         )
         for index, node_roles in enumerate(roles)
     )
@@ -269,7 +262,24 @@ def plan(
         "transaction.state.log.min.isr": str(min(2, brokers)),
     }
     cluster_id = urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
-    return ClusterSpec(cluster_id=cluster_id, nodes=nodes, config={**counts, **config})
+    return ClusterSpec(
+        cluster_id=cluster_id, nodes=nodes, config={**counts, **config}, security=protection
+    )
+
+
+def _ports(host: str, first: int, count: int, *, has_internal: bool) -> list[int]:
+    """Return the Kafka ports of all nodes, then their control ports, then their internal ones."""
+    steps = (0, CONTROL_PORT_STEP, INTERNAL_PORT_STEP)[: 3 if has_internal else 2]
+    if not first:
+        return free_ports(host, len(steps) * count)
+    highest = 65_536 - steps[-1] - count
+    if not 0 < first <= highest:
+        raise InvalidArgument(
+            f"--port {first}: choose one from 1 to {highest}, since the "
+            f"{"brokers' own" if has_internal else 'control'} ports are {steps[-1]} above the "
+            "Kafka ports; or 0, which takes free ones"
+        )
+    return [first + step + n for step in steps for n in range(count)]
 
 
 def save(directory: Path, spec: ClusterSpec) -> None:
@@ -281,19 +291,27 @@ def save(directory: Path, spec: ClusterSpec) -> None:
     write_properties(directory, spec, spec.nodes)
     document = {"format": FORMAT, **asdict(spec)}
     del document["detours"]
-    _replace(directory / CLUSTER_FILE, json.dumps(document, indent=2) + "\n")
+    if spec.security is None:
+        del document["security"]
+        for node in document["nodes"]:
+            del node["protocol"], node["internal"]
+    text = json.dumps(document, indent=2) + "\n"
+    replace_file(directory / CLUSTER_FILE, text, is_private=security.may_be_secret(spec.config))
 
 
-def found(directory: Path, spec: ClusterSpec) -> None:
-    """Create the secret of a new cluster, and the markers of its voters, which have never voted.
+def found(
+    directory: Path, spec: ClusterSpec, users: Mapping[str, str | None] | None = None
+) -> None:
+    """Create the secrets of a new cluster, and the markers of its voters, which have never voted.
 
-    A voter without marker and votes has lost its disk. Raises ClusterError.
+    `users`: with their passwords, if it is secured. A voter without marker and votes has lost its disk. Raises ClusterError.
     """
     from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
         make_secret(directory)
+        security.make_files(directory, spec, users or {})
         for node in spec.nodes:
             data = data_directory(directory, node.id)
             if "controller" in node.roles and not data.exists():
@@ -309,34 +327,9 @@ def write_properties(directory: Path, spec: ClusterSpec, nodes: Iterable[NodeSpe
     """Write the node.properties of these nodes. Raises ClusterError."""
     for node in nodes:
         lines = [f"{name}={value}" for name, value in node_properties(directory, spec, node)]
-        _replace(properties_file(directory, node.id), "\n".join(lines) + "\n")
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file's content, durably and atomically."""
-    new = path.with_name(f"{path.name}.new")
-    try:
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with new.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        flush_directory(path.parent)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ClusterError(f"cannot write {path}: {reason}; choose another --dir") from error
-
-
-def flush_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        is_private = spec.security is not None or security.may_be_secret(spec.config)
+        path = properties_file(directory, node.id)
+        replace_file(path, "\n".join(lines) + "\n", is_private=is_private)
 
 
 def holds_partitions(directory: Path, spec: ClusterSpec) -> bool:
@@ -386,6 +379,8 @@ def load(directory: Path) -> ClusterSpec:
                 control=address_text(*host_and_port(node["control"])),
                 advertised=node.get("advertised"),
                 listeners=tuple(NodeListener(**one) for one in node.get("listeners", ())),
+                protocol=node.get("protocol", DEFAULT_LISTENER),
+                internal=node.get("internal"),
             )
             for node in document["nodes"]
         )
@@ -397,6 +392,7 @@ def load(directory: Path) -> ClusterSpec:
             advances=tuple((int(at), int(by)) for at, by in document.get("advances", ())),
             was_ready=bool(document.get("was_ready", True)),  # earlier versions lack it
             is_copy=bool(document.get("is_copy", False)),
+            security=security.read_recorded(document.get("security")),
         )
     except FileNotFoundError:
         raise ClusterError(f"{directory} holds no cluster; `quorumlog up` makes one") from None
@@ -430,8 +426,11 @@ def _own_properties(
     yield "node.id", str(node.id)
     yield "cluster.id", spec.cluster_id
     yield "process.roles", ",".join(node.roles)
-    others = {one.id: one.kafka for one in spec.nodes if one.is_broker and one is not node}
-    yield from node_listeners.properties(node.kafka, node.advertised, node.listeners, others)
+    if spec.security is None:
+        others = {one.id: one.kafka for one in spec.nodes if one.is_broker and one is not node}
+        yield from node_listeners.properties(node.kafka, node.advertised, node.listeners, others)
+    else:
+        yield from security.properties(directory, spec.security, node)
     yield "control.listener", node.control
     yield "controller.quorum.voters", voters
     yield "log.dirs", str(data_directory(directory, node.id).resolve())
@@ -439,7 +438,7 @@ def _own_properties(
         peers = [other for other in spec.nodes if other.id != node.id]
         brokers = [other for other in peers if other.is_broker]
         yield "peer.control.addresses", ",".join(f"{one.id}@{one.control}" for one in peers)
-        yield "peer.kafka.addresses", ",".join(f"{one.id}@{one.kafka}" for one in brokers)
+        yield "peer.kafka.addresses", ",".join(f"{one.id}@{one.peer_address}" for one in brokers)
     if spec.advances:
         yield "clock.advances", ",".join(f"{at_ms}:{by_ms}" for at_ms, by_ms in spec.advances)
     secret = secret_file(directory)

@@ -8,7 +8,7 @@ up. Raises InvalidArgument, with the option.
 
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -179,6 +179,16 @@ def properties(
     if advertised and peers:  # that address need not lead here from this machine
         addresses = [f"{node_id}@{local_address(bound)}" for node_id, bound in peers.items()]
         yield "peer.kafka.addresses", ",".join(addresses)
+
+
+def require_other_names(others: Sequence[NodeListener], taken: Collection[str]) -> None:
+    """Refuse an option `--listener` with the name of a listener that the cluster has anyway."""
+    for one in others:
+        if one.name in taken:
+            raise InvalidArgument(
+                f"--listener {one.name}://{one.bind}: the cluster has a listener of this name; "
+                "choose another name"
+            )
 
 
 def require_different_ports(addresses: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from quorumlog.advances import Advance, Advances
 from quorumlog.cluster import layout
 from quorumlog.cluster.cluster_status import NodeState
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
+from quorumlog.cluster.files import secret_file
 
 if TYPE_CHECKING:
     from quorumlog.cluster.local_cluster import LocalCluster
@@ -148,7 +149,7 @@ def _post(cluster: "LocalCluster", node_id: int, verb: str, body: object = None)
     Raises InvalidArgument: the node refuses it; ClusterError: it fails, or does not answer.
     """
     host, port = host_and_port(cluster.spec.control_address(cluster.spec.node(node_id)))
-    secret = layout.secret_file(cluster.directory)
+    secret = secret_file(cluster.directory)
     headers = {} if secret is None else {_SECRET_HEADER: secret.read_text().strip()}
     timeout_s = ROLL_TIMEOUT_S if verb == "roll" else TIMEOUT_S
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)

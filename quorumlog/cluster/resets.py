@@ -5,7 +5,7 @@ Kafka has no request that deletes them: open transactions are aborted, and their
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from quorumlog.client import Admin, KafkaError, Producer, TopicPartition
@@ -66,7 +66,7 @@ def _with_admin(cluster: "LocalCluster", work: Callable[[Admin], Awaitable[Resul
 
     async def connected() -> Result:
         async with Admin(
-            cluster.bootstrap, default_api_timeout_ms=round(_TIMEOUT_S * 1000)
+            **cluster.own_client(), default_api_timeout_ms=round(_TIMEOUT_S * 1000)
         ) as admin:
             return await work(admin)
 
@@ -177,7 +177,7 @@ async def _reset(admin: Admin, cluster: "LocalCluster", mark: Mark | None) -> Ch
             " snapshot(name) before and restore(name) do"
         )
     names = [one.transactional_id for one in open_transactions]
-    await asyncio.gather(*(_abort(cluster.bootstrap, name) for name in names))
+    await asyncio.gather(*(_abort(cluster.own_client(), name) for name in names))
     await asyncio.gather(*(_delete_group(admin, name) for name in changes.deleted_groups))
     await asyncio.gather(*_alterations(admin, changes))
     return changes
@@ -213,9 +213,9 @@ def _exactly(acl: Any) -> AclFilter:
     return AclFilter(**{name: getattr(acl, name) for name in AclFilter.__dataclass_fields__})
 
 
-async def _abort(bootstrap: str, transactional_id: str) -> None:
+async def _abort(client: Mapping[str, Any], transactional_id: str) -> None:
     """Abort an open transaction: a new producer of its id fences the old one."""
-    async with Producer(bootstrap, transactional_id=transactional_id) as producer:
+    async with Producer(**client, transactional_id=transactional_id) as producer:
         await producer.init_transactions()
 
 

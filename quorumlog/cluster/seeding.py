@@ -5,9 +5,9 @@ seed, and are refused otherwise. Records are produced to empty topics only, and 
 committed only for partitions without a committed offset.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from quorumlog.client import Acl, KafkaError, NewScramCredential, NewTopic, TopicPartition
 from quorumlog.client.descriptions import BROKER_DEFAULT, TopicDescription
@@ -35,22 +35,22 @@ class Seeded:
             yield f"seed: unchanged {', '.join(self.kept)}"
 
 
-def apply(source: SeedSource, bootstrap: str) -> Seeded:
-    """Create all that is missing; block until it is there.
+def apply(source: SeedSource, client: Mapping[str, Any]) -> Seeded:
+    """Create all that is missing; block until it is there. `client`: arguments of clients.
 
     Raises ClusterError with the place in the seed, and without a change if an object of another
     shape exists.
     """
-    with SyncAdmin(bootstrap) as admin:
-        return _Seeding(source, admin, bootstrap).run()
+    with SyncAdmin(**client) as admin:
+        return _Seeding(source, admin, client).run()
 
 
 class _Seeding:
     """One seeding. `_check_...` finds the missing objects, `_create` makes them."""
 
-    def __init__(self, source: SeedSource, admin: SyncAdmin, bootstrap: str) -> None:
+    def __init__(self, source: SeedSource, admin: SyncAdmin, client: Mapping[str, Any]) -> None:
         self._source, self._seed, self._admin = source, source.seed, admin
-        self._bootstrap: Final = bootstrap
+        self._client: Final = client
         self._done: Final = Seeded()
 
     def run(self) -> Seeded:
@@ -151,7 +151,7 @@ class _Seeding:
     def _fill(self, topics: list[SeedTopic]) -> None:
         if not topics:
             return
-        with SyncProducer(self._bootstrap, acks="all") as producer:
+        with SyncProducer(**self._client, acks="all") as producer:
             sent = [
                 producer.send(
                     topic.name,

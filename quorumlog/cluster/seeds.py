@@ -28,15 +28,18 @@ def read(source: str | Path | Mapping[str, Any] | None) -> "SeedSource | None":
     return SeedSource(source)
 
 
-def plant(source: "SeedSource | None", bootstrap: str, say: Say) -> "Seeded | None":
-    """Create the missing objects of a seed; `say` receives their names. Raises ClusterError."""
+def plant(source: "SeedSource | None", client: Mapping[str, Any], say: Say) -> "Seeded | None":
+    """Create the missing objects of a seed; `say` receives their names. Raises ClusterError.
+
+    `client`: the arguments of a client that may create them.
+    """
     if source is None:
         return None
     from quorumlog.client import KafkaError
     from quorumlog.cluster.seeding import apply
 
     try:
-        seeded = apply(source, bootstrap)
+        seeded = apply(source, client)
     except KafkaError as error:
         raise ClusterError(f"the seed is not complete: {error}; start again") from error
     for line in seeded.lines():

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from quorumlog.addresses import EVERYWHERE, host_and_port
-from quorumlog.cluster import node_listeners
+from quorumlog.cluster import node_listeners, security
 from quorumlog.cluster.errors import InvalidArgument
 from quorumlog.cluster.layout import ClusterSpec, NodeSpec, node_properties
 from quorumlog.settings.releases import NEWEST, RELEASES
@@ -171,9 +171,11 @@ def check(directory: Path, spec: ClusterSpec) -> list[str]:
                 f"--host {host}: clients cannot connect to all interfaces; add --advertised HOST, "
                 "the address at which they reach this machine"
             )
-        own = dict(node_properties(directory, spec, node, settings=False))
-        try:
-            config.build({**own, **spec.config, **environment})
-        except config.ConfigError as error:
-            raise InvalidArgument(str(error)) from error
+    with security.rehearsed(directory, spec) as place:
+        for node in spec.nodes:
+            own = dict(node_properties(place, spec, node, settings=False))
+            try:
+                config.build({**own, **spec.config, **environment})
+            except config.ConfigError as error:
+                raise InvalidArgument(str(error)) from error
     return config.without_effect({**spec.config, **environment})

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from quorumlog.cluster import forked, layout, registry
 from quorumlog.cluster.conditions import did_you_mean
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
+from quorumlog.cluster.files import flush_directory
 from quorumlog.cluster.layout import ClusterSpec
 from quorumlog.storage.io.checkpoints import CLEAN_SHUTDOWN_FILE
 from quorumlog.storage.io.disk import RESERVE_FILE
@@ -130,7 +131,7 @@ def write(directory: Path, spec: ClusterSpec, target: Path) -> None:
         )
         _write(unfinished / MANIFEST, manifest)
         unfinished.rename(target)
-        layout.flush_directory(target.parent)
+        flush_directory(target.parent)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise ClusterError(f"no snapshot was taken: {_text(error)}") from error
@@ -181,7 +182,7 @@ def complete(directory: Path) -> None:
                     shutil.rmtree(replaced, ignore_errors=True)
                     data.rename(replaced)
                 prepared.rename(data)
-            layout.flush_directory(data.parent)
+            flush_directory(data.parent)
         begun.unlink()
     except (OSError, ValueError, KeyError) as error:
         raise ClusterError(f"{begun}: the restore cannot be completed: {error}") from error
@@ -250,7 +251,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
-    layout.flush_directory(path.parent)
+    flush_directory(path.parent)
 
 
 def _copy_trees(pairs: Iterable[tuple[Path, Path]]) -> None:
@@ -270,7 +271,7 @@ def _copy_tree(source: Path, target: Path) -> None:
             _copy_tree(Path(entry.path), target / entry.name)
         else:
             _copy_file(Path(entry.path), target / entry.name)
-    layout.flush_directory(target)
+    flush_directory(target)
 
 
 def _copy_file(source: Path, target: Path) -> None:

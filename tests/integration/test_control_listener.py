@@ -9,7 +9,7 @@ import pytest
 
 from quorumlog import LocalCluster
 from quorumlog.cluster import NodeFailed
-from quorumlog.cluster.layout import SECRET_FILE
+from quorumlog.cluster.files import SECRET_FILE
 
 pytestmark = pytest.mark.integration
 EPOCH_MAX = 2**31 - 1

@@ -18,6 +18,7 @@ from quorumlog.cluster import (
     layout,
     registry,
 )
+from quorumlog.cluster.files import SECRET_FILE
 from quorumlog.storage.io.checkpoints import CLEAN_SHUTDOWN_FILE
 
 Make = Callable[..., LocalCluster]
@@ -58,7 +59,7 @@ def test_the_unpacked_cluster_has_the_same_data_and_places_of_its_own(
     assert [node.id for node in found.nodes] == [4, 5]
     assert found.was_ready
     assert (copy / "node-5/data/orders-0/0.log").read_text() == "records of 5"
-    secrets = [(one / layout.SECRET_FILE).read_text() for one in (copy, cluster.directory)]
+    secrets = [(one / SECRET_FILE).read_text() for one in (copy, cluster.directory)]
     assert secrets[0] != secrets[1]
     own = properties(copy, 4)
     assert own["peer.control.addresses"] == f"5@{found.node(5).control}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quorumlog.cluster import ClusterError, ClusterShape, InvalidArgument, LocalCluster, layout
-from quorumlog.cluster.layout import SECRET_FILE, make_secret, secret_file
+from quorumlog.cluster.files import SECRET_FILE, make_secret, secret_file
 from quorumlog.cluster.settings_check import OF_EACH_NODE
 from quorumlog.settings.servers import IDENTITY
 
@@ -168,7 +168,7 @@ def test_a_cluster_that_was_made_without_a_secret_goes_on_without(tmp_path: Path
     assert "secret" not in layout.properties_file(tmp_path / "old", 1).read_text()
     half = tmp_path / "half"
     half.mkdir()
-    (half / f"{SECRET_FILE}.tmp").write_text("hal")  # one that was half written is made anew
+    (half / f"{SECRET_FILE}.new").write_text("hal")  # one that was half written is made anew
     make_secret(half)
     assert len((half / SECRET_FILE).read_text()) > 40
     assert [path.name for path in half.iterdir()] == [SECRET_FILE]
