@@ -90,7 +90,7 @@ async def _client_of(login: SaslLogin) -> SaslClient:
 
 
 async def _token_of(login: SaslLogin) -> str:
-    """Return a new token; its source runs in a thread, because it may ask a server."""
+    """Return a new token; its source runs in a thread, because it may call a server."""
     if login.token is None:
         raise SaslFailure("OAUTHBEARER needs a token")
     try:
