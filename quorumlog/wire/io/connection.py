@@ -4,7 +4,10 @@ A broker responds to the requests of one connection in order, so a response belo
 request without one; if its correlation id differs, the connection is closed. As in Kafka's own
 client, a request that times out closes the connection: later requests on it would wait behind the
 slow one, and a new connection may avoid the problem.
-Source: KIP-35 and KIP-511 (the versions that the broker supports).
+
+A session with a limited lifetime is authenticated again on the same connection, before it ends:
+requests that come meanwhile wait, those in flight get their responses.
+Source: KIP-35 and KIP-511 (the versions that the broker supports), KIP-368 (re-authentication).
 """
 
 import asyncio
@@ -26,8 +29,15 @@ from quorumlog.wire.codec.schemas import (
     encode_request,
 )
 from quorumlog.wire.io.frames import FrameProtocol
+from quorumlog.wire.io.security import PLAINTEXT, ConnectionSecurity, SaslLogin
 
-__all__ = ["ConnectionLost", "KafkaConnection", "RequestTimedOut", "UnsupportedVersion"]
+__all__ = [
+    "AuthenticationFailed",
+    "ConnectionLost",
+    "KafkaConnection",
+    "RequestTimedOut",
+    "UnsupportedVersion",
+]
 
 IN_FLIGHT_MAX: Final = 64
 REQUEST_TIMEOUT_MS: Final = 30_000
@@ -43,6 +53,13 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 class ConnectionLost(Exception):
     """The connection failed or closed. A request that was sent may have been executed or not."""
+
+
+class AuthenticationFailed(ConnectionLost):
+    """TLS or SASL refused: by the broker, or because the broker is not the expected one.
+
+    Another attempt with the same settings has the same outcome.
+    """
 
 
 class RequestTimedOut(Exception):
@@ -100,11 +117,15 @@ class KafkaConnection:
         self._client_id: Final = client_id
         self._request_timeout_ms: Final = request_timeout_ms
         self._in_flight_max: Final = in_flight_max
+        self._limit = in_flight_max  # 0 while the connection authenticates again
         self._pending: Final[deque[_Pending]] = deque()
         self._waiting: Final[deque[_Pending]] = deque()
+        self._held: list[list[Buffer]] = []  # frames without a response, while `_limit` is 0
         self._correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None  # of the earliest deadline, or before it
         self._rings_at_s = 0.0
+        self._renewal: asyncio.TimerHandle | None = None  # of the session
+        self._renewing: asyncio.Task[None] | None = None
         self._versions: dict[int, range] = {ApiVersionsRequest.API_KEY: ApiVersionsRequest.VERSIONS}
         self._chosen: dict[int, int] = {}  # the version of each request that was sent
         self.finalized_features: dict[str, int] = {}
@@ -122,27 +143,37 @@ class KafkaConnection:
         software_name: str = SOFTWARE_NAME,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         in_flight_max: int = IN_FLIGHT_MAX,
+        security: ConnectionSecurity | None = None,
     ) -> "KafkaConnection":
         """Connect, and request the versions that the broker supports for this software (KIP-511).
 
-        Raises ConnectionLost (also if no process listens) or RequestTimedOut.
+        `security`: None: PLAINTEXT. With TLS, the certificate must be for `host`, if the context
+        checks it. Raises ConnectionLost (also if no process listens), AuthenticationFailed
+        or RequestTimedOut.
         """
+        security = security or PLAINTEXT
         connection = cls(
             client_id=client_id, request_timeout_ms=request_timeout_ms, in_flight_max=in_flight_max
         )
         try:
             async with asyncio.timeout(request_timeout_ms / 1000):
-                await connection._loop.create_connection(lambda: connection._protocol, host, port)
+                await connection._loop.create_connection(
+                    lambda: connection._protocol, host, port, **security.transport_options(host)
+                )
         except TimeoutError as error:
             address = address_text(host, port)
             raise RequestTimedOut(f"no connection to {address} in time") from error
         # An invalid name or port; or the interpreter exits, so that no thread can resolve names.
         except (OSError, ValueError, OverflowError, RuntimeError) as error:
-            raise ConnectionLost(f"{address_text(host, port)}: {error}") from error
+            raise _not_connected(host, port, error, security) from error
         try:
             await connection._learn_versions(software_name)
-        except BaseException:
+            if security.login is not None:
+                await connection._authenticate(security.login)
+        except BaseException as error:
             connection._protocol.abort()
+            if (refusal := security.refusal(error.__cause__)) is not None:
+                raise AuthenticationFailed(refusal) from error
             raise
         return connection
 
@@ -212,7 +243,7 @@ class KafkaConnection:
     def _start(self, pending: _Pending) -> None:
         if self._timer is None or pending.deadline_s < self._rings_at_s:
             self._arm(pending.deadline_s)
-        if self._waiting or len(self._pending) >= self._in_flight_max:
+        if self._waiting or len(self._pending) >= self._limit:
             self._waiting.append(pending)
             self._send_waiting()
         else:
@@ -227,7 +258,10 @@ class KafkaConnection:
         Raises UnsupportedVersion, UnencodableMessage and ConnectionLost.
         """
         _, frame = self._encode(request, version)
-        self._protocol.write(frame)
+        if self._limit:
+            self._protocol.write(frame)
+        else:
+            self._held.append(frame)
 
     async def drain(self) -> None:
         """Wait until the broker has received most of the written bytes, or the connection closes.
@@ -236,6 +270,8 @@ class KafkaConnection:
         """
         try:
             async with asyncio.timeout(self._request_timeout_ms / 1000):
+                if self._renewing is not None:
+                    await asyncio.wait([self._renewing])
                 await self._protocol.drain()
         except TimeoutError as error:
             timed_out = RequestTimedOut("the broker does not read the connection")
@@ -282,6 +318,47 @@ class KafkaConnection:
             feature.name: feature.max_version_level for feature in response.finalized_features
         }
 
+    async def _authenticate(self, login: SaslLogin) -> None:
+        """Authenticate, and plan to do it again before the session ends (KIP-368)."""
+        from quorumlog.wire.codec.sasl import SaslFailure  # few connections have SASL
+        from quorumlog.wire.io import sasl
+
+        try:
+            lifetime_ms = await sasl.authenticate(self._exchange, login)
+        except SaslFailure as failure:
+            raise AuthenticationFailed(str(failure)) from failure
+        if lifetime_ms and not self._protocol.is_closing:
+            delay_s = sasl.renewal_delay_s(lifetime_ms)
+            self._renewal = self._loop.call_later(delay_s, self._renew, login)
+
+    async def _exchange(self, request: Request[ResponseT]) -> ResponseT:
+        """Send a request of the authentication, before all that wait."""
+        header, frame = self._encode(request, None)
+        answer: asyncio.Future[Response] = self._loop.create_future()
+        deadline_s = self._loop.time() + self._request_timeout_ms / 1000
+        pending = _Pending(header, [], deadline_s, partial(_settle, answer), is_kept=True)
+        self._arm(deadline_s)
+        self._pending.append(pending)
+        self._protocol.write(frame)
+        return cast(ResponseT, await answer)
+
+    def _renew(self, login: SaslLogin) -> None:
+        self._limit = 0
+        self._renewing = self._loop.create_task(self._authenticate_again(login))
+
+    async def _authenticate_again(self, login: SaslLogin) -> None:
+        """Renew the session, then send the waiting requests; or close the connection."""
+        try:
+            await self._authenticate(login)
+        except (ConnectionLost, RequestTimedOut) as error:
+            self._protocol.abort(error)
+        finally:
+            self._renewing, self._limit = None, self._in_flight_max
+            held, self._held = self._held, []
+            for frame in held:
+                self._protocol.write(frame)
+            self._send_waiting()
+
     def _encode(
         self, request: Request[Any], version: int | None
     ) -> tuple[RequestHeader, list[Buffer]]:
@@ -305,7 +382,7 @@ class KafkaConnection:
 
     def _send_waiting(self) -> None:
         """Write waiting requests, oldest first, up to `in_flight_max`."""
-        while self._waiting and len(self._pending) < self._in_flight_max:
+        while self._waiting and len(self._pending) < self._limit:
             pending = self._waiting.popleft()
             self._pending.append(pending)
             self._protocol.write(pending.frame)
@@ -370,6 +447,8 @@ class KafkaConnection:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._renewal is not None:
+            self._renewal.cancel()
         for pending in (*self._pending, *self._waiting):
             lost = ConnectionLost(f"the connection was lost: {error or 'closed'}")
             lost.__cause__ = error
@@ -378,6 +457,21 @@ class KafkaConnection:
         self._waiting.clear()
         if not self.closed.done():  # a waiter may have cancelled it
             self.closed.set_result(error)
+
+
+def _not_connected(
+    host: str, port: int, error: Exception, security: ConnectionSecurity
+) -> ConnectionLost:
+    """Return the error of a connection that was not made."""
+    address = address_text(host, port)
+    if (refusal := security.refusal(error)) is not None:
+        return AuthenticationFailed(f"{address}: {refusal}")
+    if security.tls is not None and isinstance(
+        error, ConnectionResetError | ConnectionAbortedError
+    ):
+        why = "it may not speak TLS, or is stopping"
+        return ConnectionLost(f"{address}: the listener closed during the TLS handshake: {why}")
+    return ConnectionLost(f"{address}: {error}")
 
 
 def _named(code: int) -> str:

@@ -1,21 +1,26 @@
 """TLS and authentication of a connection to a broker, for clients and for brokers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
+    from ssl import SSLContext, SSLError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslLogin:
-    """The credentials of a user. `token`: returns a new bearer token, for OAUTHBEARER."""
+    """The credentials of a user.
+
+    `token`: returns a new bearer token, for OAUTHBEARER; called in a thread, for each
+    authentication. `extensions`: of OAUTHBEARER (KIP-342).
+    """
 
     mechanism: str  # Kafka's name, for example SCRAM-SHA-256
     username: str = ""
     password: str = field(default="", repr=False)
     token: Callable[[], str] | None = field(default=None, repr=False)
+    extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +32,64 @@ class ConnectionSecurity:
 
     tls: "SSLContext | None" = None
     login: SaslLogin | None = None
+
+    @property
+    def protocol(self) -> str:
+        """Return Kafka's name of the protocol."""
+        if self.login is None:
+            return "PLAINTEXT" if self.tls is None else "SSL"
+        return "SASL_PLAINTEXT" if self.tls is None else "SASL_SSL"
+
+    def transport_options(self, host: str) -> dict[str, Any]:
+        """Return the arguments of the event loop's `create_connection` to `host`, beside it."""
+        if self.tls is None:
+            return {}
+        return {"ssl": self.tls, "server_hostname": host, "ssl_shutdown_timeout": SHUTDOWN_S}
+
+    def refusal(self, error: BaseException | None) -> str | None:
+        """Return why TLS refused, with the remedy; None if `error` is no refusal of TLS.
+
+        A connection that only ends is no refusal: the broker may be stopping.
+        """
+        if self.tls is None:
+            return None
+        from ssl import SSLEOFError, SSLError  # few connections have TLS
+
+        if not isinstance(error, SSLError) or isinstance(error, SSLEOFError):
+            return None
+        return _tls_cause(error)
+
+
+PLAINTEXT: Final = ConnectionSecurity()
+SHUTDOWN_S: Final = 0.5  # for the end of TLS that the peer confirms
+
+_CAUSES: Final = {  # of OpenSSL's `reason`
+    "WRONG_VERSION_NUMBER": "the listener does not speak TLS: set the security protocol to"
+    " PLAINTEXT or SASL_PLAINTEXT, or connect to a TLS listener",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the listener requires a certificate of the client:"
+    " set one, with its key",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the listener refused the handshake: it may require a"
+    " certificate of the client, or share no cipher with it",
+    "TLSV1_ALERT_UNKNOWN_CA": "the listener does not trust the CA of the client's certificate",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "client and listener share no version of TLS",
+    "UNSUPPORTED_PROTOCOL": "client and listener share no version of TLS",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client's certificate has expired",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the listener refused the client's certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the listener refused the client's certificate",
+}
+_CAUSES["PACKET_LENGTH_TOO_LONG"] = _CAUSES["WRONG_VERSION_NUMBER"]
+_CAUSES["RECORD_LAYER_FAILURE"] = _CAUSES["WRONG_VERSION_NUMBER"]
+
+
+def _tls_cause(error: "SSLError") -> str:
+    """Return the cause of a failed TLS handshake, and the remedy."""
+    message = str(getattr(error, "verify_message", ""))
+    if not message:
+        reason = str(error.reason or "")
+        return f"TLS: {_CAUSES.get(reason) or reason or error}"
+    remedy = "set the CA that signed it"
+    if "mismatch" in message or "not valid for" in message:
+        remedy = "connect to a name or an address that is in the certificate"
+    elif "expired" in message or "not yet valid" in message:
+        remedy = "renew it, or mend the clock"
+    return f"TLS: the broker's certificate is refused: {message.rstrip('.')} ({remedy})"

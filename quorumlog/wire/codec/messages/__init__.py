@@ -30,6 +30,7 @@ APIS: Final = {
     14: Api("sync_group", "SyncGroup", range(0, 6)),
     15: Api("describe_groups", "DescribeGroups", range(0, 7)),
     16: Api("list_groups", "ListGroups", range(0, 6)),
+    17: Api("sasl_handshake", "SaslHandshake", range(0, 2)),
     18: Api("api_versions", "ApiVersions", range(0, 5)),
     19: Api("create_topics", "CreateTopics", range(2, 8)),
     20: Api("delete_topics", "DeleteTopics", range(1, 7)),
@@ -48,6 +49,7 @@ APIS: Final = {
     33: Api("alter_configs", "AlterConfigs", range(0, 3)),
     34: Api("alter_replica_log_dirs", "AlterReplicaLogDirs", range(1, 3)),
     35: Api("describe_log_dirs", "DescribeLogDirs", range(1, 6)),
+    36: Api("sasl_authenticate", "SaslAuthenticate", range(0, 3)),
     37: Api("create_partitions", "CreatePartitions", range(0, 4)),
     42: Api("delete_groups", "DeleteGroups", range(0, 3)),
     43: Api("elect_leaders", "ElectLeaders", range(0, 3)),
@@ -75,8 +77,6 @@ APIS: Final = {
     81: Api("remove_raft_voter", "RemoveRaftVoter", range(0, 1)),
 }
 UNUSED_APIS: Final = {
-    17: "SaslHandshake",
-    36: "SaslAuthenticate",
     38: "CreateDelegationToken",
     39: "RenewDelegationToken",
     40: "ExpireDelegationToken",
