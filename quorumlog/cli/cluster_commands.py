@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypedDict
 import typer
 
 from quorumlog.addresses import host_and_port
-from quorumlog.cli import listener_options
+from quorumlog.cli import listener_options, security_options
 from quorumlog.cli.options import (
     DEFAULT_DIR,
     Brokers,
@@ -161,6 +161,12 @@ def up(
     source: From = None,
     control: Control = None,
     until_stdin_closes: UntilStdinCloses = False,
+    tls: security_options.Tls = False,
+    sasl: security_options.Sasl = None,
+    user: security_options.User = None,
+    users: security_options.Users = None,
+    acls: security_options.Acls = False,
+    super_user: security_options.SuperUser = None,
     json: Json = False,
 ) -> None:
     """Start a cluster.
@@ -172,6 +178,9 @@ def up(
         fail("--until-stdin-closes: with --detach the cluster runs until `down`", EXIT_USAGE)
     nodes = _only_one(nodes, controllers, brokers) if one else nodes
     places = _places(port, host, advertised, listener or ())
+    protection = security_options.security_of(
+        tls=tls, sasl=sasl, user=user, users=users, acls=acls, super_user=super_user
+    )
     with cluster_errors(), unpacked(source, directory, **places):
         cluster = LocalCluster(
             directory,
@@ -186,23 +195,24 @@ def up(
             control=control or False,
             as_version=as_version,
             seed=seed,
+            **protection,
         )
         _refuse_another(cluster, nodes, controllers, brokers, first_id, port, host)
-        listener_options.warn_of_unknown_hosts(cluster)
-        _warn_of_running(cluster, may_run=detach, has_new_settings=bool(config))
-        if ignored := cluster.check():
-            say(f"quorumlog: settings without effect (docs/configuration.md): {', '.join(ignored)}")
+        _warn(cluster, may_run=detach, has_new_settings=bool(config))
         ready_s = _start(cluster)
-    described = _describe(cluster, ready_s)
-    document(described) if json else _print_ready(described, ready_s)
+    _announce(cluster, ready_s, json=json)
     if detach:
         say(f"stop it with: quorumlog down --dir {directory}")
         return
     _run_until_interrupted(cluster, or_end_of_input=until_stdin_closes)
 
 
-def _warn_of_running(cluster: LocalCluster, *, may_run: bool, has_new_settings: bool) -> None:
-    """Print that running nodes keep their settings. Ends the command if no node may run."""
+def _warn(cluster: LocalCluster, *, may_run: bool, has_new_settings: bool) -> None:
+    """Print settings without effect: unknown hosts, ignored names, those of running nodes.
+
+    Ends the command if a node runs and none may.
+    """
+    listener_options.warn_of_unknown_hosts(cluster)
     running = ", ".join(map(str, cluster.running()))
     if running and not may_run:
         fail(
@@ -211,6 +221,8 @@ def _warn_of_running(cluster: LocalCluster, *, may_run: bool, has_new_settings: 
         )
     if running and has_new_settings:
         say(f"quorumlog: node {running} has new settings once restarted")
+    if ignored := cluster.check():
+        say(f"quorumlog: settings without effect (docs/configuration.md): {', '.join(ignored)}")
 
 
 def _only_one(*others: int | None) -> int:
@@ -257,6 +269,15 @@ def _refuse_another(
             )
 
 
+def _announce(cluster: LocalCluster, ready_s: float, *, json: bool) -> None:
+    described = _describe(cluster, ready_s)
+    if json:
+        document(described)
+        return
+    _print_ready(described, ready_s)
+    security_options.print_security(cluster)
+
+
 def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
     """Return what `up --json` prints; its keys are stable."""
     server = cluster.control
@@ -268,6 +289,7 @@ def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
         "ready_ms": round(ready_s * 1000),
         "nodes": [cluster.describe_node(node) for node in cluster.nodes],
         "control": server and {"url": server.url, "token": server.token},
+        "security": security_options.describe(cluster),
         **seeded,
     }
 

@@ -34,6 +34,13 @@ COMMANDS: Final[dict[str, Command]] = {
         "quorumlog up --detach --port 0 --dir /tmp/cluster",
         "quorumlog up --controllers 3 --brokers 2",
         "quorumlog up --config num.partitions=6 --config min.insync.replicas=2",
+        "quorumlog up --tls --sasl scram-sha-512 --user admin=@secret --user alice --acls",
+    ),
+    "client-config": Command(
+        "security_options",
+        "Print the settings of a client of a secured cluster.",
+        "quorumlog client-config --user alice --style confluent",
+        "quorumlog client-config quorumlog-data --style java --out client.properties",
     ),
     "save": Command(
         "save_command",

@@ -2,8 +2,8 @@
 
 The unpacked cluster has the same cluster id, node ids and data, and ports and a secret of its own.
 Its metadata still has the addresses of the original, which may run: so the nodes get the addresses
-of their peers by configuration, and the new secret keeps the two apart. No password is in the file,
-except in the hashed form of SCRAM: a secured copy has certificates and internal passwords of its own.
+of their peers by configuration, and the new secret keeps the two apart. Its only passwords are
+hashed, by SCRAM: a secured copy has certificates and internal passwords of its own.
 """
 
 import shutil

@@ -119,7 +119,7 @@ def client_config(way: Access, style: str) -> dict[str, Any]:
 
 
 def _of_quorumlog(way: Access) -> dict[str, Any]:
-    """Arguments of `quorumlog.client`."""
+    """Return arguments of `quorumlog.client`."""
     settings: dict[str, Any] = {"bootstrap_servers": way.bootstrap}
     if way.protocol != "PLAINTEXT":
         settings["security_protocol"] = way.protocol
@@ -134,7 +134,7 @@ def _of_quorumlog(way: Access) -> dict[str, Any]:
 
 
 def _of_confluent(way: Access) -> dict[str, Any]:
-    """The configuration of confluent-kafka, and of librdkafka in any language."""
+    """Return the configuration of confluent-kafka, and of librdkafka in any language."""
     settings: dict[str, Any] = {"bootstrap.servers": way.bootstrap}
     if way.protocol != "PLAINTEXT":
         settings["security.protocol"] = way.protocol
@@ -154,13 +154,13 @@ def _of_confluent(way: Access) -> dict[str, Any]:
 
 
 def _of_kafka_python(way: Access) -> dict[str, Any]:
-    """Arguments of kafka-python's clients."""
+    """Return arguments of kafka-python's clients."""
     files = {"ssl_cafile": way.ca, "ssl_certfile": way.certificate, "ssl_keyfile": way.key}
     return _of_python(way) | _texts(files)
 
 
 def _of_aiokafka(way: Access) -> dict[str, Any]:
-    """Arguments of aiokafka's clients; `ssl_context` is an object."""
+    """Return arguments of aiokafka's clients; `ssl_context` is an object."""
     settings = _of_python(way)
     if way.ca is not None:
         import ssl
@@ -184,7 +184,7 @@ def _of_python(way: Access) -> dict[str, Any]:
 
 
 def _of_java(way: Access) -> dict[str, Any]:
-    """Properties of Apache Kafka's Java clients and command line tools."""
+    """Return properties of Apache Kafka's Java clients and command line tools."""
     settings: dict[str, Any] = {"bootstrap.servers": way.bootstrap}
     if way.protocol != "PLAINTEXT":
         settings["security.protocol"] = way.protocol
@@ -212,7 +212,7 @@ def _jaas(way: Access) -> str:
 
 
 def _of_kafkajs(way: Access) -> dict[str, Any]:
-    """Options of kafkajs; certificates are texts."""
+    """Return options of kafkajs; certificates are texts."""
     settings: dict[str, Any] = {"brokers": way.bootstrap.split(",")}
     if way.ca is not None:
         settings["ssl"] = {"ca": [way.ca.read_text()]}
@@ -230,7 +230,7 @@ def _of_kafkajs(way: Access) -> dict[str, Any]:
 
 
 def _of_franz_go(way: Access) -> dict[str, Any]:
-    """Names of franz-go's environment in its own tests and examples: seeds, CA and login."""
+    """Return the values that a program with franz-go needs: `config_text` has its code."""
     settings: dict[str, Any] = {"seeds": way.bootstrap.split(",")}
     files = {"ca": way.ca, "certificate": way.certificate, "key": way.key}
     settings |= _texts(files)
@@ -253,7 +253,7 @@ STYLES: Final[Mapping[str, Callable[[Access], dict[str, Any]]]] = {
     "franz-go": _of_franz_go,
     "quorumlog": _of_quorumlog,
 }
-"""The libraries whose settings are known."""
+"""The settings of each library, by its name."""
 
 
 # --- text ---

@@ -83,16 +83,13 @@ class ClusterNodes:
         self._failed: ClusterSpec | None = None  # an earlier plan, never ready: to be cleared
         self._is_planned_here = False  # a new cluster
         found = _found(self.directory)
-        self._new_users: Final = dict[str, str | None]()
         if found is not None and (found.was_ready or self._is_used(found)):
-            settings_check.require_kept(found.config, config or {})
-            settings_check.require_listeners_kept(found.nodes[0], advertised, listeners)
-            self._new_users.update(security.require_kept(found.security, protection))
+            settings_check.require_kept(found, config, advertised, listeners)
+            self._new_users = security.require_kept(found.security, protection)
             planned = found
         else:
             self._failed, self._is_planned_here = found, True
-            wanted, users = security.read_options(protection)
-            self._new_users.update(users)
+            secured, self._new_users = security.read_options(protection)
             planned = layout.plan(
                 ClusterShape(nodes, controllers, brokers).roles,
                 host=host,
@@ -101,9 +98,9 @@ class ClusterNodes:
                 first_id=first_id,
                 advertised=advertised,
                 listeners=listeners,
-                protection=wanted,
+                protection=secured,
             )
-        self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config or {})))
+        self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config)))
 
     def _adopt(self, spec: ClusterSpec) -> None:
         if (server := self._control.connection) is not None:

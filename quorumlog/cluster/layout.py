@@ -274,10 +274,10 @@ def _ports(host: str, first: int, count: int, *, has_internal: bool) -> list[int
         return free_ports(host, len(steps) * count)
     highest = 65_536 - steps[-1] - count
     if not 0 < first <= highest:
+        ports = "the brokers' own ports" if has_internal else "the control ports"
         raise InvalidArgument(
-            f"--port {first}: choose one from 1 to {highest}, since the "
-            f"{"brokers' own" if has_internal else 'control'} ports are {steps[-1]} above the "
-            "Kafka ports; or 0, which takes free ones"
+            f"--port {first}: choose one from 1 to {highest}, since {ports} are {steps[-1]} above "
+            "the Kafka ports; or 0, which takes free ones"
         )
     return [first + step + n for step in steps for n in range(count)]
 
@@ -304,7 +304,8 @@ def found(
 ) -> None:
     """Create the secrets of a new cluster, and the markers of its voters, which have never voted.
 
-    `users`: with their passwords, if it is secured. A voter without marker and votes has lost its disk. Raises ClusterError.
+    `users`: with their passwords, if it is secured. A voter without marker and votes has lost its
+    disk. Raises ClusterError.
     """
     from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 

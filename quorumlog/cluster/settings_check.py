@@ -93,7 +93,15 @@ def laid_over(recorded: Mapping[str, str], given: Mapping[str, str]) -> dict[str
     return merged
 
 
-def require_kept(recorded: Mapping[str, str], given: Mapping[str, str]) -> None:
+def require_kept(
+    found: ClusterSpec, config: Mapping[str, str], advertised: str | None, listeners: Sequence[str]
+) -> None:
+    """Refuse changes of settings and listeners that the cluster keeps. Raises InvalidArgument."""
+    _require_min_isr_kept(found.config, config)
+    _require_listeners_kept(found.nodes[0], advertised, listeners)
+
+
+def _require_min_isr_kept(recorded: Mapping[str, str], given: Mapping[str, str]) -> None:
     """Refuse to change min.insync.replicas in the files of a cluster: its metadata has the value.
 
     Raises InvalidArgument with the command that changes the metadata.
@@ -108,7 +116,7 @@ def require_kept(recorded: Mapping[str, str], given: Mapping[str, str]) -> None:
         )
 
 
-def require_listeners_kept(
+def _require_listeners_kept(
     node: NodeSpec, advertised: str | None, listeners: Sequence[str]
 ) -> None:
     """Refuse other listeners than the recorded ones of an existing cluster's first node.

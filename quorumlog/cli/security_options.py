@@ -1,0 +1,167 @@
+"""The options of `up` that protect a cluster, and `quorumlog client-config`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from quorumlog.cli.options import DEFAULT_DIR
+from quorumlog.cli.output import EXIT_USAGE, cluster_errors, data, fail, say, text_of
+
+if TYPE_CHECKING:
+    from quorumlog.cluster import LocalCluster
+    from quorumlog.cluster.security import SecurityOptions
+
+_STYLES: Final = "confluent, aiokafka, kafka-python, java, kafkajs, franz-go or quorumlog"
+_PRINTED: Final = "confluent"
+
+Tls = Annotated[
+    bool,
+    typer.Option("--tls", help="TLS on all listeners, with a CA and certificates of the cluster."),
+]
+Sasl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MECHANISM",
+        help="Clients authenticate: plain, scram-sha-256, scram-sha-512 or oauthbearer.",
+    ),
+]
+User = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--user",
+        metavar="NAME[=PASSWORD]",
+        help="A user of --sasl. NAME=@FILE reads the password from a file, which `ps` does not "
+        "show; NAME alone gets a random one, or a certificate without --sasl. Repeatable.",
+    ),
+]
+Users = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A file with a line NAME=PASSWORD for each user."),
+]
+Acls = Annotated[
+    bool, typer.Option("--acls", help="Refuse requests that no ACL allows: `quorumlog acls`.")
+]
+SuperUser = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--super-user",
+        metavar="NAME",
+        help="A user that needs no ACL. Repeatable. Default with --acls: admin.",
+    ),
+]
+
+
+def security_of(
+    *,
+    tls: bool,
+    sasl: str | None,
+    user: Sequence[str] | None,
+    users: Path | None,
+    acls: bool,
+    super_user: Sequence[str] | None,
+) -> "SecurityOptions":
+    """Return the arguments of LocalCluster. Ends with a usage error for a wrong user."""
+    named: dict[str, str | None] = {}
+    lines = [] if users is None else _lines(users, "--users")
+    for text in [*(line for line in lines if line and not line.startswith("#")), *(user or ())]:
+        name, equals, password = text.partition("=")
+        if name in named:
+            fail(f"--user {name}: it is given twice", EXIT_USAGE)
+        named[name] = _password(name, password) if equals else None
+    return {
+        "tls": tls,
+        "sasl": sasl,
+        "users": named,
+        "acls": acls,
+        "super_users": tuple(super_user or ()),
+    }
+
+
+def _password(name: str, text: str) -> str:
+    """Return the password; that of @FILE is its first line."""
+    if not text.startswith("@"):
+        return text
+    return next(iter(_lines(Path(text[1:]), f"--user {name}")), "")
+
+
+def _lines(file: Path, option: str) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{option}: {text_of(error)}", EXIT_USAGE)
+
+
+def describe(cluster: "LocalCluster") -> dict[str, Any] | None:
+    """Return the protection of a cluster for `up --json`, without a secret; None: it has none."""
+    security = cluster.spec.security
+    if security is None:
+        return None
+    from quorumlog.cluster.security import ca_file
+
+    return {
+        "ca": str(ca_file(cluster.directory)) if security.tls else None,
+        "protocol": security.protocol,
+        "mechanism": security.mechanism,
+        "acls": security.acls,
+        "super_users": list(security.super_users),
+    }
+
+
+def print_security(cluster: "LocalCluster") -> None:
+    """Print the protection, and the settings of a client without its password."""
+    described = describe(cluster)
+    if described is None:
+        return
+    from dataclasses import replace
+
+    from quorumlog.cluster import client_configs
+
+    words = [described["protocol"], described["mechanism"], "ACLs" if described["acls"] else None]
+    data(f"  security {'  '.join(filter(None, words))}")
+    if described["super_users"]:
+        data(f"           super users: {', '.join(described['super_users'])}")
+    way = client_configs.access(cluster.directory, cluster.spec, None)
+    if way.password is not None:
+        way = replace(way, password=client_configs.HIDDEN)
+    person = f", as {way.user}" if way.user else ""
+    data(f"  settings of a client of {_PRINTED}{person}:")
+    for line in client_configs.config_text(way, _PRINTED).splitlines():
+        data(f"    {line}")
+    user = f" --user {way.user}" if way.user else ""
+    data(f"  in full: quorumlog client-config {cluster.directory}{user} --style {_PRINTED}")
+    data(f"  or --style {_STYLES.replace(f'{_PRINTED}, ', '')}")
+
+
+def client_config(
+    directory: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="Directory of the cluster.")
+    ] = DEFAULT_DIR,
+    user: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A user. Default: the first super user, else the first."),
+    ] = None,
+    style: Annotated[str, typer.Option(metavar="LIBRARY", help=f"{_STYLES}.")] = "java",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A file to write, which its owner alone can read."),
+    ] = None,
+) -> None:
+    """Print the settings of a client, WITH the user's password, ready to be pasted.
+
+    Those of Java are properties: for --command-config of Apache Kafka's tools and of quorumlog's
+    commands.
+    """
+    from quorumlog.cluster import LocalCluster, client_configs
+    from quorumlog.cluster.files import write_private
+
+    with cluster_errors():
+        cluster = LocalCluster.open(directory)
+        way = client_configs.access(cluster.directory, cluster.spec, user)
+        text = client_configs.config_text(way, style)
+        if out is None:
+            data(text)
+            return
+        write_private(out, text + "\n")
+        say(f"wrote {out}")
