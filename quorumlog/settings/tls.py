@@ -1,11 +1,247 @@
-"""TLS of listeners: Kafka's settings `ssl.*` (KIP-651), and the roles on control listeners."""
+"""TLS: Kafka's settings `ssl.*` of a listener, rules for principals, and roles of nodes.
+
+    ssl.keystore.type=PEM + ssl.keystore.location           a file with the key and its chain
+    ssl.keystore.key + ssl.keystore.certificate.chain       both as text
+    ssl.keystore.type=PKCS12 + .location + .password        a PKCS#12 file
+    ssl.truststore.*                                        the same, without a key
+
+The messages about stores are as Kafka's DefaultSslEngineFactory gives them. Sources: KIP-651
+(PEM), KIP-371 (rules), KIP-684 (client certificates beside SASL). docs/decisions/0062-tls.md
+"""
 
 import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
+
+from quorumlog.settings.kinds import BadValue
 
 OPERATOR: Final = "operator"
 """The alternative name of a certificate for status, metrics and waits on control listeners."""
+PEM: Final = "PEM"
+PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
+CLIENT_AUTH: Final = "ssl.client.auth"
+DEFAULTS: Final = {
+    "ssl.keystore.type": "JKS",
+    "ssl.keystore.location": "",
+    "ssl.keystore.password": "",
+    "ssl.keystore.key": "",
+    "ssl.keystore.certificate.chain": "",
+    "ssl.key.password": "",
+    "ssl.truststore.type": "JKS",
+    "ssl.truststore.location": "",
+    "ssl.truststore.password": "",
+    "ssl.truststore.certificates": "",
+    CLIENT_AUTH: "none",
+    "ssl.protocol": "TLSv1.3",
+    "ssl.enabled.protocols": ",".join(PROTOCOLS),
+    "ssl.endpoint.identification.algorithm": "https",
+    "ssl.principal.mapping.rules": "DEFAULT",
+}
+"""Kafka's settings of TLS that have an effect, with Kafka's defaults."""
+SECRETS: Final = frozenset(
+    {"ssl.keystore.password", "ssl.keystore.key", "ssl.key.password", "ssl.truststore.password"}
+)
+"""Those that are secret: DescribeConfigs returns no value of them."""
+
 _NODE_ROLE: Final = re.compile(r"node-[0-9]+")
+_TYPES: Final = ("JKS", "PKCS12", PEM)
+_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_ESCAPED_LINE: Final = re.compile(r"\\r|\\n|\\(?=\s)")  # as in a properties file of Java
+_PART: Final = r"(?:\\.|[^\\/])*"
+_RULE: Final = re.compile(
+    rf"(?:DEFAULT|RULE:(?P<pattern>{_PART})/(?P<replacement>{_PART})/(?P<case>[LU]?))\s*(?:,|$)",
+    re.DOTALL,
+)
+_BETWEEN_RULES: Final = re.compile(r"[\s,]*")
+_REPLACED: Final = re.compile(r"\\(.)|\$([0-9]+)|([^\\$]+)", re.DOTALL)
+
+
+class ClientAuth(Enum):
+    """Whether a client shows a certificate: never, if it has one, or always."""
+
+    NONE = "none"
+    REQUESTED = "requested"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """The file of a key store or trust store; `location` is empty if there is none."""
+
+    name: str  # of its settings: ssl.keystore or ssl.truststore, with the listener's prefix
+    type: str = "JKS"
+    location: str = ""
+    password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalRule:
+    """A rule that makes a user's name of a distinguished name. `pattern` None: the name itself.
+
+    `replacement`: texts, and numbers of groups of the pattern as they are written. `case`: L, U or
+    empty.
+    """
+
+    pattern: str | None = None
+    replacement: tuple[str | int, ...] = ()
+    case: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """TLS of one listener. A key store or trust store is a file, or texts in PEM."""
+
+    keystore: Store
+    truststore: Store
+    key: str = field(default="", repr=False)
+    chain: str = ""
+    key_password: str = field(default="", repr=False)
+    trusted: str = ""
+    client_auth: ClientAuth = ClientAuth.NONE
+    protocols: tuple[str, ...] = PROTOCOLS
+    checks_hosts: bool = True  # of servers, when the node is the client
+    principal_rules: tuple[PrincipalRule, ...] = (PrincipalRule(),)
+
+
+def read_tls(value: Callable[[str], str | None], prefix: str) -> TlsSettings:
+    """Return the TLS settings of a listener. Raises BadValue.
+
+    `value`: returns the text of a setting for this listener; None: it is not set. `prefix`: of the
+    listener's own settings, for messages.
+    """
+
+    def text(name: str) -> str:
+        given = value(name)
+        return (DEFAULTS[name] if given is None else given).strip()
+
+    chain, key = text("ssl.keystore.certificate.chain"), text("ssl.keystore.key")
+    return TlsSettings(
+        keystore=_store(text, f"{prefix}ssl.keystore", key, chain),
+        truststore=_store(text, f"{prefix}ssl.truststore", "", text("ssl.truststore.certificates")),
+        key=key,
+        chain=chain,
+        key_password=text("ssl.key.password"),
+        trusted=text("ssl.truststore.certificates"),
+        client_auth=_client_auth(text(CLIENT_AUTH)),
+        protocols=_protocols(text("ssl.enabled.protocols"), text("ssl.protocol")),
+        checks_hosts=_checks_hosts(text("ssl.endpoint.identification.algorithm")),
+        principal_rules=read_rules(text("ssl.principal.mapping.rules")),
+    )
+
+
+def _store(text: Callable[[str], str], name: str, key: str, certificates: str) -> Store:
+    kind = name[name.rindex("ssl.") :]
+    store = Store(
+        name=name,
+        type=text(f"{kind}.type").upper(),
+        location=text(f"{kind}.location"),
+        password=text(f"{kind}.password"),
+    )
+    is_for_keys = kind == "ssl.keystore"
+    if store.type not in _TYPES:
+        raise BadValue(f"{name}.type={store.type}: use {', '.join(_TYPES)}")
+    if key or certificates:
+        if store.type != PEM:
+            raise BadValue(f"{name}.type={store.type}: a key or certificates as text need type PEM")
+        if is_for_keys and not (key and certificates):
+            given, missing = ("key", "certificate.chain") if key else ("certificate.chain", "key")
+            raise BadValue(f"{name}.{given} is set, but {name}.{missing} is not")
+        if store.location:
+            raise BadValue(f"{name}.location and certificates as text: set only one of them")
+    if store.type == PEM and store.password:
+        hint = "; set only ssl.key.password" if is_for_keys else ""
+        raise BadValue(f"{name}.password cannot be set with type PEM{hint}")
+    if store.type != PEM and store.password and not store.location:
+        raise BadValue(f"{name}.password is set, but {name}.location is not")
+    if is_for_keys and not (key or store.location):
+        raise BadValue(f"{name}.location is not set: a listener with TLS needs a certificate")
+    if is_for_keys and store.type != PEM and not store.password:
+        raise BadValue(f"{name}.location is set, but {name}.password is not")
+    return store
+
+
+def _client_auth(text: str) -> ClientAuth:
+    try:
+        return ClientAuth(text.lower())
+    except ValueError:
+        values = ", ".join(one.value for one in ClientAuth)
+        raise BadValue(f"{CLIENT_AUTH}={text}: use {values}") from None
+
+
+def _protocols(enabled: str, protocol: str) -> tuple[str, ...]:
+    if protocol not in {*PROTOCOLS, "TLS"}:
+        raise BadValue(f"ssl.protocol={protocol}: use {' or '.join(PROTOCOLS)}")
+    chosen = tuple(one.strip() for one in enabled.split(","))
+    for one in chosen:
+        if one not in PROTOCOLS:
+            raise BadValue(f"ssl.enabled.protocols={enabled}: use {', '.join(PROTOCOLS)}")
+    return chosen
+
+
+def _checks_hosts(text: str) -> bool:
+    if text.lower() not in {"", "https"}:
+        raise BadValue(
+            f"ssl.endpoint.identification.algorithm={text}: use https, or leave it empty"
+        )
+    return bool(text)
+
+
+def read_rules(text: str) -> tuple[PrincipalRule, ...]:
+    """Return the rules in `ssl.principal.mapping.rules`, in their order. Raises BadValue.
+
+    A rule is DEFAULT or RULE:pattern/replacement/[LU]; a backslash escapes a slash. Empty rules are
+    left out, as in Kafka's SslPrincipalMapper.
+    """
+    rules, position = [], 0
+    while (position := _end_of(_BETWEEN_RULES, text, position)) < len(text):
+        found = _RULE.match(text, position)
+        if found is None:
+            raise BadValue(
+                f"ssl.principal.mapping.rules: {text[position:]!r} does not begin with DEFAULT or "
+                "RULE:pattern/replacement/[LU], separated by commas"
+            )
+        if found["pattern"] is None:
+            rules.append(PrincipalRule())
+        else:
+            replacement = tuple(_replacement(found["replacement"]))
+            rules.append(PrincipalRule(found["pattern"], replacement, found["case"]))
+        position = found.end()
+    return tuple(rules)
+
+
+def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
+    found = pattern.match(text, position)
+    return position if found is None else found.end()
+
+
+def _replacement(text: str) -> Iterator[str | int]:
+    """Yield the parts of a replacement. Raises BadValue for a `$` without a number."""
+    position = 0
+    while position < len(text):
+        found = _REPLACED.match(text, position)
+        if found is None:
+            raise BadValue(
+                f"ssl.principal.mapping.rules: {text!r}: write a group's number behind $, or \\$"
+            )
+        escaped, group, plain = found.groups()
+        yield int(group) if group else escaped or plain
+        position = found.end()
+
+
+def pem_blocks(text: str) -> list[tuple[str, str]]:
+    r"""Return the blocks of a PEM text: label and whole block, with lines as OpenSSL reads them.
+
+    Text around them is ignored. The lines of a block may be joined by blanks or by a written `\n`,
+    as in a properties file.
+    """
+    blocks = []
+    for label, body in _BLOCK.findall(text):
+        base64 = "".join(_ESCAPED_LINE.sub(" ", body).split())
+        lines = "\n".join(base64[at : at + 64] for at in range(0, len(base64), 64))
+        blocks.append((label, f"-----BEGIN {label}-----\n{lines}\n-----END {label}-----\n"))
+    return blocks
 
 
 def node_role(node_id: int) -> str:
