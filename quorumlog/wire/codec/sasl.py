@@ -34,7 +34,7 @@ _SEPARATOR: Final = b"\x01"
 
 
 class SaslFailure(Exception):
-    """The authentication failed, or the broker did not prove its identity. The text says why."""
+    """Refused by the broker, or the broker did not prove its identity. The text is the reason."""
 
 
 class SaslClient(Protocol):

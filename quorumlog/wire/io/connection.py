@@ -29,7 +29,7 @@ from quorumlog.wire.codec.schemas import (
     encode_request,
 )
 from quorumlog.wire.io.frames import FrameProtocol
-from quorumlog.wire.io.security import PLAINTEXT, ConnectionSecurity, SaslLogin
+from quorumlog.wire.io.security import PLAINTEXT, TLS_ENDED, ConnectionSecurity, SaslLogin
 
 __all__ = [
     "AuthenticationFailed",
@@ -172,8 +172,9 @@ class KafkaConnection:
                 await connection._authenticate(security.login)
         except BaseException as error:
             connection._protocol.abort()
-            if (refusal := security.refusal(error.__cause__)) is not None:
-                raise AuthenticationFailed(refusal) from error
+            if security.tls is not None and type(error) is ConnectionLost:
+                cause = error.__cause__ or error
+                raise _not_connected(host, port, cause, security) from cause
             raise
         return connection
 
@@ -460,17 +461,15 @@ class KafkaConnection:
 
 
 def _not_connected(
-    host: str, port: int, error: Exception, security: ConnectionSecurity
+    host: str, port: int, error: BaseException, security: ConnectionSecurity
 ) -> ConnectionLost:
     """Return the error of a connection that was not made."""
     address = address_text(host, port)
     if (refusal := security.refusal(error)) is not None:
         return AuthenticationFailed(f"{address}: {refusal}")
-    if security.tls is not None and isinstance(
-        error, ConnectionResetError | ConnectionAbortedError
-    ):
-        why = "it may not speak TLS, or is stopping"
-        return ConnectionLost(f"{address}: the listener closed during the TLS handshake: {why}")
+    has_ended = isinstance(error, ConnectionResetError | ConnectionAbortedError | ConnectionLost)
+    if security.tls is not None and has_ended:
+        return ConnectionLost(f"{address}: {TLS_ENDED}")
     return ConnectionLost(f"{address}: {error}")
 
 

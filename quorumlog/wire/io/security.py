@@ -61,6 +61,10 @@ class ConnectionSecurity:
 
 
 PLAINTEXT: Final = ConnectionSecurity()
+TLS_ENDED: Final = (
+    "the listener closed the TLS connection before its first answer: it may require a certificate"
+    " of the client, not speak TLS, or be stopping"
+)
 SHUTDOWN_S: Final = 0.5  # for the end of TLS that the peer confirms
 
 _CAUSES: Final = {  # of OpenSSL's `reason`
