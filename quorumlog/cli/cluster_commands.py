@@ -178,9 +178,7 @@ def up(
         fail("--until-stdin-closes: with --detach the cluster runs until `down`", EXIT_USAGE)
     nodes = _only_one(nodes, controllers, brokers) if one else nodes
     places = _places(port, host, advertised, listener or ())
-    protection = security_options.security_of(
-        tls=tls, sasl=sasl, user=user, users=users, acls=acls, super_user=super_user
-    )
+    protection = security_options.security_of(tls, sasl, user, users, acls, super_user)
     with cluster_errors(), unpacked(source, directory, **places):
         cluster = LocalCluster(
             directory,
@@ -199,12 +197,11 @@ def up(
         )
         _refuse_another(cluster, nodes, controllers, brokers, first_id, port, host)
         _warn(cluster, may_run=detach, has_new_settings=bool(config))
-        ready_s = _start(cluster)
-    _announce(cluster, ready_s, json=json)
+        _announce(cluster, _start(cluster), json=json)
     if detach:
         say(f"stop it with: quorumlog down --dir {directory}")
-        return
-    _run_until_interrupted(cluster, or_end_of_input=until_stdin_closes)
+    else:
+        _run_until_interrupted(cluster, or_end_of_input=until_stdin_closes)
 
 
 def _warn(cluster: LocalCluster, *, may_run: bool, has_new_settings: bool) -> None:

@@ -54,7 +54,6 @@ SuperUser = Annotated[
 
 
 def security_of(
-    *,
     tls: bool,
     sasl: str | None,
     user: Sequence[str] | None,
@@ -136,7 +135,7 @@ def print_security(cluster: "LocalCluster") -> None:
 
 def client_config(
     directory: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="Directory of the cluster.")
+        Path, typer.Argument(metavar="DIR", help="Directory of the cluster.")
     ] = DEFAULT_DIR,
     user: Annotated[
         str | None,
