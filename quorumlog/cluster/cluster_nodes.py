@@ -36,6 +36,8 @@ class ClusterNodes:
     """
 
     seeded: "Seeded | None" = None
+    _failed: ClusterSpec | None = None  # an earlier plan, never ready: to be cleared
+    _is_planned_here = False  # a new cluster
 
     def __init__(
         self,
@@ -60,18 +62,16 @@ class ClusterNodes:
     ) -> None:
         """Plan a new cluster, or open the cluster in `directory` (with its recorded nodes).
 
-        `controllers` and `brokers`, given together, make nodes of one role each; without them,
-        each of `nodes` has both roles. Ids count up from `first_id`. The Kafka listeners are bound
-        to `host`, and clients receive `advertised`: HOST, or HOST:PORT, whose port counts up.
-        `listeners`: further listeners, NAME://BIND[:PORT],advertised=HOST[:PORT]. An existing
-        cluster keeps its listeners, and refuses others. `config` has Kafka's names and texts; an
-        empty text removes a recorded setting. `defaults`: "fast" or "kafka". `node_module` is run
-        as the node's program: a mutant that breaks a rule tests the tests. `detached` nodes outlive
+        `nodes`, `controllers`, `brokers`: see `ClusterShape`; ids count up from `first_id`. The
+        Kafka listeners are bound to `host`, and clients receive `advertised`: HOST, or HOST:PORT,
+        whose port counts up. `listeners`: more, NAME://BIND[:PORT],advertised=HOST[:PORT]. An
+        existing cluster keeps its listeners, and refuses others. `config` has Kafka's names and
+        texts; an empty text removes a recorded setting. `defaults`: "fast" or "kafka".
+        `node_module` is run as the node's program, a mutant for example. `detached` nodes outlive
         this process. `control` starts a control server (docs/control-api.md): True, its port, or
         its host:port. `as_version`, such as "3.9": clients get no API or version that this release
-        of Apache Kafka lacks. `seed`: topics, records and more that `start` creates if they are
-        missing, as a file or as its contents: `cluster.seed_file`. `tls`, `sasl`, `users`, `acls`,
-        `super_users`: see `SecurityOptions`; an existing cluster keeps them, and adds users.
+        of Apache Kafka lacks. `seed`: see `cluster.seed_file`; `start` creates missing objects.
+        `protection`: see `SecurityOptions`; an existing cluster keeps its own, and adds users.
         """
         config = {**(config or {}), **settings_check.release(as_version)}
         self._seed: Final = seeds.read(seed)
@@ -80,8 +80,6 @@ class ClusterNodes:
         program = Program(module=node_module, detached=detached, temporary=not directory)
         self._program: Final = program
         self._control: Final = ControlServerProcess(self.directory, program, control)
-        self._failed: ClusterSpec | None = None  # an earlier plan, never ready: to be cleared
-        self._is_planned_here = False  # a new cluster
         found = _found(self.directory)
         if found is not None and (found.was_ready or self._is_used(found)):
             settings_check.require_kept(found, config, advertised, listeners)
