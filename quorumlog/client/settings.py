@@ -13,19 +13,20 @@ from typing import (
     Final,
     Literal,
     ParamSpec,
-    TypedDict,
     TypeVar,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
 )
 
 from quorumlog.client.offset_resets import parse_offset_reset
+from quorumlog.client.security import SECRET, SecurityOptions, SecuritySettings
 
 # Kafka's settings for features that these clients do not have are refused, not ignored: an ignored
 # setting would promise a missing feature, such as an encrypted connection.
 _SERIALIZERS: Final = "keys and values are bytes: encode and decode them yourself"
-_PLAIN: Final = "connections are plain TCP, without TLS and SASL"
+_PEM: Final = "certificates are PEM: set ssl_ca, ssl_certificate and ssl_key"
 _METRICS: Final = "the clients report no metrics"
 
 _REASONS: Final[Mapping[str, str]] = {
@@ -39,9 +40,8 @@ _REASONS: Final[Mapping[str, str]] = {
     "metrics_recording_level": _METRICS,
     "partitioner": "choose the partition in send(..., partition=...)",
     "partitioner_class": "choose the partition in send(..., partition=...)",
-    "sasl": _PLAIN,
-    "security_protocol": _PLAIN,
-    "ssl": _PLAIN,
+    "sasl": "of SASL there are sasl_mechanism, sasl_username, sasl_password and sasl_token",
+    "ssl": "versions and ciphers of TLS are the defaults of this Python's OpenSSL",
     "transaction_two_phase_commit_enable": "there is no two-phase commit (KIP-939)",
     "value_deserializer": _SERIALIZERS,
     "value_serializer": _SERIALIZERS,
@@ -49,6 +49,26 @@ _REASONS: Final[Mapping[str, str]] = {
 _OF_OTHERS: Final[Mapping[str, str]] = {
     "api_version": "versions are agreed upon with each broker",
     "consumer_timeout_ms": "poll(timeout_ms) returns after that time",
+    "sasl_jaas_config": "set sasl_username and sasl_password",
+    "sasl_oauth_token_provider": "set sasl_token: a function that returns a token",
+    "sasl_plain_password": "set sasl_password",
+    "sasl_plain_username": "set sasl_username",
+    "ssl_cafile": "set ssl_ca",
+    "ssl_ca_location": "set ssl_ca",
+    "ssl_ca_pem": "set ssl_ca",
+    "ssl_certfile": "set ssl_certificate",
+    "ssl_certificate_location": "set ssl_certificate",
+    "ssl_certificate_pem": "set ssl_certificate",
+    "ssl_context": _PEM,
+    "ssl_endpoint_identification_algorithm": "ssl_check_hostname=False checks no host name",
+    "ssl_key_location": "set ssl_key",
+    "ssl_key_pem": "set ssl_key",
+    "ssl_keyfile": "set ssl_key",
+    "ssl_keystore_location": _PEM,
+    "ssl_keystore_type": _PEM,
+    "ssl_password": "set ssl_key_password",
+    "ssl_truststore_location": _PEM,
+    "ssl_truststore_type": _PEM,
     "loop": "a client belongs to the event loop that it is started in",
     "topic": "subscribe([...]) takes the topics",
     "topics": "subscribe([...]) takes the topics",
@@ -81,7 +101,7 @@ IN_FLIGHT_MAX = 5  # a broker keeps the last five batches of a producer (KIP-98)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommonSettings:
+class CommonSettings(SecuritySettings):
     """The settings of every client, to find brokers and to survive their loss.
 
     The `metadata_retry_backoff*` settings are not in Kafka: they make failover fast. While the
@@ -103,8 +123,9 @@ class CommonSettings:
     default_api_timeout_ms: int = 60_000
 
     def __post_init__(self) -> None:
+        SecuritySettings.__post_init__(self)
         addresses(self.bootstrap_servers)
-        for name in (field.name for field in fields(self)):
+        for name in (one.name for one in fields(self)):
             value = getattr(self, name)
             if isinstance(value, int) and name not in _MAY_BE_NEGATIVE:
                 _check(value >= 0, f"{name} must not be negative")
@@ -114,7 +135,7 @@ class CommonSettings:
                 _check(value > 0, f"{name} must be above 0")
 
 
-class CommonOptions(TypedDict, total=False):
+class CommonOptions(SecurityOptions, total=False):
     """The keyword arguments of CommonSettings, without `bootstrap_servers`."""
 
     client_id: str
@@ -296,12 +317,14 @@ def build(
             setting = name.replace(".", "_")
             family = setting.partition("_")[0]  # ssl_keystore_location, sasl_mechanism, ...
             why = _REASONS.get(setting) or _REASONS.get(family)
-            if why is not None:
+            hint = _hint(setting, kinds)
+            if why is not None and not hint:
                 raise TypeError(f"setting {name!r} is not supported yet: {why}")
-            raise TypeError(f"unknown setting {name!r}{_hint(name, kinds)}")
+            raise TypeError(f"unknown setting {name!r}{hint}")
         if not _fits(kinds[name], value):
-            error = ValueError if get_origin(kinds[name]) is Literal else TypeError
-            raise error(f"{name} must be {_described(kinds[name])}, not {value!r}")
+            error = ValueError if _is_choice(kinds[name], value) else TypeError
+            shown = type(value).__name__ if name in SECRET else repr(value)
+            raise error(f"{name} must be {_described(kinds[name])}, not {shown}")
     values: dict[str, Any] = {**options}  # the dataclass checks them
     return cls(bootstrap_servers=bootstrap_servers, **values)
 
@@ -388,10 +411,11 @@ def _fits(kind: Any, value: object) -> bool:
     origin, choices = get_origin(kind), get_args(kind)
     if origin is Literal:
         return any(value == one and type(value) is type(one) for one in choices)
+    if origin is Callable:
+        return callable(value)
     if origin is Sequence:
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            return False
-        return all(_fits(choices[0], one) for one in value)
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        return is_list and all(_fits(choices[0], one) for one in cast(Sequence[object], value))
     if choices:
         return any(_fits(one, value) for one in choices)
     if isinstance(value, bool):
@@ -399,8 +423,16 @@ def _fits(kind: Any, value: object) -> bool:
     return isinstance(value, int | float) if kind is float else isinstance(value, kind)
 
 
+def _is_choice(kind: Any, value: object) -> bool:
+    """Return whether a setting is one of some words, and `value` is a word."""
+    kinds = (kind,) if get_origin(kind) is Sequence else (kind, *get_args(kind))
+    return any(get_origin(one) is Literal for one in kinds) and isinstance(value, str | int)
+
+
 def _described(kind: Any) -> str:
     origin, choices = get_origin(kind), get_args(kind)
+    if origin is Callable:
+        return "a function"
     if origin is Literal:
         return "one of " + ", ".join(repr(one) for one in choices)
     if origin is Sequence:

@@ -1,6 +1,7 @@
 """TLS and authentication of a connection to a broker, for clients and for brokers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -97,3 +98,87 @@ def _tls_cause(error: "SSLError") -> str:
     elif "expired" in message or "not yet valid" in message:
         remedy = "renew it, or mend the clock"
     return f"TLS: the broker's certificate is refused: {message.rstrip('.')} ({remedy})"
+
+
+def client_context(
+    *,
+    ca: str | None,
+    certificate: str | None,
+    key: str | None,
+    key_password: str | None,
+    check_hostname: bool,
+) -> "SSLContext":
+    """Return the TLS context of a client.
+
+    Certificates and keys are PEM: the path of a file, or the text itself. `ca`: None: the CAs of
+    the system. `certificate`: of the client, and the chain behind it. `key`: None: it is in
+    `certificate`. Raises ValueError with the value that cannot be used, and why.
+    """
+    import ssl  # few clients have TLS
+
+    context = (
+        ssl.create_default_context() if ca is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    )
+    context.check_hostname = check_hostname
+    if ca is not None:
+        try:
+            if _is_pem(ca):
+                context.load_verify_locations(cadata=ca)
+            else:
+                context.load_verify_locations(cafile=ca)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"CA certificates {_shown(ca)}: {_why_unusable(error)}") from error
+    if certificate is not None:
+        shown = _shown(certificate) if key is None else f"{_shown(certificate)}, key {_shown(key)}"
+        try:
+            with _as_file(certificate) as chain, _as_file(key) as key_file:
+                context.load_cert_chain(str(chain), key_file, _password(key_password))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"certificate {shown}: {_why_unusable(error)}") from error
+    return context
+
+
+def _is_pem(text: str) -> bool:
+    return "-----BEGIN" in text
+
+
+def _shown(text: str) -> str:
+    return "(PEM text)" if _is_pem(text) else text
+
+
+def _password(password: str | None) -> Callable[[], str]:
+    """Return the source of a key's password: without it, OpenSSL would ask on the terminal."""
+
+    def give() -> str:
+        if password is None:
+            raise ValueError("the key is encrypted: give its password")
+        return password
+
+    return give
+
+
+@contextmanager
+def _as_file(text: str | None) -> Iterator[str | None]:
+    """Yield a path for PEM text, of a file that only this user can read; else the text itself."""
+    if text is None or not _is_pem(text):
+        yield text
+        return
+    from tempfile import NamedTemporaryFile  # for few clients
+
+    with NamedTemporaryFile("w", suffix=".pem") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
+
+
+def _why_unusable(error: Exception) -> str:
+    reason = str(getattr(error, "reason", None) or "")
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if reason == "KEY_VALUES_MISMATCH":
+        return "the key does not belong to the certificate"
+    if reason in {"BAD_DECRYPT", "BAD_PASSWORD_READ"}:
+        return "the password of the key is wrong"
+    if reason in {"NO_START_LINE", "NO_CERTIFICATE_OR_CRL_FOUND"} or "PEM lib" in str(error):
+        return "no PEM block of this kind is in it, or the password of its key is wrong"
+    return str(getattr(error, "strerror", None) or reason or error)

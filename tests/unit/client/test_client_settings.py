@@ -223,9 +223,8 @@ def test_bootstrap_servers_are_addresses_and_settings_are_keywords() -> None:
         (Producer, "value_serializer", "keys and values are bytes"),
         (Consumer, "key_deserializer", "keys and values are bytes"),
         (Producer, "partitioner", "choose the partition in send"),
-        (Producer, "security_protocol", "plain TCP"),
-        (Admin, "sasl_mechanism", "plain TCP"),
-        (Admin, "ssl.keystore.location", "plain TCP"),
+        (Producer, "ssl.cipher.suites", "OpenSSL"),
+        (Admin, "sasl_login_class", "of SASL there are sasl_mechanism"),
         (Consumer, "interceptor_classes", "no interceptors"),
     ],
 )
