@@ -226,8 +226,6 @@ def test_milliseconds_win_over_hours() -> None:
         ("ssl.keystore.location", "/keys"),
         ("sasl.enabled.mechanisms", "SCRAM-SHA-512"),
         ("listener.name.client.ssl.keystore.location", "/keys"),
-        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
-        ("super.users", "User:admin"),
         ("security.inter.broker.protocol", "SASL_SSL"),
         ("listener.security.protocol.map", "CONTROLLER:PLAINTEXT,CLIENT:SSL"),
     ],
