@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from quorumlog.settings import groups
+from quorumlog.settings import authorization, groups
 from quorumlog.settings.kinds import INT_MAX, choice, items
 from quorumlog.settings.releases import NEWEST, RELEASES
 from quorumlog.settings.servers import (
@@ -164,6 +164,11 @@ class BrokerSettings:
             "this release lacks. newest: all of this broker. Not in Kafka.",
         )
     )
+
+    # Authorization.
+    authorizer_class_name: str = row(authorization.AUTHORIZER)
+    super_users: str = row(authorization.SUPER_USERS)
+    allow_everyone_if_no_acl_found: bool = row(authorization.EVERYONE_WITHOUT_ACL)
 
     # The `__consumer_offsets` topic.
     offsets_topic_num_partitions: int = integer(50, "Number of partitions of __consumer_offsets.")

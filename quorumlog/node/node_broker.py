@@ -10,8 +10,10 @@ docs/decisions/0013-resuming-brokers.md.
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -45,6 +47,8 @@ from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import OnError, Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
+
+_logger: Final = logging.getLogger("quorumlog.node")
 
 
 class BootGate:
@@ -174,6 +178,28 @@ def _hosts(
     return groups, transactions
 
 
+def authorized(context: BrokerContext) -> BrokerContext:
+    """Return the context for clients: with the authorizer of the settings, if they have one.
+
+    Requests of this broker to itself go past it.
+    """
+    settings = context.settings
+    if not settings.authorizer_class_name:
+        return context
+    from quorumlog.broker.authorization.access_control import access_control
+    from quorumlog.broker.guards.registry import guarded
+
+    if not settings.super_users:
+        _logger.warning(
+            "authorizer.class.name is set without super.users: nobody can create the first ACL"
+        )
+    return replace(
+        context,
+        handlers=guarded(context.handlers),
+        access=access_control(settings, lambda: context.image),
+    )
+
+
 CONTROLLED_SHUTDOWN_MS: Final = 2_000
 
 
@@ -227,7 +253,7 @@ class NodeBroker:
             handlers=dependencies.handlers,
             wall_ms=wall_clock_ms,
         )
-        self.server: Final = Server(as_release(context), on_fatal=on_fatal)
+        self.server: Final = Server(as_release(authorized(context)), on_fatal=on_fatal)
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
         publishers = self.replicas, self.groups, self.transactions, self.metadata
         self.gate: Final = BootGate(broker_id, publishers)

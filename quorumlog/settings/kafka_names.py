@@ -200,13 +200,10 @@ ALTERED_WITHOUT_EFFECT: Final[Mapping[str, KindAndDefault]] = MappingProxyType(
 _PROTECTION_PREFIXES: Final = ("ssl.", "sasl.", "listener.name.", "delegation.token.", "password.")
 _PROTECTION_NAMES: Final = frozenset(
     {
-        "allow.everyone.if.no.acl.found",
-        "authorizer.class.name",
         "connections.max.reauth.ms",
         "principal.builder.class",
         "security.inter.broker.protocol",
         "security.providers",
-        "super.users",
         "zookeeper.ssl.client.enable",
     }
 )

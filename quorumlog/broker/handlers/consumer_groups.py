@@ -12,12 +12,17 @@ from uuid import UUID
 from quorumlog.broker.groups.core.consumer.descriptions import describe
 from quorumlog.broker.groups.core.consumer.partitions import Partitions, TopicIdPartition
 from quorumlog.broker.groups.core.consumer.records import to_stored
-from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, HeartbeatResult
+from quorumlog.broker.groups.core.consumer.requests import (
+    ConsumerHeartbeat,
+    HeartbeatResult,
+    TopicRights,
+)
 from quorumlog.broker.responses.cluster_view import ALL_OF_GROUP
 from quorumlog.broker.responses.controller_answers import shortened
 from quorumlog.broker.responses.features import consumer_groups_problem
 from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done
 from quorumlog.chance import random_bytes
+from quorumlog.metadata_quorum.image.acls import AclOperation, AclResourceType
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
 from quorumlog.wire.codec.messages.consumer_group_describe import (
@@ -65,8 +70,26 @@ def handle_heartbeat(
         client_id=header.client_id or "",
         client_host=context.client_host,
         api_version=header.api_version,
+        rights=_rights(context),
     )
     return when_done(context.groups.ask(heartbeat), _response)
+
+
+def _rights(context: BrokerContext) -> TopicRights | None:
+    """Return the topics that the client may describe; None: all, without an authorizer."""
+    if context.access is None:
+        return None
+
+    def may_describe(name: str) -> bool:
+        return context.may(
+            AclOperation.DESCRIBE,
+            AclResourceType.TOPIC,
+            name,
+            api="ConsumerGroupHeartbeat",
+            log_denied=False,
+        )
+
+    return TopicRights(may_describe, context.access.version)
 
 
 def _owned(topics: list[RequestTopicPartitions] | None) -> Partitions | None:

@@ -7,7 +7,7 @@ transactions among them: it skips their records itself (KIP-98).
 
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from quorumlog.broker.fetching.core.fetch_sessions import (
     FINAL_EPOCH,
@@ -21,6 +21,7 @@ from quorumlog.broker.responses.cluster_view import leader_hints
 from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.broker.settings import RACK_SELECTOR
 from quorumlog.clock import monotonic_ms
+from quorumlog.metadata_quorum.image.acls import AclOperation, AclResourceType
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.fetched_records import SINCE_VERSION, FetchedRecords
 from quorumlog.wire.codec.identifiers import (
@@ -60,16 +61,18 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
     Version 18 carries a follower's high watermark of the metadata log (KIP-1166): unused here.
     """
     now_ms, version = monotonic_ms(), header.api_version
-    spec = _repeated(context, request, now_ms)
+    rights = _rights(context, version, request)
+    spec = _repeated(context, request, now_ms, rights)
     if spec is None:
-        asked = _asked(context, version, request)
+        asked = _asked(context, version, request, rights)
         session = _session(context, version, request, asked, now_ms)
         if isinstance(session, ErrorCode):
             return FetchResponse(error_code=session)
         if session is None:
             spec = _spec(context, version, request, asked, None)
         else:
-            partitions = _of_session(context, session, now_ms)
+            _judge_again(context, session, rights)
+            partitions = _of_session(context, session, now_ms, rights)
             spec = _spec(context, version, request, partitions, session)
             flat = [fetch for topic in request.topics for fetch in topic.partitions]
             session.last_request, session.last_spec = request, spec
@@ -81,7 +84,9 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
     return context.replicas.fetches.fetch(spec, partial(_response, context, header, spec), now_ms)
 
 
-def _repeated(context: BrokerContext, request: FetchRequest, now_ms: int) -> FetchSpec | None:
+def _repeated(
+    context: BrokerContext, request: FetchRequest, now_ms: int, rights: "_Rights | None"
+) -> FetchSpec | None:
     """Return the last spec of the session, if its last request comes again with other numbers.
 
     `FetchDecoder` then passes the same object again. None: it has to be handled as another.
@@ -95,6 +100,7 @@ def _repeated(context: BrokerContext, request: FetchRequest, now_ms: int) -> Fet
         or session.waiting is not None
         or session.epoch != request.session_epoch
         or request.forgotten_topics_data
+        or session.judged_by != rights
     ):
         return None
     sessions.use(session, now_ms)
@@ -110,7 +116,7 @@ def _repeated(context: BrokerContext, request: FetchRequest, now_ms: int) -> Fet
     if len(asked) == 1 and len(session.partitions) == 1 and not asked[0][0].error_code:
         spec.partitions = [asked[0][0]]
     else:
-        spec.partitions = _of_session(context, session, now_ms)
+        spec.partitions = _of_session(context, session, now_ms, rights)
     return spec
 
 
@@ -146,24 +152,71 @@ def _session(
     return session if sessions.change(session, asked, forgotten) else None
 
 
-def _of_session(context: BrokerContext, session: FetchSession, now_ms: int) -> list[PartitionFetch]:
+def _of_session(
+    context: BrokerContext, session: FetchSession, now_ms: int, rights: "_Rights | None"
+) -> list[PartitionFetch]:
     """Return the partitions of the session that may have a new answer."""
     fetches = []
     for partition in session.candidates(now_ms):
-        if partition.fetch.error_code:  # UNKNOWN_TOPIC_ID
-            named = _named(context, partition.fetch)
+        if partition.fetch.error_code is ErrorCode.UNKNOWN_TOPIC_ID:
+            named = _named(context, partition.fetch, rights)
             context.replicas.fetch_sessions.change(session, [named], ())
         fetches.append(partition.fetch)
     return fetches
 
 
-def _named(context: BrokerContext, fetch: PartitionFetch) -> PartitionFetch:
+def _named(
+    context: BrokerContext, fetch: PartitionFetch, rights: "_Rights | None"
+) -> PartitionFetch:
     """Look up the topic's name again: it was missing when the session added the partition."""
     name = "" if fetch.topic_id is None else context.image.topic_names.get(fetch.topic_id, "")
     if not name:
         return fetch
     at = TopicPartition(name, fetch.topic_partition.partition)
-    return replace(fetch, topic_partition=at, error_code=ErrorCode.NONE)
+    return replace(fetch, topic_partition=at, error_code=_read_error(context, rights, name))
+
+
+class _Rights(NamedTuple):
+    """The client of a fetch, and the ACLs: decisions for another client or by others are void."""
+
+    principal: str
+    client_host: str
+    acls: object
+    is_consumer: bool
+
+
+def _rights(context: BrokerContext, version: int, request: FetchRequest) -> _Rights | None:
+    """Return the rights to check; None: the broker has no authorizer."""
+    if context.access is None:
+        return None
+    is_consumer = _replica(version, request)[0] < 0
+    return _Rights(context.principal, context.client_host, context.access.version, is_consumer)
+
+
+def _read_error(context: BrokerContext, rights: _Rights | None, name: str) -> ErrorCode:
+    """Return the error of a consumer that may not read the topic; a follower may read all."""
+    if (
+        rights is None
+        or not rights.is_consumer
+        or context.may(AclOperation.READ, AclResourceType.TOPIC, name, api="Fetch")
+    ):
+        return ErrorCode.NONE
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def _judge_again(context: BrokerContext, session: FetchSession, rights: _Rights | None) -> None:
+    """Check the right to read each partition of the session, if the rights are others now."""
+    if session.judged_by == rights:
+        return
+    session.judged_by = rights
+    changed = []
+    for partition in session.partitions.values():
+        fetch = partition.fetch
+        if fetch.error_code is not ErrorCode.UNKNOWN_TOPIC_ID:
+            error_code = _read_error(context, rights, fetch.topic_partition.topic)
+            if error_code is not fetch.error_code:
+                changed.append(replace(fetch, error_code=error_code))
+    context.replicas.fetch_sessions.change(session, changed, ())
 
 
 def _replica(version: int, request: FetchRequest) -> tuple[BrokerId, int]:
@@ -174,7 +227,9 @@ def _replica(version: int, request: FetchRequest) -> tuple[BrokerId, int]:
     return BrokerId(request.replica_id), -1
 
 
-def _asked(context: BrokerContext, version: int, request: FetchRequest) -> list[PartitionFetch]:
+def _asked(
+    context: BrokerContext, version: int, request: FetchRequest, rights: _Rights | None
+) -> list[PartitionFetch]:
     partitions = []
     for topic in request.topics:
         name, topic_id, error_code = topic.topic, None, ErrorCode.NONE
@@ -182,6 +237,8 @@ def _asked(context: BrokerContext, version: int, request: FetchRequest) -> list[
             topic_id = TopicId(topic.topic_id)
             name = context.image.topic_names.get(topic_id, "")
             error_code = ErrorCode.NONE if name else ErrorCode.UNKNOWN_TOPIC_ID
+        if rights is not None and not error_code:
+            error_code = _read_error(context, rights, name)
         partitions += [
             PartitionFetch(
                 topic_partition=TopicPartition(name, fetch.partition),

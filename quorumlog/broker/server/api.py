@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from quorumlog.addresses import DEFAULT_LISTENER
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
@@ -16,6 +16,7 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.metadata_quorum.image.acls import AclOperation, AclResourceType
 from quorumlog.settings import releases
 from quorumlog.settings.servers import BrokerConfig, StaticConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -24,6 +25,9 @@ from quorumlog.wire.codec.message import Buffer, Request, Response
 from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
 from quorumlog.wire.codec.produce_template import ProduceTemplate, TemplateMatch
 from quorumlog.wire.codec.schemas import RequestHeader
+
+if TYPE_CHECKING:  # a broker without an authorizer does not load it
+    from quorumlog.broker.authorization.access_control import AccessControl
 
 R = TypeVar("R")
 
@@ -140,6 +144,30 @@ class BrokerContext:
     principal: str = ANONYMOUS  # type:name of the authenticated client
     account: ResponseAccount | None = None  # counts response bytes that the peer has not taken
     node_handlers: Mapping[int, ApiHandler] | None = None  # for other brokers, if they differ
+    access: "AccessControl | None" = None  # None: every client may do everything
+
+    def may(
+        self,
+        operation: AclOperation,
+        resource_type: AclResourceType,
+        name: str,
+        *,
+        api: str,
+        log_denied: bool = True,
+    ) -> bool:
+        """Whether the client may do the operation on the resource, by the ACLs of the image.
+
+        `api`: Kafka's name of the request, for the audit log.
+        """
+        return self.access is None or self.access.may(
+            self.principal,
+            self.client_host,
+            operation,
+            resource_type,
+            name,
+            api=api,
+            log_denied=log_denied,
+        )
 
     @property
     def config(self) -> BrokerConfig:

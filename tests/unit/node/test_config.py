@@ -227,8 +227,6 @@ def test_milliseconds_win_over_hours() -> None:
         ("ssl.keystore.location", "/keys"),
         ("sasl.kerberos.service.name", "kafka"),
         ("listener.name.client.ssl.keystore.location", "/keys"),
-        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
-        ("super.users", "User:admin"),
         ("security.inter.broker.protocol", "SASL_SSL"),
         ("listener.security.protocol.map", "CONTROLLER:PLAINTEXT,CLIENT:SSL"),
     ],

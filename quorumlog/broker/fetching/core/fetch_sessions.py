@@ -76,6 +76,7 @@ class FetchSession:
     again for the same partition. `last_spec`: the FetchSpec of `last_request`, for the same
     object again: then only its numbers have changed (`FetchDecoder`). `last_asked`: its partitions,
     as the session has them and as the request has them; `last_names`: the topics' names then.
+    `judged_by`: the rights by which a consumer's partitions were permitted; None: no authorizer.
     """
 
     session_id: int
@@ -93,6 +94,7 @@ class FetchSession:
     last_request: object = None
     last_names: object = None
     last_spec: Any = None
+    judged_by: object = None
     last_asked: list[tuple[PartitionFetch, Any]] = field(default_factory=list)
 
     def candidates(self, now_ms: int) -> list[SessionPartition]:

@@ -27,6 +27,7 @@ from quorumlog.broker.groups.core.consumer.records import (
     Value,
     from_stored,
 )
+from quorumlog.broker.groups.core.consumer.requests import TopicRights
 from quorumlog.broker.groups.core.consumer.states import (
     GROUP_TRANSITIONS,
     MEMBER_TRANSITIONS,
@@ -88,7 +89,9 @@ class ConsumerGroup:
         self.expressions: Final[dict[str, frozenset[str]]] = {}  # with the topics that match
         self.owners: Final[dict[TopicIdPartition, str]] = {}
         self.has_partition_metadata = False  # a record of Kafka 4.0, to be deleted
-        # Not in a record: whether topics may have changed since the epoch began.
+        # Not in a record: by whose rights an expression was matched last, and whether topics may
+        # have changed since the epoch began.
+        self.rights: Final[dict[str, TopicRights]] = {}
         self.is_metadata_due = True
         self.subscribed_names: frozenset[str] = frozenset()
 

@@ -20,6 +20,7 @@ from quorumlog.broker.groups.core.consumer.requests import (
     ConsumerHeartbeat,
     HeartbeatResult,
     RequestRefused,
+    TopicRights,
 )
 from quorumlog.broker.groups.core.consumer.settings import GroupTimes
 from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression, Topics
@@ -69,6 +70,7 @@ class Heartbeats:
             self.membership.replace(changes, owner, member_id)
         told = group.members[member_id].current if member_id in group.members else None
         has_changed = self.membership.admit(changes, member_id, request)
+        self._note_rights(group, member_id, request.rights)
         self.look_at_topics(changes, now_ms, has_changed=has_changed)
         return Admitted(member_id=member_id, told=told)
 
@@ -127,6 +129,20 @@ class Heartbeats:
                 ErrorCode.INVALID_REGULAR_EXPRESSION,
                 f"subscribed_topic_regex {expression!r}: {error}",
             ) from error
+
+    def _note_rights(
+        self, group: ConsumerGroup, member_id: str, rights: TopicRights | None
+    ) -> None:
+        """Have the member's expression matched again if the rights of its last match are void.
+
+        As in Kafka, members with equal expressions share the topics: by the rights of one of them.
+        """
+        expression = group.members[member_id].metadata.subscribed_topic_regex
+        if rights is None or not expression:
+            return
+        before = group.rights.get(expression)
+        if before is None or before.version is not rights.version:
+            group.rights[expression], group.is_metadata_due = rights, True
 
     def reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
         """Reconcile a member with the target; `reported`: the partitions it reports to have."""

@@ -116,13 +116,19 @@ class Membership:
                 continue  # another broker accepted it: its topics stay
             if matching is None:
                 are_known = False  # its topics stay until the next heartbeat
-            elif known != matching:
+                continue
+            rights = group.rights.get(expression)
+            if rights is not None:
+                matching = frozenset(filter(rights.may_describe, matching))
+            if known != matching:
                 value = RegularExpressionValue(
                     topics=sorted(matching), version=self._topics.version, timestamp_ms=now_ms
                 )
                 changes.write(RecordKind.REGULAR_EXPRESSION, value, expression)
         for expression in sorted(group.expressions.keys() - subscribed):
             changes.write(RecordKind.REGULAR_EXPRESSION, None, expression)
+        for expression in group.rights.keys() - subscribed:
+            del group.rights[expression]
         return are_known
 
 

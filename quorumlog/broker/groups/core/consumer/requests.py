@@ -1,6 +1,8 @@
 """The requests of members of consumer groups, and the responses."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.requests import (
@@ -29,13 +31,20 @@ class HeartbeatResult:
     assignment: Partitions | None = None
 
 
+class TopicRights(NamedTuple):
+    """The topics that a member may describe. `version`: another object when its rights change."""
+
+    may_describe: Callable[[str], bool]
+    version: object
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat(GroupRequest[HeartbeatResult]):
     """ConsumerGroupHeartbeat. A field of None (timeout: -1) is as in an earlier heartbeat.
 
     `member_epoch` 0: the member joins, or joins again; -1: it leaves; -2: a static member leaves
     and will return. `owned`: the partitions that it has. `new_member_id`: the id for a member
-    without an id (version 0).
+    without an id (version 0). `rights` None: the member may describe every topic.
     """
 
     member_id: str
@@ -51,6 +60,7 @@ class ConsumerHeartbeat(GroupRequest[HeartbeatResult]):
     client_id: str = ""
     client_host: str = ""
     api_version: int = 1
+    rights: TopicRights | None = None
 
     @property
     def is_full(self) -> bool:

@@ -1,0 +1,106 @@
+"""Decides as Apache Kafka's StandardAuthorizer (KIP-801), and remembers the decisions.
+
+Super users may do everything. Without an ACL of a resource, `allow.everyone.if.no.acl.found`
+decides; with one, only a matching ALLOW allows.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from quorumlog.broker.authorization.core.acl_index import OPERATIONS, AclIndex, Found, Subject
+from quorumlog.metadata_quorum.image.acls import PermissionType
+from quorumlog.metadata_quorum.image.records import AclBinding
+
+CACHED_MAX: Final = 10_000  # decisions, about 3 MB
+_ANY_NAME: Final = "hardcode"  # Kafka's name of no particular resource, in a check of a type
+
+Question = tuple[str, str, int, int, str]
+"""Principal, host, operation, resource type, name: the codes are the protocol's."""
+
+
+class Decision(NamedTuple):
+    """The answer to a question. `rule`: the ACL, or Kafka's name of the rule, that decided."""
+
+    is_allowed: bool
+    rule: AclBinding | str
+
+
+_SUPER_USER: Final = Decision(is_allowed=True, rule="SuperUser")
+_DEFAULT_DENY: Final = Decision(is_allowed=False, rule="DefaultDeny")
+_DEFAULT_ALLOW: Final = Decision(is_allowed=True, rule="DefaultAllow")
+
+
+class Authorizer:
+    """The decisions of one set of ACLs.
+
+    Invariant: every cached decision is of the ACLs in `use`; at most CACHED_MAX are cached.
+    """
+
+    def __init__(
+        self,
+        *,
+        super_users: Iterable[str] = (),
+        allows_without_acl: bool = False,
+        new_index: Callable[[Iterable[AclBinding]], AclIndex] = AclIndex,
+    ) -> None:
+        """Decide without ACLs, until `use`. `super_users`: principals, as type:name."""
+        self._super_users: Final = frozenset(super_users)
+        self._without_acl: Final = _DEFAULT_ALLOW if allows_without_acl else _DEFAULT_DENY
+        self._new_index: Final = new_index
+        self._acls: frozenset[AclBinding] = frozenset()
+        self._index = new_index(())
+        self._cache: dict[Question, Decision] = {}
+        self.version: object = object()
+        """Another object after each change of the ACLs: decisions kept elsewhere are then void."""
+
+    def use(self, acls: frozenset[AclBinding]) -> None:
+        """Decide by these ACLs from now on. The same object again costs nothing."""
+        if acls is self._acls:
+            return
+        is_changed, self._acls = acls != self._acls, acls
+        if is_changed:
+            self._index = self._new_index(acls)
+            self._void()
+
+    def decide(self, question: Question) -> Decision:
+        """Return whether the principal may do the operation on the resource, and why."""
+        decision = self._cache.get(question)
+        if decision is None:
+            decision = self._decide(question)
+            if len(self._cache) >= CACHED_MAX:
+                self._cache.clear()
+            self._cache[question] = decision
+        return decision
+
+    def may_on_any(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
+        """Whether the principal may do the operation on some resource of the type (KIP-679)."""
+        if self.decide((principal, host, operation, resource_type, _ANY_NAME)).is_allowed:
+            return True
+        return self._index.allows_any(Subject(principal, host), operation, resource_type)
+
+    def authorized_operations(
+        self, principal: str, host: str, resource_type: int, name: str
+    ) -> int:
+        """Return the bit field of the allowed operations: bit n is operation code n (KIP-430)."""
+        return sum(
+            1 << operation
+            for operation in OPERATIONS[resource_type]
+            if self.decide((principal, host, operation, resource_type, name)).is_allowed
+        )
+
+    def _void(self) -> None:
+        self._cache = {}
+        self.version = object()
+
+    def _decide(self, question: Question) -> Decision:
+        principal, host, operation, resource_type, name = question
+        if principal in self._super_users:
+            return _SUPER_USER
+        return self._judge(
+            self._index.find(Subject(principal, host), operation, resource_type, name)
+        )
+
+    def _judge(self, found: Found) -> Decision:
+        if found.rule is not None:
+            return Decision(found.rule.permission_type == PermissionType.ALLOW, found.rule)
+        return _DEFAULT_DENY if found.has_acls else self._without_acl
