@@ -1,0 +1,203 @@
+"""The protection of a cluster: its options, its secret files, and the properties of its nodes."""
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.cluster import ClusterError, InvalidArgument, LocalCluster, layout, security
+from quorumlog.cluster.security import ClusterSecurity, SecurityOptions
+from quorumlog.node import config
+from quorumlog.settings.listeners import SecurityProtocol
+
+SECRET = 's3cret, with "quotes" and \\ = ü'
+BOTH = ("broker", "controller")
+SCRAM: SecurityOptions = {
+    "tls": True,
+    "sasl": "scram-sha-512",
+    "users": {"alice": SECRET, "admin": "x"},
+    "acls": True,
+}
+
+
+def _made(directory: Path, options: SecurityOptions, nodes: int = 2) -> LocalCluster:
+    """Return a cluster whose files are written; no process runs."""
+    cluster = LocalCluster(directory, nodes=nodes, **options)
+    secured, users = security.read_options(options)
+    assert cluster.spec.security == secured
+    layout.found(directory, cluster.spec, users)
+    layout.save(directory, cluster.spec)
+    return cluster
+
+
+def _properties(directory: Path, node_id: int) -> dict[str, str]:
+    return config.read_properties(layout.properties_file(directory, node_id))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sasl": "scram"}, "--sasl scram: the mechanisms are PLAIN, SCRAM-SHA-256"),
+        ({"sasl": "plain"}, "--sasl PLAIN: name its users"),
+        ({"users": {"alice": "x"}}, "--user: a user authenticates by --sasl MECHANISM"),
+        ({"tls": True, "users": {"alice": "x"}}, "it has a certificate, so leave its password"),
+        ({"super_users": ["admin"]}, "--super-user: without --acls every user may do everything"),
+        ({"sasl": "plain", "users": {"broker": "x"}}, "the name is the cluster's own"),
+        ({"tls": True, "users": {"node-1": None}}, "the name is the cluster's own"),
+        ({"tls": True, "users": {"../a": None}}, "a name has letters"),
+        ({"acls": True, "super_users": ["a;User:b"]}, "a name has letters"),
+        ({"sasl": "plain", "users": {"a": ""}}, "its password is empty"),
+        ({"sasl": "plain", "users": {"a": "x\nsuper.users=User:a"}}, "a control character"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(
+    options: SecurityOptions, message: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=message.replace(".", r"\.")):
+        security.read_options(options)
+
+
+def test_a_user_without_password_gets_a_random_one() -> None:
+    _, users = security.read_options({"sasl": "plain", "users": {"alice": None, "bob": None}})
+    assert len({*users.values()}) == 2
+    assert all(one and len(one) == 32 for one in users.values())
+
+
+@pytest.mark.parametrize(
+    ("tls", "sasl", "protocol"),
+    [
+        (False, None, "PLAINTEXT"),
+        (True, None, "SSL"),
+        (False, "PLAIN", "SASL_PLAINTEXT"),
+        (True, "OAUTHBEARER", "SASL_SSL"),
+    ],
+)
+@pytest.mark.parametrize("acls", [False, True])
+def test_each_protection_is_a_configuration_that_a_node_accepts(
+    tmp_path: Path, tls: bool, sasl: str | None, protocol: str, acls: bool
+) -> None:
+    if not (tls or sasl or acls):
+        assert LocalCluster(tmp_path).spec.security is None
+        return
+    users = {"alice": "one"} if sasl else {}
+    options: SecurityOptions = {"tls": tls, "sasl": sasl, "users": users, "acls": acls}
+    _made(tmp_path, options)
+    for node_id in (1, 2):
+        built = config.build(_properties(tmp_path, node_id)).listeners
+        assert [*built.by_name] == [protocol, security.INTERNAL]
+        assert built.by_name[protocol].protocol is SecurityProtocol[protocol]
+        assert built.inter_broker.name == security.INTERNAL
+        assert built.inter_broker.protocol.name.startswith("SASL_")
+        assert built.inter_broker.bind.host == "127.0.0.1"
+
+
+def test_further_listeners_have_the_same_protection(tmp_path: Path) -> None:
+    cluster = LocalCluster(
+        tmp_path,
+        nodes=1,
+        host="0.0.0.0",
+        advertised="kafka.example",
+        listeners=["OUT://::1"],
+        **SCRAM,
+    )
+    _, users = security.read_options(SCRAM)
+    layout.found(tmp_path, cluster.spec, users)
+    layout.save(tmp_path, cluster.spec)
+    built = config.build(_properties(tmp_path, 1)).listeners
+    out = built.by_name["OUT"]
+    assert out.protocol is SecurityProtocol.SASL_SSL
+    assert out.sasl is not None
+    assert [*out.sasl.mechanisms] == ["SCRAM-SHA-512"]
+    assert built.inter_broker.bind.host == "127.0.0.1"  # not on all interfaces
+    for name in ("INTERNAL", "SASL_SSL"):
+        with pytest.raises(InvalidArgument, match="a listener of this name"):
+            LocalCluster(tmp_path / "b", listeners=[f"{name}://127.0.0.1"], **SCRAM)
+
+
+def test_the_users_of_plain_are_read_from_the_properties_as_they_were_given(tmp_path: Path) -> None:
+    _made(tmp_path, {"sasl": "plain", "users": {"alice": SECRET, "bob": "x"}}, nodes=1)
+    sasl = config.build(_properties(tmp_path, 1)).listeners.by_name["SASL_PLAINTEXT"].sasl
+    assert sasl is not None
+    assert dict(sasl.mechanisms["PLAIN"].users) == {"alice": SECRET, "bob": "x"}
+
+
+def test_secrets_are_in_files_of_their_owner_alone(tmp_path: Path) -> None:
+    cluster = _made(tmp_path, {"sasl": "plain", "tls": True, "users": {"alice": "hunter2-alice"}})
+    broker = security.passwords(tmp_path).broker
+    holders = set()
+    for path in tmp_path.rglob("*"):
+        is_private = stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+        if path.is_dir() or is_private:
+            continue
+        text = path.read_text(errors="replace")
+        if "hunter2-alice" in text or broker in text or "PRIVATE KEY" in text:
+            holders.add(path.name)
+    assert not holders
+    recorded = json.loads((tmp_path / "cluster.json").read_text())
+    assert recorded["security"]["mechanism"] == "PLAIN"
+    assert stat.S_IMODE((tmp_path / "security").stat().st_mode) == 0o700
+    assert "hunter2" not in repr(cluster.spec) + repr(security.passwords(tmp_path))
+
+
+def test_a_plain_cluster_has_the_files_and_modes_of_before(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, nodes=1)
+    layout.found(tmp_path, cluster.spec)
+    layout.save(tmp_path, cluster.spec)
+    recorded = json.loads((tmp_path / "cluster.json").read_text())
+    assert "security" not in recorded
+    assert {"protocol", "internal"}.isdisjoint(recorded["nodes"][0])
+    assert not (tmp_path / "security").exists()
+    mode = layout.properties_file(tmp_path, 1).stat().st_mode
+    assert mode == (tmp_path / "cluster.json").stat().st_mode
+    layout.save(tmp_path / "b", layout.plan([BOTH], host="::1", port=0, config={"a.password": "b"}))
+    assert stat.S_IMODE((tmp_path / "b/cluster.json").stat().st_mode) == 0o600
+
+
+def test_an_existing_cluster_keeps_its_protection_and_takes_users(tmp_path: Path) -> None:
+    _made(tmp_path, SCRAM)
+    recorded = layout.load(tmp_path).security
+    assert recorded == ClusterSecurity(
+        tls=True, mechanism="SCRAM-SHA-512", acls=True, super_users=("User:admin",)
+    )
+    assert security.require_kept(recorded, {}) == {}
+    assert security.require_kept(recorded, {"tls": True, "users": {"bob": "y"}}) == {"bob": "y"}
+    assert security.require_kept(recorded, {"super_users": ["admin"]}) == {}
+    refused: list[tuple[ClusterSecurity | None, Any, str]] = [
+        (None, {"tls": True}, "the cluster has no security"),
+        (recorded, {"sasl": "plain"}, "--sasl: the cluster in this directory has another one"),
+        (recorded, {"super_users": ["bob"]}, "--super-user: the cluster in this directory"),
+        (ClusterSecurity(tls=True), {"acls": True}, "--acls: the cluster has no such protection"),
+    ]
+    for kept, options, message in refused:
+        with pytest.raises(InvalidArgument, match=message):
+            security.require_kept(kept, options)
+
+
+def test_a_new_user_is_recorded_beside_the_others(tmp_path: Path) -> None:
+    cluster = _made(tmp_path, SCRAM)
+    broker = security.passwords(tmp_path).broker
+    certificate = (tmp_path / "security/node-1.pem").read_text()
+    security.add_users(tmp_path, cluster.spec, {"bob": "y", "admin": "z"})
+    kept = security.passwords(tmp_path)
+    assert kept.users == {"alice": SECRET, "admin": "z", "bob": "y"}
+    assert kept.broker == broker
+    assert (tmp_path / "security/node-1.pem").read_text() == certificate
+
+
+def test_a_check_before_the_start_leaves_no_file(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "new", **SCRAM)
+    cluster.check()
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_damaged_file_of_passwords_is_named(tmp_path: Path) -> None:
+    _made(tmp_path, SCRAM)
+    file = tmp_path / "security/passwords.json"
+    file.write_text("{}")
+    with pytest.raises(ClusterError, match=r"passwords\.json is damaged"):
+        security.passwords(tmp_path)
+    file.unlink()
+    with pytest.raises(ClusterError, match=r"cannot read .*passwords\.json"):
+        security.passwords(tmp_path)
