@@ -29,7 +29,7 @@ from quorumlog.settings.listeners import (
     Address,
     Listeners,
     check_listener_setting,
-    is_limit,
+    is_effective,
     is_of_a_listener,
     read_address,
     read_listeners,
@@ -175,7 +175,7 @@ def without_effect(values: Mapping[str, str]) -> list[str]:
     """Return the names, sorted, that are settings of Apache Kafka without effect here."""
     rows = {**SETTINGS, **_ALIASES}.items()
     effective = {name for name, row in rows if not row.without_effect}
-    return sorted(name for name in values.keys() - effective if not is_limit(name))
+    return sorted(name for name in values.keys() - effective if not is_effective(name))
 
 
 def build(values: Mapping[str, str]) -> NodeConfig:

@@ -116,6 +116,7 @@ class Node:
                     dependencies=dependencies,
                     ready=self.ready,
                     on_fatal=self.fail,
+                    shared_secret=shared_secret,
                 )
                 if config.is_broker
                 else None

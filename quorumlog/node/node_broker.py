@@ -11,9 +11,9 @@ docs/decisions/0013-resuming-brokers.md.
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from quorumlog.addresses import DEFAULT_LISTENER
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
@@ -23,7 +23,9 @@ from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.registrations import BrokerProcess
 from quorumlog.broker.replicas import Replicas
+from quorumlog.broker.server.acceptor import Acceptor
 from quorumlog.broker.server.api import BrokerContext, as_release
+from quorumlog.broker.server.connection import Connection
 from quorumlog.broker.server.own_connection import OwnConnection
 from quorumlog.broker.server.server import Server
 from quorumlog.broker.transactions.io.broker_channels import kafka_peers
@@ -45,6 +47,9 @@ from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import OnError, Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
+
+if TYPE_CHECKING:
+    from quorumlog.broker.authentication.authenticator import Authenticator
 
 
 class BootGate:
@@ -194,11 +199,16 @@ class NodeBroker:
         dependencies: NodeDependencies,
         ready: asyncio.Event,
         on_fatal: OnError,
+        shared_secret: str | None = None,
     ) -> None:
+        """`shared_secret`: of the nodes; clients must not be able to guess what depends on it."""
         broker_id, controller = BrokerId(config.node_id), quorum.controller
         announced = registration(config, directories, dependencies)
         self._ready: Final = ready
         self._tasks: Final = Tasks(on_fatal)
+        self._on_fatal: Final = on_fatal
+        self._secret: Final = shared_secret or config.cluster_id
+        self._authenticators: Final[list[Authenticator]] = []
         self.replicas: Final = Replicas(
             broker_id=broker_id,
             settings=config.broker,
@@ -269,6 +279,8 @@ class NodeBroker:
         await self._tasks.stop()
         await self.lifecycle.stop(timeout_ms=CONTROLLED_SHUTDOWN_MS)
         await self.server.stop()
+        for authenticator in self._authenticators:
+            await authenticator.stop()
         self.groups.stop()
         await self.transactions.stop()
         await self.replicas.stop()
@@ -282,10 +294,34 @@ class NodeBroker:
         await self.gate.opened.wait()
         for listener, bound in listeners:
             listen("listeners", bound)
-            await self.server.serve(bound, listener.name, listener.max_connections)
+            connection = await self._connection(listener)
+            await self.server.serve(
+                bound, listener.name, listener.max_connections, connection=connection
+            )
         await self.replicas.may_lead.wait()
         await self.lifecycle.unfenced.wait()
         self._ready.set()
+
+    async def _connection(self, listener: Listener) -> Callable[[Acceptor, str], Connection]:
+        """Return what makes the connections of a listener. Raises StartFailed."""
+        if listener.sasl is None:
+            return Connection
+        # Loaded where it is needed: a node without SASL stays as small as it is.
+        from quorumlog.broker.authentication.authenticator import Authenticator
+        from quorumlog.broker.server.sasl_connection import SaslConnection
+
+        authenticator = Authenticator(
+            listener.sasl,
+            credentials=lambda: self.metadata.image.access.credentials,
+            secret=self._secret.encode(),
+            on_error=self._on_fatal,
+        )
+        try:
+            await authenticator.start()
+        except ImportError as error:
+            raise StartFailed(f"the listener {listener.name}: {error}") from error
+        self._authenticators.append(authenticator)
+        return partial(SaslConnection, authenticator=authenticator)
 
 
 async def _raise_failure(failure: asyncio.Future[None]) -> None:

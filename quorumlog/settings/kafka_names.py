@@ -32,8 +32,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             replica.socket.receive.buffer.bytes socket.listen.backlog.size
             socket.receive.buffer.bytes socket.send.buffer.bytes""",
         "all connections share one limit": """
-            connection.failed.authentication.delay.ms max.connection.creation.rate
-            max.connections.per.ip max.connections.per.ip.overrides
+            max.connection.creation.rate max.connections.per.ip max.connections.per.ip.overrides
             socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms""",
         "controllers listen on control.listener": """
             controller.listener.names early.start.listeners""",
@@ -214,9 +213,7 @@ _PROTECTION_NAMES: Final = frozenset(
 _PLAIN: Final = frozenset({"", "PLAINTEXT"})
 
 
-NO_PROTECTION: Final = (
-    "not supported; quorumlog has no TLS, SASL or authorization, and all connections are plain text"
-)
+NO_PROTECTION: Final = "not supported; quorumlog has no such protection, and would enforce nothing"
 
 
 def is_protection(name: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -34,6 +34,7 @@ class ConfigType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 class BadValue(ValueError):
@@ -167,3 +168,13 @@ REPLICAS: Final = Kind(type=ConfigType.LIST, normalize=_replicas, parse=str)
 """Replicas, as a comma-separated list of partition:broker; or * for all."""
 TEXTS: Final = Kind(type=ConfigType.LIST, normalize=_any, parse=str)
 """A comma-separated list; its reader checks the items."""
+PASSWORD: Final = Kind(type=ConfigType.PASSWORD, normalize=_any, parse=str)
+"""A secret: no response and no log has it."""
+
+
+class SettingRow(NamedTuple):
+    """A setting that a listener can have for itself. `default`: None without one."""
+
+    kind: Kind[Any]
+    default: str | None
+    documentation: str

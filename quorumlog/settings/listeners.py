@@ -4,7 +4,7 @@
     advertised.listeners            NAME://host:port,...   the addresses for clients and brokers
     listener.security.protocol.map  NAME:PROTOCOL,...
     inter.broker.listener.name      the listener that the other brokers connect to
-    listener.name.<name>.<setting>  a setting of one listener
+    listener.name.<name>.[<mechanism>.]<setting>  a setting of one listener, or of its mechanism
 
 A client gets the addresses of the listener that it connected to. The rules and most messages are
 Kafka's: KIP-103, KIP-291, KafkaConfig.validateValues. All errors are BadValue.
@@ -14,11 +14,22 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from quorumlog.addresses import DEFAULT_LISTENER, EVERYWHERE, address_text
 from quorumlog.settings.kafka_names import NO_PROTECTION, asks_for_nothing, is_protection
-from quorumlog.settings.kinds import INT_MAX, BadValue, ConfigType, whole
+from quorumlog.settings.kinds import INT_MAX, BadValue, ConfigType, SettingRow, whole
+from quorumlog.settings.sasl import (
+    ENABLED,
+    INTER_BROKER_MECHANISM,
+    MECHANISMS,
+    BrokerLogin,
+    SaslSettings,
+    read_sasl,
+)
+from quorumlog.settings.sasl import ROWS as SASL_ROWS
 
 LISTENERS: Final = "listeners"
 ADVERTISED: Final = "advertised.listeners"
@@ -32,7 +43,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _MAX_CONNECTIONS: Final = "max.connections"
 _CONNECTIONS: Final = whole(ConfigType.INT, 0, INT_MAX)
 _WITHOUT_EFFECT: Final = frozenset({"max.connection.creation.rate", "num.network.threads"})
-_OF_A_LISTENER: Final = frozenset({_MAX_CONNECTIONS}) | _WITHOUT_EFFECT
+ROWS: Final[Mapping[str, SettingRow]] = MappingProxyType({**SASL_ROWS})
+"""The settings of protection: of all listeners or, with the prefix, of one of them."""
+_OF_A_LISTENER: Final = frozenset({_MAX_CONNECTIONS, *ROWS}) | _WITHOUT_EFFECT
+_OF_A_MECHANISM: Final = tuple(f"{name.lower()}." for name in MECHANISMS)
 
 
 class SecurityProtocol(Enum):
@@ -43,8 +57,13 @@ class SecurityProtocol(Enum):
     SASL_PLAINTEXT = "SASL_PLAINTEXT"
     SASL_SSL = "SASL_SSL"
 
+    @property
+    def has_sasl(self) -> bool:
+        """Whether clients authenticate by SASL."""
+        return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
 
-SUPPORTED: Final = frozenset({SecurityProtocol.PLAINTEXT})
+
+SUPPORTED: Final = frozenset({SecurityProtocol.PLAINTEXT, SecurityProtocol.SASL_PLAINTEXT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +86,21 @@ class Listener:
     bind: Address
     advertised: Address | None
     max_connections: int = INT_MAX
+    sasl: SaslSettings | None = None  # None: clients do not authenticate by SASL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listeners:
-    """The listeners of a node, by name, in the order of `listeners`."""
+    """The listeners of a node, by name, in the order of `listeners`.
+
+    `inter_broker`: the other brokers connect to it; it has an advertised address.
+    `inter_broker_login`: the credentials of this broker at the others; None: they need none.
+    """
 
     by_name: Mapping[str, Listener]
-    inter_broker: Listener  # the other brokers connect to it; it has an advertised address
+    inter_broker: Listener
     inter_broker_address: Address
+    inter_broker_login: BrokerLogin | None = None
 
 
 def read_address(setting: str, text: str, *, may_be_everywhere: bool = False) -> Address:
@@ -113,14 +138,19 @@ def read_listeners(values: Mapping[str, str]) -> Listeners:
             bind=address,
             advertised=advertised.get(name),
             max_connections=limits.get(name, INT_MAX),
+            sasl=_sasl(values, name, protocols),
         )
         for name, address in bound.items()
     }
-    inter_broker = _inter_broker(values, by_name)
+    if values.get(ENABLED) and all(one.sasl is None for one in by_name.values()):
+        raise BadValue(f"{ENABLED} is set, but no listener has SASL; see {PROTOCOL_MAP}")
+    inter_broker = by_name[_inter_broker(values, by_name)]
+    sasl = inter_broker.sasl
     return Listeners(
         by_name=by_name,
-        inter_broker=by_name[inter_broker],
-        inter_broker_address=advertised[inter_broker],
+        inter_broker=inter_broker,
+        inter_broker_address=advertised[inter_broker.name],
+        inter_broker_login=sasl.login(values.get(INTER_BROKER_MECHANISM, "")) if sasl else None,
     )
 
 
@@ -176,6 +206,17 @@ def _protocol_of(name: str, protocols: Mapping[str, SecurityProtocol]) -> Securi
     if protocol not in SUPPORTED:
         raise BadValue(f"{LISTENERS}={name}://: {NO_PROTECTION}")
     return protocol
+
+
+def _sasl(
+    values: Mapping[str, str], name: str, protocols: Mapping[str, SecurityProtocol]
+) -> SaslSettings | None:
+    if not _protocol_of(name, protocols).has_sasl:
+        return None
+    try:
+        return read_sasl(partial(listener_value, values, name))
+    except BadValue as error:
+        raise BadValue(f"the listener {name}: {error}") from None
 
 
 def _check_names(
@@ -235,9 +276,24 @@ def is_of_a_listener(name: str) -> bool:
     return name.startswith(_PREFIX)
 
 
-def is_limit(name: str) -> bool:
+def is_effective(name: str) -> bool:
     """Whether this is the name of a setting of one listener that has an effect."""
-    return is_of_a_listener(name) and _split(name)[1] == _MAX_CONNECTIONS
+    return is_of_a_listener(name) and _split(name)[1] in {_MAX_CONNECTIONS, *ROWS}
+
+
+def listener_value(
+    values: Mapping[str, str], listener: str, setting: str, mechanism: str | None = None
+) -> str | None:
+    """Return the text of a setting for a listener and a SASL mechanism; None: it is not set.
+
+    The first that is set: of the listener's mechanism, of the listener, of all listeners.
+    """
+    own = f"{_PREFIX}{listener.lower()}."
+    names = [f"{own}{mechanism.lower()}.{setting}"] if mechanism else []
+    names += [own + setting, setting]
+    if not values.keys() & {*names}:
+        values = {name.lower(): value for name, value in values.items()}
+    return next((values[name] for name in names if name in values), None)
 
 
 def check_listener_setting(name: str, value: str) -> None:
@@ -282,7 +338,11 @@ def _limits(values: Mapping[str, str], bound: Mapping[str, Address]) -> dict[str
 
 
 def _split(name: str) -> tuple[str, str]:
+    """Return the listener, in capitals, and the setting without its mechanism."""
     listener, _, setting = name.removeprefix(_PREFIX).partition(".")
+    for mechanism in _OF_A_MECHANISM:
+        if setting.removeprefix(mechanism) in ROWS:
+            setting = setting.removeprefix(mechanism)
     return listener.upper(), setting
 
 

@@ -19,7 +19,8 @@ from quorumlog.settings.kafka_names import (
     is_protection,
 )
 from quorumlog.settings.kinds import INT_MAX, LONG_MAX, BadValue, ConfigType, Kind, text_of
-from quorumlog.settings.listeners import is_limit
+from quorumlog.settings.listeners import ROWS as LISTENER_ROWS
+from quorumlog.settings.listeners import is_effective
 from quorumlog.settings.topics import TOPIC_SETTINGS, Alias, TopicSetting
 
 T = TypeVar("T")
@@ -259,9 +260,18 @@ def rows_of(group: type[Any]) -> dict[str, ServerSetting[Any]]:
 def table_of(*groups: type[Any]) -> Mapping[str, ServerSetting[Any]]:
     """Return the rows of these classes and the rows that every node has, by name.
 
-    Every node has IDENTITY, the defaults of topics, and the alterable settings without effect.
+    Every node has IDENTITY, the protection of listeners, the defaults of topics, and the alterable
+    settings without effect.
     """
-    rows = [*IDENTITY, *(_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server)]
+    protection = [
+        _named(name, kind, documentation, default)
+        for name, (kind, default, documentation) in LISTENER_ROWS.items()
+    ]
+    rows = [
+        *IDENTITY,
+        *protection,
+        *(_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server),
+    ]
     rows += _altered_without_effect()
     for group in groups:
         rows += rows_of(group).values()
@@ -386,7 +396,7 @@ def why_not_altered(names: Iterable[str], read_only: frozenset[str]) -> str | No
     A setting of protection is refused for the same reason as at a node's start.
     """
     names = sorted(names)
-    fixed = [name for name in names if name in read_only or is_limit(name)]
+    fixed = [name for name in names if name in read_only or is_effective(name)]
     if fixed:
         return f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
     return next((f"{name}: {NO_PROTECTION}" for name in names if is_protection(name)), None)

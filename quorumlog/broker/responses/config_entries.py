@@ -122,4 +122,5 @@ def _entry(
         documentation=explanation(setting),
         levels=levels,
         read_only=read_only,
+        is_sensitive=setting.kind.type is ConfigType.PASSWORD,
     )

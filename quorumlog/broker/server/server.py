@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from quorumlog.addresses import DEFAULT_LISTENER
+from quorumlog.broker.server.acceptor import Acceptor
 from quorumlog.broker.server.api import BrokerContext, Client
 from quorumlog.broker.server.connection import Connection
 from quorumlog.broker.server.stats import ServerStats
@@ -57,14 +58,22 @@ class Server:
         return await self.serve(socket.create_server((host, port), backlog=BACKLOG))
 
     async def serve(
-        self, bound: socket.socket, name: str = DEFAULT_LISTENER, max_connections: int = INT_MAX
+        self,
+        bound: socket.socket,
+        name: str = DEFAULT_LISTENER,
+        max_connections: int = INT_MAX,
+        *,
+        connection: Callable[[Acceptor, str], Connection] = Connection,
     ) -> int:
-        """Listen on a bound socket as the listener `name`; return its port."""
+        """Listen on a bound socket as the listener `name`; return its port.
+
+        `connection`: makes the connection of each client.
+        """
         loop = asyncio.get_running_loop()
         self._limits[name] = max_connections
         self.connection_counts[name] += 0  # a listener without connections is counted, too
         listener = await loop.create_server(
-            lambda: Connection(self, name), sock=bound, backlog=BACKLOG
+            lambda: connection(self, name), sock=bound, backlog=BACKLOG
         )
         if not self._listeners:
             self._check_idle()

@@ -50,6 +50,11 @@ class ServerStats:
     connections_refused: int = 0
     connections_idle: int = 0  # closed because the client sent or read no bytes for too long
     connections_silent: int = 0  # closed because others needed the memory of unread responses
+    authentications: int = 0  # complete, by SASL
+    authentications_failed: int = 0
+    reauthentications: int = 0  # of clients whose session was to end; KIP-368
+    reauthentications_failed: int = 0
+    sessions_ended: int = 0  # a request came after the end, and the connection was closed
 
     @property
     def requests(self) -> dict[int, int]:

@@ -85,7 +85,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     """The socket's transport, once the connection is open."""
 
     def __init__(self, *, frame_max_bytes: int = FRAME_MAX_BYTES) -> None:
-        self._frame_max_bytes: Final = frame_max_bytes
+        self._frame_max_bytes = frame_max_bytes
         self._shared: Final = _of_thread.shared
         self._received = _NOTHING  # the shared buffer or its own
         self._start = self._end = 0  # received bytes, not yet delivered

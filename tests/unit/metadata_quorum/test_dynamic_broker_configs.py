@@ -77,13 +77,12 @@ FOR_ALL_ONLY = {
     CLUSTER_NUMBER: ("2", ErrorCode.INVALID_CONFIG),
 }
 PROTECTION = """
-    principal.builder.class sasl.enabled.mechanisms sasl.jaas.config
-    sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
+    principal.builder.class sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
     sasl.kerberos.principal.to.local.rules sasl.kerberos.service.name
     sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor
     sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds
     sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
-    sasl.mechanism.inter.broker.protocol ssl.cipher.suites ssl.client.auth ssl.enabled.protocols
+    ssl.cipher.suites ssl.client.auth ssl.enabled.protocols
     ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.key.password
     ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location
     ssl.keystore.password ssl.keystore.type ssl.protocol ssl.provider
@@ -93,7 +92,9 @@ PROTECTION = """
 """
 AT_THE_START = """
     listeners node.id log.dirs log.retention.hours log.roll.hours queued.max.request.bytes
-    socket.send.buffer.bytes group.consumer.regex.refresh.interval.ms
+    socket.send.buffer.bytes group.consumer.regex.refresh.interval.ms sasl.enabled.mechanisms
+    sasl.jaas.config sasl.mechanism.inter.broker.protocol
+    listener.name.internal.plain.sasl.jaas.config
 """
 
 BROKERS = pytest.mark.parametrize("broker", ["1", ""], ids=["one broker", "all brokers"])
@@ -146,7 +147,7 @@ def test_a_setting_that_would_protect_is_refused_as_at_the_start(
 ) -> None:
     code, message, _ = alter(bench, broker, name, "x")
     assert code is ErrorCode.INVALID_REQUEST
-    assert message.startswith(f"{name}: not supported; quorumlog has no TLS, SASL or authorization")
+    assert message.startswith(f"{name}: not supported; quorumlog has no such")
     assert alter(bench, broker, name, None)[0] is ErrorCode.NONE
 
 

@@ -8,6 +8,7 @@ import pytest
 from quorumlog.cluster.layout import FAST_DEFAULTS
 from quorumlog.node.config import READERS, SETTINGS, known_names, without_effect
 from quorumlog.settings.kafka_names import GROUPS
+from quorumlog.settings.listeners import ROWS
 from quorumlog.settings.servers import IDENTITY, explanation, rows_of
 from quorumlog.settings.topics import TOPIC_SETTINGS
 
@@ -37,7 +38,7 @@ IDENTITY_NAMES = {setting.name for setting in IDENTITY}
 
 def table() -> str:
     known = [
-        f"| `{name}` | {SETTINGS[name].default} | {FAST_DEFAULTS.get(name, '')} "
+        f"| `{name}` | {SETTINGS[name].default or ''} | {FAST_DEFAULTS.get(name, '')} "
         f"| {SETTINGS[name].documentation} |"
         for name in known_names()
         if name not in IDENTITY_NAMES
@@ -73,7 +74,7 @@ def test_the_page_lists_what_is_known(request: pytest.FixtureRequest) -> None:
 def test_a_setting_that_two_parts_read_has_one_row() -> None:
     rows = [row for group in READERS for row in rows_of(group).values()]
     assert all(row == SETTINGS[row.name] for row in rows)
-    assert {row.name for row in rows} | IDENTITY_NAMES == {*known_names()}
+    assert {row.name for row in rows} | IDENTITY_NAMES | {*ROWS} == {*known_names()}
 
 
 def test_fast_defaults_are_settings_and_change_something() -> None:

@@ -113,8 +113,8 @@ def test_a_setting_of_one_listener_is_kept_for_that_listener() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("listener.name.external.ssl.keystore.location", "not supported; quorumlog has no TLS"),
-        ("listener.name.external.scram-sha-256.sasl.jaas.config", "not supported; quorumlog has"),
+        ("listener.name.external.ssl.keystore.location", "not supported; quorumlog has no"),
+        ("listener.name.external.sasl.kerberos.service.name", "not supported; quorumlog has"),
         ("listener.name.external.max.connection", "did you mean max.connections?"),
         ("listener.name.external.num.partitions", "num.partitions cannot be set for one listener"),
         ("listener.name.external", "write it as listener.name.<name>.<setting>"),

@@ -51,6 +51,10 @@ APIS: Final = {
     35: Api("describe_log_dirs", "DescribeLogDirs", range(1, 6)),
     36: Api("sasl_authenticate", "SaslAuthenticate", range(0, 3)),
     37: Api("create_partitions", "CreatePartitions", range(0, 4)),
+    38: Api("create_delegation_token", "CreateDelegationToken", range(1, 4)),
+    39: Api("renew_delegation_token", "RenewDelegationToken", range(1, 3)),
+    40: Api("expire_delegation_token", "ExpireDelegationToken", range(1, 3)),
+    41: Api("describe_delegation_token", "DescribeDelegationToken", range(1, 4)),
     42: Api("delete_groups", "DeleteGroups", range(0, 3)),
     43: Api("elect_leaders", "ElectLeaders", range(0, 3)),
     44: Api("incremental_alter_configs", "IncrementalAlterConfigs", range(0, 2)),
@@ -77,10 +81,6 @@ APIS: Final = {
     81: Api("remove_raft_voter", "RemoveRaftVoter", range(0, 1)),
 }
 UNUSED_APIS: Final = {
-    38: "CreateDelegationToken",
-    39: "RenewDelegationToken",
-    40: "ExpireDelegationToken",
-    41: "DescribeDelegationToken",
     52: "Vote",
     53: "BeginQuorumEpoch",
     54: "EndQuorumEpoch",

@@ -1,0 +1,1 @@
+"""The parts of authentication that reach files and the network."""
