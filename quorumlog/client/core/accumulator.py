@@ -27,7 +27,7 @@ duplicate by now, so it fails; a batch that was never sent goes out under a new 
 """
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -404,12 +404,18 @@ class Accumulator:
         self._next_expiry_ms = min(oldest, default=NEVER_MS) + self.settings.delivery_timeout_ms
         return expired
 
-    def fail_all(self, error: KafkaError, *, but_sent: bool = False) -> list[Batch]:
+    def fail_all(
+        self,
+        error: KafkaError,
+        *,
+        but_sent: bool = False,
+        of: Container[TopicPartition] | None = None,
+    ) -> list[Batch]:
         """Fail every batch with `error`: the producer is closed, or has failed.
 
-        `but_sent`: keep the batches whose response is outstanding.
+        `but_sent`: keep the batches whose response is outstanding. `of`: only of these partitions.
         """
-        failed = self.incomplete()
+        failed = [one for one in self.incomplete() if of is None or one.topic_partition in of]
         if but_sent:
             failed = [batch for batch in failed if batch.state is not BatchState.SENT]
         for batch in failed:

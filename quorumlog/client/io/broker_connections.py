@@ -17,17 +17,21 @@ from quorumlog.chance import random_fraction
 from quorumlog.client.core import absences
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.core.waits import OVERDUE_AFTER_MS
+from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.lookout import Failure
 from quorumlog.client.settings import Address, CommonSettings
 from quorumlog.tasks import Tasks, log_failure
-from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.errors import MalformedFrame, OtherProtocol
 from quorumlog.wire.codec.message import Request
 from quorumlog.wire.io.connection import (
+    AuthenticationFailed,
     ConnectionLost,
     KafkaConnection,
     RequestTimedOut,
     UnsupportedVersion,
 )
+from quorumlog.wire.io.security import TLS_ENDED, ConnectionSecurity
 
 CHAIN_MAX: Final = 10
 _REFUSED: Final = f"[Errno {errno.ECONNREFUSED}]"
@@ -35,6 +39,8 @@ _REFUSED: Final = f"[Errno {errno.ECONNREFUSED}]"
 
 def why_unreachable(error: BaseException) -> str:  # noqa: PLR0911 - one flat case per cause
     """Describe the error of `KafkaConnection.open`, or of the first request."""
+    if isinstance(error, AuthenticationFailed) or TLS_ENDED in str(error):
+        return str(error)
     for one in _chain(error):
         match one:
             case OSError() if _is_refused(one):
@@ -42,7 +48,7 @@ def why_unreachable(error: BaseException) -> str:  # noqa: PLR0911 - one flat ca
             case socket.gaierror():
                 return "unknown host name"
             case MalformedFrame():
-                return f"the response is not Kafka's protocol: {one}"
+                return f"the response is not Kafka's protocol: {one}{_remedy(one)}"
             case TimeoutError() | RequestTimedOut():
                 return "no answer in time"
             case UnsupportedVersion():
@@ -52,8 +58,14 @@ def why_unreachable(error: BaseException) -> str:  # noqa: PLR0911 - one flat ca
             case _:
                 pass
     if isinstance(error, ConnectionLost) and error.__cause__ is None:
-        return f"{error}, without a response (no Kafka broker, requires TLS, or is stopping)"
+        causes = "no Kafka broker, requires TLS or SASL, or is stopping"
+        return f"{error}, without a response ({causes})"
     return str(error) or type(error).__name__
+
+
+def _remedy(error: MalformedFrame) -> str:
+    is_tls = isinstance(error, OtherProtocol) and "TLS" in str(error)
+    return "; set security_protocol to 'SSL' or 'SASL_SSL'" if is_tls else ""
 
 
 def _is_refused(error: OSError) -> bool:
@@ -81,7 +93,7 @@ _OPEN_ERRORS: Final = (ConnectionLost, RequestTimedOut, TimeoutError)
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Broker:
-    """One broker's connection. `cause`: of the last failed attempt.
+    """One broker's connection. `cause`: of the last failed attempt; `is_refused`: TLS or SASL.
 
     `failures`: consecutive failed attempts; 1 also after a connection broke.
     """
@@ -92,6 +104,7 @@ class _Broker:
     opening_since_ms: float = 0.0
     failures: int = 0
     cause: str = ""
+    is_refused: bool = False
     retry_at_ms: float = 0.0
 
 
@@ -102,10 +115,20 @@ class BrokerConnections:
     """
 
     def __init__(
-        self, settings: CommonSettings, on_change: Callable[[], None], on_late: Callable[[], None]
+        self,
+        settings: CommonSettings,
+        security: ConnectionSecurity,
+        on_change: Callable[[], None],
+        on_late: Callable[[], None],
+        on_refused: Callable[[KafkaError], None],
     ) -> None:
-        """`on_late`: called when a connection is not made after `absences.REPORT_AFTER_MS`."""
+        """`on_late`: called when a connection is not made after `absences.REPORT_AFTER_MS`.
+
+        `on_refused`: called when TLS or SASL has refused a connection, once for each attempt.
+        """
         self._settings: Final = settings
+        self._security: Final = security
+        self._on_refused: Final = on_refused
         self._on_late: Final = on_late
         self._on_change: Final = on_change
         self._loop: Final = asyncio.get_running_loop()
@@ -141,6 +164,11 @@ class BrokerConnections:
         """Return whether the last attempt to reach `node` failed, or its connection broke."""
         broker = self._brokers.get(node.broker_id)
         return broker is not None and broker.address == node.address and broker.failures > 0
+
+    def is_refused(self, node: Node) -> bool:
+        """Return whether TLS or SASL refused the last attempt to reach `node`."""
+        broker = self._brokers.get(node.broker_id)
+        return broker is not None and broker.address == node.address and broker.is_refused
 
     def why_failing(self, node: Node) -> str:
         """Return the address of `node`, and why the last attempt to reach it failed, if it did."""
@@ -187,7 +215,12 @@ class BrokerConnections:
                     *broker.address,
                     client_id=self._settings.client_id,
                     request_timeout_ms=self._settings.request_timeout_ms,
+                    security=self._security,
                 )
+        except AuthenticationFailed as error:
+            self._failed(broker, at(broker.address, error))
+            broker.is_refused = True
+            self._on_refused(refused(broker.cause))
         except _OPEN_ERRORS as error:
             _logger.debug("broker %d at %s:%d: %r", broker_id, *broker.address, error)
             self._failed(broker, at(broker.address, error))
@@ -196,6 +229,7 @@ class BrokerConnections:
             raise
         else:
             broker.connection, broker.failures, broker.cause = connection, 0, ""
+            broker.is_refused = False
             connection.closed.add_done_callback(lambda _: self._lost(broker, connection))
         finally:
             late.cancel()
@@ -204,7 +238,7 @@ class BrokerConnections:
 
     def _failed(self, broker: _Broker, cause: str) -> None:
         broker.failures += 1
-        broker.cause = cause
+        broker.cause, broker.is_refused = cause, False
         delay_ms = self._backoff.delay_ms(broker.failures, random_fraction())
         broker.retry_at_ms = self._loop.time() * 1000 + delay_ms
 
@@ -236,6 +270,11 @@ class BrokerConnections:
         for broker in self._brokers.values():
             self._drop(broker)
         await self._tasks.join()
+
+
+def refused(cause: str) -> KafkaError:
+    """Return the error of a connection that TLS or SASL refused: no request was sent."""
+    return KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, cause, definite=True)
 
 
 def api_of(request: Request[Any]) -> str:

@@ -46,6 +46,7 @@ NEXT_BROKER_MS: Final = 1_000  # for a connection, before `any_broker` tries the
 UNKNOWN_TOPIC_MS: Final = 3_000
 """Within this time every broker has a new topic's metadata; then a missing topic is an error."""
 MESSAGE_MAX: Final = 200  # characters, for errors that contain a whole request
+_CODE_OF_LOSS: Final = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.SASL_AUTHENTICATION_FAILED)
 MISSING_TOPIC_REFRESH_MS: Final = 1_000  # a needed topic may be created at any time
 
 
@@ -63,21 +64,26 @@ class Purpose(Enum):
 class Cluster:
     """Brokers, topics, leaders and connections, from `start` to `close`, in one event loop.
 
-    The callbacks in `on_change` run after every change of metadata or connections.
+    The callbacks in `on_change` run after every change of metadata or connections, those in
+    `on_refused` when TLS or SASL has refused a connection: the next attempts follow with backoff.
     """
 
     def __init__(self, settings: CommonSettings, *, auto_create_topics: bool = False) -> None:
         self.settings: Final = settings
         self.metadata: Final = MetadataCache()
         self.on_change: Final[list[Callable[[], None]]] = []
+        self.on_refused: Final[list[Callable[[KafkaError], None]]] = []
         self._topics: set[str] = set()
         self._auto_create: Final = auto_create_topics
         self._loop: Final = asyncio.get_running_loop()
+        security = settings.connection_security()
         self._connections: Final = {
-            purpose: BrokerConnections(settings, self._changed, self._observe_late)
+            purpose: BrokerConnections(
+                settings, security, self._changed, self._observe_late, self._refused
+            )
             for purpose in Purpose
         }
-        self._source: Final = MetadataSource(settings, self._nodes)
+        self._source: Final = MetadataSource(settings, security, self._nodes)
         self._backoff: Final = Backoff(
             settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
         )
@@ -98,12 +104,16 @@ class Cluster:
     # --- life ---
 
     async def start(self) -> None:
-        """Get the first metadata. Raises KafkaError (definite) if no broker responds in time."""
+        """Get the first metadata.
+
+        Raises KafkaError (definite) if no broker responds in time, or all refuse TLS or SASL.
+        """
         self._tasks.start(self._keep_updated())
         try:
             async with asyncio.timeout(self.settings.socket_connection_setup_timeout_ms / 1000):
                 while not self.metadata.nodes:
                     await self.next_update()
+                    self._check_refusal()
         except TimeoutError:
             why = self._source.why_silent() or "bootstrap_servers are still being tried"
             await self.close()
@@ -151,6 +161,15 @@ class Cluster:
     def _observe_late(self) -> None:
         if not self._is_closed:
             self.lookout.observe_again()
+
+    def _refused(self, error: KafkaError) -> None:
+        for callback in list(self.on_refused):
+            callback(error)
+
+    def _check_refusal(self) -> None:
+        """Raise the error if TLS or SASL refused, and no broker responds."""
+        if self._source.refusal is not None:
+            raise self._source.refusal.again()
 
     def _changed(self) -> None:
         for callback in list(self.on_change):
@@ -251,7 +270,8 @@ class Cluster:
             self.request_update()
             why = self._why_unreachable(broker_id, purpose)
             message = f"broker {broker_id} cannot be reached: {why}"
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, message, definite=True)
+            is_refused = node is not None and self._connections[purpose].is_refused(node)
+            raise KafkaError(_CODE_OF_LOSS[is_refused], message, definite=True)
         return connection
 
     def _why_unreachable(self, broker_id: int, purpose: Purpose = Purpose.CONTROL) -> str:
@@ -292,7 +312,9 @@ class Cluster:
             return broker_id
         why = "; ".join(self._why_unreachable(broker_id) for broker_id in brokers)
         message = f"no broker can be reached: {why}"
-        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, message, definite=True)
+        control = self._connections[Purpose.CONTROL]
+        is_refused = any(map(control.is_refused, self.metadata.nodes.values()))
+        raise KafkaError(_CODE_OF_LOSS[is_refused], message, definite=True)
 
     # --- metadata ---
 
@@ -357,6 +379,7 @@ class Cluster:
                     if view is not None and self.now_ms() - began_ms >= limit_ms:
                         break
                     await self.next_update()
+                    self._check_refusal()
         except TimeoutError:
             pass
         finally:
@@ -404,6 +427,8 @@ class Cluster:
             response = await self._source.ask(request)
             if response is not None and self.metadata.update(response):
                 self._unchanged_updates = 0
+            if self._source.refusal is not None:
+                self._refused(self._source.refusal)
             why_silent = self._source.why_silent() if response is None else None
             self.lookout.observe(self.now_ms(), why_silent, began_ms)
         finally:

@@ -88,6 +88,7 @@ class Fetcher:
         """True after `assign`: `poll` raises for a partition that does not exist."""
         cluster.lookout.partitions.append(self._needed)
         cluster.lookout.refusals.append(self._refused)
+        cluster.on_refused.append(self._report_refused)
 
     def _needed(self) -> Collection[TopicPartition]:
         return self._positions.by_partition.keys()
@@ -212,6 +213,11 @@ class Fetcher:
         message = f"a request of the consumer failed, see the log: {error!r}"
         failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=True)
         self._positions.report(None, failure)
+
+    def _report_refused(self, error: KafkaError) -> None:
+        """Let `poll` raise: TLS or SASL refused a connection."""
+        self._positions.report(None, error)
+        self._wake_poll()
 
     def _report_missing(self, now_ms: float) -> None:
         """Let `poll` raise for partitions that were missing for `default_api_timeout_ms`."""
@@ -387,5 +393,6 @@ class Fetcher:
         self._pump.stop()
         self._cluster.lookout.partitions.remove(self._needed)
         self._cluster.lookout.refusals.remove(self._refused)
+        self._cluster.on_refused.remove(self._report_refused)
         self._stalls.close()
         await self._pump.close()

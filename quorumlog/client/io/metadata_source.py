@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from quorumlog.chance import shuffle
-from quorumlog.client.io.broker_connections import at
+from quorumlog.client.errors import KafkaError
+from quorumlog.client.io.broker_connections import at, refused
 from quorumlog.client.settings import Address, CommonSettings, addresses
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataResponse
 from quorumlog.wire.io.connection import (
+    AuthenticationFailed,
     ConnectionLost,
     KafkaConnection,
     RequestTimedOut,
     UnsupportedVersion,
 )
+from quorumlog.wire.io.security import ConnectionSecurity
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -31,10 +34,16 @@ class MetadataSource:
     """Requests metadata from one broker after the other, until one responds."""
 
     def __init__(
-        self, settings: CommonSettings, nodes: Callable[[], Iterable[tuple[Address, bool]]]
+        self,
+        settings: CommonSettings,
+        security: ConnectionSecurity,
+        nodes: Callable[[], Iterable[tuple[Address, bool]]],
     ) -> None:
         """`nodes`: returns (address, whether the broker is failing) of each broker."""
         self._settings: Final = settings
+        self._security: Final = security
+        self.refusal: KafkaError | None = None
+        """Why TLS or SASL refused, if no broker responded to the last `ask`."""
         self._nodes: Final = nodes
         self._bootstrap: Final = addresses(settings.bootstrap_servers)
         self._address: Address | None = None
@@ -61,15 +70,22 @@ class MetadataSource:
             except _NO_ANSWER as error:
                 _logger.debug("metadata from %s: %r", address, error)
                 await self.close()
-        candidates = self._candidates(address)
+        candidates, refusal = self._candidates(address), None
         # The causes of untried brokers stay: the caller may give up during the first attempt.
         self._causes = {one: self._causes[one] for one in candidates if one in self._causes}
         self._failures = {one: self._failures[one] for one in candidates if one in self._failures}
         for candidate in candidates:
-            response = await self._ask_at(candidate, request)
+            try:
+                response = await self._ask_at(candidate, request)
+            except AuthenticationFailed as error:
+                self._note_failure(candidate, error)
+                refusal = refused(self._causes[candidate])
+                continue
             if response is not None:
                 self._causes.clear()
+                self.refusal = None
                 return response
+        self.refusal = refusal
         return None
 
     def _candidates(self, last: Address | None) -> list[Address]:
@@ -88,12 +104,13 @@ class MetadataSource:
                     *address,
                     client_id=self._settings.client_id,
                     request_timeout_ms=self._settings.request_timeout_ms,
+                    security=self._security,
                 )
                 response = await connection.send(request)
+        except AuthenticationFailed:
+            raise
         except _NO_ANSWER as error:
-            _logger.debug("no metadata from %s:%d: %r", *address, error)
-            self._causes[address] = at(address, error)
-            self._failures[address] = asyncio.get_running_loop().time(), self._causes[address]
+            self._note_failure(address, error)
             if connection is not None:
                 await connection.close()
             return None
@@ -104,6 +121,11 @@ class MetadataSource:
         self._connection, self._address = connection, address
         self._failures.pop(address, None)
         return response
+
+    def _note_failure(self, address: Address, error: BaseException) -> None:
+        _logger.debug("no metadata from %s:%d: %r", *address, error)
+        self._causes[address] = at(address, error)
+        self._failures[address] = asyncio.get_running_loop().time(), self._causes[address]
 
     async def close(self) -> None:
         """Close the connection, if there is one."""

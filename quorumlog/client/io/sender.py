@@ -81,6 +81,7 @@ class Sender:
         )
         cluster.lookout.partitions.append(accumulator.waiting_partitions)
         cluster.lookout.refusals.append(accumulator.refusals)
+        cluster.on_refused.append(self._fail_refused)
         self.transactor: Transactor | None = None
         """None without a transactional id."""
         if self._settings.transactional_id is not None:
@@ -125,6 +126,15 @@ class Sender:
         if self.inbox.has_records:  # put in since, behind a batch that was open until now
             self.wake()
         return min(drained.wake_at_ms, wake_at_ms)
+
+    def _fail_refused(self, error: KafkaError) -> None:
+        """Fail the batches whose leader refuses TLS or SASL: a retry has the same outcome."""
+        metadata, failing = self._cluster.metadata, set[TopicPartition]()
+        for name in self._accumulator.waiting_partitions():
+            leader = metadata.leader(name)
+            if leader is None or self._cluster.is_failing(leader.broker_id):
+                failing.add(name)
+        self._done(self._accumulator.fail_all(error, but_sent=True, of=failing))
 
     def _step_transaction(self, now_ms: float) -> float:
         if self.transactor is None:
@@ -324,6 +334,7 @@ class Sender:
         self._pump.stop()
         self._cluster.lookout.partitions.remove(self._accumulator.waiting_partitions)
         self._cluster.lookout.refusals.remove(self._accumulator.refusals)
+        self._cluster.on_refused.remove(self._fail_refused)
         self._stalls.close()
         closed = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", definite=True)
         self._done(self._accumulator.fail_all(closed))

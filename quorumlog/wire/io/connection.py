@@ -466,10 +466,10 @@ def _not_connected(
     """Return the error of a connection that was not made."""
     address = address_text(host, port)
     if (refusal := security.refusal(error)) is not None:
-        return AuthenticationFailed(f"{address}: {refusal}")
+        return AuthenticationFailed(refusal)
     has_ended = isinstance(error, ConnectionResetError | ConnectionAbortedError | ConnectionLost)
     if security.tls is not None and has_ended:
-        return ConnectionLost(f"{address}: {TLS_ENDED}")
+        return ConnectionLost(TLS_ENDED)
     return ConnectionLost(f"{address}: {error}")
 
 

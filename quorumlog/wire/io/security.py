@@ -147,7 +147,7 @@ def _shown(text: str) -> str:
 
 
 def _password(password: str | None) -> Callable[[], str]:
-    """Return the source of a key's password: without it, OpenSSL would ask on the terminal."""
+    """Return the source of a key's password: without it, OpenSSL reads the terminal."""
 
     def give() -> str:
         if password is None:

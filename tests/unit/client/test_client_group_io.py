@@ -13,6 +13,7 @@ from quorumlog.client.settings import AdminSettings, ConsumerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.metadata import MetadataRequest
 from quorumlog.wire.io.connection import ConnectionLost
+from quorumlog.wire.io.security import PLAINTEXT
 from tests.support.client.fake_cluster import T, fake_cluster
 from tests.support.client.fake_group import HEARTBEAT, GroupCluster, group_cluster
 from tests.support.client.opened import in_group
@@ -44,9 +45,9 @@ def answering(data: bytes | None, ended: asyncio.Event) -> Answer:
     ("data", "cause"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the peer speaks HTTP"),
-        (TLS_ALERT, "the peer speaks TLS"),
+        (TLS_ALERT, "this side plain Kafka; set security_protocol to 'SSL' or"),
         (b"\x7f\xff\xff\xffnonsense", "not Kafka's protocol: a frame of 2147483647 bytes"),
-        (b"", "without a response (no Kafka broker, requires TLS, or is stopping"),
+        (b"", "without a response (no Kafka broker, requires TLS or SASL, or is stopping"),
         (None, "no answer in time"),
     ],
 )
@@ -56,7 +57,7 @@ async def test_what_is_no_broker_is_told_by_its_answer(data: bytes | None, cause
     async with server:
         host, port = server.sockets[0].getsockname()[:2]
         settings = AdminSettings(bootstrap_servers=f"{host}:{port}")
-        source = MetadataSource(settings, lambda: [])
+        source = MetadataSource(settings, PLAINTEXT, lambda: [])
         assert await source.ask(MetadataRequest(topics=[])) is None
         await ended.wait()
     assert source.why_silent().startswith(f"{host}:{port}: ")

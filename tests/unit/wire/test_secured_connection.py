@@ -318,7 +318,7 @@ async def test_a_certificate_of_the_broker_is_refused_with_the_remedy(
     async with serving(SaslBroker(), of_broker(certificate)) as port:
         text = await refused(port, tls=of_client(ca))
     assert why in text
-    assert text.startswith(f"127.0.0.1:{port}: TLS: the broker's certificate is refused: ")
+    assert text.startswith("TLS: the broker's certificate is refused: ")
 
 
 @asynccontextmanager
