@@ -103,7 +103,6 @@ class ConnectionLimits:
         if window is None:
             if len(self._windows) >= ADDRESSES_MAX:
                 self._windows.pop(next(iter(self._windows)))
-            # A rate of 0 lets one connection in per window: nothing is divided by 0.
             window = self._windows[at] = QuotaWindow(rate, self._lengths)
-        window.bound = max(rate, 1e-3)
+        window.bound = max(rate, 1e-3)  # nothing is divided by 0
         return min(window.record(amount, now_ms), self._lengths.sample_ms)

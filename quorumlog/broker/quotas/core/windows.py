@@ -35,7 +35,7 @@ class QuotaWindow:
     1. The rate is over at least `full_ms`: a new window is not punished for a short past, and a
        client that was idle may use the bound of a whole window at once.
     2. In the long run, a client that waits for each delay uses at most `bound * samples /
-       (samples - 1)` a second.
+       (samples - 1)` a second, unless single amounts are above a quarter of a window.
     3. At most `samples + 1` samples are kept.
     """
 
