@@ -1,8 +1,9 @@
 """The two clocks. By convention, `now_ms` is monotonic, and `wall_ms` is not.
 
-A simulation replaces `wall_ns` and `advances`, for the whole process. The wall clock of a node may
-be ahead of its machine's: tests advance it by days, so that old records and offsets expire.
-Sessions, elections and the timeouts of requests go by the monotonic clock, which never jumps.
+A simulation replaces `wall_ns`, `busy_s` and `advances`, for the whole process. The wall clock of a
+node may be ahead of its machine's: tests advance it by days, so that old records and offsets
+expire. Sessions, elections and the timeouts of requests go by the monotonic clock, which never
+jumps.
 """
 
 import asyncio
@@ -16,6 +17,9 @@ wall_ns: Callable[[], int] = time.time_ns
 monotonic_s: Callable[[], float] = time.monotonic
 """The event loop's clock, exact also within one turn of uvloop. For measurements alone: a simulated
 loop has its own time."""
+
+busy_s: Callable[[], float] = time.perf_counter
+"""Read before and after work in the event loop, to count its seconds against a quota."""
 
 _of_this_process: Final = Advances()
 

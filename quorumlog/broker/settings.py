@@ -14,7 +14,10 @@ from quorumlog.settings.servers import (
     LEADER_THROTTLED_RATE,
     LOG_CLEANER_BACKOFF,
     LOG_CLEANER_RATE,
+    MAX_CONNECTION_RATE,
     MAX_CONNECTIONS,
+    MAX_CONNECTIONS_PER_IP,
+    MAX_CONNECTIONS_PER_IP_OVERRIDES,
     NUM_PARTITIONS,
     PRODUCER_ID_EXPIRATION,
     ServerSetting,
@@ -147,6 +150,9 @@ class BrokerSettings:
         "that are sent from files. Not in Kafka.",
     )
     max_connections: int = row(MAX_CONNECTIONS)
+    max_connections_per_ip: int = row(MAX_CONNECTIONS_PER_IP)
+    max_connections_per_ip_overrides: str = row(MAX_CONNECTIONS_PER_IP_OVERRIDES)
+    max_connection_creation_rate: int = row(MAX_CONNECTION_RATE)
     metrics_partitions_max: int = integer(
         1000,
         "Maximum number of replicas of a node, and of committed offsets of its groups, up to which "
@@ -154,6 +160,16 @@ class BrokerSettings:
         least=0,
     )
     connections_max_idle_ms: int = long(600_000, "Time after which an idle connection is closed.")
+
+    # Quotas: decision 63.
+    quota_window_num: int = integer(
+        11, "Number of samples over which the rates of clients and connections are measured."
+    )
+    quota_window_size_seconds: int = integer(1, "Length of each of these samples.")
+    controller_quota_window_num: int = integer(
+        11, "Number of samples whose rate of created and deleted partitions can be used at once."
+    )
+    controller_quota_window_size_seconds: int = integer(1, "Length of each of these samples.")
 
     # DEVIATION: not in Kafka. docs/decisions/0009-feature-levels.md
     as_version: str = row(

@@ -24,6 +24,7 @@ from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.registrations import BrokerProcess
+from quorumlog.broker.quotas.throttle import BrokerQuotas
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.acceptor import Acceptor
 from quorumlog.broker.server.api import BrokerContext, as_release
@@ -231,6 +232,7 @@ class NodeBroker:
         broker_id, controller = BrokerId(config.node_id), quorum.controller
         announced = registration(config, directories, dependencies)
         self._ready: Final = ready
+        self._inter_broker: Final = config.listeners.inter_broker.name
         self._tasks: Final = Tasks(on_fatal)
         self._on_fatal: Final = on_fatal
         self._secret: Final = shared_secret or config.cluster_id
@@ -248,6 +250,7 @@ class NodeBroker:
         ids = ProducerIds(broker_id=broker_id, metadata=self.metadata, controller=controller)
         self.groups, self.transactions = _hosts(config, self.replicas, ids, dependencies, on_fatal)
         self.replicas.add_leadership_listener(self.metadata)
+        quotas = BrokerQuotas(config.broker)
         context = BrokerContext(
             broker_id=broker_id,
             cluster_id=config.cluster_id,
@@ -262,10 +265,11 @@ class NodeBroker:
             controller=controller,
             handlers=dependencies.handlers,
             wall_ms=wall_clock_ms,
+            quotas=quotas,
         )
         self.server: Final = Server(as_release(authorized(context)), on_fatal=on_fatal)
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
-        publishers = self.replicas, self.groups, self.transactions, self.metadata
+        publishers = self.replicas, self.groups, self.transactions, quotas, self.metadata
         self.gate: Final = BootGate(broker_id, publishers)
         self.lifecycle: Final = BrokerLifecycle(
             registration=announced,
@@ -320,9 +324,13 @@ class NodeBroker:
         await self.gate.opened.wait()
         for listener, bound in listeners:
             listen("listeners", bound)
-            connection = await self._connection(listener)
             await self.server.serve(
-                bound, listener.name, listener.max_connections, connection=connection
+                bound,
+                listener.name,
+                listener.max_connections,
+                connection=await self._connection(listener),
+                connection_rate=listener.connection_rate,
+                is_inter_broker=listener.name == self._inter_broker,
             )
         await self.replicas.may_lead.wait()
         await self.lifecycle.unfenced.wait()

@@ -32,7 +32,6 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             replica.socket.receive.buffer.bytes socket.listen.backlog.size
             socket.receive.buffer.bytes socket.send.buffer.bytes""",
         "all connections share one limit": """
-            max.connection.creation.rate max.connections.per.ip max.connections.per.ip.overrides
             socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms""",
         "controllers listen on control.listener": """
             controller.listener.names early.start.listeners""",
@@ -86,12 +85,10 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             metadata.log.segment.ms
             metadata.log.segment.min.bytes metadata.max.idle.interval.ms
             server.max.startup.time.ms""",
-        "quotas are not enforced": """
+        "throttled replicas have no windows of time, and quotas no plug-in": """
             alter.log.dirs.replication.quota.window.num
             alter.log.dirs.replication.quota.window.size.seconds client.quota.callback.class
-            controller.quota.window.num controller.quota.window.size.seconds quota.window.num
-            quota.window.size.seconds replication.quota.window.num
-            replication.quota.window.size.seconds""",
+            replication.quota.window.num replication.quota.window.size.seconds""",
         "delayed requests wait in other structures than Kafka's": """
             delete.records.purgatory.purge.interval.requests
             fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests
@@ -175,9 +172,6 @@ ALTERED_WITHOUT_EFFECT: Final[Mapping[str, KindAndDefault]] = MappingProxyType(
         "log.cleaner.io.buffer.load.factor": KindAndDefault(kinds.POSITIVE, "0.9"),
         "log.cleaner.io.buffer.size": _int(524_288, 0),
         "log.cleaner.threads": _int(1, 0),
-        "max.connection.creation.rate": _int(INT_MAX, 0),
-        "max.connections.per.ip": _int(INT_MAX, 0),
-        "max.connections.per.ip.overrides": KindAndDefault(kinds.TEXT, ""),
         "metric.reporters": _NO_ITEMS,
         "num.io.threads": _int(8),
         "num.network.threads": _int(3),

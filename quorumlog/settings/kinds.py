@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from ipaddress import ip_address
 from math import inf
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -158,6 +159,20 @@ def _replicas(text: str) -> str:
     return ",".join(parts)
 
 
+def _counts_by_address(text: str) -> str:
+    parts = [part for part in _COMMA.split(text.strip(_BLANKS)) if part]
+    for part in parts:
+        address, _, count = part.rpartition(":")
+        try:
+            ip_address(address)
+            is_fine = 0 <= int(count) <= INT_MAX
+        except ValueError:
+            is_fine = False
+        if not is_fine:
+            raise BadValue(f"{part} must be address:number, with an IP address and no host name")
+    return ",".join(parts)
+
+
 FLAG: Final = Kind(type=ConfigType.BOOLEAN, normalize=_flag, parse=_TRUTH.__getitem__)
 OFF: Final = Kind(type=ConfigType.BOOLEAN, normalize=_off, parse=_TRUTH.__getitem__)
 """A flag of tiered storage: it cannot be true."""
@@ -166,6 +181,8 @@ RATIO: Final = Kind(type=ConfigType.DOUBLE, normalize=_ratio, parse=float)
 TEXT: Final = Kind(type=ConfigType.STRING, normalize=_any, parse=str)
 REPLICAS: Final = Kind(type=ConfigType.LIST, normalize=_replicas, parse=str)
 """Replicas, as a comma-separated list of partition:broker; or * for all."""
+COUNTS_BY_ADDRESS: Final = Kind(type=ConfigType.STRING, normalize=_counts_by_address, parse=str)
+"""A comma-separated list of address:number: see `counts_by_address`."""
 TEXTS: Final = Kind(type=ConfigType.LIST, normalize=_any, parse=str)
 """A comma-separated list; its reader checks the items."""
 PASSWORD: Final = Kind(type=ConfigType.PASSWORD, normalize=_any, parse=str)
@@ -178,3 +195,9 @@ class SettingRow(NamedTuple):
     kind: Kind[Any]
     default: str | None
     documentation: str
+
+
+def counts_by_address(text: str) -> dict[str, int]:
+    """Return the numbers, by address, of a text of the kind COUNTS_BY_ADDRESS."""
+    pairs = (part.rpartition(":") for part in text.split(",") if part)
+    return {str(ip_address(address)): int(count) for address, _, count in pairs}

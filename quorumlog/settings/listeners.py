@@ -42,10 +42,11 @@ _PREFIX: Final = "listener.name."
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _MAX_CONNECTIONS: Final = "max.connections"
 _CONNECTIONS: Final = whole(ConfigType.INT, 0, INT_MAX)
-_WITHOUT_EFFECT: Final = frozenset({"max.connection.creation.rate", "num.network.threads"})
+_CONNECTION_RATE: Final = "max.connection.creation.rate"
+_LIMITS: Final = frozenset({_MAX_CONNECTIONS, _CONNECTION_RATE})
 ROWS: Final[Mapping[str, SettingRow]] = MappingProxyType({**SASL_ROWS})
 """The settings of protection: of all listeners or, with the prefix, of one of them."""
-_OF_A_LISTENER: Final = frozenset({_MAX_CONNECTIONS, *ROWS}) | _WITHOUT_EFFECT
+_OF_A_LISTENER: Final = _LIMITS | {*ROWS, "num.network.threads"}
 _OF_A_MECHANISM: Final = tuple(f"{name.lower()}." for name in MECHANISMS)
 
 
@@ -87,6 +88,7 @@ class Listener:
     advertised: Address | None
     max_connections: int = INT_MAX
     sasl: SaslSettings | None = None  # None: clients do not authenticate by SASL
+    connection_rate: int = INT_MAX  # maximum, in new connections a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +139,9 @@ def read_listeners(values: Mapping[str, str]) -> Listeners:
             protocol=_protocol_of(name, protocols),
             bind=address,
             advertised=advertised.get(name),
-            max_connections=limits.get(name, INT_MAX),
+            max_connections=limits.get((name, _MAX_CONNECTIONS), INT_MAX),
             sasl=_sasl(values, name, protocols),
+            connection_rate=limits.get((name, _CONNECTION_RATE), INT_MAX),
         )
         for name, address in bound.items()
     }
@@ -278,7 +281,7 @@ def is_of_a_listener(name: str) -> bool:
 
 def is_effective(name: str) -> bool:
     """Whether this is the name of a setting of one listener that has an effect."""
-    return is_of_a_listener(name) and _split(name)[1] in {_MAX_CONNECTIONS, *ROWS}
+    return is_of_a_listener(name) and _split(name)[1] in {*_LIMITS, *ROWS}
 
 
 def listener_value(
@@ -317,8 +320,8 @@ def check_listener_setting(name: str, value: str) -> None:
     )
 
 
-def _limits(values: Mapping[str, str], bound: Mapping[str, Address]) -> dict[str, int]:
-    """Return max.connections of the listeners that have one."""
+def _limits(values: Mapping[str, str], bound: Mapping[str, Address]) -> dict[tuple[str, str], int]:
+    """Return the limits that are set, by listener and setting."""
     limits = {}
     for name, value in values.items():
         if not is_of_a_listener(name):
@@ -329,9 +332,9 @@ def _limits(values: Mapping[str, str], bound: Mapping[str, Address]) -> dict[str
                 f"{name}: there is no listener {listener}; {LISTENERS} has {', '.join(bound)}"
                 f"{_near(listener, bound)}"
             )
-        if setting == _MAX_CONNECTIONS:
+        if setting in _LIMITS:
             try:
-                limits[listener] = _CONNECTIONS.read(value)
+                limits[listener, setting] = _CONNECTIONS.read(value)
             except BadValue as error:
                 raise BadValue(f"{name}={value}: {error}") from None
     return limits

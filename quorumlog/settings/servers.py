@@ -154,6 +154,25 @@ MAX_CONNECTIONS: Final = _named(
     "Maximum number of connections.",
     default=str(INT_MAX),
 )
+MAX_CONNECTION_RATE: Final = _named(
+    "max.connection.creation.rate",
+    kinds.whole(ConfigType.INT, 0, INT_MAX),
+    "Maximum number of new connections a second; others wait. "
+    "listener.name.<name>.max.connection.creation.rate: of one listener.",
+    default=str(INT_MAX),
+)
+MAX_CONNECTIONS_PER_IP: Final = _named(
+    "max.connections.per.ip",
+    kinds.whole(ConfigType.INT, 0, INT_MAX),
+    "Maximum number of connections of one address; others are closed.",
+    default=str(INT_MAX),
+)
+MAX_CONNECTIONS_PER_IP_OVERRIDES: Final = _named(
+    "max.connections.per.ip.overrides",
+    kinds.COUNTS_BY_ADDRESS,
+    "The maximum number of connections of single addresses: address:number,...",
+    default="",
+)
 PRODUCER_ID_EXPIRATION: Final = _named(
     "producer.id.expiration.ms",
     _COUNT,
@@ -376,7 +395,9 @@ def dynamic_settings() -> dict[str, ServerSetting[Any]]:
     """
     rows = [_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server]
     rows += [FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE, ALTER_LOG_DIRS_RATE]
-    rows += [LOG_CLEANER_BACKOFF, LOG_CLEANER_RATE, MAX_CONNECTIONS, PRODUCER_ID_EXPIRATION]
+    rows += [LOG_CLEANER_BACKOFF, LOG_CLEANER_RATE, PRODUCER_ID_EXPIRATION]
+    rows += [MAX_CONNECTIONS, MAX_CONNECTIONS_PER_IP, MAX_CONNECTIONS_PER_IP_OVERRIDES]
+    rows += [MAX_CONNECTION_RATE]
     rows += _altered_without_effect()
     return {row.name: row for row in rows}
 

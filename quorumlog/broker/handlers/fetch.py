@@ -5,6 +5,7 @@ A `read_committed` consumer gets the records up to the last stable offset, and t
 transactions among them: it skips their records itself (KIP-98).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -21,6 +22,7 @@ from quorumlog.broker.responses.cluster_view import leader_hints
 from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.broker.settings import RACK_SELECTOR
 from quorumlog.clock import monotonic_ms
+from quorumlog.invariants import some
 from quorumlog.metadata_quorum.image.acls import AclOperation, AclResourceType
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.fetched_records import SINCE_VERSION, FetchedRecords
@@ -43,7 +45,7 @@ from quorumlog.wire.codec.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.schemas import RequestHeader, response_to_send
 
 TOPIC_IDS_SINCE: Final = 13
 REPLICA_STATE_SINCE: Final = 15
@@ -69,11 +71,11 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
         if isinstance(session, ErrorCode):
             return FetchResponse(error_code=session)
         if session is None:
-            spec = _spec(context, version, request, asked, None)
+            spec = _spec(context, header, request, asked, None)
         else:
             _judge_again(context, session, rights)
             partitions = _of_session(context, session, now_ms, rights)
-            spec = _spec(context, version, request, partitions, session)
+            spec = _spec(context, header, request, partitions, session)
             flat = [fetch for topic in request.topics for fetch in topic.partitions]
             session.last_request, session.last_spec = request, spec
             session.last_names = context.image.topic_names
@@ -81,7 +83,12 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
                 (session.partitions[one.key].fetch, numbers)
                 for one, numbers in zip(asked, flat, strict=True)
             ]
-    return context.replicas.fetches.fetch(spec, partial(_response, context, header, spec), now_ms)
+    respond: Callable[[list[FetchedPartition]], FetchResponse | FetchedRecords]
+    respond = partial(_response, context, header, spec)
+    throttle = context.throttle
+    if throttle and not spec.is_from_follower and throttle.limits_fetch(context, header):
+        respond = partial(_metered, context, header, spec, request.session_epoch)
+    return context.replicas.fetches.fetch(spec, respond, now_ms)
 
 
 def _repeated(
@@ -101,6 +108,7 @@ def _repeated(
         or session.epoch != request.session_epoch
         or request.forgotten_topics_data
         or session.judged_by != rights
+        or context.throttle is not None  # the quota may limit the bytes, and may have changed
     ):
         return None
     sessions.use(session, now_ms)
@@ -257,15 +265,18 @@ def _asked(
 
 def _spec(
     context: BrokerContext,
-    version: int,
+    header: RequestHeader,
     request: FetchRequest,
     partitions: list[PartitionFetch],
     session: FetchSession | None,
 ) -> FetchSpec:
+    version = header.api_version
     replica_id, replica_epoch = _replica(version, request)
     max_bytes = request.max_bytes
     if replica_id < 0:
         max_bytes = min(max_bytes, context.settings.fetch_max_bytes)
+        if context.throttle is not None:
+            max_bytes = context.throttle.fetch_bytes(context, header, max_bytes)
     knows_racks = version >= RACKS_SINCE and replica_id == NO_REPLICA
     goes_by_racks = context.settings.replica_selector_class == RACK_SELECTOR
     return FetchSpec(
@@ -282,6 +293,32 @@ def _spec(
         is_read_committed=request.isolation_level == READ_COMMITTED and replica_id == NO_REPLICA,
         awaits_commits=goes_by_racks and replica_id >= 0,
     )
+
+
+def _metered(
+    context: BrokerContext,
+    header: RequestHeader,
+    spec: FetchSpec,
+    session_epoch: int,  # of the request
+    fetched: list[FetchedPartition],
+) -> FetchResponse:
+    """Return the response within the client's quota, or an empty one, and then read again.
+
+    As in Kafka, a fetch that is throttled begins no session.
+    """
+    session_id = NO_SESSION if spec.session is None else spec.session.session_id
+    response = _whole_response(context, header, spec, fetched, session_id)
+    size = sum(map(len, response_to_send(header, response)))
+    throttle = some(context.throttle, "a metered fetch has a throttle")
+    if not throttle.admit_fetch(context, header, size):
+        return response
+    if spec.session is None:
+        return FetchResponse()
+    if session_epoch in _OUTSIDE_EPOCHS:
+        context.replicas.fetch_sessions.close(session_id)
+        return FetchResponse()
+    spec.session.take_back(spec.partitions)
+    return FetchResponse(session_id=session_id)
 
 
 def _response(

@@ -6,9 +6,10 @@ another topic with the name of a topic requested by id.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from quorumlog.broker.quotas.throttle import NO_QUOTA, Mutations
 from quorumlog.broker.responses.config_entries import topic_entries
 from quorumlog.broker.responses.controller_answers import decided, shortened, unanswered
 from quorumlog.broker.server.api import BrokerContext, answers
@@ -53,14 +54,17 @@ from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC, topic_name_error
 
 @answers(CreateTopicsRequest, 2, 7)
 async def handle_create(
-    context: BrokerContext, request: CreateTopicsRequest
+    context: BrokerContext, header: RequestHeader, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     """Create the well-formed topics; every topic of the request gets its own outcome."""
+    quota = _quota(context, header)
     counts = Counter(topic.name for topic in request.topics)
     results: dict[str, TopicResult] = {}
     wanted = []
     for topic in request.topics:
         refusal = _malformed(topic, counts[topic.name])
+        if refusal is None and not quota.admit(topic.name, _partitions(context, topic)):
+            refusal = OVER_QUOTA
         if refusal is None:
             wanted.append(_new_topic(topic))
         else:
@@ -70,6 +74,7 @@ async def handle_create(
             )
     if wanted:
         results |= await _create(context, wanted, request)
+        quota.give_back(_refused(results.values()))
     given = {topic.name: topic.configs for topic in wanted}
     image, broker = context.image, context.config  # read once: it checks each altered value
     return CreateTopicsResponse(
@@ -78,6 +83,24 @@ async def handle_create(
             for result in results.values()
         ]
     )
+
+
+OVER_QUOTA: Final = (ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
+
+
+def _quota(context: BrokerContext, header: RequestHeader) -> Mutations:
+    throttle = context.throttle
+    return NO_QUOTA if throttle is None else throttle.mutations(context, header)
+
+
+def _partitions(context: BrokerContext, topic: CreatableTopic) -> int:
+    """Return the number of partitions of a new topic."""
+    count = len(topic.assignments) or topic.num_partitions
+    return count if count > 0 else context.settings.num_partitions
+
+
+def _refused(results: Iterable[TopicResult]) -> list[str]:
+    return [one.name for one in results if one.error_code is not ErrorCode.NONE]
 
 
 def _malformed(topic: CreatableTopic, count: int) -> tuple[ErrorCode, str] | None:
@@ -170,11 +193,20 @@ STAYS_AS_IT_IS: Final = TopicResult(
 
 @answers(CreatePartitionsRequest, 0, 3)
 async def handle_grow(
-    context: BrokerContext, request: CreatePartitionsRequest
+    context: BrokerContext, header: RequestHeader, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Grow the topics; answer once this broker's image has the new partitions."""
-    wanted = [topic for topic in request.topics if topic.name != OFFSETS_TOPIC]
-    refused = [STAYS_AS_IT_IS] * (len(request.topics) - len(wanted))
+    quota = _quota(context, header)
+    others = [topic for topic in request.topics if topic.name != OFFSETS_TOPIC]
+    refused = [STAYS_AS_IT_IS] * (len(request.topics) - len(others))
+    wanted = []
+    for topic in others:
+        present = context.image.topics.get(topic.name)
+        if quota.admit(topic.name, topic.count - len(present.partitions) if present else 0):
+            wanted.append(topic)
+        else:
+            code, message = OVER_QUOTA
+            refused.append(TopicResult(name=topic.name, error_code=code, error_message=message))
     results: Sequence[TopicResult] = ()
     if wanted:
         results = await decided(
@@ -189,6 +221,7 @@ async def handle_grow(
             wait_ms=None if request.validate_only else request.timeout_ms,
             makes_partitions=True,
         )
+        quota.give_back(_refused(results))
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(
@@ -240,7 +273,8 @@ async def handle_delete(
         last_word = ErrorCode.TOPIC_DELETION_DISABLED if knows else ErrorCode.INVALID_REQUEST
     else:
         try:
-            await _delete(context, asked, outcomes, request.timeout_ms)
+            quota = _quota(context, header)
+            await _delete(context, asked, outcomes, request.timeout_ms, quota)
         except ControllerUnavailable as error:
             last_word, message = unanswered(error, "the topic may have been deleted")
     return DeleteTopicsResponse(
@@ -280,7 +314,11 @@ def _refuse_ambiguous(asked: list[DeleteTopicState]) -> Outcomes:
 
 
 async def _delete(
-    context: BrokerContext, asked: list[DeleteTopicState], outcomes: Outcomes, timeout_ms: int
+    context: BrokerContext,
+    asked: list[DeleteTopicState],
+    outcomes: Outcomes,
+    timeout_ms: int,
+    quota: Mutations,
 ) -> None:
     """Add the outcome of each topic. Raises ControllerUnavailable: some may be deleted."""
     wanted = await _find(context, asked, outcomes)
@@ -289,10 +327,16 @@ async def _delete(
         if counts[topic_id] > 1:  # once by its name, once by its id
             outcomes[place] = _refusal(asked[place], ErrorCode.INVALID_REQUEST, NAMED_TWICE)
             del wanted[place]
+            continue
+        topic_image = context.image.topics.get(context.image.topic_names.get(topic_id, ""))
+        if topic_image and not quota.admit(topic_image.name, len(topic_image.partitions)):
+            outcomes[place] = _refusal(asked[place], *OVER_QUOTA)
+            del wanted[place]
     if not wanted:
         return
     request = DeleteTopics(topic_ids=tuple(wanted.values()))
     results = (await context.controller.ask(request)).results
+    quota.give_back(_refused(results))
     gone = [result.topic_id for result in results if result.error_code is ErrorCode.NONE]
     for place, result in zip(wanted, results, strict=True):
         topic, error_code = asked[place], result.error_code

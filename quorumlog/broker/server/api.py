@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from quorumlog.addresses import DEFAULT_LISTENER
@@ -11,6 +11,7 @@ from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.fetching.core.response_memory import ResponseAccount
 from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
+from quorumlog.broker.quotas.throttle import BrokerQuotas, Throttle
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
@@ -142,6 +143,8 @@ class BrokerContext:
     listener: str = DEFAULT_LISTENER  # that accepted the connection
     client_host: str = ""  # the peer's address
     principal: str = ANONYMOUS  # type:name of the authenticated client
+    quotas: BrokerQuotas = field(default_factory=BrokerQuotas)  # of all connections
+    throttle: Throttle | None = None  # of the connection, since there was a quota of clients
     account: ResponseAccount | None = None  # counts response bytes that the peer has not taken
     node_handlers: Mapping[int, ApiHandler] | None = None  # for other brokers, if they differ
     access: "AccessControl | None" = None  # None: every client may do everything

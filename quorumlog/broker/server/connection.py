@@ -11,10 +11,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from inspect import iscoroutine
 from typing import Any, Final
 
 from quorumlog.addresses import DEFAULT_LISTENER, address_text
+from quorumlog.broker.quotas.throttle import Throttle
 from quorumlog.broker.server.acceptor import Acceptor
 from quorumlog.broker.server.api import Client, Deliver, Disconnect, Reply, unsupported_version
 from quorumlog.broker.server.request_runs import RequestRuns, WaitingRun
@@ -78,6 +80,8 @@ class Connection(FrameProtocol):
         self._gathered_bytes = 0
         self._is_delivering = self._is_flush_due = self._waits_for_turn = False
         self._client = Client()
+        self._quotas: Final = server.context.quotas.clients
+        self._throttle: Throttle | None = None  # since the first request under quotas
         self._asked_s: float | None = None  # when `turns` was just checked, for the first frame
         self.last_active_s = self._loop.time()
         self._unsent_bytes = 0  # at the last check, while the client reads too slowly
@@ -105,6 +109,8 @@ class Connection(FrameProtocol):
         self._turns.clear()
         self._gathered.clear()
         self._account.close()
+        if self._throttle is not None:
+            self._throttle.close()
         self._server.closed(self)
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -122,7 +128,8 @@ class Connection(FrameProtocol):
 
     def run_received(self) -> bool:
         """Handle the requests that look like an earlier one, and like each other, in one step."""
-        if self._runs.last is None:
+        throttle = self._throttle
+        if self._runs.last is None or (throttle is None and self._quotas.is_active):
             return False
         found = self._runs.find(
             self._received,
@@ -131,7 +138,7 @@ class Connection(FrameProtocol):
             self._turns_max - self._under_way,
             self._frame_max_bytes,
         )
-        if found is None:
+        if found is None or (throttle and throttle.limits_produce(self._context, found[0].header)):
             return False
         self._begin_request()
         template, run = found
@@ -193,8 +200,11 @@ class Connection(FrameProtocol):
             return
         if handler.handle_run is not None:
             self._runs.learn(frame, header, request)
+        handle = handler.handle
+        if self._quotas.is_active:
+            handle = partial(self.throttle().handle, handle, len(frame))
         try:
-            reply = handler.handle(self._context, header, request)
+            reply = handle(self._context, header, request)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a handler
             self._handler_failed(header, error)
         else:
@@ -236,6 +246,18 @@ class Connection(FrameProtocol):
         """The name of the listener that accepted the connection."""
         return self._context.listener
 
+    def throttle(self) -> Throttle:
+        """Return the throttle of this connection; handlers find it in the context."""
+        if self._throttle is None:
+            self._throttle = Throttle(self._quotas, self._hold, self._resume)
+            self._context = replace(self._context, throttle=self._throttle)
+        return self._throttle
+
+    @property
+    def host(self) -> str:
+        """The address of the client."""
+        return self._client.host
+
     @property
     def held_bytes(self) -> int:
         """Bytes of the response memory that this connection holds."""
@@ -252,8 +274,15 @@ class Connection(FrameProtocol):
             self.pause_frames()
             self._server.turns.wait(self._resume)
 
+    def _hold(self) -> None:
+        """Read no request until `_resume`: the client is over a quota."""
+        self._waits_for_turn = True
+        self.pause_frames()
+
     def _resume(self) -> None:
-        """Handle the frames that have waited for another turn of the loop."""
+        """Handle the frames that have waited for another turn of the loop, or for a quota."""
+        if self._throttle is not None and self._throttle.is_held:
+            return
         self._waits_for_turn = False
         if not self.is_closing:
             self._is_delivering = True
@@ -316,6 +345,8 @@ class Connection(FrameProtocol):
 
     def _task_done(self, _task: "asyncio.Task[Any]") -> None:
         self._task = None
+        if self._waits_for_turn:
+            self.release_frame()
         self._regulate()
 
     def _fetched(self, answer: "asyncio.Future[Any]") -> None:
@@ -337,7 +368,7 @@ class Connection(FrameProtocol):
         header, _, arrived_s = turn
         self._under_way -= 1
         try:
-            chunks = response_to_send(header, answer.result())
+            chunks = response_to_send(header, self._with_delay(answer.result()))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as in `_send`
             self._handler_failed(header, error)
             return
@@ -386,7 +417,7 @@ class Connection(FrameProtocol):
             self._apis[header.api_key].unanswered += 1
             return
         try:
-            chunks = response_to_send(header, response)
+            chunks = response_to_send(header, self._with_delay(response))
         except Exception as error:  # noqa: BLE001 - a handler's malformed response ends here
             self._handler_failed(header, error)
             return
@@ -403,6 +434,9 @@ class Connection(FrameProtocol):
             self._gather(responses)
         else:  # acks=0
             self._apis[run.api_key].unanswered += count
+
+    def _with_delay(self, response: Response) -> Response:
+        return response if self._throttle is None else self._throttle.with_delay(response)
 
     def _gather(self, chunks: Sequence[Sendable]) -> None:
         self._gathered += chunks

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from quorumlog.addresses import DEFAULT_LISTENER
+from quorumlog.broker.quotas.core.connection_limits import ConnectionBounds
 from quorumlog.broker.server.acceptor import Acceptor
 from quorumlog.broker.server.api import BrokerContext, Client
 from quorumlog.broker.server.connection import Connection
@@ -17,7 +18,7 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.lasting_condition import LastingCondition
-from quorumlog.settings.kinds import INT_MAX
+from quorumlog.settings.kinds import INT_MAX, counts_by_address
 
 BACKLOG: Final = 1024
 IDLE_CHECKS: Final = 10  # per idle time: a connection may stay idle a tenth longer than allowed
@@ -50,6 +51,8 @@ class Server:
         self._refuses: Final = LastingCondition(_logger)
         self._listeners: Final[list[asyncio.Server]] = []
         self._limits: Final[dict[str, int]] = {}  # of the connections, by listener
+        self._rates: Final[dict[str, int]] = {}  # of new connections, by listener
+        self._inter_broker = ""  # the listener of the other brokers
         self._idle_timer: asyncio.TimerHandle | None = None
         self._silence_timer: asyncio.TimerHandle | None = None
 
@@ -64,6 +67,8 @@ class Server:
         max_connections: int = INT_MAX,
         *,
         connection: Callable[[Acceptor, str], Connection] = Connection,
+        connection_rate: int = INT_MAX,
+        is_inter_broker: bool = False,
     ) -> int:
         """Listen on a bound socket as the listener `name`; return its port.
 
@@ -71,6 +76,9 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         self._limits[name] = max_connections
+        self._rates[name] = connection_rate
+        if is_inter_broker:
+            self._inter_broker = name
         self.connection_counts[name] += 0  # a listener without connections is counted, too
         listener = await loop.create_server(
             lambda: connection(self, name), sock=bound, backlog=BACKLOG
@@ -116,31 +124,74 @@ class Server:
 
     def opened(self, connection: Connection) -> None:
         """Count a connection, or close it if there are too many."""
+        now_ms, listener = monotonic_ms(), connection.listener
         self.stats.connections += 1
-        refusal = self._refusal(connection.listener)
-        if refusal is not None:
+        refusal, delay_ms = self._refusal(listener), 0
+        if refusal is None:
+            admission = self.context.quotas.connections.admit(
+                connection.host,
+                listener,
+                self._bounds(listener),
+                now_ms,
+                is_protected=self._is_protected(listener),
+            )
+            refusal, delay_ms = admission.refusal, admission.delay_ms
+        if refusal:
             self.stats.connections_refused += 1
-            self._is_full.note(monotonic_ms(), f"connection refused: {refusal}")
-            connection.abort()
+            self._is_full.note(now_ms, f"connection refused: {refusal}")
+            if delay_ms:
+                connection.pause_frames()
+                asyncio.get_running_loop().call_later(delay_ms / 1000, connection.abort)
+            else:
+                connection.abort()
             return
-        self._is_full.end(monotonic_ms(), "connections are taken again")
+        self._is_full.end(now_ms, "connections are taken again")
         self._connections[connection] = None
-        self.connection_counts[connection.listener] += 1
+        self.connection_counts[listener] += 1
+        if delay_ms:
+            connection.throttle().hold(delay_ms)
+
+    def _is_protected(self, listener: str) -> bool:
+        """Whether other brokers connect to this listener, and clients to another one."""
+        return listener == self._inter_broker and len(self._limits) > 1
+
+    def _bounds(self, listener: str) -> ConnectionBounds:
+        settings = self.context.replicas.settings
+        return ConnectionBounds(
+            per_ip=settings.max_connections_per_ip,
+            per_ip_overrides=counts_by_address(settings.max_connections_per_ip_overrides),
+            rate=settings.max_connection_creation_rate,
+            listener_rate=self._rates.get(listener, INT_MAX),
+        )
 
     def _refusal(self, listener: str) -> str | None:
         """Return why there are too many connections; None: there is room for another."""
-        if len(self._connections) >= self.context.replicas.settings.max_connections:
-            return f"{len(self._connections)} are open"
         count = self.connection_counts[listener]
         if count >= self._limits.get(listener, INT_MAX):
             return f"{count} of the listener {listener} are open"
-        return None
+        if len(self._connections) < self.context.replicas.settings.max_connections:
+            return None
+        if self._is_protected(listener) and self._close_idlest():
+            return None
+        return f"{len(self._connections)} are open"
+
+    def _close_idlest(self) -> bool:
+        """Close the connection of a client that was idle for longest: a broker takes its place."""
+        clients = (one for one in self._connections if one.listener != self._inter_broker)
+        idle = [one for one in clients if not one.is_busy]
+        if not idle:
+            return False
+        idlest = min(idle, key=lambda one: one.last_active_s)
+        self.closed(idlest)
+        idlest.abort()
+        return True
 
     def closed(self, connection: Connection) -> None:
         """Stop counting the connection."""
         if connection in self._connections:  # it was not refused
             del self._connections[connection]
             self.connection_counts[connection.listener] -= 1
+            self.context.quotas.connections.closed(connection.host)
 
     def _check_idle(self) -> None:
         loop = asyncio.get_running_loop()

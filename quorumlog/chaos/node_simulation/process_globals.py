@@ -27,6 +27,7 @@ def replace_process_globals(loop: SimulatedLoop, seed: int) -> None:
     lane.turn_off("a simulation is to be the same on every machine")
     wall_ns = _wall_clock(loop)
     clock.wall_ns = wall_ns
+    clock.busy_s = loop.time  # work takes no time
     clock.advances = _advances_of_the_owner()
     chance.substitute(seeded("chance", seed))
     # aiohttp: the Date header, the key of a WebSocket, and the mask of its frames.

@@ -107,6 +107,7 @@ class KafkaConnection:
       1. At most `in_flight_max` requests wait for a response; further callers wait in their order.
       2. Requests are written in the order in which `send` was called.
       3. When `closed` is done, no request waits any more and no timer is left.
+      4. For the throttle time of a response no request is sent, and none times out (KIP-219).
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class KafkaConnection:
         self._rings_at_s = 0.0
         self._renewal: asyncio.TimerHandle | None = None  # of the session
         self._renewing: asyncio.Task[None] | None = None
+        self._throttled: asyncio.TimerHandle | None = None  # rings at the end of a throttle time
         self._versions: dict[int, range] = {ApiVersionsRequest.API_KEY: ApiVersionsRequest.VERSIONS}
         self._chosen: dict[int, int] = {}  # the version of each request that was sent
         self.finalized_features: dict[str, int] = {}
@@ -242,9 +244,11 @@ class KafkaConnection:
         self._start(_Pending(header, frame, deadline_s, done, False))
 
     def _start(self, pending: _Pending) -> None:
+        if self._throttled is not None:
+            pending.deadline_s += max(0.0, self._throttled.when() - self._loop.time())
         if self._timer is None or pending.deadline_s < self._rings_at_s:
             self._arm(pending.deadline_s)
-        if self._waiting or len(self._pending) >= self._limit:
+        if self._waiting or self._throttled or len(self._pending) >= self._limit:
             self._waiting.append(pending)
             self._send_waiting()
         else:
@@ -383,11 +387,29 @@ class KafkaConnection:
 
     def _send_waiting(self) -> None:
         """Write waiting requests, oldest first, up to `in_flight_max`."""
-        while self._waiting and len(self._pending) < self._limit:
+        while self._waiting and self._throttled is None and len(self._pending) < self._limit:
             pending = self._waiting.popleft()
             self._pending.append(pending)
             self._protocol.write(pending.frame)
             pending.frame = []
+
+    def _hold(self, throttle_ms: int) -> None:
+        """Send nothing for so long: the broker does not read meanwhile."""
+        until_s = now_s = self._loop.time()
+        if self._throttled is not None:
+            until_s = self._throttled.when()
+        more_s = now_s + throttle_ms / 1000 - until_s
+        if more_s <= 0:
+            return
+        for pending in (*self._pending, *self._waiting):
+            pending.deadline_s += more_s
+        if self._throttled is not None:
+            self._throttled.cancel()
+        self._throttled = self._loop.call_at(until_s + more_s, self._release)
+
+    def _release(self) -> None:
+        self._throttled = None
+        self._send_waiting()
 
     def _forget_unsent(self, pending: _Pending) -> bool:
         """Remove `pending` from the queue; return False if it has been sent."""
@@ -439,7 +461,11 @@ class KafkaConnection:
             mismatch = f"the answer to {correlation_id}, not to {header.correlation_id}"
             self._protocol.abort(MalformedFrame(mismatch))
             return
-        self._pending.popleft().finish(response)
+        self._pending.popleft()
+        throttle_ms = getattr(response, "throttle_time_ms", 0)
+        if throttle_ms > 0:
+            self._hold(throttle_ms)
+        pending.finish(response)
         if self._waiting:
             self._send_waiting()
 
@@ -450,6 +476,9 @@ class KafkaConnection:
             self._timer = None
         if self._renewal is not None:
             self._renewal.cancel()
+        if self._throttled is not None:
+            self._throttled.cancel()
+            self._throttled = None
         for pending in (*self._pending, *self._waiting):
             lost = ConnectionLost(f"the connection was lost: {error or 'closed'}")
             lost.__cause__ = error

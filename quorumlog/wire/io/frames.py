@@ -229,6 +229,13 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Keep the bytes of the current frame until `resume_frames`; call `pause_frames`, too."""
         self._is_frame_kept = True
 
+    def release_frame(self) -> None:
+        """Keep the bytes of the current frame no longer, while frames stay paused."""
+        if self._is_frame_kept:
+            self._is_frame_kept = False
+            if not self._is_delivering_read:
+                self._keep_undelivered()
+
     def resume_frames(self) -> None:
         """Resume, first with received bytes: frames may be delivered during this call."""
         if not self._is_paused:

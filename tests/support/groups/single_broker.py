@@ -14,6 +14,7 @@ from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.quotas.throttle import BrokerQuotas
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext, as_release
 from quorumlog.broker.server.own_connection import OwnConnection
@@ -301,7 +302,9 @@ class SingleBroker:
         )
         for listener in (self.groups, self.transactions, self.metadata):
             self.replicas.add_leadership_listener(listener)
-        self.controller.publishers = [self.replicas, self.groups, self.transactions, self.metadata]
+        quotas = BrokerQuotas(settings)
+        self.controller.publishers = [self.replicas, self.groups, self.transactions]
+        self.controller.publishers += [quotas, self.metadata]
         self.context = BrokerContext(
             broker_id=BROKER,
             cluster_id="test",
@@ -316,6 +319,7 @@ class SingleBroker:
             controller=self.controller,
             handlers=HANDLERS,
             wall_ms=wall_clock_ms,
+            quotas=quotas,
         )
         self.server = Server(as_release(self.context), on_fatal=self.violations.append)
         self.transactions.reach_itself_by(partial(OwnConnection.open, self.context))

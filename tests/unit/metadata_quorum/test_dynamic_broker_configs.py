@@ -50,7 +50,8 @@ WITH_EFFECT = values_of("""
     log.flush.interval.ms log.index.interval.bytes log.index.size.max.bytes
     log.message.timestamp.after.max.ms log.message.timestamp.before.max.ms
     log.message.timestamp.type log.retention.bytes log.retention.ms log.roll.ms log.segment.bytes
-    max.connections message.max.bytes producer.id.expiration.ms
+    max.connection.creation.rate max.connections max.connections.per.ip
+    max.connections.per.ip.overrides message.max.bytes producer.id.expiration.ms
     replica.alter.log.dirs.io.max.bytes.per.second
 """)
 WITHOUT_EFFECT = values_of("""
@@ -62,8 +63,7 @@ WITHOUT_EFFECT = values_of("""
     group.streams.assignor.offload.enable log.cleaner.dedupe.buffer.size
     log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.threads
     log.local.retention.bytes log.local.retention.ms log.preallocate log.roll.jitter.ms
-    log.segment.delete.delay.ms max.connection.creation.rate max.connections.per.ip
-    max.connections.per.ip.overrides metric.reporters num.io.threads num.network.threads
+    log.segment.delete.delay.ms metric.reporters num.io.threads num.network.threads
     num.recovery.threads.per.data.dir num.replica.fetchers remote.fetch.max.wait.ms
     remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes
     remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
@@ -166,7 +166,7 @@ def test_a_setting_that_is_read_at_the_start_is_refused(
 def test_a_value_of_another_type_is_refused(bench: Bench, name: str) -> None:
     """Any text is a value of the settings that are texts or lists of texts."""
     code, message, _ = alter(bench, "", name, "x")
-    if name in {"config.providers", "max.connections.per.ip.overrides", "metric.reporters"}:
+    if name in {"config.providers", "metric.reporters"}:
         assert code is ErrorCode.NONE
     else:
         assert code is ErrorCode.INVALID_REQUEST  # KAFKA-13609

@@ -131,6 +131,15 @@ class FetchSession:
             self.unsettled[fetch.key] = False
         return must_judge
 
+    def take_back(self, fetches: Iterable[PartitionFetch]) -> None:
+        """Note that the last answers of these fetches are not sent: the next fetch reads again."""
+        self.answered = None
+        for fetch in fetches:
+            partition = self.partition_of(fetch)
+            if partition is not None:
+                partition.high_watermark = UNKNOWN_OFFSET
+                self.unsettled[fetch.key] = True
+
     def settle(
         self,
         partition: SessionPartition,
