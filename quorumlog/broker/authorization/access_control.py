@@ -65,7 +65,7 @@ class AccessControl:
         self.allowed = self.denied = 0
         self._image: Final = image
         self._second = 0
-        self._lines: Final[set[tuple[Question, str]]] = set()  # written in this second
+        self._lines: Final[set[tuple[Question, str, bool]]] = set()  # written in this second
         self._left_out = 0
 
     def may(
@@ -127,7 +127,7 @@ class AccessControl:
                 _logger.log(level, "%d more decisions, not listed", self._left_out)
             self._second, self._left_out = second, 0
             self._lines.clear()
-        line = (question, api)
+        line = (question, api, decision.is_allowed)
         if line in self._lines or len(self._lines) >= LINES_MAX:
             self._left_out += 1
             return

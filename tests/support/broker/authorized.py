@@ -1,6 +1,6 @@
 """A broker with an authorizer, whose ACLs and client a test sets at once."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from quorumlog.metadata_quorum.image.records import AclBinding
 from quorumlog.wire.codec.message import Response, Struct
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.authorization_table import ID, Body
-from tests.support.groups.single_broker import SETTINGS, SingleBroker, single_broker
+from tests.support.groups.single_broker import SETTINGS, SingleBroker, TestController, single_broker
 
 ADMIN, ALICE = "User:admin", "User:alice"
 _RESOURCES = {
@@ -86,9 +86,11 @@ class Guarded:
 
 @asynccontextmanager
 async def guarded_broker(
-    directory: Path, settings: BrokerSettings = SETTINGS
+    directory: Path, settings: BrokerSettings = SETTINGS, features: Mapping[str, int] | None = None
 ) -> AsyncIterator[Guarded]:
-    async with single_broker(directory, settings) as broker:
+    controller = TestController()
+    controller.image = replace(controller.image, features=features or {})
+    async with single_broker(directory, settings, controller) as broker:
         yield Guarded(broker)
 
 

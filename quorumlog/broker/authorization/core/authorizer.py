@@ -12,6 +12,7 @@ from quorumlog.metadata_quorum.image.acls import PermissionType
 from quorumlog.metadata_quorum.image.records import AclBinding
 
 CACHED_MAX: Final = 10_000  # decisions, about 3 MB
+_ANY_OF: Final = -1  # less a resource type: in a question about all resources of the type
 _ANY_NAME: Final = "hardcode"  # Kafka's name of no particular resource, in a check of a type
 
 Question = tuple[str, str, int, int, str]
@@ -67,16 +68,19 @@ class Authorizer:
         decision = self._cache.get(question)
         if decision is None:
             decision = self._decide(question)
-            if len(self._cache) >= CACHED_MAX:
-                self._cache.clear()
-            self._cache[question] = decision
+            self._keep(question, decision)
         return decision
 
     def may_on_any(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
         """Whether the principal may do the operation on some resource of the type (KIP-679)."""
         if self.decide((principal, host, operation, resource_type, _ANY_NAME)).is_allowed:
             return True
-        return self._index.allows_any(Subject(principal, host), operation, resource_type)
+        question = (principal, host, operation, _ANY_OF - resource_type, _ANY_NAME)
+        if question not in self._cache:  # it reads every ACL
+            subject = Subject(principal, host)
+            is_allowed = self._index.allows_any(subject, operation, resource_type)
+            self._keep(question, Decision(is_allowed, ""))
+        return self._cache[question].is_allowed
 
     def authorized_operations(
         self, principal: str, host: str, resource_type: int, name: str
@@ -87,6 +91,11 @@ class Authorizer:
             for operation in OPERATIONS[resource_type]
             if self.decide((principal, host, operation, resource_type, name)).is_allowed
         )
+
+    def _keep(self, question: Question, decision: Decision) -> None:
+        if len(self._cache) >= CACHED_MAX:
+            self._cache.clear()
+        self._cache[question] = decision
 
     def _void(self) -> None:
         self._cache = {}
