@@ -337,14 +337,12 @@ def properties(
 ) -> Iterator[tuple[str, str]]:
     """Yield the listeners of a node and their security. Its file is for its owner alone."""
     known = passwords(directory)
-    internal = f"{INTERNAL}://{node.internal}"
     clients = [f"{one.name}://{one.bind}" for one in node.listeners]
-    shown = [f"{one.name}://{one.advertised}" for one in node.listeners]
-    first = f"{node.protocol}://{node.advertised or node.kafka}"
+    internal = f"{INTERNAL}://{node.internal}"
     names = [node.protocol, *(one.name for one in node.listeners)]
     protocols = [f"{name}:{node.protocol}" for name in names]
     yield "listeners", ",".join([f"{node.protocol}://{node.kafka}", *clients, internal])
-    yield "advertised.listeners", ",".join([first, *shown, internal])
+    yield "advertised.listeners", ",".join(advertised_listeners(node))
     yield (
         "listener.security.protocol.map",
         ",".join([*protocols, f"{INTERNAL}:{security.internal_protocol}"]),
@@ -366,6 +364,14 @@ def properties(
     if security.acls:
         yield "authorizer.class.name", _AUTHORIZER
         yield "super.users", ";".join([_PRINCIPAL + BROKER, *security.super_users])
+
+
+def advertised_listeners(node: "NodeSpec") -> list[str]:
+    """Return the advertised address of each listener of a node, as NAME://host:port."""
+    first = f"{node.protocol}://{node.advertised or node.kafka}"
+    others = [f"{one.name}://{one.advertised}" for one in node.listeners]
+    internal = [] if node.internal is None else [f"{INTERNAL}://{node.internal}"]
+    return [first, *others, *internal]
 
 
 def _of_clients(

@@ -26,6 +26,15 @@ CLUSTERS: Final = pytest.StashKey[list[LocalCluster]]()
 """Clusters that a test created besides `quorumlog_cluster`."""
 
 
+def _planned(directory: Path, options: Mapping[str, Any]) -> LocalCluster:
+    """Return a cluster with arguments of LocalCluster; those of `security` may be together.
+
+    `security={"tls": True, "sasl": "SCRAM-SHA-256", "users": {"alice": "secret"}, "acls": True}`.
+    """
+    others = {name: value for name, value in options.items() if name != "security"}
+    return LocalCluster(directory, **others, **options.get("security", {}))
+
+
 def cluster_for_one(
     trial: Trial, options: Mapping[str, Any], *, with_links: bool
 ) -> Iterator[LocalProcesses]:
@@ -34,7 +43,7 @@ def cluster_for_one(
     `with_links`: behind forwarders, so that its network can be cut.
     """
     trial.store.mkdir(parents=True, exist_ok=True)
-    cluster = LocalCluster(trial.store / CLUSTER_DIRECTORY, **options)
+    cluster = _planned(trial.store / CLUSTER_DIRECTORY, options)
     seed = trial.seed() if with_links else 0
     with started(cluster, Equipment(links=with_links), seed=seed) as back_end:
         watch(cluster, trial)
@@ -50,10 +59,10 @@ class MakeCluster:
         self._stack: Final = stack
 
     def __call__(self, **options: Any) -> LocalCluster:
-        """Start a cluster with these arguments of LocalCluster. Raises ClusterError."""
+        """Start a cluster with these arguments of LocalCluster, or `security`. ClusterError."""
         self._trial.store.mkdir(parents=True, exist_ok=True)
         number = len(self._made) + 2  # number 1 is quorumlog_cluster
-        cluster = LocalCluster(self._trial.store / f"{CLUSTER_DIRECTORY}-{number}", **options)
+        cluster = _planned(self._trial.store / f"{CLUSTER_DIRECTORY}-{number}", options)
         self._stack.enter_context(started(cluster, Equipment()))
         self._made.append(cluster)
         watch(cluster, self._trial)
@@ -75,7 +84,7 @@ def cluster_for_many(
     directory = _new_directory(store_directory(asked, base), os.environ.get(_WORKER, ""))
     failed_before = request.session.testsfailed
     try:
-        cluster = LocalCluster(directory, **options)
+        cluster = _planned(directory, options)
         with started(cluster, Equipment(links=with_links), seed=asked.seed or 0) as back_end:
             yield back_end
     finally:

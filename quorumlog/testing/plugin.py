@@ -198,7 +198,7 @@ def chaos_run(request: pytest.FixtureRequest, quorumlog_trial: Trial) -> "ChaosR
 
 @pytest.fixture(scope="session")
 def quorumlog_cluster_options() -> dict[str, Any]:
-    """Return arguments of LocalCluster: nodes, config, defaults; a conftest.py overrides it."""
+    """Return arguments of LocalCluster: nodes, config, security; a conftest.py overrides it."""
     return {}
 
 
@@ -298,10 +298,10 @@ def quorumlog_make_cluster(
 
 @pytest.fixture
 def quorumlog_admin(quorumlog_cluster: "LocalCluster") -> Iterator["SyncAdmin"]:
-    """Yield an administrator of the cluster."""
+    """Yield an administrator of the cluster; of a secured one, its first super user or user."""
     from quorumlog.client.sync import SyncAdmin
 
-    with SyncAdmin(quorumlog_cluster.bootstrap) as admin:
+    with SyncAdmin(**quorumlog_cluster.client_config()) as admin:
         yield admin
 
 
@@ -311,7 +311,7 @@ def quorumlog_producer(quorumlog_cluster: "LocalCluster") -> Iterator["SyncProdu
     from quorumlog.client.sync import SyncProducer
 
     options: ProducerOptions = {"request_timeout_ms": 10_000, "delivery_timeout_ms": 30_000}
-    with SyncProducer(quorumlog_cluster.bootstrap, **options) as producer:
+    with SyncProducer(**quorumlog_cluster.client_config(), **options) as producer:
         yield producer
 
 
@@ -324,7 +324,7 @@ def quorumlog_consumer(
     from quorumlog.testing.topics import fresh_name
 
     with SyncConsumer(
-        quorumlog_cluster.bootstrap,
+        **quorumlog_cluster.client_config(),
         group_id=fresh_name(request.node.name),
         auto_offset_reset="earliest",
     ) as consumer:

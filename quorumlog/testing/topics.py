@@ -72,7 +72,7 @@ def create_topic(cluster: "LocalCluster", name: str, options: Mapping[str, Any])
     """
     brokers = sum(node.is_broker for node in cluster.nodes)
     wanted = {"num_partitions": 1, "replication_factor": min(_REPLICAS, brokers), **options}
-    with SyncAdmin(cluster.bootstrap) as admin:
+    with SyncAdmin(**cluster.own_client()) as admin:
         admin.create_topics([NewTopic(name, **wanted)])
     return FreshTopic(name, len(wait_for_leaders(cluster, name)))
 

@@ -50,6 +50,8 @@ def equipment_for(schedule: Schedule, network: NetworkKind, *, forwards: bool = 
 def check_equipment(cluster: LocalCluster, schedule: Schedule, network: NetworkKind) -> None:
     """Raise InvalidArgument or ValueError if the cluster or its faults cannot run here."""
     cluster.check()
+    if network == "netns" and cluster.spec.security is not None:
+        raise ValueError("--network netns: a secured cluster is on loopback; use --network proxy")
     if network == "netns" and (reason := namespaces.why_not()):
         raise ValueError(f"--network netns: {reason}")
     check_schedule(schedule, LocalProcesses(cluster, network=network))

@@ -1,6 +1,7 @@
 """The routes of a run: the address through which each party reaches each listener of a node."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from quorumlog.addresses import address_text, host_and_port
@@ -8,6 +9,7 @@ from quorumlog.chaos.faults.links import CLIENTS, Link, Plane
 from quorumlog.chaos.network.links import Route
 from quorumlog.cluster.layout import NodeSpec
 from quorumlog.cluster.node_listeners import local_address
+from quorumlog.cluster.security import advertised_listeners
 from quorumlog.cluster.ports import free_ports
 
 _LISTENERS: Final[tuple[Plane, ...]] = ("kafka", "control")
@@ -43,40 +45,35 @@ def _dialled(nodes: Sequence[NodeSpec]) -> list[tuple[Link, str]]:
     """Return each link with the address of the listener that its source dials."""
     wanted: list[tuple[Link, str]] = []
     for node in nodes:
-        addresses = _addresses(node)
+        addresses: dict[Plane, str] = {"control": node.control}
+        if node.is_broker:
+            addresses["kafka"] = local_address(node.peer_address)
         for other in nodes:
             if other.id != node.id:
                 wanted += [
                     (Link(str(other.id), str(node.id), plane), address)
                     for plane, address in addresses.items()
                 ]
-        if "kafka" in addresses:
-            wanted.append((Link(CLIENTS, str(node.id), "kafka"), addresses["kafka"]))
+        if node.is_broker:
+            wanted.append((Link(CLIENTS, str(node.id), "kafka"), local_address(node.kafka)))
     return wanted
-
-
-def _addresses(node: NodeSpec) -> dict[Plane, str]:
-    addresses: dict[Plane, str] = {"control": node.control}
-    if node.is_broker:
-        addresses["kafka"] = local_address(node.kafka)
-    return addresses
 
 
 def detours(routes: Iterable[Route], nodes: Sequence[NodeSpec]) -> Mapping[int, Mapping[str, str]]:
     """Return the properties of each node that lead its connections, and its clients', there.
 
-    The routes lead to the first Kafka listener; clients of another listener connect directly.
+    The routes lead clients to the first Kafka listener, and brokers to their own; clients of another
+    listener connect directly.
     """
-    others = {node.id: node.listeners for node in nodes}
+    by_id = {node.id: node for node in nodes}
     peers: dict[int, dict[str, list[str]]] = {}
     properties: dict[int, dict[str, str]] = {}
     for route in routes:
         source, destination = route.link.source, int(route.link.destination)
         if source == CLIENTS:
-            shown = [f"{one.name}://{one.advertised}" for one in others[destination]]
-            properties.setdefault(destination, {})["advertised.listeners"] = ",".join(
-                [f"PLAINTEXT://{route.listen}", *shown]
-            )
+            node = replace(by_id[destination], advertised=route.listen)
+            shown = ",".join(advertised_listeners(node))
+            properties.setdefault(destination, {})["advertised.listeners"] = shown
         else:
             name = f"peer.{route.link.plane}.addresses"
             entries = peers.setdefault(int(source), {}).setdefault(name, [])
