@@ -11,7 +11,7 @@ docs/decisions/0013-resuming-brokers.md.
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -25,7 +25,7 @@ from quorumlog.broker.partitions.log.registrations import BrokerProcess
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext, as_release
 from quorumlog.broker.server.own_connection import OwnConnection
-from quorumlog.broker.server.server import Server
+from quorumlog.broker.server.server import ListenerTls, Server
 from quorumlog.broker.transactions.io.broker_channels import kafka_peers
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.chance import random_bytes
@@ -192,12 +192,15 @@ class NodeBroker:
         *,
         directories: Sequence[OwnDirectory],
         dependencies: NodeDependencies,
+        tls: Mapping[str, ListenerTls],
         ready: asyncio.Event,
         on_fatal: OnError,
     ) -> None:
+        """`tls`: of the listeners that have it, by their names."""
         broker_id, controller = BrokerId(config.node_id), quorum.controller
         announced = registration(config, directories, dependencies)
         self._ready: Final = ready
+        self._tls: Final = tls
         self._tasks: Final = Tasks(on_fatal)
         self.replicas: Final = Replicas(
             broker_id=broker_id,
@@ -282,7 +285,8 @@ class NodeBroker:
         await self.gate.opened.wait()
         for listener, bound in listeners:
             listen("listeners", bound)
-            await self.server.serve(bound, listener.name, listener.max_connections)
+            tls = self._tls.get(listener.name)
+            await self.server.serve(bound, listener.name, listener.max_connections, tls=tls)
         await self.replicas.may_lead.wait()
         await self.lifecycle.unfenced.wait()
         self._ready.set()

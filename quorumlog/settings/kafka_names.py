@@ -204,7 +204,6 @@ _PROTECTION_NAMES: Final = frozenset(
         "authorizer.class.name",
         "connections.max.reauth.ms",
         "principal.builder.class",
-        "security.inter.broker.protocol",
         "security.providers",
         "super.users",
         "zookeeper.ssl.client.enable",
