@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from quorumlog.cluster import cluster_status, layout
 from quorumlog.cluster.cluster_status import NodeState, View
 from quorumlog.cluster.conditions import REBALANCING, GroupCondition, TopicCondition, settled_lack
+from quorumlog.cluster.control_connections import operator_context
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.node_views import NodeViews
 from quorumlog.cluster.waits import POLL_S, Seen, TookTooLong, WaitEnded
@@ -61,7 +62,7 @@ class _Watcher:
         self._addresses: Final = {
             node.id: cluster.spec.control_address(node) for node in cluster.nodes
         }
-        self._views: Final = NodeViews(self._addresses)
+        self._views: Final = NodeViews(self._addresses, operator_context(cluster.directory))
         self._opened: Final = ExitStack()
         self._admin: SyncAdmin | None = None
 

@@ -21,6 +21,7 @@ from quorumlog.cluster import process_identity
 from quorumlog.cluster.processes import NodeProcess, Program
 from quorumlog.cluster.time_limit import LOOK_EVERY_S, TimeLimit
 from quorumlog.invariants import some
+from quorumlog.node import openssl
 from quorumlog.node.fork_server import OUTLIVES_NODES, NodePlan, Plan
 
 _READ_BYTES: Final = 4096
@@ -37,7 +38,7 @@ def spawn_together(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
     that is kept. Raises NodeFailed if one cannot be started; the others may run then.
     """
     plain = [node for node in nodes if node.is_plain] if sys.platform == "linux" else []
-    if not plain or (len(plain) < _TOGETHER_MIN and not _kept_for(plain[0].program)):
+    if len(plain) < _TOGETHER_MIN and not any(_kept_for(node) for node in plain):
         plain = []
     for node in nodes:
         if node not in plain:
@@ -56,8 +57,8 @@ def spawn_again(
     Otherwise it is started alone, as a node with a launch of its own.
     """
     servers = [one.child.server for one in siblings if isinstance(one.child, ForkedChild)]
-    servers += [kept.server() for kept in _kept_for(node.program)]
-    fitting = [server for server in servers if node.is_plain and server.may_fork_again()]
+    servers += [kept.server() for kept in _kept_for(node)]
+    fitting = [server for server in servers if node.is_plain and server.may_fork_again(node)]
     if not fitting or not _is_forked_by(fitting[0], node, limit, report_ready=report_ready):
         node.spawn(report_ready=report_ready)
 
@@ -94,9 +95,10 @@ def _plan_of(node: NodeProcess, arguments: list[str], descriptors: list[int]) ->
     )
 
 
-def preloaded_for(program: Program) -> list[str]:
+def preloaded_for(program: Program, *, with_tls: bool = False) -> list[str]:
     """Return the modules to import before the forks; another program may have to patch some."""
-    return ["quorumlog.node.preloaded"] if program.is_ours else []
+    first = [openssl.MODULE] if with_tls else []
+    return [*first, "quorumlog.node.preloaded"] if program.is_ours else []
 
 
 def prepare() -> None:
@@ -124,8 +126,10 @@ def keep() -> None:
         _kept.append(_Kept())
 
 
-def _kept_for(program: Program) -> "list[_Kept]":
-    return [kept for kept in _kept if program.is_ours and kept.environment == _environment()]
+def _kept_for(node: NodeProcess) -> "list[_Kept]":
+    if not node.program.is_ours or node.may_use_tls:
+        return []
+    return [kept for kept in _kept if kept.environment == _environment()]
 
 
 class _Kept:
@@ -139,7 +143,7 @@ class _Kept:
     def server(self) -> "ForkServer":
         """Return it; start it if it does not run."""
         with self._lock:
-            if self._server is None or not self._server.may_fork_again():
+            if self._server is None or not self._server.is_usable():
                 program = Program()
                 preloaded = preloaded_for(program)
                 self._server = ForkServer(program.interpreter, preloaded, outlives_nodes=True)
@@ -147,10 +151,14 @@ class _Kept:
             return self._server
 
 
-def _fork_server(program: Program) -> "ForkServer":
+def _fork_server(node: NodeProcess) -> "ForkServer":
+    program = node.program
+    if node.may_use_tls:
+        modules = preloaded_for(program, with_tls=True)
+        return ForkServer(program.interpreter, modules, has_tls=True)
     if program.is_ours and _prepared:
         return _prepared.pop()
-    for kept in _kept_for(program):
+    for kept in _kept_for(node):
         return kept.server()
     return ForkServer(program.interpreter, preloaded_for(program))
 
@@ -162,7 +170,7 @@ def _fork(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
             arguments, descriptors = stack.enter_context(node.starting())
             plan["nodes"].append(_plan_of(node, arguments, descriptors))
             plan["descriptors"] += [one for one in descriptors if one not in plan["descriptors"]]
-        server = _fork_server(nodes[0].program)
+        server = _fork_server(nodes[0])
         stack.enter_context(server.one_at_a_time)
         before = len(server.children)
         server.fork(plan)
@@ -184,7 +192,12 @@ class ForkServer:
     """
 
     def __init__(
-        self, interpreter: Sequence[str], preloaded: Sequence[str], *, outlives_nodes: bool = False
+        self,
+        interpreter: Sequence[str],
+        preloaded: Sequence[str],
+        *,
+        outlives_nodes: bool = False,
+        has_tls: bool = False,
     ) -> None:
         ours, its_end = socket.socketpair()
         self._its_input: Final = ours
@@ -200,6 +213,7 @@ class ForkServer:
             )
         self._its_output: Final = some(self.process.stdout, "it is a pipe")
         self._outlives_nodes: Final = outlives_nodes
+        self._has_tls: Final = has_tls
         self.one_at_a_time: Final = threading.Lock()
         self._environment: Final = _environment()
         self._count = 0
@@ -229,9 +243,13 @@ class ForkServer:
                 sent = socket.send_fds(self._its_input, [line], plan["descriptors"])
                 self._its_input.sendall(line[sent:])
 
-    def may_fork_again(self) -> bool:
+    def is_usable(self) -> bool:
         """Return whether it runs, and a node started alone would inherit nothing else from here."""
         return not self._has_ended and self._environment == _environment()
+
+    def may_fork_again(self, node: NodeProcess) -> bool:
+        """Return whether it can fork this node: with TLS, only if it has imported `ssl` first."""
+        return self.is_usable() and (self._has_tls or not node.may_use_tls)
 
     def wait_forked(self, limit: TimeLimit) -> None:
         """Wait until the server has forked all nodes, or has ended, or the time is over.

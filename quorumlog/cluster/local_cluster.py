@@ -84,9 +84,11 @@ class LocalCluster(ClusterNodes):
 
     def node_status(self, node_id: int) -> dict[str, Any] | None:
         """Return a node's view of itself and the cluster (GET /api/v1/status); None: no answer."""
+        from quorumlog.cluster.control_connections import operator_context
         from quorumlog.cluster.node_views import view_at  # a start of a cluster does not need it
 
-        return view_at(self.spec.control_address(self.spec.node(node_id)))
+        address = self.spec.control_address(self.spec.node(node_id))
+        return view_at(address, operator_context(self.directory))
 
     def status(self) -> dict[str, Any]:
         """Describe the nodes, and the cluster in the view of the node with the newest metadata.

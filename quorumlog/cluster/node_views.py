@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from quorumlog.addresses import host_and_port
 from quorumlog.cluster import cluster_status
 from quorumlog.cluster.cluster_status import NodeState
+from quorumlog.cluster.control_connections import open_connection, operator_context
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from quorumlog.cluster.local_cluster import LocalCluster
 
 _TIMEOUT_S: Final = 2.0  # beyond the time for which the node itself waits
@@ -19,9 +21,10 @@ _TIMEOUT_S: Final = 2.0  # beyond the time for which the node itself waits
 class NodeViews:
     """One connection to each node, kept open between requests. Not for several threads at once."""
 
-    def __init__(self, addresses: Mapping[int, str]) -> None:
-        """`addresses`: `host:port` of the control listeners, by node id."""
+    def __init__(self, addresses: Mapping[int, str], tls: "SSLContext | None") -> None:
+        """`addresses`: `host:port` of the control listeners, by node id. `tls`: None: plain."""
         self._addresses: Final = addresses
+        self._tls: Final = tls
         self._connections: Final[dict[int, http.client.HTTPConnection]] = {}
 
     def __enter__(self) -> Self:
@@ -51,8 +54,7 @@ class NodeViews:
     def _request(self, node_id: int, path: str, timeout_s: float) -> dict[str, Any] | None:
         connection = self._connections.pop(node_id, None)
         if connection is None:
-            host, port = host_and_port(self._addresses[node_id])
-            connection = http.client.HTTPConnection(host, port)
+            connection = open_connection(self._addresses[node_id], self._tls)
         try:
             connection.timeout = timeout_s
             if connection.sock is not None:
@@ -66,9 +68,9 @@ class NodeViews:
         return view
 
 
-def view_at(address: str) -> dict[str, Any] | None:
+def view_at(address: str, tls: "SSLContext | None") -> dict[str, Any] | None:
     """Return the view of the node whose control listener is at `host:port`; None: no answer."""
-    with NodeViews({0: address}) as views:
+    with NodeViews({0: address}, tls) as views:
         return views.request(0)
 
 
@@ -80,13 +82,14 @@ def describe(cluster: "LocalCluster") -> dict[str, Any]:
         for node in cluster.spec.nodes
         if states[node.id] is NodeState.NO_ANSWER
     }
-    views = _views(asked)
+    tls = operator_context(cluster.directory)
+    views = _views(asked, tls)
     best_id = cluster_status.best_view(views)
     best = None if best_id is None else views[best_id]
     configured = [node.id for node in cluster.spec.nodes if "controller" in node.roles]
     voters = cluster_status.voters_of(best, configured)
     views |= _views(  # voters that were added by hand
-        {node_id: at for node_id, at in voters.items() if at and node_id not in states}
+        {node_id: at for node_id, at in voters.items() if at and node_id not in states}, tls
     )
     states |= dict.fromkeys(views, NodeState.RUNNING)
     quorum = cluster_status.describe_quorum(voters, views)
@@ -112,8 +115,9 @@ def describe(cluster: "LocalCluster") -> dict[str, Any]:
     }
 
 
-def _views(addresses: Mapping[int, str]) -> dict[int, dict[str, Any]]:
+def _views(addresses: Mapping[int, str], tls: "SSLContext | None") -> dict[int, dict[str, Any]]:
     """Request the views of nodes, all at once; nodes without an answer are left out."""
     with ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
-        answers = dict(zip(addresses, pool.map(view_at, addresses.values()), strict=True))
+        given = pool.map(view_at, addresses.values(), [tls] * len(addresses))
+        answers = dict(zip(addresses, given, strict=True))
     return {node_id: answer for node_id, answer in answers.items() if answer is not None}

@@ -27,6 +27,7 @@ from quorumlog.cluster.errors import ClusterError, NodeFailed
 from quorumlog.cluster.layout import NodeSpec
 from quorumlog.cluster.time_limit import LOOK_EVERY_S, TimeLimit
 from quorumlog.node.lock import is_held
+from quorumlog.node.openssl import mentions_tls, settings_texts
 from quorumlog.node.progress import blank, exit_status_in, progress_file
 
 _ends: tuple[int, int] | None = None  # (read, write): one pipe for all nodes of this process
@@ -146,6 +147,11 @@ class NodeProcess:
     def is_plain(self) -> bool:
         """Whether its process is launched without prefix and environment."""
         return self.launch == Launch()
+
+    @property
+    def may_use_tls(self) -> bool:
+        """Whether its settings mention TLS: then it imports `ssl` first."""
+        return mentions_tls(settings_texts([str(self._properties)], os.environ))
 
     @property
     def pid(self) -> int | None:

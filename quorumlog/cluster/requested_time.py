@@ -13,10 +13,10 @@ from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
-from quorumlog.addresses import host_and_port
 from quorumlog.advances import Advance, Advances
 from quorumlog.cluster import layout
 from quorumlog.cluster.cluster_status import NodeState
+from quorumlog.cluster.control_connections import open_connection, operator_context
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.files import secret_file
 
@@ -148,11 +148,11 @@ def _post(cluster: "LocalCluster", node_id: int, verb: str, body: object = None)
 
     Raises InvalidArgument: the node refuses it; ClusterError: it fails, or does not answer.
     """
-    host, port = host_and_port(cluster.spec.control_address(cluster.spec.node(node_id)))
+    address = cluster.spec.control_address(cluster.spec.node(node_id))
     secret = secret_file(cluster.directory)
     headers = {} if secret is None else {_SECRET_HEADER: secret.read_text().strip()}
     timeout_s = ROLL_TIMEOUT_S if verb == "roll" else TIMEOUT_S
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    connection = open_connection(address, operator_context(cluster.directory), timeout_s)
     try:
         connection.request("POST", f"/api/v1/{verb}", json.dumps(body or {}), headers)
         response = connection.getresponse()

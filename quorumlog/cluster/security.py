@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.files import write_private
+from quorumlog.settings.tls import OPERATOR, node_role
 
 if TYPE_CHECKING:
     from quorumlog.cluster.layout import ClusterSpec, NodeSpec
@@ -276,7 +277,6 @@ def make_files(directory: Path, spec: "ClusterSpec", users: Mapping[str, str | N
 
 def _make_certificates(place: Path, spec: "ClusterSpec", users: Mapping[str, str | None]) -> None:
     from quorumlog.cluster.certificates import Issued, make_ca
-    from quorumlog.settings.tls import OPERATOR, node_role
 
     authority = make_ca(place)
     wanted: dict[str, Callable[[], Issued]] = {OPERATOR: authority.issue_operator}
@@ -358,9 +358,12 @@ def properties(
     if security.tls:
         place = security_directory(directory)
         yield "ssl.keystore.type", "PEM"
-        yield "ssl.keystore.location", str(keystore(place, f"node-{node.id}"))
+        yield "ssl.keystore.location", str(keystore(place, node_role(node.id)))
         yield "ssl.truststore.type", "PEM"
         yield "ssl.truststore.location", str(ca_file(directory))
+        yield "control.tls.ca.file", str(ca_file(directory))
+        yield "control.tls.certificate.file", str(place / f"{node_role(node.id)}.pem")
+        yield "control.tls.key.file", str(place / f"{node_role(node.id)}.key")
     if security.acls:
         yield "authorizer.class.name", _AUTHORIZER
         yield "super.users", ";".join([_PRINCIPAL + BROKER, *security.super_users])

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from quorumlog.addresses import EVERYWHERE, host_and_port
 from quorumlog.advances import Advance, Advances
@@ -46,6 +46,14 @@ class ConfigError(ValueError):
     """A setting is missing, unknown or invalid; the message names it."""
 
 
+class ControlTlsFiles(NamedTuple):
+    """The files of TLS on the control listener, in PEM."""
+
+    ca: str
+    certificate: str
+    key: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """One node's configuration, checked."""
@@ -63,6 +71,7 @@ class NodeConfig:
     peer_control: Mapping[int, str]  # overrides advertised addresses: id -> host:port
     peer_kafka: Mapping[int, str]
     shared_secret_file: Path | None
+    control_tls: ControlTlsFiles | None  # None: the control listener has plain text
     advances: tuple[Advance, ...]  # of the wall clock
     static: StaticConfig  # all values as text, for DescribeConfigs
     broker: BrokerSettings
@@ -87,6 +96,7 @@ _REQUIRED: Final = ("node.id", "cluster.id", "listeners", "control.listener", "l
 _VOTERS: Final = "controller.quorum.voters"
 _ADVANCES: Final = "clock.advances"
 _BOOTSTRAP: Final = "controller.quorum.bootstrap.servers"
+_CONTROL_TLS: Final = tuple(f"control.tls.{name}.file" for name in ControlTlsFiles._fields)
 READERS: Final = (
     BrokerSettings,
     LifecycleSettings,
@@ -215,6 +225,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
         log_dir=_metadata_dir(texts.get("metadata.log.dir"), log_dirs),
         rack=texts.get("broker.rack") or None,
         shared_secret_file=Path(secret_file) if secret_file else None,
+        control_tls=_control_tls(texts),
         advances=_advances(texts.get(_ADVANCES)),
         static=static,
         broker=static.group(BrokerSettings),
@@ -260,6 +271,16 @@ def _cluster_id(text: str) -> str:
     if _CLUSTER_ID.fullmatch(text) is None:
         raise ConfigError(f"cluster.id={text!r}: use printable ASCII without blanks or backslashes")
     return text
+
+
+def _control_tls(texts: Mapping[str, str]) -> ControlTlsFiles | None:
+    files = [texts.get(name, "") for name in _CONTROL_TLS]
+    if not any(files):
+        return None
+    for name, file in zip(_CONTROL_TLS, files, strict=True):
+        if not file:
+            raise ConfigError(f"{name} is not set: set all of {', '.join(_CONTROL_TLS)}, or none")
+    return ControlTlsFiles(*files)
 
 
 def _log_dirs(text: str) -> tuple[Path, ...]:

@@ -209,7 +209,7 @@ async def _serve(
             reports.start(report(progress_file(given.pid_file), progress, is_awaited))
         refused = await room.wait_for(partial(_lock_directories, config))
         node = await Node.made(config, dependencies, room, refused)
-        asyncio.get_running_loop().set_exception_handler(partial(end_if_it_is_our_bug, node.fail))
+        _watch_loop(node)
         await node.start()
     except StartEnded as end:
         _logger.warning("%s", end)
@@ -240,6 +240,14 @@ def _call_at_end(stop: Callable[[], None], parent: Parent) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
     parent.watch(stop)
+
+
+def _watch_loop(node: Node) -> None:
+    """Let the node handle errors of callbacks; and with TLS SIGHUP, which ends other processes."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(partial(end_if_it_is_our_bug, node.fail))
+    if node.has_tls:
+        loop.add_signal_handler(signal.SIGHUP, node.reload_tls)
 
 
 async def end_tasks() -> None:

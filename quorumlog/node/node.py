@@ -43,7 +43,9 @@ from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
 
 if TYPE_CHECKING:
+    from quorumlog.metadata_quorum.io.control_tls import ControlTls
     from quorumlog.node.metrics.endpoint import Endpoint
+    from quorumlog.node.tls import NodeTls
 
 _SECRET: Final = re.compile(r"[!-~]{16,1024}")  # valid in an HTTP header
 _READABLE_BY_OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
@@ -95,6 +97,7 @@ class Node:
         self._tasks: Final = Tasks(self.fail)
         clock.advances().extend(config.advances)
         shared_secret = read_secret(config.shared_secret_file)
+        self._tls: Final = _read_tls(config)
         directories = identity.check_identities(disk, config, refused)
         bind = dependencies.bind
         with ExitStack() as bound:  # closed again if the rest fails
@@ -105,8 +108,9 @@ class Node:
                 self._kafka.append((listener, bind("listeners", listener.bind)))
                 bound.callback(self._kafka[-1][1].close)
             self.quorum: Final = _open_quorum(
-                disk, config, shared_secret, dict(directories)[str(config.log_dir)], dependencies
-            )
+                disk, config, shared_secret, dict(directories)[str(config.log_dir)], dependencies,
+                tls=None if self._tls is None else self._tls.control,
+            )  # fmt: skip
             self.broker: Final = (
                 NodeBroker(
                     config,
@@ -114,6 +118,7 @@ class Node:
                     disk,
                     directories=directories,
                     dependencies=dependencies,
+                    tls={} if self._tls is None else self._tls.listeners,
                     ready=self.ready,
                     on_fatal=self.fail,
                     shared_secret=shared_secret,
@@ -186,6 +191,31 @@ class Node:
         if not self.fatal.done():
             self.fatal.set_exception(error)
         self._room.end()
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether a listener of this node uses TLS: see `reload_tls`."""
+        return self._tls is not None
+
+    def reload_tls(self) -> None:
+        """Read the keys and certificates again, in the background, for later handshakes.
+
+        If one is unusable, all stay as they are, and a line gives the reason.
+        """
+        self._tasks.start(self._reload_tls())
+
+    async def _reload_tls(self) -> None:
+        if self._tls is None:
+            return
+        try:
+            contexts = await asyncio.to_thread(self._tls.read_again)
+        except StartFailed as error:
+            _logger.error("TLS stays as it was: %s", error)  # noqa: TRY400 - no bug of ours
+            return
+        if self.broker is not None:
+            for name, context in contexts.items():
+                self.broker.server.renew_tls(name, context)
+        _logger.info("TLS: keys and certificates are read again")
 
     def describe(self) -> dict[str, Any]:
         """Return this node's view of itself and of the cluster, as plain values."""
@@ -266,6 +296,8 @@ def _open_quorum(
     shared_secret: str | None,
     directory_id: str | None,
     dependencies: NodeDependencies,
+    *,
+    tls: "ControlTls | None",
 ) -> MetadataQuorum:
     settings = MetadataQuorumSettings(
         cluster_id=config.cluster_id,
@@ -284,11 +316,20 @@ def _open_quorum(
         controller=config.controller,
     )
     try:
-        return MetadataQuorum(settings, disk, dependencies=dependencies.quorum)
+        return MetadataQuorum(settings, disk, dependencies=dependencies.quorum, tls=tls)
     except DiskExhausted:
         raise
     except StorageError as error:
         raise StartFailed(str(error)) from error
+
+
+def _read_tls(config: NodeConfig) -> "NodeTls | None":
+    """Return the TLS of a node; None: it has none. Raises StartFailed."""
+    if config.control_tls is None and not any(one.tls for one in config.listeners.by_name.values()):
+        return None
+    from quorumlog.node.tls import NodeTls  # costs memory: only with TLS
+
+    return NodeTls(config)
 
 
 def read_secret(path: Path | None) -> str | None:

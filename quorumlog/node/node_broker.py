@@ -12,7 +12,7 @@ docs/decisions/0013-resuming-brokers.md.
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -26,11 +26,10 @@ from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.registrations import BrokerProcess
 from quorumlog.broker.quotas.throttle import BrokerQuotas
 from quorumlog.broker.replicas import Replicas
-from quorumlog.broker.server.acceptor import Acceptor
 from quorumlog.broker.server.api import BrokerContext, as_release
 from quorumlog.broker.server.connection import Connection
 from quorumlog.broker.server.own_connection import OwnConnection
-from quorumlog.broker.server.server import Server
+from quorumlog.broker.server.server import ListenerTls, NewConnection, Server
 from quorumlog.broker.transactions.io.broker_channels import kafka_peers
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.chance import random_bytes
@@ -224,15 +223,20 @@ class NodeBroker:
         *,
         directories: Sequence[OwnDirectory],
         dependencies: NodeDependencies,
+        tls: Mapping[str, ListenerTls],
         ready: asyncio.Event,
         on_fatal: OnError,
         shared_secret: str | None = None,
     ) -> None:
-        """`shared_secret`: of the nodes; clients must not be able to guess what depends on it."""
+        """`tls`: of the listeners that have it, by their names.
+
+        `shared_secret`: of the nodes; clients must not be able to guess values that depend on it.
+        """
         broker_id, controller = BrokerId(config.node_id), quorum.controller
         announced = registration(config, directories, dependencies)
         self._ready: Final = ready
         self._inter_broker: Final = config.listeners.inter_broker.name
+        self._tls: Final = tls
         self._tasks: Final = Tasks(on_fatal)
         self._on_fatal: Final = on_fatal
         self._secret: Final = shared_secret or config.cluster_id
@@ -329,6 +333,7 @@ class NodeBroker:
                 listener.name,
                 listener.max_connections,
                 connection=await self._connection(listener),
+                tls=self._tls.get(listener.name),
                 connection_rate=listener.connection_rate,
                 is_inter_broker=listener.name == self._inter_broker,
             )
@@ -336,7 +341,7 @@ class NodeBroker:
         await self.lifecycle.unfenced.wait()
         self._ready.set()
 
-    async def _connection(self, listener: Listener) -> Callable[[Acceptor, str], Connection]:
+    async def _connection(self, listener: Listener) -> NewConnection:
         """Return what makes the connections of a listener. Raises StartFailed."""
         if listener.sasl is None:
             return Connection
@@ -355,7 +360,7 @@ class NodeBroker:
         except ImportError as error:
             raise StartFailed(f"the listener {listener.name}: {error}") from error
         self._authenticators.append(authenticator)
-        return partial(SaslConnection, authenticator=authenticator)
+        return lambda server, name, _: SaslConnection(server, name, authenticator)
 
 
 async def _raise_failure(failure: asyncio.Future[None]) -> None:

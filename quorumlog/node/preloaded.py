@@ -2,19 +2,21 @@
 
 import encodings.idna  # noqa: F401 - the first lookup of an address needs it
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 
 from quorumlog.node.kept_code import kept_code
+from quorumlog.node.openssl import mentions_tls, settings_texts
 
 _OWN_HASHES = ("_md5", "_sha1", "_sha3", "_blake2")  # some systems build Python without
 
 
 @contextmanager
 def _without_openssl() -> Iterator[None]:
-    """Let imports of OpenSSL's modules fail in the block: a node uses no TLS, and few hashes.
+    """Let imports of OpenSSL's modules fail in the block: a node without TLS uses few hashes.
 
     With `ssl`, aiohttp makes two contexts with the system's certificates when it is imported.
     `hashlib` uses OpenSSL if it is there; its first hash touches 1 MB of that library.
@@ -28,6 +30,9 @@ def _without_openssl() -> Iterator[None]:
         for name in absent:
             del sys.modules[name]
 
+
+if mentions_tls(settings_texts(sys.argv[1:], os.environ)):
+    import ssl  # noqa: F401 - before asyncio and aiohttp, which otherwise have no TLS
 
 gc.disable()  # imports leave hardly any garbage: collections would take a tenth of a start
 

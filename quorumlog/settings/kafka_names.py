@@ -196,7 +196,6 @@ _PROTECTION_NAMES: Final = frozenset(
     {
         "connections.max.reauth.ms",
         "principal.builder.class",
-        "security.inter.broker.protocol",
         "security.providers",
         "zookeeper.ssl.client.enable",
     }

@@ -30,6 +30,8 @@ from quorumlog.settings.sasl import (
     read_sasl,
 )
 from quorumlog.settings.sasl import ROWS as SASL_ROWS
+from quorumlog.settings.tls import CLIENT_AUTH, KEYS, TlsSettings, read_tls
+from quorumlog.settings.tls import ROWS as TLS_ROWS
 
 LISTENERS: Final = "listeners"
 ADVERTISED: Final = "advertised.listeners"
@@ -44,14 +46,14 @@ _MAX_CONNECTIONS: Final = "max.connections"
 _CONNECTIONS: Final = whole(ConfigType.INT, 0, INT_MAX)
 _CONNECTION_RATE: Final = "max.connection.creation.rate"
 _LIMITS: Final = frozenset({_MAX_CONNECTIONS, _CONNECTION_RATE})
-ROWS: Final[Mapping[str, SettingRow]] = MappingProxyType({**SASL_ROWS})
+ROWS: Final[Mapping[str, SettingRow]] = MappingProxyType({**SASL_ROWS, **TLS_ROWS})
 """The settings of protection: of all listeners or, with the prefix, of one of them."""
 _OF_A_LISTENER: Final = _LIMITS | {*ROWS, "num.network.threads"}
 _OF_A_MECHANISM: Final = tuple(f"{name.lower()}." for name in MECHANISMS)
 
 
 class SecurityProtocol(Enum):
-    """The protocols of Kafka's listeners; a node serves those in SUPPORTED."""
+    """The protocols of Kafka's listeners."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -63,8 +65,10 @@ class SecurityProtocol(Enum):
         """Whether clients authenticate by SASL."""
         return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
 
-
-SUPPORTED: Final = frozenset({SecurityProtocol.PLAINTEXT, SecurityProtocol.SASL_PLAINTEXT})
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections begin with a TLS handshake."""
+        return self in {SecurityProtocol.SSL, SecurityProtocol.SASL_SSL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,7 @@ class Listener:
     max_connections: int = INT_MAX
     sasl: SaslSettings | None = None  # None: clients do not authenticate by SASL
     connection_rate: int = INT_MAX  # maximum, in new connections a second
+    tls: TlsSettings | None = None  # None: plain text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +147,14 @@ def read_listeners(values: Mapping[str, str]) -> Listeners:
             max_connections=limits.get((name, _MAX_CONNECTIONS), INT_MAX),
             sasl=_sasl(values, name, protocols),
             connection_rate=limits.get((name, _CONNECTION_RATE), INT_MAX),
+            tls=_tls(values, name, protocols[name]),
         )
         for name, address in bound.items()
     }
     if values.get(ENABLED) and all(one.sasl is None for one in by_name.values()):
         raise BadValue(f"{ENABLED} is set, but no listener has SASL; see {PROTOCOL_MAP}")
+    if any(values.get(name) for name in KEYS) and all(one.tls is None for one in by_name.values()):
+        raise BadValue(f"{' or '.join(KEYS)} is set, but no listener has TLS; see {PROTOCOL_MAP}")
     inter_broker = by_name[_inter_broker(values, by_name)]
     sasl = inter_broker.sasl
     return Listeners(
@@ -191,8 +199,6 @@ def _protocols(values: Mapping[str, str]) -> dict[str, SecurityProtocol]:
                 f"{PROTOCOL_MAP}={entry}: there is no security protocol {protocol}"
                 f"{_near(protocol, SecurityProtocol.__members__)}"
             )
-        if SecurityProtocol[protocol] not in SUPPORTED:
-            raise BadValue(f"{PROTOCOL_MAP}: {NO_PROTECTION}")
         if name.upper() in protocols:
             raise BadValue(f"{PROTOCOL_MAP}={text}: {name} is there twice")
         protocols[name.upper()] = SecurityProtocol[protocol]
@@ -206,8 +212,6 @@ def _protocol_of(name: str, protocols: Mapping[str, SecurityProtocol]) -> Securi
             f"{LISTENERS}: no security protocol is defined for the listener {name}; "
             f"add {name}:PLAINTEXT to {PROTOCOL_MAP}{_near(name, protocols)}"
         )
-    if protocol not in SUPPORTED:
-        raise BadValue(f"{LISTENERS}={name}://: {NO_PROTECTION}")
     return protocol
 
 
@@ -218,6 +222,22 @@ def _sasl(
         return None
     try:
         return read_sasl(partial(listener_value, values, name))
+    except BadValue as error:
+        raise BadValue(f"the listener {name}: {error}") from None
+
+
+def _tls(values: Mapping[str, str], name: str, protocol: SecurityProtocol) -> TlsSettings | None:
+    if not protocol.has_tls:
+        return None
+    own = f"{_PREFIX}{name.lower()}."
+
+    def value(setting: str) -> str | None:
+        if setting == CLIENT_AUTH and protocol.has_sasl:  # KIP-684: only for this listener
+            return listener_value({**values, CLIENT_AUTH: "none"}, name, setting)
+        return listener_value(values, name, setting)
+
+    try:
+        return read_tls(value, own)
     except BadValue as error:
         raise BadValue(f"the listener {name}: {error}") from None
 

@@ -221,6 +221,11 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
         "The listener that the other brokers connect to. Default: PLAINTEXT.",
     ),
     _named(
+        "security.inter.broker.protocol",
+        kinds.TEXT,
+        "In place of inter.broker.listener.name: the listener with this protocol's name.",
+    ),
+    _named(
         "control.listener", kinds.TEXT, "The listener for connections between nodes: host:port."
     ),
     _named(
@@ -228,6 +233,18 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
         kinds.TEXT,
         "A file with the secret that nodes require on the control listener.",
     ),
+    _named(
+        "control.tls.ca.file",
+        kinds.TEXT,
+        "The cluster's CA in PEM: connections on the control listener then use TLS, and both ends "
+        "show a certificate of this CA. Set all three of control.tls.*, on every node.",
+    ),
+    _named(
+        "control.tls.certificate.file",
+        kinds.TEXT,
+        "The node's certificate in PEM, with the alternative name node-<node.id>.",
+    ),
+    _named("control.tls.key.file", kinds.TEXT, "The key of that certificate, in PEM."),
     _named(
         "clock.advances",
         kinds.TEXTS,

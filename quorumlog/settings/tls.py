@@ -10,40 +10,79 @@ The messages about stores are as Kafka's DefaultSslEngineFactory gives them. Sou
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
-from quorumlog.settings.kinds import BadValue
+from quorumlog.settings.kinds import FLAG, PASSWORD, TEXT, TEXTS, BadValue, SettingRow
 
 OPERATOR: Final = "operator"
 """The alternative name of a certificate for status, metrics and waits on control listeners."""
 PEM: Final = "PEM"
 PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 CLIENT_AUTH: Final = "ssl.client.auth"
-DEFAULTS: Final = {
-    "ssl.keystore.type": "JKS",
-    "ssl.keystore.location": "",
-    "ssl.keystore.password": "",
-    "ssl.keystore.key": "",
-    "ssl.keystore.certificate.chain": "",
-    "ssl.key.password": "",
-    "ssl.truststore.type": "JKS",
-    "ssl.truststore.location": "",
-    "ssl.truststore.password": "",
-    "ssl.truststore.certificates": "",
-    CLIENT_AUTH: "none",
-    "ssl.protocol": "TLSv1.3",
-    "ssl.enabled.protocols": ",".join(PROTOCOLS),
-    "ssl.endpoint.identification.algorithm": "https",
-    "ssl.principal.mapping.rules": "DEFAULT",
-}
-"""Kafka's settings of TLS that have an effect, with Kafka's defaults."""
-SECRETS: Final = frozenset(
-    {"ssl.keystore.password", "ssl.keystore.key", "ssl.key.password", "ssl.truststore.password"}
+KEYS: Final = ("ssl.keystore.location", "ssl.keystore.key")
+"""A node without a TLS listener that has one of these would look protected: it does not start."""
+_ALLOW_DN, _ALLOW_SAN = "ssl.allow.dn.changes", "ssl.allow.san.changes"
+
+
+def _text(default: str | None, documentation: str) -> SettingRow:
+    return SettingRow(TEXT, default, documentation)
+
+
+def _secret(documentation: str) -> SettingRow:
+    return SettingRow(PASSWORD, None, documentation)
+
+
+ROWS: Final[Mapping[str, SettingRow]] = MappingProxyType(
+    {
+        "ssl.keystore.type": _text(
+            "JKS", "PEM or PKCS12; JKS, Kafka's default, reads a PKCS12 file, as in Java."
+        ),
+        "ssl.keystore.location": _text(
+            None, "The file with the listener's key and its certificate with its chain."
+        ),
+        "ssl.keystore.password": _secret("The password of a PKCS12 key store."),
+        "ssl.keystore.key": _secret("The key as text: PEM, PKCS#8."),
+        "ssl.keystore.certificate.chain": _text(
+            None, "The certificate with its chain as text: PEM."
+        ),
+        "ssl.key.password": _secret("The password of an encrypted key in PEM."),
+        "ssl.truststore.type": _text("JKS", "As ssl.keystore.type."),
+        "ssl.truststore.location": _text(
+            None, "The file with the CAs of the clients' certificates. Default: the system's CAs."
+        ),
+        "ssl.truststore.password": _secret("The password of a PKCS12 trust store."),
+        "ssl.truststore.certificates": _text(None, "The CAs as text: PEM."),
+        CLIENT_AUTH: _text(
+            "none",
+            "Whether a client shows a certificate: none, requested or required. A listener with "
+            "SASL_SSL reads only its own, with the listener's prefix (KIP-684).",
+        ),
+        "ssl.protocol": _text("TLSv1.3", "The newest version: see ssl.enabled.protocols."),
+        "ssl.enabled.protocols": SettingRow(
+            TEXTS, ",".join(PROTOCOLS), "The versions of TLS: TLSv1.2, TLSv1.3."
+        ),
+        "ssl.endpoint.identification.algorithm": _text(
+            "https", "https: the brokers check each other's hosts; empty: they do not."
+        ),
+        "ssl.principal.mapping.rules": _text(
+            "DEFAULT",
+            "How the name of a client's certificate becomes a user (KIP-371): "
+            "RULE:pattern/replacement/[LU] or DEFAULT, separated by commas; the first that matches "
+            "applies.",
+        ),
+        _ALLOW_DN: SettingRow(
+            FLAG, "false", "Whether a key store that is read again may have another subject."
+        ),
+        _ALLOW_SAN: SettingRow(
+            FLAG, "false", "Whether a key store that is read again may lack alternative names."
+        ),
+    }
 )
-"""Those that are secret: DescribeConfigs returns no value of them."""
+"""Kafka's settings of TLS: of all listeners or, with its prefix, of one of them."""
 
 _NODE_ROLE: Final = re.compile(r"node-[0-9]+")
 _TYPES: Final = ("JKS", "PKCS12", PEM)
@@ -102,6 +141,8 @@ class TlsSettings:
     client_auth: ClientAuth = ClientAuth.NONE
     protocols: tuple[str, ...] = PROTOCOLS
     checks_hosts: bool = True  # of servers, when the node is the client
+    may_change_subject: bool = False
+    may_change_names: bool = False
     principal_rules: tuple[PrincipalRule, ...] = (PrincipalRule(),)
 
 
@@ -114,7 +155,8 @@ def read_tls(value: Callable[[str], str | None], prefix: str) -> TlsSettings:
 
     def text(name: str) -> str:
         given = value(name)
-        return (DEFAULTS[name] if given is None else given).strip()
+        row = ROWS[name]
+        return row.kind.normalize((row.default or "") if given is None else given)
 
     chain, key = text("ssl.keystore.certificate.chain"), text("ssl.keystore.key")
     return TlsSettings(
@@ -127,6 +169,8 @@ def read_tls(value: Callable[[str], str | None], prefix: str) -> TlsSettings:
         client_auth=_client_auth(text(CLIENT_AUTH)),
         protocols=_protocols(text("ssl.enabled.protocols"), text("ssl.protocol")),
         checks_hosts=_checks_hosts(text("ssl.endpoint.identification.algorithm")),
+        may_change_subject=FLAG.read(text(_ALLOW_DN)),
+        may_change_names=FLAG.read(text(_ALLOW_SAN)),
         principal_rules=read_rules(text("ssl.principal.mapping.rules")),
     )
 
@@ -249,6 +293,17 @@ def node_role(node_id: int) -> str:
     return f"node-{node_id}"
 
 
+def role_in(certificate: Mapping[str, Any] | None) -> str | None:
+    """Return the role in a certificate as `SSLSocket.getpeercert` returns it; None: it has none."""
+    names = (certificate or {}).get("subjectAltName", ())
+    return next((text for kind, text in names if kind == "DNS" and is_control_role(text)), None)
+
+
+def is_node_role(name: str) -> bool:
+    """Whether a certificate's alternative name makes it the certificate of a node."""
+    return _NODE_ROLE.fullmatch(name) is not None
+
+
 def is_control_role(name: str) -> bool:
     """Whether a certificate's alternative name gives it a role on control listeners."""
-    return name == OPERATOR or _NODE_ROLE.fullmatch(name) is not None
+    return name == OPERATOR or is_node_role(name)

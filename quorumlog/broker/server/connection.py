@@ -18,7 +18,14 @@ from typing import Any, Final
 from quorumlog.addresses import DEFAULT_LISTENER, address_text
 from quorumlog.broker.quotas.throttle import Throttle
 from quorumlog.broker.server.acceptor import Acceptor
-from quorumlog.broker.server.api import Client, Deliver, Disconnect, Reply, unsupported_version
+from quorumlog.broker.server.api import (
+    ANONYMOUS,
+    Client,
+    Deliver,
+    Disconnect,
+    Reply,
+    unsupported_version,
+)
 from quorumlog.broker.server.request_runs import RequestRuns, WaitingRun
 from quorumlog.broker.server.stats import UNTIMED_MAX
 from quorumlog.clock import monotonic_s
@@ -57,14 +64,18 @@ class Connection(FrameProtocol):
     4. No frame is delivered while the connection waits for its turn.
     """
 
-    def __init__(self, server: Acceptor, listener: str = DEFAULT_LISTENER) -> None:
+    def __init__(
+        self, server: Acceptor, listener: str = DEFAULT_LISTENER, principal: str = ANONYMOUS
+    ) -> None:
         super().__init__(frame_max_bytes=server.context.settings.socket_request_max_bytes)
         self._server: Final = server
         self._stats: Final = server.stats
         self._apis: Final = server.stats.apis
         self._loop: Final = asyncio.get_running_loop()
         self._account: Final = server.context.replicas.response_memory.open_account()
-        self._context = replace(server.context, account=self._account, listener=listener)
+        self._context = replace(
+            server.context, account=self._account, listener=listener, principal=principal
+        )
         self._handlers = server.context.handlers
         self._decode: Final = FetchDecoder().decode
         self._turns: Final[deque[Turn]] = deque()

@@ -5,12 +5,15 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from quorumlog.addresses import DEFAULT_LISTENER
+from quorumlog.addresses import DEFAULT_LISTENER, address_text
+from quorumlog.broker.authentication.certificate_principals import CertificatePrincipals
 from quorumlog.broker.quotas.core.connection_limits import ConnectionBounds
 from quorumlog.broker.server.acceptor import Acceptor
-from quorumlog.broker.server.api import BrokerContext, Client
+from quorumlog.broker.server.api import ANONYMOUS, BrokerContext, Client
 from quorumlog.broker.server.connection import Connection
 from quorumlog.broker.server.stats import ServerStats
 from quorumlog.broker.server.turns import Turns
@@ -19,6 +22,10 @@ from quorumlog.clock import monotonic_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.lasting_condition import LastingCondition
 from quorumlog.settings.kinds import INT_MAX, counts_by_address
+from quorumlog.wire.io.tls_listener import TlsListener
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 BACKLOG: Final = 1024
 IDLE_CHECKS: Final = 10  # per idle time: a connection may stay idle a tenth longer than allowed
@@ -28,6 +35,18 @@ REFUSALS_MAX: Final = 100  # kinds of refused requests that have a line of their
 SILENT_S: Final = 5.0  # a client may stop reading for this long while memory is scarce
 
 _logger: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerTls:
+    """TLS of one listener. `principals`: those of clients with a certificate."""
+
+    context: "SSLContext"
+    principals: CertificatePrincipals
+
+
+NewConnection = Callable[[Acceptor, str, str], Connection]
+"""(server, name of the listener, principal of the transport) -> the connection of a client."""
 
 
 class Server:
@@ -49,7 +68,8 @@ class Server:
         self._connections: Final[dict[Connection, None]] = {}  # in the order of their arrival
         self._is_full: Final = LastingCondition(_logger)
         self._refuses: Final = LastingCondition(_logger)
-        self._listeners: Final[list[asyncio.Server]] = []
+        self._listeners: Final[list[asyncio.Server | TlsListener]] = []
+        self._tls_listeners: Final[dict[str, TlsListener]] = {}
         self._limits: Final[dict[str, int]] = {}  # of the connections, by listener
         self._rates: Final[dict[str, int]] = {}  # of new connections, by listener
         self._inter_broker = ""  # the listener of the other brokers
@@ -66,13 +86,14 @@ class Server:
         name: str = DEFAULT_LISTENER,
         max_connections: int = INT_MAX,
         *,
-        connection: Callable[[Acceptor, str], Connection] = Connection,
+        connection: NewConnection = Connection,
+        tls: ListenerTls | None = None,
         connection_rate: int = INT_MAX,
         is_inter_broker: bool = False,
     ) -> int:
         """Listen on a bound socket as the listener `name`; return its port.
 
-        `connection`: makes the connection of each client.
+        `connection`: makes the connection of each client. `tls`: None: plain text.
         """
         loop = asyncio.get_running_loop()
         self._limits[name] = max_connections
@@ -80,15 +101,48 @@ class Server:
         if is_inter_broker:
             self._inter_broker = name
         self.connection_counts[name] += 0  # a listener without connections is counted, too
-        listener = await loop.create_server(
-            lambda: connection(self, name), sock=bound, backlog=BACKLOG
-        )
+        listener: asyncio.Server | TlsListener
+        if tls is None:
+            listener = await loop.create_server(
+                lambda: connection(self, name, ANONYMOUS), sock=bound, backlog=BACKLOG
+            )
+        else:
+            accept = partial(self._accept, partial(connection, self, name), tls.principals)
+            listener = TlsListener(bound, tls.context, accept, self._handshake_failed)
+            self._tls_listeners[name] = listener
         if not self._listeners:
             self._check_idle()
             self._check_silence()
         self._listeners.append(listener)
         chosen: int = listener.sockets[0].getsockname()[1]
         return chosen
+
+    def renew_tls(self, name: str, context: "SSLContext") -> None:
+        """Use another context for later handshakes of a listener with TLS."""
+        self._tls_listeners[name].context = context
+
+    def _accept(
+        self,
+        new_connection: Callable[[str], Connection],
+        principals: CertificatePrincipals,
+        transport: asyncio.Transport,
+    ) -> asyncio.BaseProtocol:
+        """Return the connection of a client after its handshake; close it without a principal."""
+        certificate = transport.get_extra_info("ssl_object").getpeercert(True)
+        principal: str | None = ANONYMOUS
+        if certificate is not None:
+            principal = principals.principal_of(certificate)
+        if principal is not None:
+            return new_connection(principal)
+        peer = transport.get_extra_info("peername")
+        self._handshake_failed(peer, "no rule of ssl.principal.mapping.rules matches its name")
+        transport.abort()
+        return asyncio.Protocol()
+
+    def _handshake_failed(self, peer: tuple[Any, ...], reason: str) -> None:
+        self.stats.handshakes_failed += 1
+        client = Client(address_text(peer[0], peer[1]), peer[0])
+        self.note_refused(client, f"closed before its first request: {reason}")
 
     async def stop(self, *, grace_ms: int = 1000) -> None:
         """Accept no connection, give requests under way `grace_ms` to end, close everything."""

@@ -48,6 +48,7 @@ class ServerStats:
     bytes_out: int = 0
     connections: int = 0  # accepted, ever
     connections_refused: int = 0
+    handshakes_failed: int = 0  # of TLS: also without a principal
     connections_idle: int = 0  # closed because the client sent or read no bytes for too long
     connections_silent: int = 0  # closed because others needed the memory of unread responses
     authentications: int = 0  # complete, by SASL

@@ -9,8 +9,8 @@ from quorumlog.chaos.faults.links import CLIENTS, Link, Plane
 from quorumlog.chaos.network.links import Route
 from quorumlog.cluster.layout import NodeSpec
 from quorumlog.cluster.node_listeners import local_address
-from quorumlog.cluster.security import advertised_listeners
 from quorumlog.cluster.ports import free_ports
+from quorumlog.cluster.security import advertised_listeners
 
 _LISTENERS: Final[tuple[Plane, ...]] = ("kafka", "control")
 
@@ -62,8 +62,8 @@ def _dialled(nodes: Sequence[NodeSpec]) -> list[tuple[Link, str]]:
 def detours(routes: Iterable[Route], nodes: Sequence[NodeSpec]) -> Mapping[int, Mapping[str, str]]:
     """Return the properties of each node that lead its connections, and its clients', there.
 
-    The routes lead clients to the first Kafka listener, and brokers to their own; clients of another
-    listener connect directly.
+    The routes lead clients to the first Kafka listener, and brokers to their own; clients of
+    another listener connect directly.
     """
     by_id = {node.id: node for node in nodes}
     peers: dict[int, dict[str, list[str]]] = {}

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from quorumlog.chaos.network.error_responses import read_json_lines
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from aiohttp import ClientSession
 
 METRICS_FILE: Final = "metrics.jsonl"
@@ -62,23 +64,30 @@ def parse(text: str, *, time_ns: int, node: int) -> NodeMetrics:
 
 
 async def watch(
-    addresses: Mapping[int, str], directory: Path, elapsed_ns: Callable[[], int]
+    addresses: Mapping[int, str],
+    tls: "SSLContext | None",
+    directory: Path,
+    elapsed_ns: Callable[[], int],
 ) -> None:
     """Write `metrics.jsonl` in `directory` until cancelled. Raises OSError if that fails.
 
-    `addresses`: the control listener (host:port) of each node.
+    `addresses`: the control listener (host:port) of each node. `tls`: of these listeners; None:
+    plain text.
     """
-    from aiohttp import ClientSession, ClientTimeout
+    from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
+    connector, scheme = (None, "http") if tls is None else (TCPConnector(ssl=tls), "https")
     timeout = ClientTimeout(total=_ANSWER_S)
     with (directory / METRICS_FILE).open("w", encoding="utf-8") as file:
-        async with ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
+        session = ClientSession(timeout=timeout, connector=connector)
+        async with session, asyncio.TaskGroup() as tasks:
             for node, address in addresses.items():
-                tasks.create_task(_watch_node(session, node, address, file, elapsed_ns))
+                url = f"{scheme}://{address}/metrics"
+                tasks.create_task(_watch_node(session, node, url, file, elapsed_ns))
 
 
 async def _watch_node(
-    session: "ClientSession", node: int, address: str, file: TextIO, elapsed_ns: Callable[[], int]
+    session: "ClientSession", node: int, url: str, file: TextIO, elapsed_ns: Callable[[], int]
 ) -> None:
     from aiohttp import ClientError
 
@@ -86,7 +95,7 @@ async def _watch_node(
     while True:
         next_s = loop.time() + EVERY_S
         try:
-            async with session.get(f"http://{address}/metrics") as response:
+            async with session.get(url) as response:
                 text = await response.text() if response.status == 200 else ""
         except (ClientError, TimeoutError):
             text = ""  # it is killed, paused or cut off

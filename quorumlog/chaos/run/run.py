@@ -47,6 +47,7 @@ from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup, Topic
 from quorumlog.cluster import LocalCluster
+from quorumlog.cluster.control_connections import operator_context
 
 WARM_UP_S: Final = 2.0
 COOL_DOWN_S: Final = 1.0  # healed, and still producing: losses may show up
@@ -289,7 +290,10 @@ class _Phases:
             if isinstance(self.back_end, LocalProcesses):
                 spec = self.back_end.cluster.spec
                 addresses = {node.id: spec.control_address(node) for node in spec.nodes}
-                scrapes = node_metrics.watch(addresses, self.settings.out, self.history.elapsed_ns)
+                tls = operator_context(self.back_end.cluster.directory)
+                scrapes = node_metrics.watch(
+                    addresses, tls, self.settings.out, self.history.elapsed_ns
+                )
                 watching.append(tasks.create_task(scrapes))
             yield
             for task in watching:

@@ -35,6 +35,7 @@ from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
 from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.metadata_quorum.io.bootstrap import found
+from quorumlog.metadata_quorum.io.control_tls import ControlTls
 from quorumlog.metadata_quorum.io.dependencies import REAL_DEPENDENCIES, QuorumDependencies
 from quorumlog.metadata_quorum.io.leader_client import Askable, LeaderClient, LeaderWatch
 from quorumlog.metadata_quorum.io.outgoing_requests import OutgoingRequests
@@ -120,10 +121,12 @@ class MetadataQuorum:
         disk: Disk,
         *,
         dependencies: QuorumDependencies = REAL_DEPENDENCIES,
+        tls: ControlTls | None = None,
     ) -> None:
-        """Read the disk. Raises StorageError; CorruptCheckpoint if `quorum-state` is not whole.
+        """Read the disk. `tls`: between nodes; None: plain text.
 
-        VotersChanged if that file belongs to another quorum.
+        Raises StorageError; CorruptCheckpoint if `quorum-state` is not whole; VotersChanged if that
+        file belongs to another quorum.
         """
         self.settings: Final = settings
         self.app: Final = web.Application(client_max_size=REQUEST_BYTES_MAX)
@@ -140,14 +143,14 @@ class MetadataQuorum:
         self._leader: Final = LeaderWatch()
         self._addresses: Final = AddressBook.of(settings)
         self._outgoing: Final = OutgoingRequests(
-            settings, self._addresses, dependencies, self._failed
+            settings, self._addresses, dependencies, self._failed, tls
         )
         self._quorum: Final = dependencies.make_quorum(settings, self._addresses.configured_voters)
         self._driver: Final = self._driver_of(elections, dependencies)
         cluster_id, secret = settings.cluster_id, settings.shared_secret
         self._server: Final = RpcServer(
             cluster_id=cluster_id, shared_secret=secret, handle=self._handle,
-            hear=self._addresses.hear_request,
+            hear=self._addresses.hear_request, tls=tls,
         )  # fmt: skip
         self._server.add_routes(self.app)
         self._presence_server: Final = PresenceServer(
@@ -156,6 +159,7 @@ class MetadataQuorum:
         self._presence_server.add_routes(self.app)
         self._presence_client: Final = PresenceClient(
             self._outgoing.session,
+            scheme=self._outgoing.scheme,
             query={"node_id": str(settings.node_id)},
             addresses=self._addresses.find,
             leader_died=self._leader_died,

@@ -11,6 +11,7 @@ import aiohttp
 from quorumlog.metadata_quorum.controller_requests import UserRequest
 from quorumlog.metadata_quorum.core.messages import Request
 from quorumlog.metadata_quorum.io.address_book import AddressBook
+from quorumlog.metadata_quorum.io.control_tls import ControlTls
 from quorumlog.metadata_quorum.io.dependencies import QuorumDependencies
 from quorumlog.metadata_quorum.io.leader_client import Askable
 from quorumlog.metadata_quorum.io.request_batches import RequestBatches
@@ -96,6 +97,7 @@ class OutgoingRequests:
         addresses: AddressBook,
         dependencies: QuorumDependencies,
         on_error: OnError,
+        tls: ControlTls | None,
     ) -> None:
         self._addresses: Final = addresses
         self._client: Final = RpcClient(
@@ -104,11 +106,17 @@ class OutgoingRequests:
             shared_secret=settings.shared_secret,
             own_address=settings.control_address,
             socket_factory=dependencies.socket_factory,
+            tls=tls,
         )
         self._batches: Final = RequestBatches(self._client, on_error)
         self.peers: Final = Peers(
             self._client, addresses.find, on_error, hear=addresses.hear_response
         )
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of all URLs: http or https."""
+        return self._client.scheme
 
     @property
     def session(self) -> aiohttp.ClientSession:

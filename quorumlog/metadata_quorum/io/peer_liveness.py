@@ -110,11 +110,13 @@ class PresenceClient:
         self,
         session: aiohttp.ClientSession,
         *,
+        scheme: str = "http",
         query: Mapping[str, str],
         addresses: Callable[[BrokerId], str | None],
         leader_died: Callable[[BrokerId], Awaitable[None]],
     ) -> None:
         self._session = session
+        self._scheme = scheme
         self._query = query
         self._addresses = addresses
         self._leader_died = leader_died
@@ -154,7 +156,8 @@ class PresenceClient:
         """Connect, and wait until the connection ends; return whether there was one."""
         options: dict[str, Any] = {"params": dict(self._query), "compress": 0}
         try:
-            async with self._session.ws_connect(f"http://{address}{PATH}", **options) as connection:
+            url = f"{self._scheme}://{address}{PATH}"
+            async with self._session.ws_connect(url, **options) as connection:
                 async for _ in connection:
                     pass  # there are no messages
         except (aiohttp.ClientError, OSError, TimeoutError):

@@ -27,7 +27,9 @@ from quorumlog.metadata_quorum.controller_client import (
     RegistrationReply,
 )
 from quorumlog.metadata_quorum.core import messages
+from quorumlog.metadata_quorum.io.control_tls import ControlTls, role_of
 from quorumlog.metadata_quorum.io.strangers import Strangers, WatchedSite
+from quorumlog.settings.tls import node_role
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 
@@ -161,8 +163,10 @@ class RpcServer:
         shared_secret: str | None,
         handle: Handler,
         hear: Hear = lambda *_: None,
+        tls: ControlTls | None = None,
     ) -> None:
         self._strangers = Strangers()  # who have not shown the secret, if there is one
+        self._tls = tls
         self._cluster_id = cluster_id
         self._secret_bytes = None if shared_secret is None else shared_secret.encode()
         self._handle = handle
@@ -176,7 +180,7 @@ class RpcServer:
 
     def site(self, runner: web.AppRunner, **where: Any) -> web.BaseSite:
         """Return the listener of the application: see `WatchedSite`."""
-        return WatchedSite(runner, self._strangers, **where)
+        return WatchedSite(runner, self._strangers, tls=self._tls, **where)
 
     def check_secret(self, request: web.Request) -> None:
         """Raise the response 403 unless the request has the secret, if there is one."""
@@ -201,6 +205,10 @@ class RpcServer:
             # The sender died in the middle of it, or its length or encoding is wrong.
             request.content.feed_eof()  # else aiohttp reads on, and logs the rest
             raise web.HTTPBadRequest(text=f"no whole request: {error}\n") from error
+        if self._tls is not None and role_of(request.transport) != node_role(envelope.sender_id):
+            reason = f"the certificate is not that of node {envelope.sender_id}"
+            self._say_refused(request, reason)
+            raise web.HTTPForbidden(text=f"{reason}\n")
         reply = self._refuse(envelope)
         if reply is not None:
             self._say_refused(

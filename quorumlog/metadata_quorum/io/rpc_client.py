@@ -13,6 +13,7 @@ import cbor2
 from aiohttp import web
 
 from quorumlog.metadata_quorum.cbor_values import MalformedValue, from_plain, to_plain
+from quorumlog.metadata_quorum.io.control_tls import ControlTls, NodeConnector
 from quorumlog.metadata_quorum.io.rpc import (
     CONTENT_TYPE,
     PROTOCOL_VERSION,
@@ -73,11 +74,12 @@ class RpcClient:
         shared_secret: str | None,
         own_address: str = "",
         socket_factory: Callable[[Any], socket.socket] | None = None,
+        tls: ControlTls | None = None,
     ) -> None:
         """Create it in a running loop. `close` it.
 
         Every request contains `own_address`, that of this node's control listener.
-        `socket_factory`: see aiohttp.TCPConnector.
+        `socket_factory`: see aiohttp.TCPConnector. `tls`: None: plain text.
         """
         self._cluster_id = cluster_id
         self._node_id = node_id
@@ -87,9 +89,15 @@ class RpcClient:
         options: dict[str, Any] = {"limit": 0, "keepalive_timeout": 60}
         if socket_factory is not None:  # of a simulation; aiohttp has it since 3.12
             options["socket_factory"] = socket_factory
+        self.scheme: Final = "http" if tls is None else "https"
+        connector = (
+            aiohttp.TCPConnector(**options)
+            if tls is None
+            else NodeConnector(ssl=tls.client, ssl_shutdown_timeout=0, **options)
+        )
         self.session: Final = aiohttp.ClientSession(
             headers={"Content-Type": CONTENT_TYPE, **headers},
-            connector=aiohttp.TCPConnector(**options),
+            connector=connector,
             auto_decompress=False,
         )
         self.close: Final = self.session.close
@@ -146,7 +154,7 @@ class RpcClient:
         timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
         try:
             async with self.session.post(
-                f"http://{address}/rpc/{name}",
+                f"{self.scheme}://{address}/rpc/{name}",
                 data=content,
                 timeout=timeout,
                 allow_redirects=False,  # the secret is for this address alone

@@ -6,15 +6,23 @@ docs/decisions/0039-limits.md
 """
 
 import asyncio
+import logging
+import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, cast
 
 from aiohttp import web
 
+from quorumlog.clock import monotonic_ms
 from quorumlog.invariants import some
+from quorumlog.lasting_condition import LastingCondition
+from quorumlog.metadata_quorum.io.control_tls import ControlTls, role_of
+from quorumlog.wire.io.tls_listener import TlsListener
 
 HEAD_S: Final = 10.0
 STRANGERS_MAX: Final = 100
+_logger: Final = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -132,11 +140,23 @@ class _Connection(asyncio.Protocol):
 class WatchedSite(web.BaseSite):
     """A site of a runner whose connections are watched."""
 
-    def __init__(self, runner: web.AppRunner, strangers: Strangers, **where: Any) -> None:
-        """`where`: `sock`, or `host` and `port`, as `create_server` takes them."""
+    def __init__(
+        self,
+        runner: web.AppRunner,
+        strangers: Strangers,
+        *,
+        tls: ControlTls | None = None,
+        **where: Any,
+    ) -> None:
+        """`where`: `sock`, or `host` and `port`, as `create_server` takes them.
+
+        `tls`: None: plain text; with it, only peers with a role are served.
+        """
         super().__init__(runner)
+        self._tls: Final = tls
         self._strangers: Final = strangers
         self._where: Final = where
+        self._failures: Final = LastingCondition(_logger)
 
     @property
     def name(self) -> str:
@@ -147,6 +167,32 @@ class WatchedSite(web.BaseSite):
         """Listen. Raises OSError."""
         await super().start()
         server = some(self._runner.server, "the runner is set up")
+        watched = self._strangers.watched(server)
+        if self._tls is not None:
+            listener = self._where.get("sock") or socket.create_server(
+                (self._where["host"], self._where["port"]), backlog=self._backlog
+            )
+            self._server = TlsListener(  # type: ignore[assignment]  # has what a site calls
+                listener, self._tls.server, partial(self._accept, watched), self._note_failed
+            )
+            return
         self._server = await asyncio.get_running_loop().create_server(
-            self._strangers.watched(server), backlog=self._backlog, **self._where
+            watched, backlog=self._backlog, **self._where
+        )
+
+    def _accept(
+        self, watched: Callable[[], asyncio.Protocol], transport: asyncio.Transport
+    ) -> asyncio.Protocol:
+        """Return the protocol of a connection; close it if its certificate has no role."""
+        if role_of(transport) is not None:
+            return watched()
+        self._note_failed(
+            transport.get_extra_info("peername"), "its certificate is no node's or operator's"
+        )
+        transport.abort()
+        return asyncio.Protocol()
+
+    def _note_failed(self, peer: Any, reason: str) -> None:
+        self._failures.note(
+            monotonic_ms(), f"control listener: refused {peer[0]}: {reason}", reason
         )

@@ -86,6 +86,7 @@ def request_families(broker: NodeBroker) -> Iterator[Family]:
     for name, documentation, count in (
         ("accepted", "Connections accepted.", stats.connections),
         ("refused", "Connections refused: max.connections were open.", stats.connections_refused),
+        ("failed", "Connections closed in their TLS handshake.", stats.handshakes_failed),
         ("idle", "Connections closed after connections.max.idle.ms.", stats.connections_idle),
         ("silent", "Connections closed to free the memory of responses.", stats.connections_silent),
     ):

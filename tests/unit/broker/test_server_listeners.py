@@ -54,8 +54,7 @@ async def listening(
         ports = {INSIDE: broker.port}
         for name in (OUTSIDE, HIDDEN):
             bound = socket.create_server(("127.0.0.1", 0))
-            most = limits.get(name, INT_MAX)
-            ports[name] = await broker.server.serve(bound, name, max_connections=most)
+            ports[name] = await broker.server.serve(bound, name, limits.get(name, INT_MAX))
         advertise(broker, PLAINTEXT=("inside", 1), OUTSIDE=("outside", 2))
         yield broker, ports
 

@@ -28,7 +28,7 @@ from tests.support.cli.in_process import CommandLine
         (["up", "--config", "novalue", "--dir", "{tmp}"], EXIT_USAGE, "write it as NAME=VALUE"),
         (["up", "--config", "num.partition=1"], EXIT_USAGE, "did you mean num.partitions?"),
         (["up", "--config", "node.id=7"], EXIT_USAGE, "each node has its own"),
-        (["up", "--config", "ssl.keystore.location=k"], EXIT_USAGE, "quorumlog has no"),
+        (["up", "--config", "ssl.cipher.suites=k"], EXIT_USAGE, "quorumlog has no"),
         (["up", "--port", "60000", "--dir", "{tmp}"], EXIT_USAGE, "choose one from 1 to"),
         (["up", "--port", "70000", "--dir", "{tmp}"], EXIT_USAGE, "choose one from 1 to"),
         (["up", "--defaults", "slow", "--dir", "{tmp}"], EXIT_USAGE, "'fast', 'kafka'"),

@@ -82,19 +82,19 @@ PROTECTION = """
     sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor
     sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds
     sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
-    ssl.cipher.suites ssl.client.auth ssl.enabled.protocols
-    ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.key.password
-    ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location
-    ssl.keystore.password ssl.keystore.type ssl.protocol ssl.provider
-    ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
-    ssl.truststore.location ssl.truststore.password ssl.truststore.type
-    listener.name.internal.ssl.keystore.location authorizer.class.name super.users
+    ssl.cipher.suites ssl.engine.factory.class ssl.keymanager.algorithm ssl.provider
+    ssl.secure.random.implementation ssl.trustmanager.algorithm authorizer.class.name super.users
+    listener.name.internal.ssl.cipher.suites
 """
 AT_THE_START = """
     listeners node.id log.dirs log.retention.hours log.roll.hours queued.max.request.bytes
     socket.send.buffer.bytes group.consumer.regex.refresh.interval.ms sasl.enabled.mechanisms
     sasl.jaas.config sasl.mechanism.inter.broker.protocol
-    listener.name.internal.plain.sasl.jaas.config
+    listener.name.internal.plain.sasl.jaas.config ssl.client.auth ssl.enabled.protocols
+    ssl.endpoint.identification.algorithm ssl.key.password ssl.keystore.certificate.chain
+    ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.protocol
+    ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
+    listener.name.internal.ssl.keystore.location security.inter.broker.protocol
 """
 
 BROKERS = pytest.mark.parametrize("broker", ["1", ""], ids=["one broker", "all brokers"])

@@ -95,7 +95,14 @@ def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> Non
             {"controller.quorum.bootstrap.servers": "a:1,b"},
             "controller.quorum.bootstrap.servers=b: write it as host:port",
         ),
-        ({"listeners": "SSL://h:1"}, "listeners=SSL://: not supported"),
+        (
+            {"listeners": "SSL://h:1"},
+            "the listener SSL: listener.name.ssl.ssl.keystore.location is",
+        ),
+        ({"ssl.keystore.location": "/keys"}, "but no listener has TLS; see listener.security"),
+        ({"listener.name.client.ssl.keystore.location": "/k"}, "there is no listener CLIENT"),
+        ({"security.inter.broker.protocol": "SASL_SSL"}, "it must be a listener of advertised"),
+        ({"control.tls.ca.file": "ca.pem"}, "control.tls.certificate.file is not set: set all of"),
         ({"listeners": "127.0.0.1"}, "write it as host:port"),
         ({"control.listener": "127.0.0.1:99999"}, "write it as host:port"),
         ({"controller.quorum.voters": "127.0.0.1:1"}, "write it as id@host:port"),
@@ -223,13 +230,7 @@ def test_milliseconds_win_over_hours() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("ssl.keystore.location", "/keys"),
-        ("sasl.kerberos.service.name", "kafka"),
-        ("listener.name.client.ssl.keystore.location", "/keys"),
-        ("security.inter.broker.protocol", "SASL_SSL"),
-        ("listener.security.protocol.map", "CONTROLLER:PLAINTEXT,CLIENT:SSL"),
-    ],
+    [("ssl.cipher.suites", "TLS_AES_128_GCM_SHA256"), ("sasl.kerberos.service.name", "kafka")],
 )
 def test_what_would_protect_is_refused(name: str, value: str) -> None:
     with pytest.raises(ConfigError) as refused:

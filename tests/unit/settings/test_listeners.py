@@ -85,7 +85,10 @@ def test_an_empty_host_means_all_interfaces() -> None:
         ({"listener.security.protocol.map": "PLAINTEXT"}, "write it as NAME:PROTOCOL"),
         ({"listener.security.protocol.map": "A:PLAINTEX"}, "did you mean PLAINTEXT?"),
         ({"listener.security.protocol.map": "A:PLAINTEXT,a:PLAINTEXT"}, "a is there twice"),
-        ({"listener.security.protocol.map": "A:SASL_SSL"}, "map: not supported; quorumlog has no"),
+        (
+            {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTERNAL:SSL"},
+            "the listener EXTERNAL: listener.name.external.ssl.keystore.location is not set",
+        ),
         ({"controller.listener.names": "external"}, "leave EXTERNAL out of listeners"),
         ({"listener.name.extrnal.max.connections": "1"}, "did you mean EXTERNAL?"),
         ({"listener.name.external.max.connections": "x"}, "=x: Not a number"),
@@ -113,7 +116,7 @@ def test_a_setting_of_one_listener_is_kept_for_that_listener() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("listener.name.external.ssl.keystore.location", "not supported; quorumlog has no"),
+        ("listener.name.external.ssl.cipher.suites", "not supported; quorumlog has no"),
         ("listener.name.external.sasl.kerberos.service.name", "not supported; quorumlog has"),
         ("listener.name.external.max.connection", "did you mean max.connections?"),
         ("listener.name.external.num.partitions", "num.partitions cannot be set for one listener"),

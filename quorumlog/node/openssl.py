@@ -1,0 +1,37 @@
+"""Finds out whether a node may use TLS, before its modules are imported: then `ssl` comes first.
+
+asyncio and aiohttp take TLS from `ssl` when they are imported, or never; and `ssl` takes memory
+that a node without TLS saves. A word in a comment or a path is a false alarm, and harmless.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+MODULE: Final = "ssl"
+_WORD: Final = re.compile(
+    r"(?<![a-z0-9])ssl(?![a-z0-9])|control[._]tls[._]",  # SASL_SSL, ssl.keystore, control.tls.ca
+    re.IGNORECASE,
+)
+_SUFFIX: Final = ".properties"
+_ENVIRONMENT_PREFIX: Final = "QUORUMLOG_CONFIG_"
+
+
+def mentions_tls(texts: Iterable[str]) -> bool:
+    """Whether a text has a word of which a setting of TLS has one."""
+    return any(_WORD.search(text) for text in texts)
+
+
+def settings_texts(arguments: Iterable[str], environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield the texts that may have a node's settings: arguments, their files, the environment."""
+    for argument in arguments:
+        if argument.endswith(_SUFFIX):
+            with suppress(OSError, ValueError):  # the node reports it
+                yield Path(argument).read_text(encoding="utf-8")
+        else:
+            yield argument
+    for name, value in environment.items():
+        if name.startswith(_ENVIRONMENT_PREFIX):
+            yield f"{name}={value}"
