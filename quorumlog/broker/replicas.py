@@ -48,6 +48,7 @@ from quorumlog.broker.partitions.log.local_reads import LocalReads
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, look_up_offset
 from quorumlog.broker.partitions.log.replica_set import STRAYS, ReplicaSet, log_refusal
+from quorumlog.broker.peer_addresses import connecting
 from quorumlog.broker.replica_directories import DirectoryMoves, ReplicaDirectories
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms, wall_clock_ms
@@ -65,6 +66,7 @@ from quorumlog.wire.codec.identifiers import (
     Offset,
     TopicPartition,
 )
+from quorumlog.wire.io.security import ConnectionSecurity
 
 
 class ImageApplier:
@@ -121,6 +123,7 @@ class Replicas:
         settings: BrokerSettings,
         logs: LogDirectories,
         controller: ControllerClient,
+        security: ConnectionSecurity,
         wall_ms: Callable[[], int] = wall_clock_ms,
         partition_rules: PartitionRules = KAFKA_RULES,
         disk_queue: DiskQueue | None = None,
@@ -160,6 +163,7 @@ class Replicas:
         self.fetch_sessions: Final = self.fetches.sessions
         self.proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
         self._directories: Final = self._new_directories(controller, partition_rules)
+        self.security: Final = security  # of the connections to other brokers
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self.disk, files, self._replicas, settings)
@@ -229,6 +233,7 @@ class Replicas:
             broker_epoch=lambda: self.broker_epoch,
             wall_ms=wall_ms,
             failed=self._fail,
+            connect=connecting(f"broker-{self.broker_id}-fetcher", self.security, self.settings),
             next_fetch_ms=throttle.next_fetch_ms,
         )
         return ReplicaFetchers(new_fetcher, peer_addresses)

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Literal, TypedDict
+from typing import Final, Literal, Protocol, TypedDict, runtime_checkable
 
 from quorumlog.wire.codec.sasl import SCRAM_HASHES
 from quorumlog.wire.io.security import PLAINTEXT, ConnectionSecurity, SaslLogin, client_context
@@ -11,7 +10,17 @@ from quorumlog.wire.io.security import PLAINTEXT, ConnectionSecurity, SaslLogin,
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 Token = str | Callable[[], str]
-Pem = str | Path
+
+
+@runtime_checkable
+class PathLike(Protocol):
+    """A path, such as pathlib.Path: the pure part of the client may not import that."""
+
+    def __fspath__(self) -> str:
+        """Return the path as text."""
+
+
+Pem = str | PathLike
 _WITH_PASSWORD: Final = frozenset({"PLAIN", *SCRAM_HASHES})
 _OF_SASL: Final = ("sasl_mechanism", "sasl_username", "sasl_password", "sasl_token")
 _OF_TLS: Final = ("ssl_ca", "ssl_certificate", "ssl_key", "ssl_key_password")

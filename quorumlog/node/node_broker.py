@@ -43,6 +43,7 @@ from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.identity import OwnDirectory, read_boot_id
+from quorumlog.node.inter_broker import inter_broker_security
 from quorumlog.node.listeners import StartFailed, listen
 from quorumlog.settings.listeners import Listener, Listeners
 from quorumlog.storage.errors import DiskExhausted, StorageError
@@ -165,7 +166,9 @@ def _hosts(
         broker_id=replicas.broker_id,
         replicas=replicas,
         next_producer_id=producer_ids.next,
-        peers=kafka_peers(replicas.broker_id, config.broker, config.peer_kafka, on_fatal),
+        peers=kafka_peers(
+            replicas.broker_id, config.broker, config.peer_kafka, replicas.security, on_fatal
+        ),
         settings=config.broker,
         wall_ms=wall_clock_ms,
         on_fatal=on_fatal,
@@ -246,6 +249,7 @@ class NodeBroker:
             settings=config.broker,
             logs=log_directories(config, directories, disk, dependencies, announced),
             controller=controller,
+            security=inter_broker_security(config.listeners),
             partition_rules=dependencies.partition_rules,
             peer_addresses=config.peer_kafka,
             new_dependencies=dependencies.new_dependencies,

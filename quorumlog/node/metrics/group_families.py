@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from quorumlog.broker.partitions.log.offset_lookup import LATEST
-from quorumlog.broker.peer_addresses import PeerAddresses
+from quorumlog.broker.peer_addresses import PeerAddresses, connecting
 from quorumlog.metadata_quorum.image import BrokerImage
 from quorumlog.node.metrics.exposition import Family, Sample, labels
 from quorumlog.node.node_broker import NodeBroker
@@ -23,12 +23,7 @@ from quorumlog.wire.codec.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from quorumlog.wire.io.connection import (
-    ConnectionLost,
-    KafkaConnection,
-    RequestTimedOut,
-    UnsupportedVersion,
-)
+from quorumlog.wire.io.connection import ConnectionLost, RequestTimedOut, UnsupportedVersion
 
 LEADER_TIMEOUT_MS: Final = 1_000  # of a scrape; the lag of an unanswered partition is left out
 GROUPS_AT_ONCE: Final = 100  # in one turn of the event loop
@@ -98,12 +93,12 @@ class Groups:
         request = ListOffsetsRequest(
             topics=[ListOffsetsTopic(name=name, partitions=each) for name, each in topics.items()]
         )
-        client_id = f"broker-{self._broker.replicas.broker_id}-metrics"
+        replicas = self._broker.replicas
+        client_id = f"broker-{replicas.broker_id}-metrics"
+        connect = connecting(client_id, replicas.security, replicas.settings)
         with suppress(ConnectionLost, RequestTimedOut, UnsupportedVersion, TimeoutError):
             async with asyncio.timeout(LEADER_TIMEOUT_MS / 1000):
-                connection = await KafkaConnection.open(
-                    *self._addresses.of(leader), client_id=client_id
-                )
+                connection = await connect(*self._addresses.of(leader))
                 try:
                     response = await connection.send(request)
                 finally:

@@ -24,6 +24,7 @@ from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
+from quorumlog.wire.io.security import PLAINTEXT
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.replica_calls import append_to
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
@@ -108,6 +109,7 @@ async def broker(
         settings=settings or BrokerSettings(),
         logs=LogDirectories(directories, [PATHS[one] for one in PATHS if one not in names]),
         controller=cast(Any, metadata),
+        security=PLAINTEXT,
         partition_rules=rules,
         disk_queue=HeldQueue(),
     )

@@ -38,6 +38,7 @@ from quorumlog.wire.codec.identifiers import (
 )
 from quorumlog.wire.codec.messages.fetch import PartitionData
 from quorumlog.wire.codec.records import Record, encode_batch, restamp
+from quorumlog.wire.io.security import PLAINTEXT
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.replica_calls import append_to
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
@@ -90,6 +91,7 @@ async def start(
             [LogDirectory(disk or RealDisk(), str(directory), log_settings or LogSettings())]
         ),
         controller=cast(Any, reports),
+        security=PLAINTEXT,
         disk_queue=disk_queue,
     )
     _REPORTS[replicas] = reports

@@ -62,6 +62,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.io.security import PLAINTEXT
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.scripted_verifier import ScriptedVerifier
 from tests.support.settings import static_config
@@ -279,6 +280,7 @@ class SingleBroker:
             logs=LogDirectories([LogDirectory(RealDisk(), str(directory), LogSettings())]),
             disk_queue=self.disk_queue,
             controller=self.controller,
+            security=PLAINTEXT,
         )
         self.verifier = ScriptedVerifier()
         self.metadata = ImageWatch(self.replicas.is_to_lead)
@@ -287,7 +289,7 @@ class SingleBroker:
             broker_id=BROKER,
             replicas=self.replicas,
             next_producer_id=ids.next,
-            peers=kafka_peers(BROKER, settings, {}, self.failures.append),
+            peers=kafka_peers(BROKER, settings, {}, PLAINTEXT, self.failures.append),
             settings=settings,
             wall_ms=wall_clock_ms,
             on_fatal=self.failures.append,

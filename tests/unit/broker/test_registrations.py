@@ -32,6 +32,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicId, TopicPartition
+from quorumlog.wire.io.security import PLAINTEXT
 from tests.support.broker.faulty_disk import FaultyDisk
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import BATCH, TOPIC_ID, one_broker
@@ -260,6 +261,7 @@ async def running(
         settings=BrokerSettings(),
         logs=LogDirectories(directories, refused),
         controller=cast(Any, controller),
+        security=PLAINTEXT,
         disk_queue=HeldQueue(),
     )
     await replicas.start()

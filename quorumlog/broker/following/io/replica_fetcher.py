@@ -23,6 +23,7 @@ from quorumlog.broker.following.log.followed_partition import (
     topics_of,
 )
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.peer_addresses import PeerConnect
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chance import random_fraction
 from quorumlog.clock import monotonic_ms
@@ -40,7 +41,6 @@ from quorumlog.wire.codec.messages.fetch import (
 )
 from quorumlog.wire.codec.repeated_fetches import RepeatableFetch
 from quorumlog.wire.io.connection import (
-    NODE_SOFTWARE_NAME,
     ConnectionLost,
     KafkaConnection,
     RequestTimedOut,
@@ -100,6 +100,7 @@ class ReplicaFetcher:
         broker_epoch: Callable[[], int],
         wall_ms: Callable[[], int],
         failed: Callable[[BaseException], None],
+        connect: PeerConnect,
         next_fetch_ms: NextFetch = lambda _at, _follower_id, _size, now_ms: now_ms,
     ) -> None:
         """`next_fetch_ms` gets the size of fetched records: see `ReplicationThrottle`."""
@@ -107,6 +108,7 @@ class ReplicaFetcher:
         self._broker_id: Final = broker_id
         self._settings: Final = settings
         self._broker_epoch: Final = broker_epoch
+        self._connect_to: Final = connect
         self._wall_ms: Final = wall_ms
         self._followed: dict[Key, FollowedPartition] = {}
         self._session: _Session = SessionClient()  # of the current loop
@@ -332,12 +334,7 @@ class ReplicaFetcher:
                 return connection
             await connection.close()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            return await KafkaConnection.open(
-                *self.address,
-                client_id=f"broker-{self._broker_id}-fetcher",
-                software_name=NODE_SOFTWARE_NAME,
-                request_timeout_ms=self._settings.replica_socket_timeout_ms,
-            )
+            return await self._connect_to(*self.address)
 
     async def _discard(self, connection: KafkaConnection | None) -> None:
         if connection is not None:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from quorumlog.backoff import Backoff
-from quorumlog.broker.peer_addresses import PeerAddresses
+from quorumlog.broker.peer_addresses import PeerAddresses, connecting
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chance import random_fraction
 from quorumlog.metadata_quorum.image import ClusterImage
@@ -24,13 +24,8 @@ from quorumlog.tasks import OnError, Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.message import Request
-from quorumlog.wire.io.connection import (
-    NODE_SOFTWARE_NAME,
-    ConnectionLost,
-    KafkaConnection,
-    RequestTimedOut,
-    UnsupportedVersion,
-)
+from quorumlog.wire.io.connection import ConnectionLost, RequestTimedOut, UnsupportedVersion
+from quorumlog.wire.io.security import ConnectionSecurity
 
 REQUEST_WEIGHT_MAX: Final = 1_000  # partitions in one request, except for a single large question
 WAITING_WEIGHT_MAX: Final = 100_000  # partitions that wait for one broker: some 20 MB
@@ -116,19 +111,14 @@ def kafka_peers(
     broker_id: BrokerId,
     settings: BrokerSettings,
     set_addresses: Mapping[int, str],
+    security: ConnectionSecurity,
     on_error: OnError,
 ) -> Peers:
-    """Return the peers in a real cluster; `set_addresses`: see `PeerAddresses`."""
+    """Return the peers in a real cluster; `set_addresses`: see `PeerAddresses`.
 
-    def connect(host: str, port: int) -> Awaitable[Connection]:
-        return KafkaConnection.open(
-            host,
-            port,
-            client_id=f"broker-{broker_id}-transactions",
-            software_name=NODE_SOFTWARE_NAME,
-            request_timeout_ms=settings.replica_socket_timeout_ms,
-        )
-
+    `security`: of the listener for other brokers.
+    """
+    connect = connecting(f"broker-{broker_id}-transactions", security, settings)
     return Peers(connect=connect, addresses=PeerAddresses(set_addresses), on_error=on_error)
 
 
