@@ -72,6 +72,14 @@ def test_a_group_reads_on_while_its_topic_grows() -> None:
     assert "grow" in result.faults
 
 
+@pytest.mark.parametrize("workload", ["", "group_consume", "txn_transfer"])
+def test_clients_with_quotas_go_on_and_nothing_is_lost(workload: str) -> None:
+    options: dict[str, Any] = {"workload": workload} if workload else {}
+    result = simulate_nodes(1, duration_ms=6_000, faults=("quota", "kill"), **options)
+    assert (result.valid, result.violations, result.anomalies) == (True, (), ())
+    assert "quota" in result.faults
+
+
 def test_the_mutant_of_grown_topics_spares_the_partitions_of_every_run() -> None:
     assert PARTITIONS_AT_FIRST == PARTITIONS
 

@@ -1,4 +1,4 @@
-"""The administrator of a run: moves replicas, adds partitions, changes settings.
+"""The administrator of a run: moves replicas, adds partitions, changes settings and quotas.
 
 It is a client of the cluster, so its requests are late, lost or refused as any other. A request
 without a response may still take effect: for `_IN_DOUBT_S`, replicas may be moving.
@@ -6,7 +6,7 @@ without a response may still take effect: for `_IN_DOUBT_S`, replicas may be mov
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -17,7 +17,8 @@ from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.client import Admin, NewTopic, Producer, TopicPartition
 
 OPERATIONS: Final = frozenset(
-    {"churn", "calm", "reassign", "grow", "throttle", "release", "delete_records"}
+    {"churn", "calm", "reassign", "grow", "throttle", "release", "limit", "unlimit"}
+    | {"delete_records"}
 )
 WITH_DIRECTORIES: Final = OPERATIONS | {"alter_log_dirs"}
 """Where brokers may have several log directories."""
@@ -37,6 +38,16 @@ _SIDES: Final = ("leader", "follower")
 _RATES: Final = tuple(f"{side}.replication.throttled.rate" for side in _SIDES)
 _THROTTLED: Final = tuple(f"{side}.replication.throttled.replicas" for side in _SIDES)
 _ALL: Final = "*"
+_LIMITED: Final[tuple[Mapping[str, str | None], ...]] = (
+    {"user": "ANONYMOUS"},
+    {"user": None},
+    {"client-id": "quorumlog"},  # of our own client, without another one in its settings
+    {"client-id": None},
+    {"user": None, "client-id": None},
+)
+"""The clients that may get a quota; None: the default, for all that have none of their own."""
+_BYTE_RATES: Final = ("producer_byte_rate", "consumer_byte_rate")
+_REQUESTS: Final = {"request_percentage": 5.0}
 
 Say = Callable[[str], None]
 """Called with the drawn request before it is sent to the cluster."""
@@ -69,7 +80,8 @@ class Administrator:
         self._asking = 0  # requests under way that give up copies
         self._in_doubt_until_s = 0.0
         self._throttled: Final[set[str]] = set()  # topics
-        self._throttling: Final = asyncio.Lock()  # each released node calls the release
+        self._limited: Final[list[Mapping[str, str | None]]] = []  # clients, perhaps some twice
+        self._undoing: Final = asyncio.Lock()  # each released node calls the release
         self._churner: Final = AdminChurner(
             bootstrap, may_move=self._churner_may_move, may_forget=lambda: fewer > 0, fewer=fewer
         )
@@ -102,8 +114,11 @@ class Administrator:
                 return await self._ask(self._grow)
             case "delete_records":
                 return await self._ask(self._delete_records)
-            case "throttle":
-                return await self._ask(partial(self._throttle, amount))
+            case "throttle" | "limit":
+                change = self._throttle if operation == "throttle" else self._limit
+                return await self._ask(partial(change, amount))
+            case "unlimit":
+                await self._remove_limits()
             case _:
                 await self._release()
         return None
@@ -116,9 +131,10 @@ class Administrator:
         """Undo all remaining changes after the last fault has ended."""
         deadline_s = self._now_s() + _SETTLE_TIMEOUT_S
         await self.stop()
-        while self._throttled and self._now_s() < deadline_s:
+        while (self._throttled or self._limited) and self._now_s() < deadline_s:
             try:
                 await self._release()
+                await self._remove_limits()
             except NodeUnavailable:
                 await asyncio.sleep(_SETTLE_PAUSE_S)
 
@@ -234,7 +250,7 @@ class Administrator:
         await admin.alter_configs("broker", "", dict.fromkeys(_RATES, bytes_per_s))
 
     async def _release(self) -> None:
-        async with self._throttling:
+        async with self._undoing:
             if self._throttled:
                 await self._ask(self._unthrottle)
 
@@ -244,3 +260,24 @@ class Administrator:
         for topic in sorted(self._throttled & there_are):
             await admin.alter_configs("topic", topic, delete=_THROTTLED)
         self._throttled.clear()
+
+    # --- quotas ---
+
+    async def _limit(self, bytes_per_s: int, admin: Admin, say: Say) -> None:
+        """Give some clients a quota of bytes and of request time (KIP-13, KIP-124)."""
+        clients = drawn(_LIMITED)
+        names = ", ".join(f"{kind} {name or '(default)'}" for kind, name in clients.items())
+        say(f"{names} to {bytes_per_s} bytes/s")
+        self._limited.append(clients)
+        quotas = dict.fromkeys(_BYTE_RATES, float(bytes_per_s))
+        await admin.alter_client_quotas(clients, quotas | _REQUESTS)
+
+    async def _remove_limits(self) -> None:
+        async with self._undoing:
+            if self._limited:
+                await self._ask(self._unlimit)
+
+    async def _unlimit(self, admin: Admin, _say: Say) -> None:
+        while self._limited:
+            await admin.alter_client_quotas(self._limited[-1], delete=(*_BYTE_RATES, *_REQUESTS))
+            self._limited.pop()

@@ -1,4 +1,4 @@
-"""Changes that an administrator makes while clients work: topics, replicas, throttles."""
+"""Changes that an administrator makes while clients work: topics, replicas, throttles, quotas."""
 
 from typing import ClassVar
 
@@ -46,6 +46,18 @@ class Throttle(StepFault):
     breaks: ClassVar[str] = "throttle"
     drawn_duration_ms: ClassVar[tuple[int, int]] = (2_000, 6_000)
     bytes_per_s: int = ranged(1, 1_000_000_000, default=10_000, is_amount=True)
+
+
+@named("quota", "clients get small quotas, which are removed later (KIP-13)", targets=(ALL,))
+class Quota(StepFault):
+    """Which clients is drawn when the fault is due: a user, a client id, or a default.
+
+    They read and write `bytes_per_s`, and use at most 5 % of the time of each broker.
+    """
+
+    breaks: ClassVar[str] = "limit"
+    drawn_duration_ms: ClassVar[tuple[int, int]] = (2_000, 6_000)
+    bytes_per_s: int = ranged(1, 1_000_000_000, default=20_000, is_amount=True)
 
 
 @named(

@@ -41,6 +41,7 @@ UNDONE_BY: Final[Mapping[str, str]] = {
     "drift_clock": "steady_clock",
     "churn": "calm",
     "throttle": "release",
+    "limit": "unlimit",
     "remove_voter": "add_voter",
 }
 """The operations that put a node into another state, each with the operation that ends that state.

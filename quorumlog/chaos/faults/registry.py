@@ -35,7 +35,7 @@ _ON_NODES: Final[tuple[type[Fault], ...]] = (
     processes.LateStart, processes.Pause, processes.PauseAll, processes.Restart,
     processes.RollingRestart, processes.Starve, copies.Wipe, disks.DiskFull, disks.DiskError,
     disks.SlowFsync, machines.ClockStep, admin.AdminChurn, admin.Reassign, admin.Grow,
-    admin.Throttle, admin.DeleteRecords, quorum.ChangeVoters, quorum.ReplaceVoter,
+    admin.Throttle, admin.Quota, admin.DeleteRecords, quorum.ChangeVoters, quorum.ReplaceVoter,
     copies.WipeMajority,
 )  # fmt: skip
 _ON_LINKS: Final[tuple[type[Fault], ...]] = (

@@ -26,7 +26,7 @@ _KINDS: Final = (
     "disk_full", "disk_error", "slow_fsync", "clock_step",
     "delay", "slow_link", "reset", "refuse", "drop_request", "delay_request", "reply_lost",
     "ack_kill", "lag_kill", "late_start", "answer",
-    "admin_churn", "reassign", "grow", "throttle", "delete_records", "alter_log_dirs",
+    "admin_churn", "reassign", "grow", "throttle", "quota", "delete_records", "alter_log_dirs",
     "change_voters", "replace_voter",
     "damage", "damage_closed", "old_directory", "fsync_loss", "power_loss_several",
 )  # fmt: skip
@@ -34,10 +34,11 @@ KINDS: Final[Mapping[str, type[StepFault]]] = {name: STEP_FAULTS[name] for name 
 """The kinds that a swarm may draw."""
 
 # Only log.flush.acks survives the first; the second needs several log directories. The others
-# destroy copies without limit, so that other rules judge a run with one of them. `answer` tests
-# clients, not brokers.
+# destroy copies without limit, so that other rules judge a run with one of them. `answer` and
+# `quota` test clients, not brokers.
 _BY_NAME_ONLY: Final = frozenset(
-    {"power_loss_all", "alter_log_dirs", "ack_kill", "lag_kill", "late_start", "answer", *JUDGED}
+    {"power_loss_all", "alter_log_dirs", "ack_kill", "lag_kill", "late_start"}
+    | {"answer", "quota", *JUDGED}
 )
 _DRAWN_FOR: Final = {"idempotent_send": frozenset({"ack_kill"})}
 """By workload, faults that it alone can judge: they are drawn for it, and else only by name."""
@@ -156,7 +157,7 @@ def _target(kind: type[StepFault], rng: Random) -> str:
 
 _MILD: Final = frozenset(
     {"slow_disk", "delay", "slow_link", "drop_request", "delay_request", "reply_lost"}
-    | {"answer", "admin_churn", "grow", "throttle", "delete_records"}
+    | {"answer", "admin_churn", "grow", "throttle", "quota", "delete_records"}
 )
 """Faults under which a cluster continues, even if they hit all of its nodes."""
 
@@ -233,6 +234,7 @@ _PARAMETERS: Final[Mapping[str, Callable[[Random], dict[str, Any]]]] = {
     "clock_step": lambda rng: {"step_ms": rng.choice((50, 5_000, 600_000, 86_400_000))},
     "admin_churn": lambda rng: {"per_s": rng.choice((2, 5, 20))},
     "throttle": lambda rng: {"bytes_per_s": rng.choice((500, 5_000, 50_000))},
+    "quota": lambda rng: {"bytes_per_s": rng.choice((2_000, 20_000, 200_000))},
     "damage": lambda rng: {"what": rng.choice(DAMAGES)},
     "damage_closed": lambda rng: {"what": rng.choice(_SEEN_AT_A_START)},
     "old_directory": lambda rng: {

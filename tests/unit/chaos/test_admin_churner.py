@@ -232,6 +232,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.refuses, self.changes = False, list[Any]()
+        self.quotas: dict[str, dict[str, float]] = {}
 
     def __call__(self, _bootstrap: str) -> Self:
         return self
@@ -269,6 +270,17 @@ class Cluster:
     async def alter_configs(self, _kind: str, _name: str, values: Mapping[str, Any]) -> None:
         self._change(values)
 
+    async def alter_client_quotas(
+        self,
+        entity: Mapping[str, str | None],
+        values: Mapping[str, float] = _NOTHING,
+        delete: Iterable[str] = (),
+    ) -> None:
+        quotas = self.quotas.setdefault(repr(entity), {})
+        quotas.update(values)
+        for key in delete:
+            quotas.pop(key, None)
+
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
@@ -289,6 +301,17 @@ async def test_a_change_says_what_is_changed(cluster: Cluster) -> None:
     assert await asking().perform("grow") == "t to 2 partitions"
     assert await asking().perform("throttle", 10) == "t to 10 bytes/s"
     assert await asking().perform("release") is None
+
+
+async def test_quotas_of_clients_are_set_and_all_of_them_are_removed(cluster: Cluster) -> None:
+    administrator = asking()
+    for _ in range(4):
+        said = await administrator.perform("limit", 1000)
+        assert said is not None
+        assert said.endswith(" to 1000 bytes/s")
+    assert cluster.quotas
+    assert await administrator.perform("unlimit") is None
+    assert not any(cluster.quotas.values())
 
 
 @pytest.mark.parametrize(("operation", "said"), [("grow", "t to 2"), ("reassign", "t-0 to")])
