@@ -42,8 +42,8 @@ _DEMANDS: Final = {
 _JKS: Final = b"\xfe\xed\xfe\xed"
 _READABLE_BY_OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
 _OUT_OF_TIME: Final = {9: "is not yet valid", 10: "has expired"}  # OpenSSL's X509_V_ERR_*
+_NO_CHECK_TIME: Final = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME
 _MISMATCH: Final = "KEY_VALUES_MISMATCH"
-_WRONG_PASSWORD: Final = frozenset({"BAD_DECRYPT", "BAD_PASSWORD_READ", "PKCS12_CIPHERFINAL_ERROR"})
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -144,10 +144,10 @@ def renewed(listeners: Listeners, live: Mapping[str, ListenerTls]) -> dict[str, 
     for name, ends in live.items():
         settings = some(listeners.by_name[name].tls, "the listener has TLS")
         identity, context = _identity(settings), server_context(settings)
-        refusal, new = _shake_hands(context, _believer(identity))
+        refusal, _ = _shake_hands(context, _believer(identity.chain))
         if refusal is not None:
             raise StartFailed(f"{identity.where}: {refusal.verify_message}")
-        _, old = _shake_hands(ends.context, _believer(identity, believes_all=True))
+        old, new = _described(ends.context), _described(context)
         if new["subject"] != old["subject"] and not settings.may_change_subject:
             raise StartFailed(f"{identity.where}: another subject; see ssl.allow.dn.changes")
         lost = {*old.get("subjectAltName", ())} - {*new.get("subjectAltName", ())}
@@ -176,43 +176,51 @@ def _check(
                 f"{refusal.verify_message}; see {settings.truststore.name}.location"
             )
         return
-    refusal, _ = _shake_hands(context, _believer(_identity(settings)))
+    refusal, _ = _shake_hands(context, _believer(_identity(settings).chain))
     reason = None if refusal is None else _OUT_OF_TIME.get(refusal.verify_code)
     if reason is not None:
         _logger.warning("the listener %s: its certificate %s: clients refuse it", name, reason)
 
 
-def _believer(identity: _Identity, *, believes_all: bool = False) -> ssl.SSLContext:
-    """Return a client that trusts this very certificate, so that it checks its time alone."""
+def _believer(chain: str, *, checks_time: bool = True) -> ssl.SSLContext:
+    """Return a client that trusts the certificates in `chain`, and checks no host."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    if believes_all:
-        client.verify_mode = ssl.CERT_OPTIONAL
-    client.load_verify_locations(cadata=identity.chain)
+    if not checks_time:
+        client.verify_flags |= _NO_CHECK_TIME
+    client.load_verify_locations(cadata=chain)
     return client
+
+
+def _described(server: ssl.SSLContext) -> Mapping[str, Any]:
+    """Return the certificate of a server, even if it has expired, as `getpeercert` does."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    _, seen = _shake_hands(server, trusting)
+    der = some(seen.getpeercert(binary_form=True), "a server shows a certificate")
+    _, seen = _shake_hands(server, _believer(ssl.DER_cert_to_PEM_cert(der), checks_time=False))
+    return seen.getpeercert() or {}
 
 
 def _shake_hands(
     server: ssl.SSLContext, client: ssl.SSLContext
-) -> tuple[ssl.SSLCertVerificationError | None, dict[str, Any]]:
-    """Return why a client refuses a server's certificate, or None, and the certificate."""
+) -> tuple[ssl.SSLCertVerificationError | None, ssl.SSLObject]:
+    """Return why a client refuses a server's certificate, None if it does not; and its end."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = (
-        client.wrap_bio(to_client, to_server),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    )
-    for end in (*ends, *ends, *ends):
+    client_end = client.wrap_bio(to_client, to_server)
+    server_end = server.wrap_bio(to_server, to_client, server_side=True)
+    for end in (client_end, server_end) * 3:
         try:
             end.do_handshake()
         except ssl.SSLWantReadError:
             continue
         except ssl.SSLCertVerificationError as error:
-            if end is ends[0]:
-                return error, {}
+            if end is client_end:
+                return error, client_end
         except ssl.SSLError:  # the client has no certificate of its own to show
             break
-    return None, ends[0].getpeercert() or {}
+    return None, client_end
 
 
 # --- the control listener ---
@@ -234,14 +242,15 @@ def control_tls(files: ControlTlsFiles, node_id: int) -> ControlTls:
         try:
             context.load_verify_locations(files.ca)
         except OSError as error:  # of a file, or of OpenSSL
-            reason = error.strerror or "no certificate in PEM"
+            is_content = isinstance(error, ssl.SSLError)
+            reason = "no certificate in PEM" if is_content else error.strerror
             raise StartFailed(f"control.tls.ca.file={files.ca}: {reason}") from error
     reload_control_tls(made, files)
     where = f"control.tls.certificate.file={files.certificate}"
-    refusal, certificate = _shake_hands(made.server, made.client)
+    refusal, seen = _shake_hands(made.server, made.client)
     if refusal is not None:
         raise StartFailed(f"{where}: other nodes refuse it: {refusal.verify_message}")
-    if role_in(certificate) != node_role(node_id):
+    if role_in(seen.getpeercert()) != node_role(node_id):
         raise StartFailed(f"{where}: it lacks the alternative name {node_role(node_id)}")
     return made
 
@@ -268,15 +277,12 @@ def _load_identity(context: ssl.SSLContext, identity: _Identity) -> None:
         try:
             context.load_cert_chain(file.name, password=identity.password)
         except ssl.SSLError as error:
-            raise StartFailed(f"{identity.where}: {_why_unusable(error)}") from error
-
-
-def _why_unusable(error: ssl.SSLError) -> str:
-    if error.reason == _MISMATCH:
-        return "the key does not belong to the first certificate"
-    if error.reason in _WRONG_PASSWORD:
-        return "ssl.key.password does not decrypt the key"
-    return f"the key or a certificate is damaged: {error.reason or error}"
+            reason = "the key or a certificate is damaged"
+            if error.reason == _MISMATCH:
+                reason = "the key does not belong to the first certificate"
+            elif identity.password:  # OpenSSL names no reason
+                reason = f"ssl.key.password does not decrypt the key, or {reason}"
+            raise StartFailed(f"{identity.where}: {reason}") from error
 
 
 def _identity(settings: TlsSettings) -> _Identity:
