@@ -14,9 +14,17 @@ TOKEN_LIFETIME_S: Final = 3_600
 
 
 def inter_broker_security(listeners: Listeners) -> ConnectionSecurity:
-    """Return TLS and login of this broker at the inter-broker listener of the others."""
-    login = listeners.inter_broker_login
-    return ConnectionSecurity(login=None if login is None else _login(login))
+    """Return TLS and login of this broker at the inter-broker listener of the others.
+
+    Raises StartFailed if its key store or trust store cannot be used.
+    """
+    login, settings = listeners.inter_broker_login, listeners.inter_broker.tls
+    tls = None
+    if settings is not None:
+        from quorumlog.node.tls import client_context  # costs memory: only with TLS
+
+        tls = client_context(settings)
+    return ConnectionSecurity(tls=tls, login=None if login is None else _login(login))
 
 
 def _login(login: BrokerLogin) -> SaslLogin:
