@@ -116,6 +116,7 @@ def print_security(cluster: "LocalCluster") -> None:
     from dataclasses import replace
 
     from quorumlog.cluster import client_configs
+    from quorumlog.cluster.security import HIDDEN
 
     words = [described["protocol"], described["mechanism"], "ACLs" if described["acls"] else None]
     data(f"  security {'  '.join(filter(None, words))}")
@@ -123,7 +124,7 @@ def print_security(cluster: "LocalCluster") -> None:
         data(f"           super users: {', '.join(described['super_users'])}")
     way = client_configs.access(cluster.directory, cluster.spec, None)
     if way.password is not None:
-        way = replace(way, password=client_configs.HIDDEN)
+        way = replace(way, password=HIDDEN)
     person = f", as {way.user}" if way.user else ""
     data(f"  settings of a client of {_PRINTED}{person}:")
     for line in client_configs.config_text(way, _PRINTED).splitlines():

@@ -17,7 +17,6 @@ from quorumlog.cluster.security import OAUTHBEARER, PLAIN, SCRAM
 if TYPE_CHECKING:
     from quorumlog.cluster.layout import ClusterSpec
 
-HIDDEN: Final = "[hidden]"
 _MODULES: Final = {
     PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
     **dict.fromkeys(SCRAM, "org.apache.kafka.common.security.scram.ScramLoginModule"),

@@ -48,6 +48,8 @@ _PASSWORD_BYTES: Final = 16
 _NAME: Final = re.compile(r"[A-Za-z0-9._@+-]{1,200}")
 _RESERVED: Final = re.compile(r"broker|ca|truststore|operator|node-[0-9]+|ANONYMOUS", re.IGNORECASE)
 _PRINCIPAL: Final = "User:"
+HIDDEN: Final = "[hidden]"
+"""In place of a secret in printed texts."""
 _NO_COMMON_NAME_ELSE: Final = "RULE:^CN=([^,+]+).*$/$1/"
 """A certificate `CN=alice` is `User:alice`."""
 

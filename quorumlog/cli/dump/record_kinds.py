@@ -1,9 +1,9 @@
 """Records that the cluster writes, by name: control, metadata and coordinator records."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord, RecordKind
 from quorumlog.broker.groups.core.records import GroupRecord, OffsetRecord, StoredGroup, decode
@@ -15,6 +15,7 @@ from quorumlog.client.core.group_protocol import (
     decode_assignment,
     decode_subscription,
 )
+from quorumlog.cluster.security import HIDDEN, may_be_secret
 from quorumlog.metadata_quorum.cbor_values import to_plain
 from quorumlog.metadata_quorum.image.records import (
     RECORD_TYPES,
@@ -97,11 +98,25 @@ def decode_metadata(record: Record) -> Item:
         found = decode_record(value)
     except (MalformedRecord, NewerRecord) as error:
         raise Undecodable(str(error)) from error
-    fields = to_plain(found)
-    return {"type": type(found).__name__} | {
-        name: _scalar(name, field)
-        for name, field in dict(fields).items()  # type: ignore[call-overload]
-    }
+    return {"type": type(found).__name__, **_fields(found)}
+
+
+def _fields(record: object) -> Item:
+    """Return the fields of a metadata record; secret ones are hidden.
+
+    A field without a `repr` is secret, such as the keys of SCRAM; so is the value of a setting that
+    has the name of a password or of a key.
+    """
+    plain: dict[str, Any] = dict(to_plain(record))  # type: ignore[call-overload]  # of a dataclass
+    for field in fields(record):  # type: ignore[arg-type]  # as above
+        name, value = field.name, getattr(record, field.name)
+        if not field.repr:
+            plain[name] = HIDDEN
+        elif is_dataclass(value):
+            plain[name] = _fields(value)
+    if may_be_secret({str(plain.get("name")): ""}) and "value" in plain:
+        plain["value"] = HIDDEN
+    return {name: _scalar(name, value) for name, value in plain.items()}
 
 
 _CONSUMER_GROUP_RECORDS: Final[Mapping[RecordKind, str]] = {  # as Kafka's schemas name them

@@ -27,7 +27,15 @@ from quorumlog.cli.dump.contents import Problem
 from quorumlog.client.core.assignors import Subscription
 from quorumlog.client.core.group_protocol import encode_assignment, encode_subscription
 from quorumlog.metadata_quorum.core.effects import AppendLeaderChange, AppendVoters
-from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, Topic, encode_record
+from quorumlog.metadata_quorum.image.records import (
+    Config,
+    MetadataRecord,
+    NoOp,
+    Topic,
+    UserScramCredential,
+    encode_record,
+)
+from quorumlog.metadata_quorum.image.scram import ScramCredential
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.checkpoints import uuid_to_text
@@ -67,6 +75,30 @@ def test_the_records_of_the_metadata_have_names(tmp_path: Path) -> None:
     ]
     ended, problems = told(tmp_path / DIRECTORY / "log-end-checkpoint")
     assert (ended, problems) == ([{"version": 1, "committed": 0, "closed": 3}], [])
+
+
+def test_secrets_in_the_metadata_are_hidden(tmp_path: Path) -> None:
+    log = MetadataLog.open(RealDisk(), str(tmp_path))
+    key = b"a secret key, 32 bytes in length"
+    credential = ScramCredential(iterations=8192, salt=key, stored_key=key, server_key=key)
+    password = {"name": "listener.name.out.ssl.key.password", "value": "hunter2"}
+    records: list[MetadataRecord] = [
+        UserScramCredential(user="alice", mechanism=1, credential=credential),
+        Config(resource_type=4, resource_name="1", **password),
+        Config(resource_type=4, resource_name="1", name="max.connections", value="9"),
+    ]
+    log.append([encode_record(one) for one in records], Epoch(1), wall_ms=5)
+    log.flush()
+    log.close()
+    found, problems = told(tmp_path / DIRECTORY / f"{0:020d}.log")
+    assert problems == []
+    assert "hunter2" not in str(found)
+    assert "secret" not in str(found)
+    scram, hidden, shown = (record["decoded"] for one in found for record in one["records"])
+    keys = dict.fromkeys(("salt", "stored_key", "server_key"), "[hidden]")
+    assert scram["credential"] == {"iterations": 8192, **keys}
+    assert hidden["value"] == "[hidden]"
+    assert shown["value"] == "9"
 
 
 def test_the_voters_in_the_metadata_are_shown(tmp_path: Path) -> None:
