@@ -95,6 +95,7 @@ class Node:
         self._tasks: Final = Tasks(self.fail)
         clock.advances().extend(config.advances)
         shared_secret = read_secret(config.shared_secret_file)
+        self._secret: Final = shared_secret or config.cluster_id
         directories = identity.check_identities(disk, config, refused)
         bind = dependencies.bind
         with ExitStack() as bound:  # closed again if the rest fails
@@ -116,7 +117,6 @@ class Node:
                     dependencies=dependencies,
                     ready=self.ready,
                     on_fatal=self.fail,
-                    shared_secret=shared_secret,
                 )
                 if config.is_broker
                 else None
@@ -147,7 +147,7 @@ class Node:
             self._tasks.start(self._fail_with_quorum())
             if self.broker is not None:
                 await self._room.wait_for(self.broker.open_directories)
-                await self.broker.start(self._kafka)
+                await self.broker.start(self._kafka, self._secret)
             else:
                 self._tasks.start(self._ready_with_leader())
         except StartFailed as error:
