@@ -98,6 +98,7 @@ class Node:
         clock.advances().extend(config.advances)
         shared_secret = read_secret(config.shared_secret_file)
         self._tls: Final = _read_tls(config)
+        self._secret: Final = shared_secret or config.cluster_id
         directories = identity.check_identities(disk, config, refused)
         bind = dependencies.bind
         with ExitStack() as bound:  # closed again if the rest fails
@@ -121,7 +122,6 @@ class Node:
                     tls={} if self._tls is None else self._tls.listeners,
                     ready=self.ready,
                     on_fatal=self.fail,
-                    shared_secret=shared_secret,
                 )
                 if config.is_broker
                 else None
@@ -152,7 +152,7 @@ class Node:
             self._tasks.start(self._fail_with_quorum())
             if self.broker is not None:
                 await self._room.wait_for(self.broker.open_directories)
-                await self.broker.start(self._kafka)
+                await self.broker.start(self._kafka, self._secret)
             else:
                 self._tasks.start(self._ready_with_leader())
         except StartFailed as error:
