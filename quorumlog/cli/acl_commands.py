@@ -11,7 +11,7 @@ from quorumlog.cli.output import EXIT_USAGE, fail, table
 from quorumlog.client import Acl, AclFilter
 
 app = command_group(
-    "Show and change ACLs. A quorumlog cluster stores them and does NOT enforce them."
+    "Show and change ACLs. Brokers enforce them only if authorizer.class.name is set."
 )
 
 _NO_ACLS: Final = "no ACLs"
@@ -57,7 +57,7 @@ def list_(
 ) -> None:
     """Show the ACLs that match all of the options.
 
-    A quorumlog cluster stores ACLs and does not enforce them.
+    Brokers enforce ACLs only if authorizer.class.name is set.
 
     \b
     Examples:
@@ -98,7 +98,7 @@ def add(
 ) -> None:
     """Add an ACL for each operation; existing ACLs stay.
 
-    A quorumlog cluster stores ACLs and does not enforce them.
+    Brokers enforce ACLs only if authorizer.class.name is set.
 
     \b
     Examples:

@@ -118,7 +118,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "acls": Group(
         "acl_commands",
-        "Show and change ACLs (stored, not enforced).",
+        "Show and change ACLs.",
         "quorumlog acls list",
         "quorumlog acls add --principal User:alice --operation read --resource orders",
         "quorumlog acls remove --principal User:alice",

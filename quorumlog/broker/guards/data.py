@@ -81,7 +81,7 @@ def guard_produce(asked: Asked[ProduceRequest]) -> Reply:
         name: str | None = topic.name
         if asked.version >= PRODUCE_BY_ID_SINCE:
             name = name_at(asked, topic.topic_id)
-        # An unknown id is UNKNOWN_TOPIC_ID: an id tells nothing to a client that guesses it.
+        # An unknown id is UNKNOWN_TOPIC_ID: an id reveals nothing to a client that guesses it.
         return name is None or access.may_topic(AclOperation.WRITE, name)
 
     permitted, refused = parted(request.topic_data, may_write)

@@ -1,8 +1,7 @@
 """The parts of a guard: its questions, refusals in the form of a response, and amended replies.
 
 A guard passes the permitted rest of a request to the handler, and adds the refused rest to the
-response. It never asks the handler about a refused topic: so a missing topic and a forbidden topic
-look alike.
+response. A handler gets no forbidden topic: so a missing topic and a forbidden topic look alike.
 """
 
 import asyncio

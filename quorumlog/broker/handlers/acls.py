@@ -1,16 +1,20 @@
 """CreateAcls (30), DeleteAcls (31), DescribeAcls (29). Source: KIP-140, KIP-290.
 
-ACLs are stored, and not enforced.
+A broker with an authorizer enforces them (`broker/guards`); another stores them, and logs so.
 
 # DEVIATION: A Kafka broker without an authorizer refuses the requests with SECURITY_DISABLED.
 # docs/decisions/0040-accepted-without-effect.md
 """
 
+import logging
 from dataclasses import asdict
 from itertools import groupby
+from typing import Final
 
 from quorumlog.broker.responses.controller_answers import changed_cluster, shortened
 from quorumlog.broker.server.api import BrokerContext, answers
+from quorumlog.clock import monotonic_ms
+from quorumlog.lasting_condition import LastingCondition
 from quorumlog.metadata_quorum.cluster_changes import CreateAcls, DeleteAcls, Outcome
 from quorumlog.metadata_quorum.image.acls import AclFilter, filter_problem, matching
 from quorumlog.metadata_quorum.image.records import AclBinding
@@ -34,10 +38,16 @@ from quorumlog.wire.codec.messages.describe_acls import (
     DescribeAclsResponse,
 )
 
+_without_effect: Final = LastingCondition(logging.getLogger(__name__))
+
 
 @answers(CreateAclsRequest, 1, 3)
 async def handle_create(context: BrokerContext, request: CreateAclsRequest) -> CreateAclsResponse:
     """Create each ACL on its own; an ACL that exists already is no error."""
+    if context.access is None:
+        _without_effect.note(
+            monotonic_ms(), "ACLs are stored, and not enforced: authorizer.class.name is not set"
+        )
     acls = tuple(
         AclBinding(
             resource_type=one.resource_type,

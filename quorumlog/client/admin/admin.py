@@ -292,7 +292,7 @@ class Admin(AsyncClient[Asker]):
         """
         await subjects.features.update(self._running(), levels, kind, validate_only=validate_only)
 
-    # --- access: a quorumlog cluster stores it and does not enforce it ---
+    # --- access ---
 
     async def describe_acls(self, wanted: about.AclFilter = _ALL_ACLS) -> list[about.Acl]:
         """Return the ACLs that match a filter, sorted."""

@@ -136,7 +136,7 @@ class ClusterDecisions:
         if refusal is not None:
             return (), (refusal,) * parts_of(request), None
         records: tuple[MetadataRecord, ...]
-        access, kind = self._cluster.access, "ACLs"
+        access, kind = self._cluster.access, ""  # brokers enforce ACLs
         match request:
             case CreateAcls():
                 records, results = decide_acl_creation(access, request)
@@ -153,4 +153,4 @@ class ClusterDecisions:
         if not records:
             return (), results, None
         first = () if level is None else (level,)
-        return (*first, *records), results, f"{NOT_ENFORCED}: {kind}"
+        return (*first, *records), results, f"{NOT_ENFORCED}: {kind}" if kind else None

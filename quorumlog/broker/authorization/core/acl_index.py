@@ -21,11 +21,14 @@ ALL_PRINCIPALS: Final = "User:*"
 _DENY: Final = int(PermissionType.DENY)
 _PREFIXED: Final = int(PatternType.PREFIXED)
 
-_IMPLYING: Final[Mapping[int, frozenset[int]]] = {
-    AclOperation.DESCRIBE: frozenset(
-        {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER}
+_IMPLYING: Final[Mapping[int, tuple[int, ...]]] = {
+    AclOperation.DESCRIBE: (
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
     ),
-    AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS}),
+    AclOperation.DESCRIBE_CONFIGS: (AclOperation.ALTER_CONFIGS,),
 }
 """Operation -> the operations whose ALLOW implies it."""
 
