@@ -12,7 +12,7 @@ Kafka's: KIP-103, KIP-291, KafkaConfig.validateValues. All errors are BadValue.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -69,6 +69,7 @@ class Listener:
     advertised: Address | None
     max_connections: int = INT_MAX
     connection_rate: int = INT_MAX  # maximum, in new connections a second
+    is_inter_broker: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +121,7 @@ def read_listeners(values: Mapping[str, str]) -> Listeners:
         for name, address in bound.items()
     }
     inter_broker = _inter_broker(values, by_name)
+    by_name[inter_broker] = replace(by_name[inter_broker], is_inter_broker=True)
     return Listeners(
         by_name=by_name,
         inter_broker=by_name[inter_broker],

@@ -144,7 +144,7 @@ class ClusterDecisions:
                 records, results = decide_acl_deletion(access, request)
             case AlterClientQuotas():
                 records, results = decide_quotas(access, request)
-                kind = "client quotas"
+                kind = ""
             case AlterScramCredentials():
                 records, results = decide_credentials(access, request)
                 kind = "credentials of SCRAM"
@@ -153,4 +153,4 @@ class ClusterDecisions:
         if not records:
             return (), results, None
         first = () if level is None else (level,)
-        return (*first, *records), results, f"{NOT_ENFORCED}: {kind}"
+        return (*first, *records), results, f"{NOT_ENFORCED}: {kind}" if kind else None

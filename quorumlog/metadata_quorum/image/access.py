@@ -1,6 +1,6 @@
 """The clients' ACLs, quotas and SCRAM credentials in the metadata.
 
-Sources: KIP-11, KIP-290, KIP-546, KIP-554. They are stored, but not enforced:
+Sources: KIP-11, KIP-290, KIP-546, KIP-554. ACLs and credentials are stored, but not enforced:
 docs/decisions/0040-accepted-without-effect.md
 """
 
