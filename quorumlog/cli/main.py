@@ -125,7 +125,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "quotas": Group(
         "quota_commands",
-        "Show and change quotas of clients (stored, not enforced).",
+        "Show and change quotas of clients.",
         "quorumlog quotas describe",
         "quorumlog quotas alter --entity user=alice --set producer_byte_rate=1048576",
     ),

@@ -8,9 +8,7 @@ from quorumlog.cli.connect import Cluster, cluster_command
 from quorumlog.cli.options import command_group
 from quorumlog.cli.output import EXIT_USAGE, fail, parse_settings, table
 
-app = command_group(
-    "Show and change quotas of clients. A quorumlog cluster stores them and does NOT enforce them."
-)
+app = command_group("Show and change quotas of clients. Each broker enforces them.")
 
 Entity = Annotated[
     list[str] | None,
@@ -34,8 +32,6 @@ def describe(
     ] = False,
 ) -> None:
     """Show the quotas that match all of the options.
-
-    A quorumlog cluster stores quotas and does not enforce them.
 
     \b
     Examples:
@@ -69,7 +65,7 @@ def alter(
 ) -> None:
     """Set and delete quotas of one entity, all of them or none.
 
-    The other quotas stay. A quorumlog cluster stores quotas and does not enforce them.
+    The other quotas stay. They hold on each broker as soon as it has the change.
 
     \b
     Examples:

@@ -231,7 +231,6 @@ class NodeBroker:
         broker_id, controller = BrokerId(config.node_id), quorum.controller
         announced = registration(config, directories, dependencies)
         self._ready: Final = ready
-        self._inter_broker: Final = config.listeners.inter_broker.name
         self._tls: Final = tls
         self._tasks: Final = Tasks(on_fatal)
         self.replicas: Final = Replicas(
@@ -248,7 +247,6 @@ class NodeBroker:
         ids = ProducerIds(broker_id=broker_id, metadata=self.metadata, controller=controller)
         self.groups, self.transactions = _hosts(config, self.replicas, ids, dependencies, on_fatal)
         self.replicas.add_leadership_listener(self.metadata)
-        quotas = BrokerQuotas(config.broker)
         context = BrokerContext(
             broker_id=broker_id,
             cluster_id=config.cluster_id,
@@ -263,11 +261,11 @@ class NodeBroker:
             controller=controller,
             handlers=dependencies.handlers,
             wall_ms=wall_clock_ms,
-            quotas=quotas,
+            quotas=BrokerQuotas(config.broker),
         )
         self.server: Final = Server(as_release(authorized(context)), on_fatal=on_fatal)
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
-        publishers = self.replicas, self.groups, self.transactions, quotas, self.metadata
+        publishers = self.replicas, self.groups, self.transactions, context.quotas, self.metadata
         self.gate: Final = BootGate(broker_id, publishers)
         self.lifecycle: Final = BrokerLifecycle(
             registration=announced,
@@ -332,7 +330,7 @@ class NodeBroker:
                 connection=await self._connection(listener, secret),
                 tls=self._tls.get(listener.name),
                 connection_rate=listener.connection_rate,
-                is_inter_broker=listener.name == self._inter_broker,
+                is_inter_broker=listener.is_inter_broker,
             )
         await self.replicas.may_lead.wait()
         await self.lifecycle.unfenced.wait()

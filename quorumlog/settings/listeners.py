@@ -12,7 +12,7 @@ Kafka's: KIP-103, KIP-291, KafkaConfig.validateValues. All errors are BadValue.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from types import MappingProxyType
@@ -94,6 +94,7 @@ class Listener:
     sasl: SaslSettings | None = None  # None: clients do not authenticate by SASL
     connection_rate: int = INT_MAX  # maximum, in new connections a second
     tls: TlsSettings | None = None  # None: plain text
+    is_inter_broker: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +156,8 @@ def read_listeners(values: Mapping[str, str]) -> Listeners:
         raise BadValue(f"{ENABLED} is set, but no listener has SASL; see {PROTOCOL_MAP}")
     if any(values.get(name) for name in KEYS) and all(one.tls is None for one in by_name.values()):
         raise BadValue(f"{' or '.join(KEYS)} is set, but no listener has TLS; see {PROTOCOL_MAP}")
-    inter_broker = by_name[_inter_broker(values, by_name)]
+    name = _inter_broker(values, by_name)
+    by_name[name] = inter_broker = replace(by_name[name], is_inter_broker=True)
     sasl = inter_broker.sasl
     return Listeners(
         by_name=by_name,

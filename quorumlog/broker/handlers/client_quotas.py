@@ -1,4 +1,4 @@
-"""AlterClientQuotas (49), DescribeClientQuotas (48): quotas are stored, not enforced. KIP-546."""
+"""AlterClientQuotas (49), DescribeClientQuotas (48): KIP-546. `broker/quotas` enforces them."""
 
 from collections.abc import Mapping, Sequence
 

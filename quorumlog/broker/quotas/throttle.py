@@ -268,7 +268,7 @@ class Mutations:
     def admit(self, topic: str, partitions: int) -> bool:
         """Count new or deleted partitions; False: the client must retry after the delay.
 
-        Clients of older versions do not know this error: they are admitted, and then wait.
+        Older versions lack this error: their clients are admitted, and then wait.
         """
         now_ms = monotonic_ms()
         owed_ms = self._quotas.owed_ms(QuotaKind.MUTATION, self._client, now_ms)

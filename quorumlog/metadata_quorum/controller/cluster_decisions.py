@@ -144,7 +144,7 @@ class ClusterDecisions:
                 records, results = decide_acl_deletion(access, request)
             case AlterClientQuotas():
                 records, results = decide_quotas(access, request)
-                kind = "client quotas"
+                kind = ""
             case AlterScramCredentials():
                 records, results = decide_credentials(access, request)
                 kind = "credentials of SCRAM"

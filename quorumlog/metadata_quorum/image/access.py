@@ -1,7 +1,7 @@
 """The clients' ACLs, quotas and SCRAM credentials in the metadata.
 
-Sources: KIP-11, KIP-290, KIP-546, KIP-554. Brokers with an authorizer enforce ACLs; the
-others are stored, but not enforced: docs/decisions/0060-authorization.md,
+Sources: KIP-11, KIP-290, KIP-546, KIP-554. Brokers without an authorizer enforce no ACLs:
+docs/decisions/0060-authorization.md,
 docs/decisions/0040-accepted-without-effect.md
 """
 

@@ -15,7 +15,9 @@ from quorumlog.broker.partitions.core.partition_state import PartitionState
 from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.broker.partitions.core.traffic import TopicTraffic
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.quotas.core.client_quotas import QuotaClient, QuotaKind
 from quorumlog.broker.server.stats import ApiStats, ServerStats
+from quorumlog.clock import monotonic_ms
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.node.metrics.exposition import Family, Sample, escaped, labels
 from quorumlog.node.node_broker import NodeBroker
@@ -85,7 +87,7 @@ def request_families(broker: NodeBroker) -> Iterator[Family]:
     yield Family(name, "gauge", "Open connections.", open_now)
     for name, documentation, count in (
         ("accepted", "Connections accepted.", stats.connections),
-        ("refused", "Connections refused: max.connections were open.", stats.connections_refused),
+        ("refused", "Connections refused: beyond a limit.", stats.connections_refused),
         ("failed", "Connections closed in their TLS handshake.", stats.handshakes_failed),
         ("idle", "Connections closed after connections.max.idle.ms.", stats.connections_idle),
         ("silent", "Connections closed to free the memory of responses.", stats.connections_silent),
@@ -114,6 +116,28 @@ def histogram(where: dict[str, object], api: ApiStats) -> Iterator[Sample]:
     yield "_bucket" + labels({**where, "le": "+Inf"}), sums[-1]
     yield "_sum" + labels(where), api.total_s
     yield "_count" + labels(where), sums[-1]
+
+
+_QUOTAS: Final = {
+    QuotaKind.PRODUCE: ("produce_byte_rate", "Bytes of produce requests a second"),
+    QuotaKind.FETCH: ("fetch_byte_rate", "Bytes of fetch responses a second"),
+    QuotaKind.REQUEST: ("request_request_time", "% of a CPU for requests"),
+}
+
+
+def quota_families(broker: NodeBroker) -> Iterator[Family]:
+    """Yield the rates of the clients that have a quota, over its window, and their delays."""
+    rates = broker.server.context.quotas.clients.rates(monotonic_ms())
+    for kind, (name, documentation) in _QUOTAS.items():
+        samples = [(_client(owner), rate) for one, owner, rate, _ in rates if one is kind]
+        delays = [(_client(owner), delay) for one, owner, _, delay in rates if one is kind]
+        yield Family(f"kafka_server_{name}", "gauge", f"{documentation}.", samples)
+        delayed = f"kafka_server_{kind.name.lower()}_throttle_time"
+        yield Family(delayed, "gauge", "Delay of the next request, in ms.", delays)
+
+
+def _client(owner: QuotaClient) -> str:
+    return labels({"user": owner.user, "client_id": owner.client_id})
 
 
 def waiting_families(broker: NodeBroker) -> Iterator[Family]:

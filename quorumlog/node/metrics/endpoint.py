@@ -12,6 +12,7 @@ from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.node.metrics.broker_families import (
     Replicas,
     exported_families,
+    quota_families,
     request_families,
     traffic_families,
     waiting_families,
@@ -107,6 +108,7 @@ class Endpoint:
         found = [
             traffic_families(broker),
             request_families(broker),
+            quota_families(broker),
             waiting_families(broker),
             replicas.families(),
             groups.families(with_partitions=groups.offset_count <= most),

@@ -304,9 +304,6 @@ class SingleBroker:
         )
         for listener in (self.groups, self.transactions, self.metadata):
             self.replicas.add_leadership_listener(listener)
-        quotas = BrokerQuotas(settings)
-        self.controller.publishers = [self.replicas, self.groups, self.transactions]
-        self.controller.publishers += [quotas, self.metadata]
         self.context = BrokerContext(
             broker_id=BROKER,
             cluster_id="test",
@@ -321,7 +318,7 @@ class SingleBroker:
             controller=self.controller,
             handlers=HANDLERS,
             wall_ms=wall_clock_ms,
-            quotas=quotas,
+            quotas=BrokerQuotas(settings),
         )
         self.server = Server(as_release(self.context), on_fatal=self.violations.append)
         self.transactions.reach_itself_by(partial(OwnConnection.open, self.context))
@@ -332,6 +329,8 @@ class SingleBroker:
         return f"127.0.0.1:{self.port}"
 
     async def start(self) -> None:
+        self.controller.publishers = [self.replicas, self.groups, self.transactions]
+        self.controller.publishers += [self.context.quotas, self.metadata]
         await self.replicas.start()
         self.port = await self.server.start("127.0.0.1", 0)
         self.context.static.texts["advertised.listeners"] = f"PLAINTEXT://{self.bootstrap}"

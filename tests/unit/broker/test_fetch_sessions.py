@@ -328,3 +328,16 @@ def test_a_follower_that_gets_no_session_names_everything_each_time() -> None:
 
 def test_epochs_come_around() -> None:
     assert [next_epoch(0), next_epoch(1), next_epoch(EPOCH_MAX)] == [1, 2, 1]
+
+
+def test_an_answer_that_is_not_sent_is_taken_back() -> None:
+    session = opened(sessions_of(1), 0, 0, 1)
+    found = FetchedPartition(ErrorCode.NONE, Offset(3), Offset(0))
+    for partition in session.partitions.values():
+        assert partition.tell(found)
+        session.settle(partition, is_settled=True)
+    session.unsettled.clear()
+    first, second = session.partitions.values()
+    session.take_back([first.fetch])
+    assert [one.key for one in session.candidates(0)] == [first.key]
+    assert (first.tell(found), second.tell(found)) == (True, False)

@@ -3,162 +3,38 @@
 import asyncio
 import socket
 import tracemalloc
-from collections import deque
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quorumlog import clock
-from quorumlog.addresses import DEFAULT_LISTENER
+from quorumlog.broker.quotas.core import client_quotas
+from quorumlog.broker.quotas.core.windows import QuotaWindow
+from quorumlog.broker.quotas.throttle import Throttle
 from quorumlog.broker.server.connection import Connection
-from quorumlog.metadata_quorum.image import ClusterDelta
-from quorumlog.metadata_quorum.image.access import AccessImage
 from quorumlog.metadata_quorum.image.records import QuotaEntity
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.message import Request, ResponseT
 from quorumlog.wire.codec.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
 from quorumlog.wire.codec.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from quorumlog.wire.codec.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-)
 from quorumlog.wire.codec.messages.list_groups import ListGroupsRequest
 from quorumlog.wire.codec.messages.metadata import MetadataRequest
-from quorumlog.wire.codec.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
+from quorumlog.wire.codec.schemas import encode_request
+from tests.support.broker.quota_clients import (
+    MB,
+    Peer,
+    X,
+    fetch_of,
+    limited,
+    produce_of,
+    set_quotas,
+    size_of,
 )
-from quorumlog.wire.codec.records import Record, encode_batch
-from quorumlog.wire.codec.schemas import decode_response, encode_request
-from tests.support.broker.produce_twins import Wire
 from tests.support.broker.requests import topic_creation
-from tests.support.groups.single_broker import SETTINGS, SingleBroker, single_broker
-
-MB = 1_000_000
-X: QuotaEntity = (("client-id", "x"),)
-
-
-class Pipe(Wire):
-    """A transport with the bytes that the client has sent and the broker has not read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frames: deque[bytes] = deque()
-        self.changed = asyncio.Event()
-        self.connection: Connection
-
-    def write(self, data: Any) -> None:
-        super().write(data)
-        self.changed.set()
-
-    def resume_reading(self) -> None:
-        super().resume_reading()
-        asyncio.get_running_loop().call_soon(self.deliver)
-
-    def deliver(self) -> None:
-        """Let the broker read, unless it has paused its reads."""
-        while self.frames and self.reads and not self.is_closed:
-            rest = memoryview(self.frames.popleft())
-            while rest:
-                free = self.connection.get_buffer(-1)
-                size = min(len(free), len(rest))
-                free[:size] = rest[:size]
-                self.connection.buffer_updated(size)
-                rest = rest[size:]
-
-
-class Peer:
-    """A client that ignores the delays it is told, and sends as soon as the broker reads."""
-
-    def __init__(
-        self, broker: SingleBroker, client_id: str = "x", listener: str = DEFAULT_LISTENER
-    ) -> None:
-        self.pipe, self.client_id, self._sent = Pipe(), client_id, 0
-        self.connection = self.pipe.connection = Connection(broker.server, listener)
-        self.connection.connection_made(self.pipe)
-
-    def post(self, request: Request[Any], version: int) -> None:
-        self._sent += 1
-        parts = encode_request(
-            request, api_version=version, correlation_id=self._sent, client_id=self.client_id
-        )
-        self.pipe.frames.append(b"".join(parts))
-        self.pipe.deliver()
-
-    async def ask(self, request: Request[ResponseT], version: int) -> ResponseT:
-        """Return the response, of all that are not yet received the first."""
-        self.post(request, version)
-        return await self.answer(request, version)
-
-    async def answer(self, request: Request[ResponseT], version: int) -> ResponseT:
-        pipe = self.pipe
-        while len(pipe.sent) < 4 or len(pipe.sent) < 4 + int.from_bytes(pipe.sent[:4]):
-            pipe.changed.clear()
-            async with asyncio.timeout(600):
-                await pipe.changed.wait()
-        size = 4 + int.from_bytes(pipe.sent[:4])
-        frame = bytes(pipe.sent[4:size])
-        del pipe.sent[:size]
-        response: Any = decode_response(request.API_KEY, version, frame)[1]
-        return response  # type: ignore[no-any-return]
-
-    async def reads(self) -> float:
-        """Wait until the broker reads this connection; return for how long."""
-        loop, pipe = asyncio.get_running_loop(), self.pipe
-        began_s = loop.time()
-        while not pipe.reads:
-            await asyncio.sleep(0.001)
-        return loop.time() - began_s
-
-
-def produce_of(size: int, acks: int = 1) -> ProduceRequest:
-    records = encode_batch([Record(0, 1000, None, bytes(size))])
-    data = TopicProduceData(
-        name="t", partition_data=[PartitionProduceData(index=0, records=records)]
-    )
-    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[data])
-
-
-def fetch_of(session_id: int = 0, epoch: int = -1, *, is_named: bool = True) -> FetchRequest:
-    part = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100 * MB)
-    topics = [FetchTopic(topic="t", partitions=[part])] if is_named else []
-    return FetchRequest(
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=100 * MB,
-        session_id=session_id,
-        session_epoch=epoch,
-        topics=topics,
-    )
-
-
-def size_of(response: FetchResponse) -> int:
-    return sum(len(one.records or b"") for t in response.responses for one in t.partitions)
-
-
-def set_quotas(broker: SingleBroker, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
-    broker.controller.publish(ClusterDelta(), access=AccessImage(quotas=quotas))
-
-
-@asynccontextmanager
-async def limited(
-    directory: Path, *quotas: tuple[QuotaEntity, str, float], **settings: Any
-) -> AsyncIterator[SingleBroker]:
-    async with single_broker(directory, replace(SETTINGS, **settings)) as broker:
-        peer = Peer(broker, "admin")
-        await peer.ask(topic_creation("t"), 7)
-        set_quotas(broker, {entity: {key: bound} for entity, key, bound in quotas})
-        yield broker
 
 
 @pytest.mark.jumping_time
@@ -237,6 +113,25 @@ async def test_a_changed_quota_holds_for_the_next_request(tmp_path: Path) -> Non
         set_quotas(broker, {})
         assert (await peer.ask(request, 12)).throttle_time_ms == 0
         assert peer.pipe.reads
+
+
+@pytest.mark.jumping_time
+async def test_an_idle_client_has_one_window_and_not_its_whole_past(tmp_path: Path) -> None:
+    async with limited(tmp_path, (X, "producer_byte_rate", 1000)) as broker:
+        peer = Peer(broker)
+        await peer.ask(produce_of(1), 12)
+        await asyncio.sleep(500)
+        assert (await peer.ask(produce_of(20_000), 12)).throttle_time_ms > 10_000
+
+
+@pytest.mark.jumping_time
+async def test_a_named_client_is_not_held_by_the_default(tmp_path: Path) -> None:
+    default: QuotaEntity = (("client-id", None),)
+    quotas = [(default, "producer_byte_rate", 1000), (X, "producer_byte_rate", MB)]
+    async with limited(tmp_path, *quotas) as broker:
+        for client_id, is_held in (("x", False), ("other", True)):
+            response = await Peer(broker, client_id).ask(produce_of(20_000), 12)
+            assert (response.throttle_time_ms > 0) is is_held
 
 
 @pytest.mark.jumping_time
@@ -427,3 +322,62 @@ async def test_a_broker_takes_the_place_of_an_idle_client(tmp_path: Path) -> Non
         assert not node.pipe.is_closed
         assert not clients[1].pipe.is_closed
         assert len(broker.server._connections) == 3
+
+
+async def _answer_later(
+    throttle: Throttle, handle: Any, _size: int, context: Any, header: Any, request: Any
+) -> Any:
+    throttle.hold(10_000)
+    await asyncio.sleep(10)
+    return handle(context, header, request)
+
+
+PLANTED: dict[str, tuple[object, str, object, Callable[[Path], Coroutine[Any, Any, None]]]] = {
+    "the answer is held back": (
+        Throttle,
+        "handle",
+        _answer_later,
+        test_the_answer_leaves_at_once_and_the_connection_is_read_after_the_delay,
+    ),
+    "a paused connection is read": (
+        Connection,
+        "_hold",
+        lambda _: None,
+        test_the_answer_leaves_at_once_and_the_connection_is_read_after_the_delay,
+    ),
+    "the next frame of a read is handled": (
+        Connection,
+        "_hold",
+        lambda connection: connection.transport.pause_reading(),
+        test_frames_of_one_read_wait_for_the_delay_of_the_first,
+    ),
+    "a window keeps its samples": (
+        QuotaWindow,
+        "_expire",
+        lambda *_: None,
+        test_an_idle_client_has_one_window_and_not_its_whole_past,
+    ),
+    "a default holds before a name": (
+        client_quotas,
+        "PRECEDENCE",
+        client_quotas.PRECEDENCE[::-1],
+        test_a_named_client_is_not_held_by_the_default,
+    ),
+    "runs are not counted": (
+        Throttle,
+        "limits_produce",
+        lambda *_: False,
+        test_runs_step_aside_for_the_clients_of_a_quota_alone,
+    ),
+}
+
+
+@pytest.mark.jumping_time
+@pytest.mark.parametrize("bug", PLANTED)
+async def test_a_planted_bug_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    owner, name, replacement, seen_by = PLANTED[bug]
+    monkeypatch.setattr(owner, name, replacement)
+    with pytest.raises(AssertionError):
+        await seen_by(tmp_path)

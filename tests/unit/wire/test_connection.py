@@ -480,39 +480,3 @@ async def test_a_broker_of_another_age_is_a_lost_connection() -> None:
     with pytest.raises(ConnectionLost, match="no version of ApiVersions"):
         async with connected(broker) as (_, _connection):
             raise AssertionError("it opened")
-
-
-async def test_nothing_is_sent_for_the_throttle_time_and_nothing_times_out() -> None:
-    """KIP-219: the broker does not read meanwhile; the time-outs of the requests begin later."""
-    loop = asyncio.get_running_loop()
-    async with connected() as (broker, connection):
-        first, pipelined = sending(connection), sending(connection, 1, timeout_ms=200)
-        header, _ = await broker.requests.get()
-        respond(broker, header, HeartbeatResponse(throttle_time_ms=300))
-        await first
-        held_s = loop.time()
-        later = sending(connection, 2, timeout_ms=200)
-        header, _ = await broker.requests.get()  # it was sent before
-        done, _ = await asyncio.wait({later, pipelined}, timeout=0.25)
-        assert not done
-        assert broker.requests.empty()
-        respond(broker, header)
-        await pipelined
-        header, request = await broker.requests.get()
-        assert loop.time() - held_s > 0.299
-        assert request.generation_id == 2
-        respond(broker, header)
-        await later
-
-
-async def test_a_throttled_connection_that_is_closed_leaves_no_timer() -> None:
-    async with connected() as (broker, connection):
-        asked = sending(connection)
-        await broker.answer(HeartbeatResponse(throttle_time_ms=60_000))
-        await asked
-        waiting = sending(connection)
-        await asyncio.sleep(0)
-        await connection.close()
-        with pytest.raises(ConnectionLost):
-            await waiting
-        assert connection._held is None

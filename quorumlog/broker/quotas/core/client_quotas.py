@@ -150,10 +150,10 @@ class ClientQuotas:
         window = self._window(kind, client, now_ms)
         return 0 if window is None else window.delay_ms(now_ms)
 
-    def rates(self, now_ms: int) -> list[tuple[QuotaKind, QuotaClient, float]]:
-        """Return the present rate of each window but those of partitions, for metrics."""
+    def rates(self, now_ms: int) -> list[tuple[QuotaKind, QuotaClient, float, int]]:
+        """Return the present rate and delay (ms) of each window of bytes or of request time."""
         return [
-            (kind, owner, window.rate(now_ms))
+            (kind, owner, window.rate(now_ms), window.delay_ms(now_ms))
             for (kind, owner), (window, _) in self._windows.items()
             if isinstance(window, QuotaWindow)
         ]
