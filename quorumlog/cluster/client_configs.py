@@ -6,7 +6,8 @@ whose subject is the user. Raises InvalidArgument for an unknown style or user.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -122,7 +123,9 @@ def _of_quorumlog(way: Access) -> dict[str, Any]:
     settings: dict[str, Any] = {"bootstrap_servers": way.bootstrap}
     if way.protocol != "PLAINTEXT":
         settings["security_protocol"] = way.protocol
-    if way.has_login:
+    if way.mechanism == OAUTHBEARER:
+        settings |= {"sasl_mechanism": OAUTHBEARER, "sasl_token": _token_of(way)}
+    elif way.has_login:
         settings |= {
             "sasl_mechanism": way.mechanism,
             "sasl_username": way.user,
@@ -153,14 +156,31 @@ def _of_confluent(way: Access) -> dict[str, Any]:
 
 
 def _of_kafka_python(way: Access) -> dict[str, Any]:
-    """Return arguments of kafka-python's clients."""
+    """Return arguments of kafka-python's clients; a provider of tokens is an object."""
+    settings = _of_python(way)
+    if way.mechanism == OAUTHBEARER:
+        from kafka.net.sasl.oauth import AbstractTokenProvider
+
+        token = _token_of(way)
+        provider = type("TokenProvider", (AbstractTokenProvider,), {"token": lambda _: token()})
+        settings["sasl_oauth_token_provider"] = provider()
     files = {"ssl_cafile": way.ca, "ssl_certfile": way.certificate, "ssl_keyfile": way.key}
-    return _of_python(way) | _texts(files)
+    return settings | _texts(files)
 
 
 def _of_aiokafka(way: Access) -> dict[str, Any]:
-    """Return arguments of aiokafka's clients; `ssl_context` is an object."""
+    """Return arguments of aiokafka's clients; `ssl_context` and a provider are objects."""
     settings = _of_python(way)
+    if way.mechanism == OAUTHBEARER:
+        from aiokafka.abc import AbstractTokenProvider
+
+        token = _token_of(way)
+
+        class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
+            async def token(self) -> str:
+                return token()
+
+        settings["sasl_oauth_token_provider"] = TokenProvider()
     if way.ca is not None:
         import ssl
 
@@ -239,6 +259,13 @@ def _of_franz_go(way: Access) -> dict[str, Any]:
     return settings
 
 
+def _token_of(way: Access) -> Callable[[], str]:
+    """Return a source of tokens without a signature, whose subject is the user."""
+    from quorumlog.node.inter_broker import unsigned_token
+
+    return partial(unsigned_token, str(way.user))
+
+
 def _texts(files: Mapping[str, Path | None]) -> dict[str, str]:
     return {name: str(path) for name, path in files.items() if path is not None}
 
@@ -257,28 +284,38 @@ STYLES: Final[Mapping[str, Callable[[Access], dict[str, Any]]]] = {
 
 # --- text ---
 
+_TOKENS: Final = "\n# and a source of tokens: LocalCluster.client_config() returns one"
+
 
 def config_text(way: Access, style: str) -> str:
     """Return the settings as text in the language of their library, ready to be pasted.
 
     Raises InvalidArgument for an unknown style.
     """
-    if style == "java":
-        lines = [f"{name}={_escaped(value)}" for name, value in client_config(way, style).items()]
-        return "\n".join(lines)
-    if style == "franz-go":
-        return _go(way)
-    if style == "kafkajs":
-        return _javascript(way)
-    if style == "aiokafka":
-        settings = _python_lines(_of_python(way))
-        if way.ca is None:
-            return settings
-        context = f"context = ssl.create_default_context(cafile={str(way.ca)!r})\n"
-        if way.certificate is not None:
-            context += f"context.load_cert_chain({str(way.certificate)!r}, {str(way.key)!r})\n"
-        return f"import ssl\n\n{context}{settings[:-1]}    'ssl_context': context,\n}}"
+    write = _WRITERS.get(style)
+    return _python_text(way, style) if write is None else write(way)
+
+
+def _python_text(way: Access, style: str) -> str:
+    if way.mechanism == OAUTHBEARER and style != "confluent":
+        return _python_lines(_of_python(way)) + _TOKENS
     return _python_lines(client_config(way, style))
+
+
+def _aiokafka_text(way: Access) -> str:
+    settings = _python_text(replace(way, ca=None, certificate=None, key=None), "kafka-python")
+    if way.ca is None:
+        return settings
+    context = f"context = ssl.create_default_context(cafile={str(way.ca)!r})\n"
+    if way.certificate is not None:
+        context += f"context.load_cert_chain({str(way.certificate)!r}, {str(way.key)!r})\n"
+    head, brace, tail = settings.rpartition("}")
+    return f"import ssl\n\n{context}{head}    'ssl_context': context,\n{brace}{tail}"
+
+
+def _java_text(way: Access) -> str:
+    settings = client_config(way, "java")
+    return "\n".join(f"{name}={_escaped(value)}" for name, value in settings.items())
 
 
 def _python_lines(settings: Mapping[str, Any]) -> str:
@@ -340,3 +377,11 @@ def _go_mechanism(way: Access) -> str:
             return f"scram.Auth{{User: {user}, Pass: {password}}}.AsSha{number}Mechanism()"
         case _:
             return "oauth.Oauth(...)"
+
+
+_WRITERS: Final[Mapping[str, Callable[[Access], str]]] = {
+    "aiokafka": _aiokafka_text,
+    "java": _java_text,
+    "kafkajs": _javascript,
+    "franz-go": _go,
+}

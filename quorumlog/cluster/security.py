@@ -159,12 +159,11 @@ def _check_name(name: str) -> None:
 
 
 def _password(name: str, password: str | None, mechanism: str | None) -> str | None:
-    """Return the password of a user, a random one if none is given."""
-    if mechanism is None:
+    """Return the password of a user, a random one if none is given; None: it needs none."""
+    if mechanism in {None, OAUTHBEARER}:
         if password is not None:
-            raise InvalidArgument(
-                f"--user {name}: without --sasl it has a certificate, so leave its password out"
-            )
+            proof = "without --sasl it has a certificate" if mechanism is None else "it has tokens"
+            raise InvalidArgument(f"--user {name}: {proof}, so leave its password out")
         return None
     if password is None:
         return os.urandom(_PASSWORD_BYTES).hex()

@@ -1,7 +1,10 @@
 """The settings of clients of several libraries for a secured cluster, as values and as text."""
 
 import ast
+import asyncio
+import json
 import ssl
+from base64 import urlsafe_b64decode
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,28 @@ def test_unknown_users_and_styles_are_named(scram: LocalCluster, tmp_path: Path)
     assert plain.own_client() == {"bootstrap_servers": plain.bootstrap}
     with pytest.raises(InvalidArgument, match="the cluster has no users"):
         plain.client_config("alice")
+
+
+def test_users_of_oauthbearer_have_tokens_without_a_signature(tmp_path: Path) -> None:
+    cluster = _cluster(tmp_path, sasl="oauthbearer", users={"alice": None})
+    confluent = cluster.client_config("alice", "confluent")
+    assert confluent["sasl.oauthbearer.config"] == "principal=alice"
+    assert (
+        'unsecuredLoginStringClaim_sub="alice"'
+        in cluster.client_config("alice", "java")["sasl.jaas.config"]
+    )
+    providers = [
+        cluster.client_config("alice", style)["sasl_oauth_token_provider"]
+        for style in ("kafka-python", "aiokafka")
+    ]
+    tokens = [providers[0].token(), asyncio.run(providers[1].token())]
+    tokens.append(cluster.client_config("alice")["sasl_token"]())
+    for token in tokens:
+        _, claims, signature = token.split(".")
+        assert json.loads(urlsafe_b64decode(claims + "=="))["sub"] == "alice"
+        assert signature == ""
+    with pytest.raises(InvalidArgument, match="kafkajs takes a function"):
+        cluster.client_config("alice", "kafkajs")
 
 
 def test_users_of_tls_alone_have_certificates(tmp_path: Path) -> None:
