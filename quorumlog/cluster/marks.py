@@ -5,8 +5,8 @@ one that had records and has changed cannot be restored from a mark, and the res
 its first change. `LocalCluster.restore` brings back records.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -53,15 +53,16 @@ _ALL_BROKERS: Final[Resource] = ("broker", "")
 _MIN_ISR: Final = "min.insync.replicas"
 
 
-def new_cluster(now: Mark, config: Mapping[str, str]) -> Mark:
+def new_cluster(now: Mark, config: Mapping[str, str], users: Collection[str] = ()) -> Mark:
     """Return the contents of a new cluster with this configuration of its nodes.
 
-    With eligible leader replicas (KIP-966) its metadata has min.insync.replicas, which cannot be
-    removed.
+    `users`: those that it starts with; they keep their present passwords. With eligible leader
+    replicas (KIP-966) its metadata has min.insync.replicas, which cannot be removed.
     """
+    kept = {user: has for user, has in now.users.items() if user in users}
     if _MIN_ISR not in now.settings.get(_ALL_BROKERS, {}):
-        return NEW_CLUSTER
-    return Mark(settings={_ALL_BROKERS: {_MIN_ISR: config.get(_MIN_ISR, "1")}})
+        return replace(NEW_CLUSTER, users=kept)
+    return Mark(settings={_ALL_BROKERS: {_MIN_ISR: config.get(_MIN_ISR, "1")}}, users=kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from quorumlog.client import Admin, KafkaError, Producer, TopicPartition
 from quorumlog.client.descriptions import AclFilter, ConfigResource, GroupListing, NewTopic
 from quorumlog.client.sync.loop_thread import LoopThread
+from quorumlog.cluster import security
 from quorumlog.cluster.cluster_waits import caught_up
 from quorumlog.cluster.errors import ClusterError
 from quorumlog.cluster.marks import (
@@ -170,7 +171,8 @@ async def _reset(admin: Admin, cluster: "LocalCluster", mark: Mark | None) -> Ch
     now, open_transactions = await asyncio.gather(
         _read(admin, mark or NEW_CLUSTER), admin.transactions.list(states=_OPEN)
     )
-    changes = changes_to(mark or new_cluster(now, cluster.spec.config), now)
+    own_users = security.user_names(cluster.directory, cluster.spec)
+    changes = changes_to(mark or new_cluster(now, cluster.spec.config, own_users), now)
     if changes.refusals:
         raise ClusterError(
             f"a reset cannot bring back records or passwords: {'; '.join(changes.refusals)};"

@@ -435,6 +435,11 @@ def plant_users(
         raise ClusterError(f"the users are not created: {error}; start again") from error
 
 
+def user_names(directory: Path, spec: "ClusterSpec") -> frozenset[str]:
+    """Return the names of the users that the cluster was started with. Raises ClusterError."""
+    return frozenset() if spec.security is None else frozenset(passwords(directory).users)
+
+
 def default_user(directory: Path, security: ClusterSecurity) -> str | None:
     """Return the user of clients that name none: the first super user, else the first user."""
     users = passwords(directory).users

@@ -124,3 +124,10 @@ def test_a_new_cluster_has_min_insync_replicas_where_its_metadata_has_it() -> No
         settings={everywhere: (config, ("log.roll.ms",))}
     )
     assert new_cluster(Mark(), config) == NEW_CLUSTER
+
+
+def test_the_users_of_a_new_cluster_stay_and_others_go() -> None:
+    credentials = (ScramCredential(mechanism="SCRAM-SHA-256", iterations=4096),)
+    now = Mark(users={"alice": credentials, "eve": credentials})
+    found = changes(new_cluster(now, {}, {"alice", "admin"}), now)
+    assert found == nothing(deleted_users=(("eve", "SCRAM-SHA-256"),))
