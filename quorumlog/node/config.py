@@ -63,6 +63,7 @@ class NodeConfig:
     peer_control: Mapping[int, str]  # overrides advertised addresses: id -> host:port
     peer_kafka: Mapping[int, str]
     shared_secret_file: Path | None
+    oauth_key_file: Path | None  # of the issuer of tokens; None: there is none
     advances: tuple[Advance, ...]  # of the wall clock
     static: StaticConfig  # all values as text, for DescribeConfigs
     broker: BrokerSettings
@@ -200,6 +201,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
             f"process.roles={','.join(sorted(roles))}: use broker, controller or both"
         )
     secret_file = texts.get("control.shared.secret.file")
+    oauth_key_file = texts.get("control.oauth.key.file")
     log_dirs = _log_dirs(texts["log.dirs"])
     config = NodeConfig(
         node_id=int(texts["node.id"]),
@@ -215,6 +217,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
         log_dir=_metadata_dir(texts.get("metadata.log.dir"), log_dirs),
         rack=texts.get("broker.rack") or None,
         shared_secret_file=Path(secret_file) if secret_file else None,
+        oauth_key_file=Path(oauth_key_file) if oauth_key_file else None,
         advances=_advances(texts.get(_ADVANCES)),
         static=static,
         broker=static.group(BrokerSettings),

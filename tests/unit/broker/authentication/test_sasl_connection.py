@@ -52,7 +52,7 @@ class SaslClient:
     """A client whose bytes go to a connection without a socket."""
 
     def __init__(self, broker: SingleBroker, authenticator: Authenticator) -> None:
-        self.connection = SaslConnection(broker.server, "SASL", authenticator)
+        self.connection = SaslConnection(broker.server, "SASL", authenticator=authenticator)
         vars(self.connection)["_is_over"] = lambda _now_s: False  # never another turn of the loop
         self.wire = Wire()
         self.connection.connection_made(cast(asyncio.BaseTransport, self.wire))
