@@ -72,6 +72,7 @@ class NodeConfig:
     peer_kafka: Mapping[int, str]
     shared_secret_file: Path | None
     control_tls: ControlTlsFiles | None  # None: the control listener has plain text
+    oauth_key_file: Path | None  # of the issuer of tokens; None: there is none
     advances: tuple[Advance, ...]  # of the wall clock
     static: StaticConfig  # all values as text, for DescribeConfigs
     broker: BrokerSettings
@@ -210,6 +211,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
             f"process.roles={','.join(sorted(roles))}: use broker, controller or both"
         )
     secret_file = texts.get("control.shared.secret.file")
+    oauth_key_file = texts.get("control.oauth.key.file")
     log_dirs = _log_dirs(texts["log.dirs"])
     config = NodeConfig(
         node_id=int(texts["node.id"]),
@@ -226,6 +228,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
         rack=texts.get("broker.rack") or None,
         shared_secret_file=Path(secret_file) if secret_file else None,
         control_tls=_control_tls(texts),
+        oauth_key_file=Path(oauth_key_file) if oauth_key_file else None,
         advances=_advances(texts.get(_ADVANCES)),
         static=static,
         broker=static.group(BrokerSettings),

@@ -142,6 +142,19 @@ class Node:
         )
         self.time: Final = RequestedTime(self.broker)
         self.time.add_routes(self.quorum.app, self.quorum.check_secret)
+        self._add_issuer()
+
+    def _add_issuer(self) -> None:
+        """Add the issuer of tokens, if a setting enables it; its key is made in the background."""
+        broker, key_file = self.broker, self.config.oauth_key_file
+        if broker is None or key_file is None:
+            return
+        from quorumlog.node.token_issuer import TokenIssuer  # costs an import
+
+        name = f"urn:quorumlog:{self.config.cluster_id}"
+        issuer = TokenIssuer(key_file, name, lambda: broker.metadata.image.access.credentials)
+        issuer.add_routes(self.quorum.app)
+        self._tasks.start(issuer.load())
 
     async def start(self) -> None:
         """Start all parts, or none. Raises StartFailed; `ready` is set later."""

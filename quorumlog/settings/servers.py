@@ -246,6 +246,12 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
     ),
     _named("control.tls.key.file", kinds.TEXT, "The key of that certificate, in PEM."),
     _named(
+        "control.oauth.key.file",
+        kinds.TEXT,
+        "A file with a private key, made if it is missing: then the control listener issues tokens "
+        "of OAUTHBEARER to the users of SCRAM. Not in Kafka.",
+    ),
+    _named(
         "clock.advances",
         kinds.TEXTS,
         "Advances of the wall clock, by which records and offsets expire: at_ms:by_ms,... "
