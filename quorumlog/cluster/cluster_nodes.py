@@ -131,6 +131,10 @@ class ClusterNodes:
         """`host:port,...` of all brokers."""
         return self.spec.bootstrap
 
+    def own_client(self) -> dict[str, Any]:
+        """Return the arguments of a quorumlog client that may do everything, such as `Admin`."""
+        return {"bootstrap_servers": self.bootstrap}
+
     @property
     def nodes(self) -> tuple[NodeSpec, ...]:
         """The nodes of the cluster, running or not."""
