@@ -133,8 +133,7 @@ class Replicas:
         self.broker_id: Final = broker_id
         self.broker_epoch = -1
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Set once all logs of the image that has our registration are open, until the last
-        # directory fails.
+        # Set while all logs of the image with our registration are open, and a directory works.
         self.may_lead: Final = asyncio.Event()
         self.directory_failed: Final = asyncio.Event()  # another one; the listener clears it
         self._listeners: Final[list[LeadershipListener]] = []
@@ -159,8 +158,7 @@ class Replicas:
         self.drivers: Final = self._replicas.drivers  # read them, do not feed them
         self.appends: Final = TimedAppends(self._replicas, wall_ms=wall_ms)
         self.fetches: Final = self._new_fetches(partition_rules)
-        self.response_memory: Final = self.fetches.memory
-        self.fetch_sessions: Final = self.fetches.sessions
+        self.response_memory, self.fetch_sessions = self.fetches.memory, self.fetches.sessions
         self.proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
         self._directories: Final = self._new_directories(controller, partition_rules)
         self.security: Final = security  # of the connections to other brokers

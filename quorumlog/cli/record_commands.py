@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from quorumlog.cli import formats
-from quorumlog.cli.connect import Bootstrap, resolve, run
+from quorumlog.cli.connect import Cluster, on_cluster, run, with_cluster
 from quorumlog.cli.lines import read_lines
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, Topic
+from quorumlog.cli.options import Topic
 from quorumlog.cli.output import EXIT_USAGE, document, fail, say
 from quorumlog.client import Consumer, Delivery, KafkaError, Producer, TopicPartition
 from quorumlog.client.offset_resets import BY_DURATION, parse_offset_reset
@@ -20,7 +20,9 @@ _POLL_MS: Final = 500
 _ACKS: Final[dict[str, Any]] = {"all": "all", "-1": "all", "1": 1, "0": 0}
 
 
+@on_cluster
 def produce(
+    cluster: Cluster,
     topic: Topic,
     key_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Split each line into key and value at this.")
@@ -47,20 +49,17 @@ def produce(
             help="Wait for the whole ISR (all, -1), for the leader (1), or do not wait (0)."
         ),
     ] = "all",
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Send each line of standard input as a record; return when all are acknowledged."""
     if sys.stdin is None:
         fail("standard input is closed; give the records as its lines", EXIT_USAGE)
     headers = _headers(header or [])
-    addresses = resolve(bootstrap, directory)
+    client = cluster.client()
     descriptor = sys.stdin.fileno()
     sent = _Sent()
 
     async def work() -> None:
-        producer = Producer(addresses, acks=_ACKS[acks], compression_type=compression)
+        producer = Producer(**client, acks=_ACKS[acks], compression_type=compression)
         async with producer:
             async for lines in read_lines(descriptor):
                 for line in lines:
@@ -77,7 +76,7 @@ def produce(
         run(work())
     finally:  # also after an error or Ctrl-C
         say(f"{sent.count()} records {'acknowledged' if acks != '0' else 'sent'}")
-    if json:
+    if cluster.json:
         document({"topic": topic, "records": sent.count()})
 
 
@@ -132,7 +131,9 @@ def _split(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
     return (key, value) if found else (None, line)
 
 
+@with_cluster
 def consume(
+    cluster: Cluster,
     topic: Topic,
     group: Annotated[
         str | None,
@@ -165,8 +166,6 @@ def consume(
         Literal["read_committed", "read_uncommitted"],
         typer.Option(help="read_committed: leave out records of open and aborted transactions."),
     ] = "read_uncommitted",
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
     json: Annotated[bool, typer.Option("--json", help="Print each record as a line of JSON.")] = (
         False
     ),
@@ -174,11 +173,11 @@ def consume(
     """Print the records of a topic, one line each, until --max or Ctrl-C."""
     to_line = _printer(key_separator, text_format, json=json)
     reset = _offset_reset(start)
-    addresses = resolve(bootstrap, directory)
+    client = cluster.client()
 
     async def work() -> None:
         consumer = Consumer(
-            addresses, group_id=group, auto_offset_reset=reset, isolation_level=isolation_level
+            **client, group_id=group, auto_offset_reset=reset, isolation_level=isolation_level
         )
         async with consumer:
             found = await consumer.partitions_for(topic)  # fails here if the topic does not exist

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from quorumlog.cli import formats
-from quorumlog.cli.connect import Bootstrap, resolve, run
+from quorumlog.cli.connect import Cluster, on_cluster, run, with_cluster
 from quorumlog.cli.lines import read_lines
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, Topic
+from quorumlog.cli.options import Topic
 from quorumlog.cli.output import EXIT_USAGE, document, fail, say
 from quorumlog.cli.progress import progress_bar
 from quorumlog.client import Consumer, Delivery, KafkaError, Producer, TopicPartition
@@ -41,23 +41,23 @@ class Line(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
+@with_cluster
 def dump(
+    cluster: Cluster,
     topic: Topic,
     partition: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Only this partition.")
     ] = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
 ) -> None:
     """Print the records of a topic as lines of JSON, up to its present end; `load` reads them.
 
     Records of open and aborted transactions are left out. `dump-log` prints the files of a log
     directory instead.
     """
-    addresses = resolve(bootstrap, directory)
+    client = cluster.client()
 
     async def work() -> int:
-        consumer = Consumer(addresses, isolation_level="read_committed", auto_offset_reset="none")
+        consumer = Consumer(**client, isolation_level="read_committed", auto_offset_reset="none")
         async with consumer:
             found = await consumer.partitions_for(topic)
             if partition is not None and partition not in found:
@@ -92,7 +92,9 @@ async def _dump(consumer: Consumer, chosen: list[TopicPartition]) -> int:
     return printed
 
 
+@on_cluster
 def load(
+    cluster: Cluster,
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="Lines of `dump`; - is standard input.")
     ] = "-",
@@ -100,9 +102,6 @@ def load(
         str | None,
         typer.Option(metavar="TOPIC", help="Send all records to this topic. Default: their own."),
     ] = None,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
 ) -> None:
     """Send the records of `quorumlog dump`: to the same partitions, in the same order.
 
@@ -110,7 +109,7 @@ def load(
     enough partitions. A line that is no record ends the command with its number: no record behind
     it is sent.
     """
-    addresses = resolve(bootstrap, directory)
+    client = cluster.client()
     path = None if file == "-" else Path(file)
     if path is None and sys.stdin is None:
         fail("standard input is closed; give a file", EXIT_USAGE)
@@ -123,7 +122,7 @@ def load(
     async def work() -> None:
         size = path.stat().st_size if path is not None else 0
         with source, progress_bar("loading", size) as note:
-            async with Producer(addresses, max_request_size=_REQUEST_BYTES_MAX) as producer:
+            async with Producer(**client, max_request_size=_REQUEST_BYTES_MAX) as producer:
                 try:
                     await sending.send_all(producer, source.fileno(), note)
                 finally:
@@ -133,7 +132,7 @@ def load(
         run(work())
     finally:
         say(f"{sending.acknowledged} records acknowledged")
-    if json:
+    if cluster.json:
         document({"records": sending.acknowledged})
 
 

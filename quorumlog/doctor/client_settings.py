@@ -5,6 +5,7 @@ ProducerConfig, ConsumerConfig and CommonClientConfigs of 4.3; CONFIGURATION.md 
 """
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,10 @@ _OF_THE_GROUP: Final = (
 )  # fmt: skip
 
 
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
+_ESCAPED: Final[Mapping[str, str]] = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """The facts of a cluster that decide about client settings.
@@ -81,7 +86,8 @@ class ClusterFacts:
 def read_properties(path: Path) -> dict[str, str]:
     """Read a file of Java properties: `name=value`, `name: value` or `name value` in each line.
 
-    A backslash continues a line. Raises OSError, and ValueError for a file that is not text.
+    A backslash continues a line, and escapes a letter, as Java reads them. Raises OSError, and
+    ValueError for a file that is not text.
     """
     found: dict[str, str] = {}
     text = path.read_text(encoding="utf-8").replace("\\\n", "")
@@ -89,8 +95,14 @@ def read_properties(path: Path) -> dict[str, str]:
         if not line or line[0] in "#!":
             continue
         end = next((at for at, letter in enumerate(line) if letter in "=: \t"), len(line))
-        found[line[:end]] = line[end:].lstrip(" \t").removeprefix("=").removeprefix(":").strip()
+        value = line[end:].lstrip(" \t").removeprefix("=").removeprefix(":").strip()
+        found[line[:end]] = _ESCAPE.sub(_unescaped, value)
     return found
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    code, letter = escape.groups()
+    return chr(int(code, 16)) if code else _ESCAPED.get(letter, letter)
 
 
 def check(given: Mapping[str, str], cluster: ClusterFacts) -> list[Finding]:

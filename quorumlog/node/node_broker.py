@@ -354,7 +354,7 @@ class NodeBroker:
             await authenticator.start()
         except ImportError as error:
             raise StartFailed(f"the listener {listener.name}: {error}") from error
-        return lambda server, name, _: SaslConnection(server, name, authenticator)
+        return partial(SaslConnection, authenticator=authenticator)
 
 
 async def _raise_failure(failure: asyncio.Future[None]) -> None:

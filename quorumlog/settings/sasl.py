@@ -311,6 +311,11 @@ _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _SYNTAX: Final = f'{JAAS}: write it as MODULE required name="value" ... ;'
 
 
+def jaas_options(mechanism: str, text: str) -> dict[str, str]:
+    """Return the options of the login module for a mechanism, also of a client's text."""
+    return _options(mechanism, text)
+
+
 def _options(mechanism: str, text: str) -> dict[str, str]:
     """Return the options of the login module for a mechanism; none if the text has no such."""
     options: dict[str, str] = {}

@@ -115,11 +115,10 @@ async def broker(
     )
 
     def publish() -> None:
-        exists = metadata.exists
         delta = ClusterDelta(
-            partitions=frozenset([AT]) if exists else frozenset(),
+            partitions=frozenset([AT]) if metadata.exists else frozenset(),
             brokers=frozenset(BROKERS),
-            deleted_topics={} if exists else {AT.topic: TOPIC_ID},
+            deleted_topics={} if metadata.exists else {AT.topic: TOPIC_ID},
             topic_configs=frozenset([AT.topic]),
         )
         replicas.publish(delta, metadata.image())

@@ -12,7 +12,6 @@ from quorumlog.broker.following.io.replica_fetcher import LOOPS_MAX, TAKEN_AT_ON
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
-from quorumlog.broker.peer_addresses import connecting
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
 from quorumlog.metadata_quorum.image import ClusterImage
@@ -26,7 +25,6 @@ from quorumlog.wire.codec.messages.fetch import (
     ReplicaState,
 )
 from quorumlog.wire.io.connection import Done, KafkaConnection
-from quorumlog.wire.io.security import PLAINTEXT
 
 TOPIC_ID = TopicId(b"t" * 16)
 
@@ -52,7 +50,7 @@ def fetcher(broker_epoch: int = 0, **options: Any) -> ReplicaFetcher:
         settings=BrokerSettings(),
         broker_epoch=lambda: broker_epoch,
         wall_ms=lambda: 0,
-        connect=connecting("test", PLAINTEXT, BrokerSettings()),
+        connect=cast(Any, KafkaConnection.open),
         **{"failed": lambda error: None, **options},
     )
 

@@ -219,7 +219,7 @@ def test_the_address_of_a_cluster_that_no_option_names_is_told(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(connect, "_refuses", lambda *_: False)
-    assert resolve(None) == "127.0.0.1:9092"
+    assert resolve(None) == {"bootstrap_servers": "127.0.0.1:9092"}
     assert "no cluster in quorumlog-data" in capsys.readouterr().err
 
 

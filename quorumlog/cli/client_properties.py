@@ -1,0 +1,150 @@
+"""The settings of a client of quorumlog, from a properties file of another client.
+
+The names are those of Apache Kafka's Java clients and tools, and of librdkafka. Settings that have
+nothing to do with the connection are ignored, so that one file serves all. A setting of TLS or SASL
+that has no counterpart is refused: the command would look more protected than it is.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from quorumlog.settings.kinds import BadValue
+from quorumlog.settings.sasl import JAAS, MECHANISMS, OAUTHBEARER, jaas_options
+
+_SUBJECT: Final = "unsecuredLoginStringClaim_sub"
+_TEXTS: Final[Mapping[str, str]] = {
+    "bootstrap.servers": "bootstrap_servers",
+    "client.id": "client_id",
+    "metadata.broker.list": "bootstrap_servers",
+    "sasl.password": "sasl_password",
+    "sasl.username": "sasl_username",
+    "ssl.ca.location": "ssl_ca",
+    "ssl.ca.pem": "ssl_ca",
+    "ssl.certificate.location": "ssl_certificate",
+    "ssl.certificate.pem": "ssl_certificate",
+    "ssl.key.location": "ssl_key",
+    "ssl.key.password": "ssl_key_password",
+    "ssl.key.pem": "ssl_key",
+    "ssl.keystore.certificate.chain": "ssl_certificate",
+    "ssl.keystore.key": "ssl_key",
+    "ssl.truststore.certificates": "ssl_ca",
+}
+_STORES: Final[Mapping[str, str]] = {"ssl.truststore": "ssl_ca", "ssl.keystore": "ssl_certificate"}
+_WITHOUT_EFFECT: Final = frozenset(
+    {
+        "ssl.protocol",
+        "ssl.truststore.type",
+        "ssl.keystore.type",
+        "sasl.login.callback.handler.class",
+    }
+)
+"""Read together with others, or named by the Java clients for themselves."""
+_OF_PROTECTION: Final = ("ssl.", "sasl.", "security.", "enable.ssl.", "enable.sasl.")
+_PEM_ONLY: Final = (
+    "stores are PEM here: set {store}.type=PEM, and convert the file by"
+    " `openssl pkcs12 -in FILE -out NEW.pem -nodes`"
+)
+
+
+def client_options(properties: Mapping[str, str]) -> dict[str, Any]:
+    """Return keyword arguments of Admin, Producer and Consumer.
+
+    Raises ValueError with the name of a setting that is wrong or has no counterpart.
+    """
+    found: dict[str, Any] = {}
+    for name, text in properties.items():
+        if name in _TEXTS:
+            found[_TEXTS[name]] = text
+        elif name in _READERS:
+            found |= _READERS[name](text, properties)
+        elif name.startswith(_OF_PROTECTION) and name not in _WITHOUT_EFFECT:
+            raise ValueError(f"{name}: not supported; leave it out if it is not needed")
+    return found
+
+
+def _protocol(text: str, _: Mapping[str, str]) -> dict[str, Any]:
+    return {"security_protocol": text.upper()}
+
+
+def mechanism_of(text: str) -> str:
+    """Return Kafka's name of a mechanism in any case. Raises ValueError for another name."""
+    name = text.upper()
+    if name not in MECHANISMS:
+        raise ValueError(f"{text}: the mechanisms are {', '.join(MECHANISMS)}")
+    return name
+
+
+def _mechanism(text: str, _: Mapping[str, str]) -> dict[str, Any]:
+    return {"sasl_mechanism": mechanism_of(text)}
+
+
+def _jaas(text: str, properties: Mapping[str, str]) -> dict[str, Any]:
+    mechanism = mechanism_of(properties.get("sasl.mechanism", "GSSAPI"))
+    try:
+        options = jaas_options(mechanism, text)
+    except BadValue as error:
+        raise ValueError(str(error)) from None
+    if mechanism == OAUTHBEARER:
+        if _SUBJECT not in options:
+            raise ValueError(f"{JAAS}: of OAUTHBEARER only tokens of {_SUBJECT} are supported")
+        return {"sasl_token": unsigned(options[_SUBJECT])}
+    if "username" not in options or "password" not in options:
+        raise ValueError(f"{JAAS}: it has no username and password for {mechanism}")
+    return {"sasl_username": options["username"], "sasl_password": options["password"]}
+
+
+def unsigned(subject: str) -> Callable[[], str]:
+    """Return the source of tokens without a signature, which brokers of tests accept."""
+    from quorumlog.node.inter_broker import unsigned_token
+
+    return partial(unsigned_token, subject)
+
+
+def _oauth(text: str, _: Mapping[str, str]) -> dict[str, Any]:
+    """Read librdkafka's `principal=alice scope=...`."""
+    words = {name: value for name, _, value in (word.partition("=") for word in text.split())}
+    if not words.get("principal"):
+        raise ValueError("sasl.oauthbearer.config: it has no principal=NAME")
+    return {"sasl_token": unsigned(words["principal"])}
+
+
+def _unsecure(text: str, properties: Mapping[str, str]) -> dict[str, Any]:
+    if text.lower() == "true" and "sasl.oauthbearer.config" not in properties:
+        raise ValueError("enable.sasl.oauthbearer.unsecure.jwt: set sasl.oauthbearer.config, too")
+    return {}
+
+
+def _checks_hosts(text: str, _: Mapping[str, str]) -> dict[str, Any]:
+    if text.lower() not in {"https", "none", ""}:
+        raise ValueError(f"ssl.endpoint.identification.algorithm={text}: https, or empty")
+    return {"ssl_check_hostname": text.lower() == "https"}
+
+
+def _store(store: str, text: str, properties: Mapping[str, str]) -> dict[str, Any]:
+    kind = properties.get(f"{store}.type", "PEM" if _is_pem(text) else "JKS")
+    if kind.upper() != "PEM":
+        raise ValueError(f"{store}.location={text}: {_PEM_ONLY.format(store=store)}")
+    return {_STORES[store]: text}
+
+
+def _is_pem(path: str) -> bool:
+    """Whether a file is PEM, or missing: then the error is about the missing file."""
+    try:
+        return b"-----BEGIN" in Path(path).read_bytes()
+    except OSError:
+        return True
+
+
+_READERS: Final[Mapping[str, Callable[[str, Mapping[str, str]], dict[str, Any]]]] = {
+    "enable.sasl.oauthbearer.unsecure.jwt": _unsecure,
+    "sasl.jaas.config": _jaas,
+    "sasl.mechanism": _mechanism,
+    "sasl.mechanisms": _mechanism,
+    "sasl.oauthbearer.config": _oauth,
+    "security.protocol": _protocol,
+    "ssl.endpoint.identification.algorithm": _checks_hosts,
+    "ssl.keystore.location": partial(_store, "ssl.keystore"),
+    "ssl.truststore.location": partial(_store, "ssl.truststore"),
+}

@@ -1,0 +1,228 @@
+"""TLS and SASL of commands: properties files of other clients, options, passwords."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.cli import connect
+from quorumlog.cli.client_properties import client_options
+from quorumlog.cli.connect import Access, resolve
+from quorumlog.cli.output import EXIT_USAGE
+from quorumlog.client.security import SecuritySettings
+from quorumlog.doctor.client_settings import read_properties
+from tests.support.cli.in_process import CommandLine
+
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+BEARER_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+PEM = "-----BEGIN CERTIFICATE-----\\nMIIB\\n-----END CERTIFICATE-----"
+
+
+@pytest.fixture(autouse=True)
+def reachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "_refuses", lambda *_: False)
+    monkeypatch.delenv("QUORUMLOG_PASSWORD", raising=False)
+
+
+JAVA = rf"""
+bootstrap.servers=a:1,b:2
+security.protocol = sasl_ssl
+sasl.mechanism: SCRAM-SHA-512
+sasl.jaas.config={SCRAM_MODULE} required \
+  username="alice" password="p=\\\"x;";
+ssl.truststore.type=PEM
+ssl.truststore.certificates={PEM}
+ssl.protocol=TLSv1.3
+ssl.endpoint.identification.algorithm=
+acks=all
+"""
+LIBRDKAFKA = """
+metadata.broker.list=a:1
+security.protocol=sasl_plaintext
+sasl.mechanisms=PLAIN
+sasl.username=alice
+sasl.password=secret
+"""
+
+
+def test_a_file_of_java(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(JAVA)
+    found = resolve(None, access=Access(command_config=file))
+    assert found == {
+        "bootstrap_servers": "a:1,b:2",
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_username": "alice",
+        "sasl_password": 'p="x;',
+        "ssl_ca": PEM.replace("\\n", "\n"),
+        "ssl_check_hostname": False,
+    }
+    assert resolve("c:3", access=Access(command_config=file))["bootstrap_servers"] == "c:3"
+
+
+def test_a_file_of_librdkafka(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(LIBRDKAFKA)
+    assert resolve(None, access=Access(command_config=file)) == {
+        "bootstrap_servers": "a:1",
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_username": "alice",
+        "sasl_password": "secret",
+    }
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.jaas.config": f'{BEARER_MODULE} required unsecuredLoginStringClaim_sub="alice";',
+            "sasl.login.callback.handler.class": "org.x.OAuthBearerUnsecuredLoginCallbackHandler",
+        },
+        {
+            "sasl.mechanisms": "OAUTHBEARER",
+            "enable.sasl.oauthbearer.unsecure.jwt": "true",
+            "sasl.oauthbearer.config": "principal=alice scope=x",
+        },
+    ],
+)
+def test_tokens_without_a_signature(properties: dict[str, str]) -> None:
+    found = client_options({"security.protocol": "SASL_PLAINTEXT", **properties})
+    token: Callable[[], str] = found["sasl_token"]
+    assert token().startswith("eyJhbGciOiAibm9uZSJ9.")
+    assert token().endswith(".")
+    assert SecuritySettings(**found).sasl_mechanism == "OAUTHBEARER"
+
+
+def test_stores_are_pem_files(tmp_path: Path) -> None:
+    pem, jks = tmp_path / "all.pem", tmp_path / "all.jks"
+    pem.write_text("-----BEGIN CERTIFICATE-----\n")
+    jks.write_bytes(b"\xfe\xed\xfe\xed")
+    stores = {"ssl.truststore.location": str(pem), "ssl.keystore.location": str(pem)}
+    expected = {"ssl_ca": str(pem), "ssl_certificate": str(pem)}
+    assert client_options(stores) == expected
+    assert client_options({**stores, "ssl.keystore.type": "pem"}) == expected
+    for wrong in ({"ssl.truststore.type": "PKCS12"}, {"ssl.truststore.location": str(jks)}):
+        with pytest.raises(ValueError, match=r"set ssl.truststore.type=PEM, and convert the file"):
+            client_options({**stores, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({"ssl.cipher.suites": "x"}, "ssl.cipher.suites: not supported"),
+        ({"sasl.kerberos.service.name": "x"}, "sasl.kerberos.service.name: not supported"),
+        ({"enable.ssl.certificate.verification": "false"}, "not supported"),
+        ({"sasl.mechanism": "GSSAPI"}, "GSSAPI: the mechanisms are PLAIN, SCRAM-SHA-256"),
+        ({"sasl.jaas.config": "x"}, "GSSAPI: the mechanisms are"),
+        ({"sasl.mechanism": "PLAIN", "sasl.jaas.config": "secret"}, "write it as MODULE required"),
+        (
+            {"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": f"{SCRAM_MODULE} required;"},
+            "it has no username and password for SCRAM-SHA-256",
+        ),
+        (
+            {"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": f"{BEARER_MODULE} required;"},
+            "only tokens of unsecuredLoginStringClaim_sub",
+        ),
+        ({"enable.sasl.oauthbearer.unsecure.jwt": "true"}, "set sasl.oauthbearer.config, too"),
+        ({"sasl.oauthbearer.config": "scope=x"}, "it has no principal=NAME"),
+        ({"ssl.endpoint.identification.algorithm": "ldaps"}, "https, or empty"),
+    ],
+)
+def test_protection_without_a_counterpart_is_refused(properties: dict[str, str], why: str) -> None:
+    with pytest.raises(ValueError, match=r"\S") as refusal:
+        client_options(properties)
+    assert why in str(refusal.value)
+    assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("access", "expected"),
+    [
+        (Access(), {}),
+        (Access(tls_ca=Path("ca.pem")), {"security_protocol": "SSL", "ssl_ca": Path("ca.pem")}),
+        (
+            Access(sasl="scram-sha-256", login="alice:p:q"),
+            {
+                "security_protocol": "SASL_PLAINTEXT",
+                "sasl_mechanism": "SCRAM-SHA-256",
+                "sasl_username": "alice",
+                "sasl_password": "p:q",
+            },
+        ),
+        (
+            Access(sasl="plain", login="alice:p", tls_ca=Path("ca.pem")),
+            {
+                "security_protocol": "SASL_SSL",
+                "sasl_mechanism": "PLAIN",
+                "sasl_username": "alice",
+                "sasl_password": "p",
+                "ssl_ca": Path("ca.pem"),
+            },
+        ),
+    ],
+)
+def test_options_of_a_command(access: Access, expected: dict[str, Any]) -> None:
+    assert resolve("a:1", access=access) == {**expected, "bootstrap_servers": "a:1"}
+
+
+def test_options_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(LIBRDKAFKA)
+    found = Access(command_config=file, login="bob:x", sasl="scram-sha-512").options()
+    assert found["sasl_mechanism"] == "SCRAM-SHA-512"
+    assert (found["sasl_username"], found["sasl_password"]) == ("bob", "x")
+
+
+def test_passwords_come_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("of the file\n")
+    from_file = Access(sasl="plain", login=f"alice:@{file}").options()
+    monkeypatch.setenv("QUORUMLOG_PASSWORD", "of the environment")
+    from_environment = Access(sasl="plain", login="alice").options()
+    assert from_file["sasl_password"] == "of the file"
+    assert from_environment["sasl_password"] == "of the environment"
+
+
+def test_a_user_of_oauthbearer_needs_no_password() -> None:
+    found = Access(sasl="oauthbearer", login="alice").options()
+    assert found["sasl_token"]().count(".") == 2
+    assert Access(sasl="oauthbearer", login="alice:t").options()["sasl_token"] == "t"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--user", "alice:secret"], "--user: name its mechanism by --sasl"),
+        (["--sasl", "scram"], "scram: the mechanisms are PLAIN"),
+        (["--sasl", "plain"], "needs sasl_username and sasl_password"),
+        (["--sasl", "plain", "--user", "alice"], "give its password in QUORUMLOG_PASSWORD"),
+        (["--sasl", "plain", "--user", "alice:@{tmp}/missing"], "No such file"),
+        (["--command-config", "{tmp}/missing"], "No such file"),
+    ],
+)
+def test_options_that_cannot_hold_end_the_command(
+    words: list[str], why: str, tmp_path: Path, command: CommandLine
+) -> None:
+    given = [word.replace("{tmp}", str(tmp_path)) for word in words]
+    said = command("topics", "list", "--bootstrap", "a:1", *given, status=EXIT_USAGE)
+    assert why in said
+    assert "secret" not in said
+
+
+def test_every_command_with_bootstrap_takes_a_login(command: CommandLine) -> None:
+    for words in (["topics", "list"], ["produce"], ["consume"], ["dump"], ["load"], ["elect"]):
+        said = command(*words, "--help")
+        for option in ("--command-config", "--tls-ca", "--sasl", "--user"):
+            assert option in said
+
+
+def test_a_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "p"
+    file.write_text("! c\n# c\na b\n c:d\ne\n f = g=h \ni=\\u0041\\n\\\\n\\x\n")
+    assert read_properties(file) == {"a": "b", "c": "d", "e": "", "f": "g=h", "i": "A\n\\nx"}
