@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from quorumlog.broker.authorization.core.authorizer import Authorizer, Decision, Question
+from quorumlog.broker.authorization.core.authorizer import Authorizer, Decision, Question, Writes
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_s
 from quorumlog.metadata_quorum.image import ClusterImage
@@ -93,6 +93,17 @@ class AccessControl:
             if log_denied:
                 self._write(logging.INFO, question, decision, api)
         return decision.is_allowed
+
+    def is_permitted(self, writes: Writes) -> bool:
+        """Whether `permit` was called for the same requests since the ACLs have changed."""
+        authorizer, acls = self.authorizer, self._image().access.acls
+        if acls is not authorizer.acls:
+            authorizer.use(acls)
+        return writes in authorizer.permitted
+
+    def permit(self, writes: Writes) -> None:
+        """Keep that these requests may write, until the ACLs change."""
+        self.authorizer.permit(writes)
 
     def may_on_any(
         self,

@@ -14,6 +14,7 @@ from quorumlog.broker.guards.guard import (
     refused_topics,
 )
 from quorumlog.broker.server.api import BrokerContext, Disconnect, HandleRun, Reply, RunReply
+from quorumlog.invariants import some
 from quorumlog.metadata_quorum.image.acls import AclOperation, AclResourceType
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, TopicId
@@ -55,13 +56,17 @@ def guard_run(handle_run: HandleRun) -> HandleRun:
         name, transactional_id = template.at.topic, template.transactional_id
         if not name:
             name = context.image.topic_names.get(TopicId(template.topic_id), "")
-        if not context.may(AclOperation.WRITE, AclResourceType.TOPIC, name, api=API) or (
-            transactional_id is not None
-            and not context.may(
-                AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, transactional_id, api=API
-            )
-        ):
-            return None
+        writes = (context.principal, context.client_host, name, transactional_id)
+        control = some(context.access, "guards are for brokers with an authorizer")
+        if not control.is_permitted(writes):
+            if not context.may(AclOperation.WRITE, AclResourceType.TOPIC, name, api=API) or (
+                transactional_id is not None
+                and not context.may(
+                    AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, transactional_id, api=API
+                )
+            ):
+                return None
+            control.permit(writes)
         return handle_run(context, template, requests, may_continue=may_continue)
 
     return guarded

@@ -65,8 +65,9 @@ class Guarded:
         self.broker = broker
         self._acls: frozenset[AclBinding] = frozenset()
         self.access = AccessControl(Authorizer(super_users={ADMIN}), self.image)
-        context = broker.server.context
-        context.handlers, context.access = guarded(context.handlers), self.access
+        served = broker.server.context  # requests of the broker to itself keep the bare handlers
+        guards = guarded(served.handlers)
+        vars(broker.server)["context"] = replace(served, handlers=guards, access=self.access)
 
     def image(self) -> ClusterImage:
         image = self.broker.context.image
@@ -86,11 +87,17 @@ class Guarded:
 
 @asynccontextmanager
 async def guarded_broker(
-    directory: Path, settings: BrokerSettings = SETTINGS, features: Mapping[str, int] | None = None
+    directory: Path,
+    settings: BrokerSettings = SETTINGS,
+    features: Mapping[str, int] | None = None,
+    *,
+    has_real_verifier: bool = False,
 ) -> AsyncIterator[Guarded]:
     controller = TestController()
     controller.image = replace(controller.image, features=features or {})
-    async with single_broker(directory, settings, controller) as broker:
+    async with single_broker(
+        directory, settings, controller, has_real_verifier=has_real_verifier
+    ) as broker:
         yield Guarded(broker)
 
 

@@ -18,6 +18,9 @@ _ANY_NAME: Final = "hardcode"  # Kafka's name of no particular resource, in a ch
 Question = tuple[str, str, int, int, str]
 """Principal, host, operation, resource type, name: the codes are the protocol's."""
 
+Writes = tuple[str, str, str, str | None]
+"""Produce requests that are alike: principal, host, topic and transactional id."""
+
 
 class Decision(NamedTuple):
     """The answer to a question. `rule`: the ACL, or Kafka's name of the rule, that decided."""
@@ -34,7 +37,8 @@ _DEFAULT_ALLOW: Final = Decision(is_allowed=True, rule="DefaultAllow")
 class Authorizer:
     """The decisions of one set of ACLs.
 
-    Invariant: every cached decision is of the ACLs in `use`; at most CACHED_MAX are cached.
+    Invariant: every cached decision is of `acls`; at most CACHED_MAX are cached. `permitted`:
+    produce requests that may be written: they cost one look-up.
     """
 
     def __init__(
@@ -48,7 +52,8 @@ class Authorizer:
         self._super_users: Final = frozenset(super_users)
         self._without_acl: Final = _DEFAULT_ALLOW if allows_without_acl else _DEFAULT_DENY
         self._new_index: Final = new_index
-        self._acls: frozenset[AclBinding] = frozenset()
+        self.acls: frozenset[AclBinding] = frozenset()
+        self.permitted: set[Writes] = set()
         self._index = new_index(())
         self._cache: dict[Question, Decision] = {}
         self.version: object = object()
@@ -56,9 +61,9 @@ class Authorizer:
 
     def use(self, acls: frozenset[AclBinding]) -> None:
         """Decide by these ACLs from now on. The same object again costs nothing."""
-        if acls is self._acls:
+        if acls is self.acls:
             return
-        is_changed, self._acls = acls != self._acls, acls
+        is_changed, self.acls = acls != self.acls, acls
         if is_changed:
             self._index = self._new_index(acls)
             self._void()
@@ -92,13 +97,19 @@ class Authorizer:
             if self.decide((principal, host, operation, resource_type, name)).is_allowed
         )
 
+    def permit(self, writes: Writes) -> None:
+        """Keep that these requests may be written, until the ACLs change."""
+        if len(self.permitted) >= CACHED_MAX:
+            self.permitted.clear()
+        self.permitted.add(writes)
+
     def _keep(self, question: Question, decision: Decision) -> None:
         if len(self._cache) >= CACHED_MAX:
             self._cache.clear()
         self._cache[question] = decision
 
     def _void(self) -> None:
-        self._cache = {}
+        self._cache, self.permitted = {}, set()
         self.version = object()
 
     def _decide(self, question: Question) -> Decision:
