@@ -62,7 +62,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
     Version 18 carries a follower's high watermark of the metadata log (KIP-1166): unused here.
     """
     now_ms, version = monotonic_ms(), header.api_version
-    is_limited = _is_limited(context, header, request)
+    is_limited = context.throttle is not None and _is_limited(context, header, request)
     spec = None if is_limited else _repeated(context, request, now_ms)
     if spec is None:
         asked = _asked(context, version, request)

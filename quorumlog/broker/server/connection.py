@@ -353,9 +353,8 @@ class Connection(FrameProtocol):
         if self._end:  # the call must not handle the next request, which has arrived already
             self._loop.call_soon(self._answered)
             return
-        if len(self._turns) == 1 and not (
-            self._gathered or self._is_closing or self._waits_for_turn
-        ):
+        has_others = self._gathered or self._is_closing or self._waits_for_turn
+        if len(self._turns) == 1 and not has_others:
             self._write_fetched(answer)
             return
         self._is_delivering = True
