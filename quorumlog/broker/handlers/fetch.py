@@ -64,7 +64,8 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
     """
     now_ms, version = monotonic_ms(), header.api_version
     rights = _rights(context, version, request)
-    spec = _repeated(context, request, now_ms, rights)
+    is_limited = context.throttle is not None and _is_limited(context, header, request)
+    spec = None if is_limited else _repeated(context, request, now_ms, rights)
     if spec is None:
         asked = _asked(context, version, request, rights)
         session = _session(context, version, request, asked, now_ms)
@@ -77,7 +78,8 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
             partitions = _of_session(context, session, now_ms, rights)
             spec = _spec(context, header, request, partitions, session)
             flat = [fetch for topic in request.topics for fetch in topic.partitions]
-            session.last_request, session.last_spec = request, spec
+            # The bytes of a spec within a quota change with the quota.
+            session.last_request, session.last_spec = None if is_limited else request, spec
             session.last_names = context.image.topic_names
             session.last_asked = [
                 (session.partitions[one.key].fetch, numbers)
@@ -85,10 +87,17 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
             ]
     respond: Callable[[list[FetchedPartition]], FetchResponse | FetchedRecords]
     respond = partial(_response, context, header, spec)
-    throttle = context.throttle
-    if throttle and not spec.is_from_follower and throttle.limits_fetch(context, header):
+    if is_limited:
         respond = partial(_metered, context, header, spec, request.session_epoch)
     return context.replicas.fetches.fetch(spec, respond, now_ms)
+
+
+def _is_limited(context: BrokerContext, header: RequestHeader, request: FetchRequest) -> bool:
+    """Whether a quota holds for the client; followers are exempt."""
+    throttle = context.throttle
+    if throttle is None or not throttle.limits_fetch(context, header):
+        return False
+    return _replica(header.api_version, request)[0] < 0
 
 
 def _repeated(
@@ -108,7 +117,6 @@ def _repeated(
         or session.epoch != request.session_epoch
         or request.forgotten_topics_data
         or session.judged_by != rights
-        or context.throttle is not None  # the quota may limit the bytes, and may have changed
     ):
         return None
     sessions.use(session, now_ms)

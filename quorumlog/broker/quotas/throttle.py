@@ -130,10 +130,7 @@ class Throttle:
         spent_s = clock.busy_s() - start_s
         if iscoroutine(reply):
             return self._measured(_Steps(reply, spent_s), client, request)
-        if _is_exempt(header, request, reply):
-            self._quotas.exempt_s += spent_s
-        else:
-            self._record(QuotaKind.REQUEST, client, spent_s * _PERCENT)
+        self._record_time(client, spent_s, is_exempt=_is_exempt(request, reply))
         return reply
 
     async def _measured(self, steps: "_Steps", client: QuotaClient, request: Any) -> Any:
@@ -141,10 +138,7 @@ class Throttle:
             response = await steps
         finally:
             steps.close()
-        if isinstance(request, WriteTxnMarkersRequest) and not _is_refused(response):
-            self._quotas.exempt_s += steps.spent_s
-        else:
-            self._record(QuotaKind.REQUEST, client, steps.spent_s * _PERCENT)
+        self._record_time(client, steps.spent_s, is_exempt=_is_exempt(request, response))
         return response
 
     def with_delay(self, response: Response) -> Response:
@@ -171,6 +165,12 @@ class Throttle:
     def mutations(self, context: Connected, header: RequestHeader) -> "Mutations":
         """Return the quota of a request that creates or deletes partitions."""
         return Mutations(self, self._quotas, client_of(context, header), header)
+
+    def _record_time(self, client: QuotaClient, spent_s: float, *, is_exempt: bool) -> None:
+        if is_exempt:
+            self._quotas.exempt_s += spent_s
+        else:
+            self._record(QuotaKind.REQUEST, client, spent_s * _PERCENT)
 
     def _record(self, kind: QuotaKind, client: QuotaClient, amount: float) -> None:
         self.hold(self._quotas.record(kind, client, amount, monotonic_ms()))
@@ -201,13 +201,12 @@ def client_of(context: Connected, header: RequestHeader) -> QuotaClient:
     return QuotaClient(context.principal.partition(":")[2], header.client_id or "")
 
 
-def _is_exempt(header: RequestHeader, request: Any, reply: Any) -> bool:
+def _is_exempt(request: Any, response: Any) -> bool:
     """Whether a request is never throttled: the other brokers need its response."""
     if isinstance(request, FetchRequest):
-        state = request.replica_state
-        return (request.replica_id if header.api_version < 15 or state is None else (
-            state.replica_id)) >= 0  # fmt: skip
-    return isinstance(request, WriteTxnMarkersRequest) and not _is_refused(reply)
+        state = request.replica_state  # since version 15
+        return request.replica_id >= 0 or (state is not None and state.replica_id >= 0)
+    return isinstance(request, WriteTxnMarkersRequest) and not _is_refused(response)
 
 
 def _is_refused(response: Any) -> bool:

@@ -281,8 +281,7 @@ class Connection(FrameProtocol):
 
     def _wait_for_turn(self) -> None:
         if not self._waits_for_turn:
-            self._waits_for_turn = True
-            self.pause_frames()
+            self._hold()
             self._server.turns.wait(self._resume)
 
     def _hold(self) -> None:
@@ -365,7 +364,8 @@ class Connection(FrameProtocol):
         if self._end:  # the call must not handle the next request, which has arrived already
             self._loop.call_soon(self._answered)
             return
-        if len(self._turns) == 1 and not (self._gathered or self._is_closing):
+        has_others = self._gathered or self._is_closing or self._waits_for_turn
+        if len(self._turns) == 1 and not has_others:
             self._write_fetched(answer)
             return
         self._is_delivering = True
@@ -379,7 +379,7 @@ class Connection(FrameProtocol):
         header, _, arrived_s = turn
         self._under_way -= 1
         try:
-            chunks = response_to_send(header, self._with_delay(answer.result()))
+            chunks = response_to_send(header, answer.result())
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as in `_send`
             self._handler_failed(header, error)
             return
@@ -428,7 +428,9 @@ class Connection(FrameProtocol):
             self._apis[header.api_key].unanswered += 1
             return
         try:
-            chunks = response_to_send(header, self._with_delay(response))
+            if self._throttle is not None:
+                response = self._throttle.with_delay(response)
+            chunks = response_to_send(header, response)
         except Exception as error:  # noqa: BLE001 - a handler's malformed response ends here
             self._handler_failed(header, error)
             return
@@ -445,9 +447,6 @@ class Connection(FrameProtocol):
             self._gather(responses)
         else:  # acks=0
             self._apis[run.api_key].unanswered += count
-
-    def _with_delay(self, response: Response) -> Response:
-        return response if self._throttle is None else self._throttle.with_delay(response)
 
     def _gather(self, chunks: Sequence[Sendable]) -> None:
         self._gathered += chunks

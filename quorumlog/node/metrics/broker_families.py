@@ -134,6 +134,9 @@ def quota_families(broker: NodeBroker) -> Iterator[Family]:
         yield Family(f"kafka_server_{name}", "gauge", f"{documentation}.", samples)
         delayed = f"kafka_server_{kind.name.lower()}_throttle_time"
         yield Family(delayed, "gauge", "Delay of the next request, in ms.", delays)
+    exempt: list[Sample] = [("", broker.server.context.quotas.clients.exempt_s)]
+    documentation = "CPU of requests of brokers, beside a quota of request time."
+    yield Family("quorumlog_quota_exempt_seconds_total", "counter", documentation, exempt)
 
 
 def _client(owner: QuotaClient) -> str:

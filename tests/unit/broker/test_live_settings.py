@@ -11,6 +11,7 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import wall_clock_ms
 from quorumlog.metadata_quorum.image import ClusterDelta
+from quorumlog.settings.kinds import counts_by_address
 from quorumlog.settings.servers import DYNAMIC, rows_of
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -125,10 +126,13 @@ async def test_a_name_that_a_former_release_kept_unchecked_changes_nothing(tmp_p
         assert (replicas.settings, replicas.drivers[AT].log.settings) == before
 
 
+OF_ADDRESSES = "max.connections.per.ip.overrides"
 OF_THE_BROKER = {
     "log.cleaner.backoff.ms": 7,
     "log.cleaner.io.max.bytes.per.second": 8.5,
+    "max.connection.creation.rate": 14,
     "max.connections": 9,
+    "max.connections.per.ip": 15,
     "producer.id.expiration.ms": 10,
     "replica.alter.log.dirs.io.max.bytes.per.second": 13,
 }
@@ -147,6 +151,15 @@ async def test_the_last_alteration_counts(tmp_path: Path, name: str, value: floa
         assert getattr(replicas.settings, field) == default
 
 
+async def test_limits_of_single_addresses_are_altered(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
+        alter_brokers(replicas, b={OF_ADDRESSES: " 10.0.0.1:5 , ::1:7 "})
+        text = replicas.settings.max_connections_per_ip_overrides
+        assert counts_by_address(text) == {"10.0.0.1": 5, "::1": 7}
+        alter_brokers(replicas, b={OF_ADDRESSES: "some.host:5"})  # is no address
+        assert replicas.settings.max_connections_per_ip_overrides == ""
+
+
 def test_each_setting_that_can_be_altered_is_a_topics_or_is_tested_here() -> None:
     throttles = {"follower.replication.throttled.rate", "leader.replication.throttled.rate"}
     others = [
@@ -154,7 +167,7 @@ def test_each_setting_that_can_be_altered_is_a_topics_or_is_tested_here() -> Non
         for name, row in DYNAMIC.items()
         if "For topics that" not in row.documentation and not row.without_effect
     ]
-    assert {*others} == {*OF_THE_BROKER, *throttles}
+    assert {*others} == {*OF_THE_BROKER, *throttles, OF_ADDRESSES}
 
 
 @pytest.mark.jumping_time
