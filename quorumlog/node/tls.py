@@ -122,7 +122,8 @@ def listener_tls(listeners: Listeners) -> dict[str, ListenerTls]:
         if listener.tls is None:
             continue
         try:
-            principals = CertificatePrincipals(listener.tls.principal_rules)
+            rules = listener.tls.principal_rules
+            principals = None if listener.protocol.has_sasl else CertificatePrincipals(rules)
         except BadValue as error:
             raise StartFailed(f"the listener {name}: {error}") from error
         made[name] = ListenerTls(context=server_context(listener.tls), principals=principals)

@@ -138,6 +138,7 @@ class BrokerContext:
     listener: str = DEFAULT_LISTENER  # that accepted the connection
     client_host: str = ""  # the peer's address
     principal: str = ANONYMOUS  # type:name of the authenticated client
+    may_send_files: bool = True  # under TLS, ranges of files would be read into uncounted memory
     account: ResponseAccount | None = None  # counts response bytes that the peer has not taken
     node_handlers: Mapping[int, ApiHandler] | None = None  # for other brokers, if they differ
 

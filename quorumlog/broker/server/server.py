@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quorumlog.addresses import DEFAULT_LISTENER, address_text
 from quorumlog.broker.authentication.certificate_principals import CertificatePrincipals
+from quorumlog.broker.server.acceptor import Acceptor
 from quorumlog.broker.server.api import ANONYMOUS, BrokerContext, Client
 from quorumlog.broker.server.connection import Connection
 from quorumlog.broker.server.stats import ServerStats
@@ -37,10 +38,14 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerTls:
-    """TLS of one listener. `principals`: those of clients with a certificate."""
+    """TLS of one listener.
+
+    `principals`: of clients with a certificate; None: SASL gives the principal, whatever the
+    certificate is.
+    """
 
     context: "SSLContext"
-    principals: CertificatePrincipals
+    principals: CertificatePrincipals | None
 
 
 class Server:
@@ -78,11 +83,12 @@ class Server:
         name: str = DEFAULT_LISTENER,
         max_connections: int = INT_MAX,
         *,
+        connection: Callable[[Acceptor, str], Connection] = Connection,
         tls: ListenerTls | None = None,
     ) -> int:
         """Listen on a bound socket as the listener `name`; return its port.
 
-        `tls`: None: plain text.
+        `connection`: makes the connection of each client. `tls`: None: plain text.
         """
         loop = asyncio.get_running_loop()
         self._limits[name] = max_connections
@@ -90,11 +96,11 @@ class Server:
         listener: asyncio.Server | TlsListener
         if tls is None:
             listener = await loop.create_server(
-                lambda: Connection(self, name), sock=bound, backlog=BACKLOG
+                lambda: connection(self, name), sock=bound, backlog=BACKLOG
             )
         else:
-            accept, failed = partial(self._accept, name, tls.principals), self._handshake_failed
-            listener = TlsListener(bound, tls.context, accept, failed)
+            accept = partial(self._accept, partial(connection, self, name), tls.principals)
+            listener = TlsListener(bound, tls.context, accept, self._handshake_failed)
             self._tls_listeners[name] = listener
         if not self._listeners:
             self._check_idle()
@@ -108,15 +114,20 @@ class Server:
         self._tls_listeners[name].context = context
 
     def _accept(
-        self, name: str, principals: CertificatePrincipals, transport: asyncio.Transport
+        self,
+        connection: Callable[[], Connection],
+        principals: CertificatePrincipals | None,
+        transport: asyncio.Transport,
     ) -> asyncio.BaseProtocol:
         """Return the connection of a client after its handshake; close it without a principal."""
         certificate = transport.get_extra_info("ssl_object").getpeercert(True)
         principal: str | None = ANONYMOUS
-        if certificate is not None:
+        if certificate is not None and principals is not None:
             principal = principals.principal_of(certificate)
         if principal is not None:
-            return Connection(self, name, principal)
+            made = connection()
+            made.secure(principal)
+            return made
         peer = transport.get_extra_info("peername")
         self._handshake_failed(peer, "no rule of ssl.principal.mapping.rules matches its name")
         transport.abort()
