@@ -25,7 +25,6 @@ from quorumlog.settings.listeners import Listeners
 from quorumlog.settings.tls import (
     PEM,
     ClientAuth,
-    PrincipalRule,
     Store,
     TlsSettings,
     node_role,
@@ -123,9 +122,8 @@ def listener_tls(listeners: Listeners) -> dict[str, ListenerTls]:
         if listener.tls is None:
             continue
         try:
-            # SASL names the user, whatever the certificate says.
-            rules = listener.tls.principal_rules if listener.sasl is None else (PrincipalRule(),)
-            principals = CertificatePrincipals(rules)
+            rules = listener.tls.principal_rules
+            principals = None if listener.protocol.has_sasl else CertificatePrincipals(rules)
         except BadValue as error:
             raise StartFailed(f"the listener {name}: {error}") from error
         made[name] = ListenerTls(context=server_context(listener.tls), principals=principals)

@@ -300,6 +300,7 @@ def _spec(
         near_rack=request.rack_id if knows_racks and goes_by_racks else "",
         is_read_committed=request.isolation_level == READ_COMMITTED and replica_id == NO_REPLICA,
         awaits_commits=goes_by_racks and replica_id >= 0,
+        may_lend=context.may_send_files,
     )
 
 

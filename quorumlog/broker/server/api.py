@@ -145,6 +145,7 @@ class BrokerContext:
     principal: str = ANONYMOUS  # type:name of the authenticated client
     quotas: BrokerQuotas = field(default_factory=BrokerQuotas)  # of all connections
     throttle: Throttle | None = None  # of the connection, since there was a quota of clients
+    may_send_files: bool = True  # under TLS, ranges of files would be read into uncounted memory
     account: ResponseAccount | None = None  # counts response bytes that the peer has not taken
     node_handlers: Mapping[int, ApiHandler] | None = None  # for other brokers, if they differ
     access: "AccessControl | None" = None  # None: every client may do everything

@@ -18,14 +18,7 @@ from typing import Any, Final
 from quorumlog.addresses import DEFAULT_LISTENER, address_text
 from quorumlog.broker.quotas.throttle import Throttle
 from quorumlog.broker.server.acceptor import Acceptor
-from quorumlog.broker.server.api import (
-    ANONYMOUS,
-    Client,
-    Deliver,
-    Disconnect,
-    Reply,
-    unsupported_version,
-)
+from quorumlog.broker.server.api import Client, Deliver, Disconnect, Reply, unsupported_version
 from quorumlog.broker.server.request_runs import RequestRuns, WaitingRun
 from quorumlog.broker.server.stats import UNTIMED_MAX
 from quorumlog.clock import monotonic_s
@@ -64,18 +57,14 @@ class Connection(FrameProtocol):
     4. No frame is delivered while the connection waits for its turn.
     """
 
-    def __init__(
-        self, server: Acceptor, listener: str = DEFAULT_LISTENER, principal: str = ANONYMOUS
-    ) -> None:
+    def __init__(self, server: Acceptor, listener: str = DEFAULT_LISTENER) -> None:
         super().__init__(frame_max_bytes=server.context.settings.socket_request_max_bytes)
         self._server: Final = server
         self._stats: Final = server.stats
         self._apis: Final = server.stats.apis
         self._loop: Final = asyncio.get_running_loop()
         self._account: Final = server.context.replicas.response_memory.open_account()
-        self._context = replace(
-            server.context, account=self._account, listener=listener, principal=principal
-        )
+        self._context = replace(server.context, account=self._account, listener=listener)
         self._handlers = server.context.handlers
         self._decode: Final = FetchDecoder().decode
         self._turns: Final[deque[Turn]] = deque()
@@ -97,6 +86,10 @@ class Connection(FrameProtocol):
         self.last_active_s = self._loop.time()
         self._unsent_bytes = 0  # at the last check, while the client reads too slowly
         self._unsent_since_s = 0.0
+
+    def secure(self, principal: str) -> None:
+        """Serve a client after its TLS handshake: its responses are not sent from files."""
+        self._context = replace(self._context, principal=principal, may_send_files=False)
 
     # FrameProtocol's hooks.
 

@@ -39,14 +39,18 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerTls:
-    """TLS of one listener. `principals`: those of clients with a certificate."""
+    """TLS of one listener.
+
+    `principals`: of clients with a certificate; None: SASL gives the principal, whatever the
+    certificate is.
+    """
 
     context: "SSLContext"
-    principals: CertificatePrincipals
+    principals: CertificatePrincipals | None
 
 
-NewConnection = Callable[[Acceptor, str, str], Connection]
-"""(server, name of the listener, principal of the transport) -> the connection of a client."""
+NewConnection = Callable[[Acceptor, str], Connection]
+"""(server, name of the listener) -> the connection of a client."""
 
 
 class Server:
@@ -104,7 +108,7 @@ class Server:
         listener: asyncio.Server | TlsListener
         if tls is None:
             listener = await loop.create_server(
-                lambda: connection(self, name, ANONYMOUS), sock=bound, backlog=BACKLOG
+                lambda: connection(self, name), sock=bound, backlog=BACKLOG
             )
         else:
             accept = partial(self._accept, partial(connection, self, name), tls.principals)
@@ -123,17 +127,19 @@ class Server:
 
     def _accept(
         self,
-        new_connection: Callable[[str], Connection],
-        principals: CertificatePrincipals,
+        connection: Callable[[], Connection],
+        principals: CertificatePrincipals | None,
         transport: asyncio.Transport,
     ) -> asyncio.BaseProtocol:
         """Return the connection of a client after its handshake; close it without a principal."""
         certificate = transport.get_extra_info("ssl_object").getpeercert(True)
         principal: str | None = ANONYMOUS
-        if certificate is not None:
+        if certificate is not None and principals is not None:
             principal = principals.principal_of(certificate)
         if principal is not None:
-            return new_connection(principal)
+            made = connection()
+            made.secure(principal)
+            return made
         peer = transport.get_extra_info("peername")
         self._handshake_failed(peer, "no rule of ssl.principal.mapping.rules matches its name")
         transport.abort()

@@ -93,7 +93,7 @@ class RpcClient:
         connector = (
             aiohttp.TCPConnector(**options)
             if tls is None
-            else NodeConnector(ssl=tls.client, ssl_shutdown_timeout=0, **options)
+            else NodeConnector(ssl=tls.client, **options)
         )
         self.session: Final = aiohttp.ClientSession(
             headers={"Content-Type": CONTENT_TYPE, **headers},

@@ -34,6 +34,7 @@ class FetchSpec:
     near_rack: str  # if set, a replica in this rack is preferred
     is_read_committed: bool  # a consumer that sees no open or aborted transaction
     awaits_commits: bool  # a follower that serves consumers: commits complete its fetch
+    may_lend: bool = True  # its connection can send ranges of files
     is_from_follower: bool = field(init=False)  # the leader then records its fetch offsets
     read_end: ReadEnd = field(init=False)  # consumers read only committed records
     awaited: FetchWakeups = field(init=False)  # the changes that may complete it once delayed

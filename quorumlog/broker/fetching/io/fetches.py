@@ -309,7 +309,7 @@ class Fetches:
                 end=spec.read_end,
                 at_least_one=size == 0,
                 may_wait=read.bring_ins >= BRING_INS_MAX,
-                may_lend=True,
+                may_lend=spec.may_lend,
             )
         except NotInMemory as absent:
             self._bring_in(driver, read, absent, limit)

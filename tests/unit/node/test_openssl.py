@@ -1,0 +1,72 @@
+"""Whether a node imports `ssl` before its modules: only if its settings mention TLS."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorumlog.cluster import forked
+from quorumlog.cluster.processes import Program
+from quorumlog.node.openssl import mentions_tls, settings_texts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "listeners=SSL://127.0.0.1:9092",
+        "listeners=ssl://127.0.0.1:9092",
+        "listener.security.protocol.map=OUT:SASL_SSL",
+        "listener.name.out.ssl.keystore.location=x",
+        "control.tls.ca.file=x",
+        "QUORUMLOG_CONFIG_CONTROL_TLS_CA_FILE=x",
+    ],
+)
+def test_settings_of_tls_are_found(text: str) -> None:
+    assert mentions_tls(["node.id=1", text])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["listeners=PLAINTEXT://127.0.0.1:9092", "log.dirs=/tmp/tls/assl/data", "passless=1", "tls"],
+)
+def test_other_texts_are_not(text: str) -> None:
+    assert not mentions_tls([text])
+
+
+def test_texts_are_those_of_the_file_the_arguments_and_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "node.properties"
+    path.write_text("node.id=1\n")
+    environment = {"QUORUMLOG_CONFIG_NODE_ID": "2", "SSL_CERT_FILE": "x"}
+    missing = str(tmp_path / "none.properties")
+    texts = settings_texts([str(path), "--config", "node.id=3", missing], environment)
+    assert [*texts] == ["node.id=1\n", "--config", "node.id=3", "QUORUMLOG_CONFIG_NODE_ID=2"]
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_asyncio_and_aiohttp_have_tls_only_if_the_settings_mention_it(
+    tmp_path: Path, has_tls: bool
+) -> None:
+    path = tmp_path / "node.properties"
+    path.write_text("listeners=SSL://h:1\n" if has_tls else "listeners=PLAINTEXT://h:1\n")
+    code = (
+        "import quorumlog.node.preloaded, asyncio.sslproto, aiohttp.connector;"
+        "print(asyncio.sslproto.ssl is not None, aiohttp.connector.ssl is not None)"
+    )
+    environment = {
+        name: text for name, text in os.environ.items() if not name.startswith("QUORUMLOG_CONFIG_")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        env=environment,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert done.stdout.split() == [str(has_tls)] * 2
+
+
+def test_a_fork_server_of_nodes_with_tls_imports_it_first() -> None:
+    assert forked.preloaded_for(Program(), with_tls=True) == ["ssl", "quorumlog.node.preloaded"]
+    assert forked.preloaded_for(Program()) == ["quorumlog.node.preloaded"]
