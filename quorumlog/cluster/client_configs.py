@@ -18,6 +18,7 @@ from quorumlog.cluster.security import OAUTHBEARER, PLAIN, SCRAM
 if TYPE_CHECKING:
     from quorumlog.cluster.layout import ClusterSpec
 
+_TOKEN_TIMEOUT_S: Final = 10.0
 _MODULES: Final = {
     PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
     **dict.fromkeys(SCRAM, "org.apache.kafka.common.security.scram.ScramLoginModule"),
@@ -30,6 +31,8 @@ class Access:
     """The way of one user to a cluster. `user` None: nobody in particular.
 
     `ca`, `certificate`, `key`, `keystore`: files in PEM; the last has the key and the certificate.
+    `token_url`: of an issuer that gives the user tokens for its password; None: of OAUTHBEARER,
+    tokens have no signature.
     """
 
     bootstrap: str
@@ -41,6 +44,7 @@ class Access:
     certificate: Path | None = None
     key: Path | None = None
     keystore: Path | None = None
+    token_url: str | None = None
 
     @property
     def has_login(self) -> bool:
@@ -81,7 +85,12 @@ def access(directory: Path, spec: "ClusterSpec", user: str | None) -> Access:
         certificate=place / f"{name}.pem" if has_certificate else None,
         key=place / f"{name}.key" if has_certificate else None,
         keystore=security.keystore(place, str(name)) if has_certificate else None,
+        token_url=_token_url(spec) if protection.has_issuer else None,
     )
+
+
+def _token_url(spec: "ClusterSpec") -> str:
+    return f"http://{spec.control_address(spec.nodes[0])}/oauth2/token"
 
 
 def _require_no_user(user: str | None) -> None:
@@ -142,7 +151,14 @@ def _of_confluent(way: Access) -> dict[str, Any]:
         settings["security.protocol"] = way.protocol
     if way.has_login:
         settings["sasl.mechanism"] = way.mechanism
-    if way.mechanism == OAUTHBEARER:
+    if way.token_url is not None:
+        settings |= {
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": way.user,
+            "sasl.oauthbearer.client.secret": way.password,
+            "sasl.oauthbearer.token.endpoint.url": way.token_url,
+        }
+    elif way.mechanism == OAUTHBEARER:
         settings["enable.sasl.oauthbearer.unsecure.jwt"] = True
         settings["sasl.oauthbearer.config"] = f"principal={way.user}"
     elif way.has_login:
@@ -210,7 +226,12 @@ def _of_java(way: Access) -> dict[str, Any]:
     if way.mechanism is not None:
         settings["sasl.mechanism"] = way.mechanism
         settings["sasl.jaas.config"] = _jaas(way)
-    if way.mechanism == OAUTHBEARER:
+    if way.token_url is not None:
+        settings["sasl.oauthbearer.token.endpoint.url"] = way.token_url
+        settings["sasl.login.callback.handler.class"] = (
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+        )
+    elif way.mechanism == OAUTHBEARER:
         settings["sasl.login.callback.handler.class"] = (
             "org.apache.kafka.common.security.oauthbearer.internals.unsecured."
             "OAuthBearerUnsecuredLoginCallbackHandler"
@@ -224,10 +245,12 @@ def _of_java(way: Access) -> dict[str, Any]:
 
 def _jaas(way: Access) -> str:
     module = _MODULES[str(way.mechanism)]
+    secret = security.quoted(way.password or "")
+    if way.token_url is not None:
+        return f'{module} required clientId="{way.user}" clientSecret={secret};'
     if way.mechanism == OAUTHBEARER:
         return f'{module} required unsecuredLoginStringClaim_sub="{way.user}";'
-    words = f'username="{way.user}" password={security.quoted(way.password or "")}'
-    return f"{module} required {words};"
+    return f'{module} required username="{way.user}" password={secret};'
 
 
 def _of_kafkajs(way: Access) -> dict[str, Any]:
@@ -260,10 +283,24 @@ def _of_franz_go(way: Access) -> dict[str, Any]:
 
 
 def _token_of(way: Access) -> Callable[[], str]:
-    """Return a source of tokens without a signature, whose subject is the user."""
+    """Return a source of tokens of the user: of the issuer, or without a signature."""
+    if way.token_url is not None:
+        return partial(_issued_token, way)
     from quorumlog.node.inter_broker import unsigned_token
 
     return partial(unsigned_token, str(way.user))
+
+
+def _issued_token(way: Access) -> str:
+    """Request a token by the user's password (RFC 6749, section 4.4). Raises OSError."""
+    from urllib.parse import urlencode
+    from urllib.request import Request, urlopen
+
+    form = {"client_id": way.user, "client_secret": way.password}
+    body = urlencode({"grant_type": "client_credentials", **form}).encode()
+    with urlopen(Request(str(way.token_url), body), timeout=_TOKEN_TIMEOUT_S) as response:  # noqa: S310 - http to a node
+        token: str = json.load(response)["access_token"]
+    return token
 
 
 def _texts(files: Mapping[str, Path | None]) -> dict[str, str]:

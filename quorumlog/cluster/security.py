@@ -43,6 +43,7 @@ _PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _PASSWORDS: Final = "passwords.json"
 _SECRETS: Final = ("password", "jaas.config", "keystore.key", "secret")
 _CA: Final = "ca"
+_TOKEN_KEY: Final = "tokens.key"  # noqa: S105 - the name of a file; beside it, a node writes its public half
 _DEFAULT_SUPER_USER: Final = "admin"
 _PASSWORD_BYTES: Final = 16
 _NAME: Final = re.compile(r"[A-Za-z0-9._@+-]{1,200}")
@@ -73,13 +74,23 @@ class SecurityOptions(TypedDict, total=False):
 class ClusterSecurity:
     """The protection of a cluster. Recorded in cluster.json: it has no secret.
 
-    `super_users`: principals, such as `User:admin`; `User:broker` is always one.
+    `super_users`: principals, such as `User:admin`; `User:broker` is always one. `has_issuer`: the
+    nodes issue signed tokens of OAUTHBEARER to users, for their passwords; else tokens have no
+    signature, and anybody can make one.
     """
 
     tls: bool = False
     mechanism: str | None = None
     acls: bool = False
     super_users: tuple[str, ...] = ()
+    has_issuer: bool = False
+
+    @property
+    def credential(self) -> str | None:
+        """The mechanism of the SCRAM credentials of its users; None: they have none."""
+        if self.has_issuer:
+            return SCRAM[0]
+        return self.mechanism if self.mechanism in SCRAM else None
 
     @property
     def protocol(self) -> str:
@@ -137,9 +148,26 @@ def read_options(options: SecurityOptions) -> tuple[ClusterSecurity | None, dict
     if acls and not principals:
         principals = [_PRINCIPAL + _DEFAULT_SUPER_USER]
     security = ClusterSecurity(
-        tls=tls, mechanism=mechanism, acls=acls, super_users=tuple(principals)
+        tls=tls,
+        mechanism=mechanism,
+        acls=acls,
+        super_users=tuple(principals),
+        has_issuer=mechanism == OAUTHBEARER and _has_issuer(users, tls=tls),
     )
     return security, users
+
+
+def _has_issuer(users: Mapping[str, str | None], *, tls: bool) -> bool:
+    """Return whether the users of OAUTHBEARER have passwords, for which they receive tokens."""
+    count = sum(password is not None for password in users.values())
+    if count and tls:
+        raise InvalidArgument(
+            "--sasl OAUTHBEARER --tls: the issuer of tokens is on the control listener, to which "
+            "only nodes connect by TLS; leave the passwords out, for tokens without a signature"
+        )
+    if 0 < count < len(users):
+        raise InvalidArgument("--sasl OAUTHBEARER: give all of its users a password, or none")
+    return count > 0
 
 
 def _mechanism(text: str | None) -> str | None:
@@ -160,10 +188,11 @@ def _check_name(name: str) -> None:
 
 def _password(name: str, password: str | None, mechanism: str | None) -> str | None:
     """Return the password of a user, a random one if none is given; None: it needs none."""
-    if mechanism in {None, OAUTHBEARER}:
-        if password is not None:
-            proof = "without --sasl it has a certificate" if mechanism is None else "it has tokens"
-            raise InvalidArgument(f"--user {name}: {proof}, so leave its password out")
+    if mechanism is None and password is not None:
+        raise InvalidArgument(
+            f"--user {name}: without --sasl it has a certificate, so leave its password out"
+        )
+    if password is None and mechanism in {None, OAUTHBEARER}:
         return None
     if password is None:
         return os.urandom(_PASSWORD_BYTES).hex()
@@ -202,7 +231,7 @@ def require_kept(
         "tls": recorded.tls,
         "sasl": mechanism,
         "acls": recorded.acls,
-        "users": options.get("users") or {"any": None},
+        "users": options.get("users") or {"any": "any" if recorded.has_issuer else None},
         "super_users": supers if recorded.acls else (),
     }
     same, users = read_options(asked)
@@ -269,6 +298,10 @@ def make_files(directory: Path, spec: "ClusterSpec", users: Mapping[str, str | N
     kept = passwords(directory) if has_files(directory) else None
     if security.tls:
         _make_certificates(place, spec, users)
+    if security.has_issuer and users:  # brokers read the public half at their start
+        from quorumlog.node.token_issuer import read_or_make_key
+
+        read_or_make_key(place / _TOKEN_KEY)
     if kept is None or users:
         broker = os.urandom(_PASSWORD_BYTES).hex() if kept is None else kept.broker
         known = {} if kept is None else kept.users
@@ -356,6 +389,12 @@ def properties(
     yield f"{prefix}plain.sasl.jaas.config", f"{_PLAIN_MODULE} required {own};"
     for name in names:
         yield from _of_clients(f"listener.name.{name.lower()}.", security, known)
+        if security.has_issuer:
+            keys = security_directory(directory) / f"{_TOKEN_KEY}.jwks.json"
+            url = "sasl.oauthbearer.jwks.endpoint.url"
+            yield f"listener.name.{name.lower()}.{url}", keys.as_uri()
+    if security.has_issuer:
+        yield "control.oauth.key.file", str(security_directory(directory) / _TOKEN_KEY)
     if security.tls:
         place = security_directory(directory)
         yield "ssl.keystore.type", "PEM"
@@ -416,7 +455,7 @@ def plant_users(
     `client`: arguments of an Admin that may do so. Raises ClusterError.
     """
     security = spec.security
-    if security is None or security.mechanism not in SCRAM:
+    if security is None or security.credential is None:
         return
     wanted = users if spec.was_ready else passwords(directory).users
     if not wanted:
@@ -425,7 +464,7 @@ def plant_users(
     from quorumlog.client.sync import SyncAdmin
 
     credentials = [
-        NewScramCredential(user=name, password=text or "", mechanism=security.mechanism)
+        NewScramCredential(user=name, password=text or "", mechanism=security.credential)
         for name, text in wanted.items()
     ]
     try:

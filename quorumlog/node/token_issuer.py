@@ -99,7 +99,7 @@ class TokenIssuer:
         async with self._loads:
             if self._key is None:
                 try:
-                    self._key = await asyncio.to_thread(_read_or_make, self._file)
+                    self._key = await asyncio.to_thread(read_or_make_key, self._file)
                 except (OSError, ValueError) as error:
                     raise StartFailed(f"control.oauth.key.file={self._file}: {error}") from error
         return self._key
@@ -221,7 +221,7 @@ def _public(key: "RSAKey") -> dict[str, Any]:
     return {"keys": [public]}
 
 
-def _read_or_make(path: Path) -> "RSAKey":
+def read_or_make_key(path: Path) -> "RSAKey":
     """Return the key in a file, which the first of all nodes makes. Raises OSError, ValueError."""
     from joserfc.jwk import RSAKey
 

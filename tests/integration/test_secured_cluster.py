@@ -206,9 +206,19 @@ def test_users_with_certificates_are_principals_of_acls(tmp_path: Path) -> None:
         assert [_ours(cluster, user) for user in (ADMIN, EVE)] == ["", DENIED]
 
 
-@pytest.mark.parametrize("mechanism", ["plain", "scram-sha-256", "oauthbearer"])
-def test_each_mechanism_serves_each_client(tmp_path: Path, mechanism: str) -> None:
-    users = {ALICE: None} if mechanism == "oauthbearer" else {ALICE: PASSWORDS[ALICE]}
+@pytest.mark.parametrize(
+    ("mechanism", "password"),
+    [
+        ("plain", PASSWORDS[ALICE]),
+        ("scram-sha-256", PASSWORDS[ALICE]),
+        ("oauthbearer", PASSWORDS[ALICE]),  # signed tokens
+        ("oauthbearer", None),
+    ],
+)
+def test_each_mechanism_serves_each_client(
+    tmp_path: Path, mechanism: str, password: str | None
+) -> None:
+    users = {ALICE: password}
     with LocalCluster(tmp_path, nodes=1, sasl=mechanism, users=users) as cluster:
         with SyncAdmin(**cluster.client_config(ALICE)) as admin:
             admin.create_topics([NewTopic(TOPIC, 1, 1)])

@@ -49,7 +49,8 @@ def _properties(directory: Path, node_id: int) -> dict[str, str]:
         ({"tls": True, "users": {"../a": None}}, "a name has letters"),
         ({"acls": True, "super_users": ["a;User:b"]}, "a name has letters"),
         ({"sasl": "plain", "users": {"a": ""}}, "its password is empty"),
-        ({"sasl": "oauthbearer", "users": {"a": "x"}}, "it has tokens, so leave its password out"),
+        ({"sasl": "oauthbearer", "users": {"a": "x", "b": None}}, "a password, or none"),
+        ({"sasl": "oauthbearer", "tls": True, "users": {"a": "x"}}, "only nodes connect by TLS"),
         ({"sasl": "plain", "users": {"a": "x\nsuper.users=User:a"}}, "a control character"),
     ],
 )
