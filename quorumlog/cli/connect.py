@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import update_wrapper
 from inspect import Signature, signature
@@ -102,12 +102,19 @@ class Access:
         return found
 
     def _options(self) -> dict[str, Any]:
-        from quorumlog.cli.client_properties import client_options, mechanism_of, unsigned
         from quorumlog.doctor.client_settings import read_properties
 
-        found: dict[str, Any] = {}
-        if self.command_config is not None:
-            found = client_options(read_properties(self.command_config))
+        file = self.command_config
+        return self.over({} if file is None else read_properties(file))
+
+    def over(self, properties: Mapping[str, str]) -> dict[str, Any]:
+        """Return arguments of a client: the options, over these properties.
+
+        Raises OSError, ValueError.
+        """
+        from quorumlog.cli.client_properties import client_options, mechanism_of, unsigned
+
+        found = client_options(properties)
         protocol = str(found.get("security_protocol", "PLAINTEXT"))
         has_tls, has_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
         if self.tls_ca is not None:

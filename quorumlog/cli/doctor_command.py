@@ -1,13 +1,13 @@
 """`quorumlog doctor`: why clients cannot work with a cluster, from the place of a client."""
 
 import asyncio
-from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from quorumlog.addresses import address_text
+from quorumlog.cli.connect import Access, CommandConfig, Login, Sasl, TlsCa
 from quorumlog.cli.options import Json
 from quorumlog.cli.output import (
     EXIT_FAILED,
@@ -17,7 +17,12 @@ from quorumlog.cli.output import (
     outcome,
     parse_settings,
 )
+from quorumlog.client.security import SecuritySettings
 from quorumlog.client.settings import addresses
+
+if TYPE_CHECKING:
+    from quorumlog.doctor.findings import Finding
+    from quorumlog.wire.io.security import ConnectionSecurity
 
 Bootstrap = Annotated[
     str, typer.Argument(metavar="BOOTSTRAP", help="Addresses as a client has them: HOST:PORT,...")
@@ -30,16 +35,15 @@ Properties = Annotated[
         help="A setting of the client, by the name of Java or librdkafka. Repeatable.",
     ),
 ]
-CommandConfig = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="A properties file with the settings of the client."),
-]
 
 
 def doctor(
     bootstrap: Bootstrap,
     client_property: Properties = None,
     command_config: CommandConfig = None,
+    tls_ca: TlsCa = None,
+    sasl: Sasl = None,
+    login: Login = None,
     json: Json = False,
 ) -> None:
     """Find the reasons why clients cannot reach or use a cluster of any Kafka.
@@ -60,7 +64,11 @@ def doctor(
         places = addresses(bootstrap)
     except ValueError as error:
         fail(str(error), EXIT_USAGE)
-    found = asyncio.run(examine(places, settings))
+    access = Access(tls_ca=tls_ca, sasl=sasl, login=login)
+    security, unusable = _security(settings, access)
+    found = asyncio.run(examine(places, settings, security))
+    if unusable is not None:
+        found = replace(found, findings=(*found.findings, unusable))
     described: dict[str, Any] = {
         "healthy": not found.findings,
         "bootstrap": [address_text(*place) for place in places],
@@ -81,6 +89,31 @@ def doctor(
     outcome(described, *lines, json=json)
     if found.findings:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _security(
+    settings: dict[str, str], access: Access
+) -> tuple["ConnectionSecurity", "Finding | None"]:
+    """Return the client's TLS and login, or plain text with the reason; add them to `settings`."""
+    from quorumlog.doctor.findings import Finding
+    from quorumlog.wire.io.security import PLAINTEXT
+
+    try:
+        options = access.over(settings)
+        names = {"bootstrap_servers", "client_id"}
+        client = SecuritySettings(**{k: v for k, v in options.items() if k not in names})
+        settings["security.protocol"] = client.security_protocol
+        if client.sasl_mechanism is not None:
+            settings["sasl.mechanism"] = client.sasl_mechanism
+        return client.connection_security(), None
+    except (OSError, ValueError) as error:
+        finding = Finding(
+            name="client-security",
+            subject="security.protocol",
+            why=f"the client's settings of TLS and SASL cannot be used: {error}",
+            remedy="correct them; nothing behind TLS or SASL was examined",
+        )
+        return PLAINTEXT, finding
 
 
 def _clock(skew_ms: int | None) -> str:

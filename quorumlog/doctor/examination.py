@@ -13,6 +13,7 @@ from quorumlog.addresses import address_text, host_and_port
 from quorumlog.doctor.client_settings import ClusterFacts, check
 from quorumlog.doctor.findings import Finding
 from quorumlog.doctor.probes import Probe, Reached, probe
+from quorumlog.wire.io.security import PLAINTEXT, ConnectionSecurity
 
 SKEW_MAX_MS: Final = 5_000
 _NEEDS: Final[Mapping[int, tuple[str, int, str]]] = {
@@ -51,13 +52,23 @@ class Examination:
     findings: tuple[Finding, ...] = ()
 
 
-async def examine(bootstrap: Sequence[tuple[str, int]], settings: Mapping[str, str]) -> Examination:
-    """Probe the bootstrap addresses, then every advertised one; check the client's `settings`."""
-    first = await asyncio.gather(*(probe(host, port) for host, port in bootstrap))
+async def examine(
+    bootstrap: Sequence[tuple[str, int]],
+    settings: Mapping[str, str],
+    security: ConnectionSecurity = PLAINTEXT,
+) -> Examination:
+    """Probe the bootstrap addresses, then every advertised one; check the client's `settings`.
+
+    `security`: the client's TLS and login.
+    """
+    first = await asyncio.gather(*(probe(host, port, None, security) for host, port in bootstrap))
     views = [one for one in first if one.metadata is not None]
     brokers = _advertised(views)
     reached = await asyncio.gather(
-        *(probe(*host_and_port(address), broker_id) for broker_id, address in brokers.items())
+        *(
+            probe(*host_and_port(address), broker_id, security)
+            for broker_id, address in brokers.items()
+        )
     )
     advertised = dict(zip(brokers, reached, strict=True))
     cluster_ids = [one.metadata.cluster_id for one in views if one.metadata is not None]
@@ -72,8 +83,8 @@ async def examine(bootstrap: Sequence[tuple[str, int]], settings: Mapping[str, s
         brokers=len(brokers),
         configs=answering[0].configs if answering else {},
         api_keys=frozenset().union(*(one.api_versions for one in views)),
-        is_plain=bool(views),
-        is_tls=any(one.reached is Reached.TLS for one in first),
+        is_plain=any(not one.has_tls for one in views),
+        is_tls=any(one.has_tls or one.reached is Reached.TLS for one in first),
     )
     findings += _of_versions(every)
     findings += _of_replicas(facts)
@@ -104,8 +115,9 @@ def _of_bootstrap(one: Probe, settings: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(
             name="tls-not-examined",
             subject=one.address,
-            why="the port speaks TLS, and this command has no TLS: nothing behind it was examined",
-            remedy="examine a plain listener of the same cluster",
+            why="the port speaks TLS, and the client's settings of TLS cannot be used: nothing "
+            "behind it was examined",
+            remedy="mend the settings of TLS, or examine a plain listener of the same cluster",
         )
     elif one.reached is not Reached.KAFKA:
         yield _unreached(one, f"the bootstrap address {one.address}")
@@ -167,6 +179,11 @@ def _unreached(one: Probe, whose: str) -> Finding:
             "no-answer",
             f"the broker answers ApiVersions, and then no request ({one.detail})",
             "the listener may require SASL: set security.protocol=SASL_PLAINTEXT in the client",
+        ),
+        Reached.UNAUTHENTICATED: (
+            "unauthenticated",
+            one.detail,
+            "correct the settings of TLS and SASL in the client, or the user's credential",
         ),
     }
     name, why, remedy = reasons[one.reached]

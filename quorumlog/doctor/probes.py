@@ -28,7 +28,13 @@ from quorumlog.wire.codec.messages.describe_quorum import (
 )
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataResponse
 from quorumlog.wire.codec.schemas import UnsupportedVersion, encode_request
-from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection, RequestTimedOut
+from quorumlog.wire.io.connection import (
+    AuthenticationFailed,
+    ConnectionLost,
+    KafkaConnection,
+    RequestTimedOut,
+)
+from quorumlog.wire.io.security import PLAINTEXT, ConnectionSecurity
 
 TIMEOUT_S: Final = 5.0
 _HTTP_TIMEOUT_S: Final = 1.0
@@ -52,6 +58,7 @@ class Reached(Enum):
     HTTP = "HTTP"
     OTHER = "another protocol"
     CLOSED = "closed"
+    UNAUTHENTICATED = "unauthenticated"  # TLS or SASL refuses
     LOGIN = "login"  # it answers ApiVersions, but no other request
     NO_METADATA = "no metadata"  # it serves no Metadata in a version of this release
     KAFKA = "Kafka"
@@ -65,12 +72,14 @@ class QuorumUnavailable(Exception):
 class Probe:
     """The state of one address. `address`: `host:port`, as it was given or advertised.
 
+    `has_tls`: the port speaks TLS, and Kafka's protocol in it.
     `skew_ms`: the clock of the quorum's leader minus the clock here; None: not visible.
     `quorum_problem`: the reason why the broker cannot describe the quorum; empty: it can.
     """
 
     address: str
     reached: Reached
+    has_tls: bool = False
     detail: str = ""
     api_versions: Mapping[int, range] = field(default_factory=dict)
     metadata: MetadataResponse | None = None
@@ -80,14 +89,25 @@ class Probe:
     quorum_problem: str = ""
 
 
-async def probe(host: str, port: int, broker_id: int | None = None) -> Probe:
-    """Probe an address; `broker_id`: the broker that should answer there, None: any."""
+async def probe(
+    host: str, port: int, broker_id: int | None = None, security: ConnectionSecurity = PLAINTEXT
+) -> Probe:
+    """Probe an address; `broker_id`: the broker that should answer there, None: any.
+
+    `security`: of the client. A password for TLS is not sent to a plain port.
+    """
     reached, detail = await _first_answer(host, port)
     found = Probe(address=address_text(host, port), reached=reached, detail=detail)
-    if reached is Reached.KAFKA:
+    if reached is Reached.TLS and security.tls is not None:
+        found.reached, found.has_tls = Reached.KAFKA, True
+    elif security.tls is not None:
+        security = PLAINTEXT
+    if found.reached is Reached.KAFKA:
         try:
             async with asyncio.timeout(4 * TIMEOUT_S):
-                await _question(found, host, port, broker_id)
+                await _question(found, host, port, broker_id, security)
+        except AuthenticationFailed as error:
+            found.reached, found.detail = Reached.UNAUTHENTICATED, str(error)
         except (ConnectionLost, RequestTimedOut, TimeoutError) as error:
             found.reached, found.detail = Reached.LOGIN, str(error)
     return found
@@ -180,10 +200,12 @@ async def _shakes_hands(host: str, port: int) -> bool:
     return True
 
 
-async def _question(found: Probe, host: str, port: int, broker_id: int | None) -> None:
+async def _question(
+    found: Probe, host: str, port: int, broker_id: int | None, security: ConnectionSecurity
+) -> None:
     """Read metadata, the broker's configuration and the clock of the quorum's leader."""
     connection = await KafkaConnection.open(
-        host, port, client_id=CLIENT_ID, request_timeout_ms=int(TIMEOUT_S * 1000)
+        host, port, client_id=CLIENT_ID, request_timeout_ms=int(TIMEOUT_S * 1000), security=security
     )
     try:
         found.api_versions = connection.api_versions

@@ -34,6 +34,7 @@ from quorumlog.chaos.drivers.driver import (
     SendOptions,
     TopicOptions,
 )
+from quorumlog.chaos.drivers.security import SecuredDriver, of_aiokafka
 from quorumlog.chaos.history import UNKNOWN_OFFSET
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition as Place
@@ -273,17 +274,18 @@ def _check_answer(code: int, text: str) -> None:
         raise DriverError(ErrorCode(code).name, text)
 
 
-class AiokafkaDriver(TopicCreation):
+class AiokafkaDriver(SecuredDriver, TopicCreation):
     """aiokafka. Its methods raise DriverError if no broker answers."""
 
     capabilities: Final = frozenset({"groups", "offsets", "topics", "transactions"})
+    options_of = staticmethod(of_aiokafka)
 
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
     ) -> _Producer:
         """Make a producer."""
         producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=bootstrap,
+            **self._at(bootstrap),
             client_id=client_id,
             enable_idempotence=True,
             linger_ms=batching.linger_ms,
@@ -297,7 +299,7 @@ class AiokafkaDriver(TopicCreation):
     ) -> _Transactions:
         """Make the producer of an id. Raises DriverError if its predecessors are not fenced."""
         producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=bootstrap,
+            **self._at(bootstrap),
             client_id=client_id,
             transactional_id=transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
@@ -307,13 +309,13 @@ class AiokafkaDriver(TopicCreation):
 
     async def consumer(self, bootstrap: str, client_id: str) -> _Consumer:
         """Make a consumer; a reset of its offsets would hide a gap."""
-        return _Consumer(await _consumer(bootstrap, client_id, auto_offset_reset="none"))
+        return _Consumer(await _consumer(self._at(bootstrap), client_id, auto_offset_reset="none"))
 
     async def reader(self, bootstrap: str, client_id: str, group_id: str) -> _Reader:
         """Make a read_committed reader."""
         return _Reader(
             await _consumer(
-                bootstrap,
+                self._at(bootstrap),
                 client_id,
                 group_id=group_id,
                 isolation_level="read_committed",
@@ -323,16 +325,18 @@ class AiokafkaDriver(TopicCreation):
 
     async def member(self, bootstrap: str, client_id: str, membership: Membership) -> _Member:
         """Make a consumer that can join a group."""
-        return _Member(await _consumer(bootstrap, client_id, **member_settings(membership)))
+        return _Member(
+            await _consumer(self._at(bootstrap), client_id, **member_settings(membership))
+        )
 
     async def offsets(self, bootstrap: str, client_id: str) -> _Lookup:
         """Make a client that looks up offsets."""
-        return _Lookup(await _consumer(bootstrap, client_id))
+        return _Lookup(await _consumer(self._at(bootstrap), client_id))
 
     async def admin(self, bootstrap: str, client_id: str) -> _Admin:
         """Make an administrator."""
         admin = AIOKafkaAdminClient(
-            bootstrap_servers=bootstrap,
+            **self._at(bootstrap),
             client_id=client_id,
             request_timeout_ms=_COMMON["request_timeout_ms"],
         )
@@ -345,11 +349,9 @@ class AiokafkaDriver(TopicCreation):
         return _Admin(admin)
 
 
-async def _consumer(bootstrap: str, client_id: str, **settings: Any) -> Any:
+async def _consumer(place: Mapping[str, Any], client_id: str, **settings: Any) -> Any:
     consumer = await _started(
-        aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=bootstrap, client_id=client_id, **_READING, **settings
-        )
+        aiokafka.AIOKafkaConsumer(**place, client_id=client_id, **_READING, **settings)
     )
     check_lookups(consumer)
     return consumer

@@ -20,6 +20,7 @@ from quorumlog.chaos.drivers.driver import (
     SendOptions,
     TopicOptions,
 )
+from quorumlog.chaos.drivers.security import SecuredDriver, of_client
 from quorumlog.client import (
     Admin,
     Consumer,
@@ -206,12 +207,14 @@ class _Admin:
         await self._admin.stop()
 
 
-class ClientDriver:
+class ClientDriver(SecuredDriver):
     """quorumlog's own client. Consumers take turns in `racks`, if there are any."""
 
     capabilities: Final = frozenset(
         {"groups", "offsets", "max-timestamp", "topics", "transactions", "consumer-protocol"}
     )
+
+    options_of = staticmethod(of_client)
 
     def __init__(self, racks: Sequence[str] = ()) -> None:
         self._racks: Final = cycle(racks or ("",))
@@ -221,7 +224,9 @@ class ClientDriver:
     ) -> _Producer:
         """Make a producer. Raises DriverError if no broker answers."""
         batches = {"linger_ms": batching.linger_ms, "compression_type": batching.compression}
-        return _Producer(await _started(Producer, bootstrap, client_id, **batches, **_WRITING))
+        return _Producer(
+            await _started(Producer, self._at(bootstrap), client_id, **batches, **_WRITING)
+        )
 
     async def transactional(
         self, bootstrap: str, client_id: str, transactional_id: str
@@ -229,7 +234,7 @@ class ClientDriver:
         """Make the producer of an id. Raises DriverError if its predecessors are not fenced."""
         producer = await _started(
             Producer,
-            bootstrap,
+            self._at(bootstrap),
             client_id,
             transactional_id=transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
@@ -255,13 +260,13 @@ class ClientDriver:
     async def _consumer(self, bootstrap: str, client_id: str, **settings: Any) -> Consumer:
         rack = next(self._racks)
         own = {"client_rack": rack, "auto_offset_reset": "none", **settings}
-        return await _started(Consumer, bootstrap, client_id, **own, **_READING)
+        return await _started(Consumer, self._at(bootstrap), client_id, **own, **_READING)
 
     async def member(self, bootstrap: str, client_id: str, membership: Membership) -> _Member:
         """Make a consumer that can join a group. Raises DriverError if no broker answers."""
         own = {"group_protocol": membership.protocol, **member_settings(membership), **_READING}
         own["enable_auto_commit"] = False
-        return _Member(await _started(Consumer, bootstrap, client_id, **own))
+        return _Member(await _started(Consumer, self._at(bootstrap), client_id, **own))
 
     async def admin(self, bootstrap: str, client_id: str) -> _Admin:
         """Make an administrator, which looks up offsets, too. Raises DriverError."""
@@ -269,7 +274,7 @@ class ClientDriver:
             "request_timeout_ms": _REQUEST_TIMEOUT_MS,
             "default_api_timeout_ms": _DELIVERY_TIMEOUT_MS,
         }
-        return _Admin(await _started(Admin, bootstrap, client_id, **limits))
+        return _Admin(await _started(Admin, self._at(bootstrap), client_id, **limits))
 
     offsets = admin
 
@@ -278,14 +283,14 @@ class ClientDriver:
     ) -> None:
         """Create a topic and return when its metadata is committed. Raises DriverError."""
         with _translated():
-            async with Admin(bootstrap_servers=bootstrap) as admin:
+            async with Admin(**self._at(bootstrap)) as admin:
                 await admin.create_topics([_new_topic(topic, options)])
 
 
 async def _started(
-    kind: type[_Started], bootstrap: str, client_id: str, **settings: Any
+    kind: type[_Started], place: Mapping[str, Any], client_id: str, **settings: Any
 ) -> _Started:
-    client = kind(bootstrap_servers=bootstrap, client_id=client_id, **settings)
+    client = kind(**place, client_id=client_id, **settings)
     with _translated():
         await client.start()
     return client

@@ -80,8 +80,8 @@ _CREATE_TIMEOUT_S: Final = 30.0
 class ConfluentAdmin:
     """Changes and describes topics, and looks up offsets by time."""
 
-    def __init__(self, bootstrap: str, client_id: str) -> None:
-        settings = {**QUIET, "bootstrap.servers": bootstrap, "client.id": client_id}
+    def __init__(self, place: Mapping[str, Any], client_id: str) -> None:
+        settings = {**QUIET, **place, "client.id": client_id}
         self._worker = Worker(client_id)
         self._admin = AdminClient(settings)
 

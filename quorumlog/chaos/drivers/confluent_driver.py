@@ -28,6 +28,7 @@ from quorumlog.chaos.drivers.driver import (
     SendFailed,
     SendOptions,
 )
+from quorumlog.chaos.drivers.security import SecuredDriver, of_confluent
 from quorumlog.chaos.drivers.worker import Worker, settled_elsewhere
 from quorumlog.chaos.history import UNKNOWN_OFFSET
 
@@ -59,7 +60,7 @@ class _Producer:
 
     def __init__(
         self,
-        bootstrap: str,
+        place: Mapping[str, Any],
         client_id: str,
         batching: Batching,
         settings: Mapping[str, Any] = MappingProxyType({}),
@@ -68,7 +69,7 @@ class _Producer:
         self._producer = confluent_kafka.Producer(
             {
                 **_IMPATIENT,
-                "bootstrap.servers": bootstrap,
+                **place,
                 "client.id": client_id,
                 "acks": "all",
                 "enable.idempotence": True,
@@ -145,12 +146,12 @@ class _Producer:
 class _Transactions(_Producer):
     """A `driver.TransactionalProducer`. The calls of the library block, so a thread serves them."""
 
-    def __init__(self, bootstrap: str, client_id: str, transactional_id: str) -> None:
+    def __init__(self, place: Mapping[str, Any], client_id: str, transactional_id: str) -> None:
         settings = {
             "transactional.id": transactional_id,
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
         }
-        super().__init__(bootstrap, client_id, AT_ONCE, settings)
+        super().__init__(place, client_id, AT_ONCE, settings)
         self._worker = Worker(f"transactions of {client_id}")
 
     async def initialize(self) -> None:
@@ -218,8 +219,10 @@ class _Polling:
     It and its subclasses have the methods of the protocols in `driver`, documented there.
     """
 
-    def __init__(self, bootstrap: str, client_id: str, settings: Mapping[str, Any]) -> None:
-        own = {"bootstrap.servers": bootstrap, "client.id": client_id}
+    def __init__(
+        self, place: Mapping[str, Any], client_id: str, settings: Mapping[str, Any]
+    ) -> None:
+        own = {**place, "client.id": client_id}
         self._worker: Final = Worker(client_id)
         self._consumer: Final = confluent_kafka.Consumer({**_READING, **own, **settings})
         self._errors: list[confluent_kafka.KafkaError] = []
@@ -272,7 +275,7 @@ def _bytes(value: str | bytes | None) -> bytes:
 class _Consumer(_Polling):
     def __init__(
         self,
-        bootstrap: str,
+        place: Mapping[str, Any],
         client_id: str,
         group_id: str = "",
         isolation: str = "read_uncommitted",
@@ -282,7 +285,7 @@ class _Consumer(_Polling):
             "auto.offset.reset": "error",  # a reset would hide a gap
             "isolation.level": isolation,
         }
-        super().__init__(bootstrap, client_id, settings)
+        super().__init__(place, client_id, settings)
 
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
         await self.seek(topic, dict.fromkeys(partitions, confluent_kafka.OFFSET_BEGINNING))
@@ -321,7 +324,7 @@ class _Reader(_Committed, _Consumer):
 
 
 class _Member(Rebalancing, _Committed):
-    def __init__(self, bootstrap: str, client_id: str, membership: Membership) -> None:
+    def __init__(self, place: Mapping[str, Any], client_id: str, membership: Membership) -> None:
         settings: dict[str, Any] = {
             "group.id": membership.group_id,
             "auto.offset.reset": "earliest",
@@ -338,7 +341,7 @@ class _Member(Rebalancing, _Committed):
             settings["group.protocol"] = "consumer"
         if membership.instance_id is not None:
             settings["group.instance.id"] = membership.instance_id
-        super().__init__(bootstrap, client_id, settings)
+        super().__init__(place, client_id, settings)
 
     async def subscribe(self, topic: str) -> None:
         noting = {f"on_{event}": self._noting(change) for event, change in _REBALANCES.items()}
@@ -362,28 +365,30 @@ def _places(topic: str, offsets: Mapping[int, int]) -> list[confluent_kafka.Topi
     ]
 
 
-class ConfluentDriver(TopicCreation):
+class ConfluentDriver(SecuredDriver, TopicCreation):
     """confluent-kafka."""
 
     capabilities: Final = frozenset(
         {"groups", "offsets", "max-timestamp", "topics", "transactions", "consumer-protocol"}
     )
+    bootstrap_name = "bootstrap.servers"
+    options_of = staticmethod(of_confluent)
 
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
     ) -> _Producer:
         """Make a producer."""
-        return _Producer(bootstrap, client_id, batching)
+        return _Producer(self._at(bootstrap), client_id, batching)
 
     async def consumer(self, bootstrap: str, client_id: str) -> _Consumer:
         """Make a consumer."""
-        return _Consumer(bootstrap, client_id)
+        return _Consumer(self._at(bootstrap), client_id)
 
     async def transactional(
         self, bootstrap: str, client_id: str, transactional_id: str
     ) -> _Transactions:
         """Make the producer of an id. Raises DriverError if its predecessors are not fenced."""
-        producer = _Transactions(bootstrap, client_id, transactional_id)
+        producer = _Transactions(self._at(bootstrap), client_id, transactional_id)
         try:
             await producer.initialize()
         except BaseException:  # the caller may have been cancelled
@@ -393,15 +398,15 @@ class ConfluentDriver(TopicCreation):
 
     async def reader(self, bootstrap: str, client_id: str, group_id: str) -> _Reader:
         """Make a read_committed reader."""
-        return _Reader(bootstrap, client_id, group_id, "read_committed")
+        return _Reader(self._at(bootstrap), client_id, group_id, "read_committed")
 
     async def member(self, bootstrap: str, client_id: str, membership: Membership) -> _Member:
         """Make a consumer that can join a group."""
-        return _Member(bootstrap, client_id, membership)
+        return _Member(self._at(bootstrap), client_id, membership)
 
     async def admin(self, bootstrap: str, client_id: str) -> ConfluentAdmin:
         """Make an administrator, which looks up offsets, too."""
-        return ConfluentAdmin(bootstrap, client_id)
+        return ConfluentAdmin(self._at(bootstrap), client_id)
 
     offsets = admin
 

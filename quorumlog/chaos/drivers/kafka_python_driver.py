@@ -36,6 +36,7 @@ from quorumlog.chaos.drivers.kafka_python_checks import (
     close_refused_sockets,
     drop_fetched,
 )
+from quorumlog.chaos.drivers.security import SecuredDriver, of_kafka_python
 from quorumlog.chaos.drivers.worker import Worker, settled_elsewhere
 from quorumlog.wire.codec.error_codes import ErrorCode
 
@@ -270,12 +271,13 @@ class _Admin(_Client):
         }
 
 
-class KafkaPythonDriver(TopicCreation):
+class KafkaPythonDriver(SecuredDriver, TopicCreation):
     """kafka-python. Its methods raise DriverError if no broker answers."""
 
     capabilities: Final = frozenset(
         {"groups", "offsets", "max-timestamp", "topics", "transactions"}
     )
+    options_of = staticmethod(of_kafka_python)
 
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
@@ -284,7 +286,7 @@ class KafkaPythonDriver(TopicCreation):
         made = await _made(
             client_id,
             kafka.KafkaProducer,
-            bootstrap_servers=bootstrap,
+            **self._at(bootstrap),
             acks="all",
             enable_idempotence=True,
             linger_ms=batching.linger_ms,
@@ -300,7 +302,7 @@ class KafkaPythonDriver(TopicCreation):
         made = await _made(
             client_id,
             kafka.KafkaProducer,
-            bootstrap_servers=bootstrap,
+            **self._at(bootstrap),
             transactional_id=transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             **_WRITING,
@@ -315,12 +317,12 @@ class KafkaPythonDriver(TopicCreation):
 
     async def consumer(self, bootstrap: str, client_id: str) -> _Consumer:
         """Make a consumer; a reset of its offsets would hide a gap."""
-        return _Consumer(*await _consumer(bootstrap, client_id, auto_offset_reset="none"))
+        return _Consumer(*await _consumer(self._at(bootstrap), client_id, auto_offset_reset="none"))
 
     async def reader(self, bootstrap: str, client_id: str, group_id: str) -> _Reader:
         """Make a read_committed reader."""
         made = await _consumer(
-            bootstrap,
+            self._at(bootstrap),
             client_id,
             group_id=group_id,
             isolation_level="read_committed",
@@ -330,24 +332,26 @@ class KafkaPythonDriver(TopicCreation):
 
     async def member(self, bootstrap: str, client_id: str, membership: Membership) -> _Member:
         """Make a consumer that can join a group."""
-        return _Member(*await _consumer(bootstrap, client_id, **member_settings(membership)))
+        return _Member(
+            *await _consumer(self._at(bootstrap), client_id, **member_settings(membership))
+        )
 
     async def admin(self, bootstrap: str, client_id: str) -> _Admin:
         """Make an administrator, which looks up offsets, too."""
-        return _Admin(
-            *await _made(client_id, KafkaAdminClient, bootstrap_servers=bootstrap, **_QUIET)
-        )
+        return _Admin(*await _made(client_id, KafkaAdminClient, **self._at(bootstrap), **_QUIET))
 
     offsets = admin
 
 
-async def _consumer(bootstrap: str, client_id: str, **settings: Any) -> tuple[Worker, Any]:
+async def _consumer(
+    place: Mapping[str, Any], client_id: str, **settings: Any
+) -> tuple[Worker, Any]:
     def make(**all_settings: Any) -> Any:
         consumer = kafka.KafkaConsumer(**all_settings)
         check_responses(consumer)
         return consumer
 
-    return await _made(client_id, make, bootstrap_servers=bootstrap, **_READING, **settings)
+    return await _made(client_id, make, **place, **_READING, **settings)
 
 
 def _places(topic: str, partitions: Sequence[int]) -> list[Any]:

@@ -6,11 +6,13 @@ Other packages add drivers by entry points of the group `quorumlog.drivers`.
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, cast, runtime_checkable
 
 from quorumlog.chaos.drivers.driver import AnyDriver
 from quorumlog.chaos.drivers.limits import limited
+from quorumlog.chaos.drivers.security import PLAINTEXT
 from quorumlog.chaos.registered import AddedParts, registered
+from quorumlog.client.security import SecuritySettings
 from quorumlog.extras import install_command
 
 DRIVERS: Final[Mapping[str, str]] = {
@@ -42,14 +44,34 @@ def require_driver(name: str) -> None:
     registered({**DRIVERS, **dict.fromkeys(ADDED_DRIVERS.names, "")}, name, "driver")
 
 
-def load_driver(name: str) -> AnyDriver:
-    """Return a driver by name, with time limits on its calls.
+def load_driver(name: str, security: SecuritySettings = PLAINTEXT) -> AnyDriver:
+    """Return a driver by name, with time limits on its calls, for clusters with this protection.
 
-    Raises DriverUnavailable, or ValueError for an unknown name.
+    Raises DriverUnavailable, or ValueError for an unknown name, for files of certificates that
+    cannot be used, and for a driver of another package that knows no protection.
     """
+    driver = _find(name)
+    if security == PLAINTEXT:
+        return limited(driver)
+    if not isinstance(driver, Securable):
+        raise ValueError(  # noqa: TRY004 - of the run's settings, as an unknown name
+            f"driver {name} has no method `secured`: it cannot use TLS or SASL"
+        )
+    return limited(driver.secured(security))
+
+
+@runtime_checkable
+class Securable(Protocol):
+    """A driver that can reach clusters with TLS and SASL."""
+
+    def secured(self, security: SecuritySettings) -> AnyDriver:
+        """Return the same driver for clusters with this protection."""
+
+
+def _find(name: str) -> AnyDriver:
     require_driver(name)
     if (added := ADDED_DRIVERS.find(name)) is not None:
-        return limited(added)
+        return added
     try:
         module = import_module(f"quorumlog.chaos.drivers.{name.replace('-', '_')}_driver")
     except ModuleNotFoundError as error:
@@ -57,7 +79,7 @@ def load_driver(name: str) -> AnyDriver:
             f"driver {name} needs a library that is not installed ({error.name}): "
             f"{install_command('drivers')}"
         ) from error
-    return limited(module.DRIVER)
+    return cast(AnyDriver, module.DRIVER)
 
 
 class Demanding(Protocol):
