@@ -26,7 +26,7 @@ from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.registrations import BrokerProcess
 from quorumlog.broker.quotas.throttle import BrokerQuotas
 from quorumlog.broker.replicas import Replicas
-from quorumlog.broker.server.api import BrokerContext, as_release
+from quorumlog.broker.server.api import ANONYMOUS, BrokerContext, as_release
 from quorumlog.broker.server.connection import Connection
 from quorumlog.broker.server.own_connection import OwnConnection
 from quorumlog.broker.server.server import ListenerTls, NewConnection, Server
@@ -45,7 +45,8 @@ from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.identity import OwnDirectory, read_boot_id
 from quorumlog.node.inter_broker import inter_broker_security
 from quorumlog.node.listeners import StartFailed, listen
-from quorumlog.settings.listeners import Listener, Listeners
+from quorumlog.settings.authorization import super_users
+from quorumlog.settings.listeners import Listener, Listeners, SecurityProtocol
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import OnError, Tasks
@@ -194,15 +195,31 @@ def authorized(context: BrokerContext) -> BrokerContext:
     from quorumlog.broker.authorization.access_control import access_control
     from quorumlog.broker.guards.registry import guarded
 
-    if not settings.super_users:
-        _logger.warning(
-            "authorizer.class.name is set without super.users: nobody can create the first ACL"
-        )
     return replace(
         context,
         handlers=guarded(context.handlers),
         access=access_control(settings, lambda: context.image),
     )
+
+
+def warn_of_missing_rights(config: NodeConfig) -> None:
+    """Log the rights without which a cluster with an authorizer cannot work."""
+    settings = config.broker
+    if not settings.authorizer_class_name:
+        return
+    if not settings.super_users:
+        _logger.warning(
+            "authorizer.class.name is set without super.users: nobody can create the first ACL"
+        )
+    has_peers = len(config.voters) > 1 or bool(config.bootstrap)
+    is_plain = config.listeners.inter_broker.protocol is SecurityProtocol.PLAINTEXT
+    if has_peers and is_plain and ANONYMOUS not in super_users(settings.super_users):
+        _logger.warning(
+            "the other brokers connect as %s, because the listener %s does not authenticate: "
+            "unless super.users or an ACL of CLUSTER_ACTION names it, no follower can fetch",
+            ANONYMOUS,
+            config.listeners.inter_broker.name,
+        )
 
 
 CONTROLLED_SHUTDOWN_MS: Final = 2_000
@@ -263,6 +280,7 @@ class NodeBroker:
             wall_ms=wall_clock_ms,
             quotas=BrokerQuotas(config.broker),
         )
+        warn_of_missing_rights(config)
         self.server: Final = Server(as_release(authorized(context)), on_fatal=on_fatal)
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
         publishers = self.replicas, self.groups, self.transactions, context.quotas, self.metadata

@@ -93,6 +93,12 @@ def request_families(broker: NodeBroker) -> Iterator[Family]:
         ("silent", "Connections closed to free the memory of responses.", stats.connections_silent),
     ):
         yield Family(f"quorumlog_connections_{name}_total", "counter", documentation, [("", count)])
+    access = broker.server.context.access
+    if access is not None:
+        found = (("allowed", access.allowed), ("denied", access.denied))
+        counts = [(labels({"result": result}), count) for result, count in found]
+        name = "quorumlog_authorizations_total"
+        yield Family(name, "counter", "Decisions of the authorizer.", counts)
     for name, count in (("incoming", stats.bytes_in), ("outgoing", stats.bytes_out)):
         full = f"kafka_server_socket_server_metrics_{name}_byte_total"
         yield Family(full, "counter", f"Bytes of {name} requests and responses.", [("", count)])

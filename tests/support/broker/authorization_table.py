@@ -409,5 +409,5 @@ ADMINISTRATION = (
 
 ROWS = (*DATA, *TOPICS, *GROUPS, *TRANSACTIONS, *ADMINISTRATION)
 
-FILTERS = frozenset({"ListGroups", "ListTransactions", "DescribeCluster", "ApiVersions"})
+FILTERS = frozenset({"ListGroups", "ListTransactions", "DescribeCluster"})
 """APIs that nobody is refused: they leave out items, or need no right."""

@@ -16,6 +16,7 @@ from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.wire.codec.message import Message, Struct
 from quorumlog.wire.codec.schemas import request_class
 from quorumlog.wire.io.connection import KafkaConnection
+from tests.support.broker.authorized import Guarded
 from tests.support.broker.peer import Peer, connected
 from tests.support.groups.asking import coordinator_is_ready, create, versions
 from tests.support.groups.single_broker import SETTINGS, single_broker
@@ -78,10 +79,12 @@ async def ask(peer: Peer, request: Any, version: int) -> Message:
     return response
 
 
+@pytest.mark.parametrize("rights", [None, (), ("T READ", "G READ", "X WRITE", "C DESCRIBE")])
 @pytest.mark.parametrize("seed", range(3))
 async def test_every_request_is_answered(
-    seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    seed: int, rights: tuple[str, ...] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """`rights`: of the client, at a broker with an authorizer; None: without one."""
     with caplog.at_level(logging.ERROR):
         draw = random.Random(seed)
         settings = replace(SETTINGS, auto_create_topics_enable=False, group_max_size=2)
@@ -90,6 +93,10 @@ async def test_every_request_is_answered(
             await create(client, "t")
             await coordinator_is_ready(client)
             await client.close()
+            if rights is not None:
+                guarded = Guarded(broker)
+                guarded.permit(*rights)
+                await (await guarded.connect()).close()  # the next clients have these rights
             learned = [""]
             asked = [key for key in sorted(HANDLERS) for _ in range(SAMPLES)]
             draw.shuffle(asked)

@@ -10,6 +10,8 @@ from quorumlog.node import config
 from quorumlog.node.config import ConfigError
 from quorumlog.node.listeners import StartFailed
 from quorumlog.node.node import read_secret
+from quorumlog.node.node_broker import warn_of_missing_rights
+from quorumlog.settings.authorization import STANDARD_AUTHORIZER
 from quorumlog.settings.kafka_names import (
     ALTERED_WITHOUT_EFFECT,
     GROUPS,
@@ -287,3 +289,34 @@ def test_what_is_no_secret_is_refused_and_not_shown(tmp_path: Path, content: byt
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(StartFailed, match=r"control.shared.secret.file=.*/secret: No such file"):
         read_secret(tmp_path / "secret")
+
+
+# --- an authorizer that could let nobody in is worth a warning ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "warnings"),
+    [
+        ({"authorizer.class.name": ""}, []),
+        ({}, ["nobody can create the first ACL", "no follower can fetch"]),
+        ({"super.users": "User:admin"}, ["no follower can fetch"]),
+        ({"super.users": "User:admin; User:ANONYMOUS"}, []),
+        ({"super.users": "User:a", "controller.quorum.voters": "1@127.0.0.1:19092"}, []),
+    ],
+)
+def test_missing_rights_are_logged_at_the_start(
+    changes: dict[str, str], warnings: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    built = config.build({**COMPLETE, "authorizer.class.name": STANDARD_AUTHORIZER, **changes})
+    warn_of_missing_rights(built)
+    assert len(caplog.messages) == len(warnings)
+    for line, part in zip(caplog.messages, warnings, strict=True):
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("authorizer.class.name", "com.example.Own"), ("super.users", "admin")]
+)
+def test_another_authorizer_and_a_name_without_type_are_refused(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}={value}: "):
+        config.build({**COMPLETE, name: value})
