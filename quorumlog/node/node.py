@@ -133,6 +133,14 @@ class Node:
         self._metrics: Endpoint | None = None
         self._arrivals: Final = MetadataArrivals()
         self.quorum.add_publisher(self._arrivals)
+        self.time: Final = RequestedTime(self.broker)
+        self._add_routes()
+
+    def _add_routes(self) -> None:
+        """Add the routes of the control listener, with the issuer of tokens if it has a key file.
+
+        The key is made in the background.
+        """
         add_routes(
             self.quorum.app,
             is_ready=self.ready.is_set,
@@ -140,12 +148,7 @@ class Node:
             arrivals=self._arrivals,
             scrape=self._scrape,
         )
-        self.time: Final = RequestedTime(self.broker)
         self.time.add_routes(self.quorum.app, self.quorum.check_secret)
-        self._add_issuer()
-
-    def _add_issuer(self) -> None:
-        """Add the issuer of tokens, if a setting enables it; its key is made in the background."""
         broker, key_file = self.broker, self.config.oauth_key_file
         if broker is None or key_file is None:
             return

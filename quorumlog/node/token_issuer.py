@@ -1,8 +1,8 @@
 """An issuer of OAUTHBEARER tokens on the control listener, for tests of clients.
 
-    POST /oauth2/token                       client credentials -> a token, signed with RS256
-    GET  /.well-known/openid-configuration   the URLs of the issuer
-    GET  /jwks.json                          the public key
+    POST TOKEN_PATH       client credentials -> a token, signed with RS256
+    GET  KEYS_PATH        the public key
+    GET  DISCOVERY_PATH   the URLs of both
 
 A client's id and secret are a user with a SCRAM credential and its password. The parameters
 `expires_in` (seconds, also negative: an expired token), `scope` and `audience` choose the claims.

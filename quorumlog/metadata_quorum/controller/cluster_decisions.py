@@ -147,7 +147,7 @@ class ClusterDecisions:
                 kind = ""
             case AlterScramCredentials():
                 records, results = decide_credentials(access, request)
-                kind = "credentials of SCRAM"
+                kind = ""
             case _:
                 assert_never(request)
         if not records:
