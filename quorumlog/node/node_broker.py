@@ -13,6 +13,7 @@ import asyncio
 import socket
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from quorumlog.addresses import DEFAULT_LISTENER
@@ -175,6 +176,7 @@ def _hosts(
 
 
 CONTROLLED_SHUTDOWN_MS: Final = 2_000
+NO_TLS: Final[Mapping[str, ListenerTls]] = MappingProxyType({})
 
 
 class NodeBroker:
@@ -192,15 +194,12 @@ class NodeBroker:
         *,
         directories: Sequence[OwnDirectory],
         dependencies: NodeDependencies,
-        tls: Mapping[str, ListenerTls],
         ready: asyncio.Event,
         on_fatal: OnError,
     ) -> None:
-        """`tls`: of the listeners that have it, by their names."""
         broker_id, controller = BrokerId(config.node_id), quorum.controller
         announced = registration(config, directories, dependencies)
         self._ready: Final = ready
-        self._tls: Final = tls
         self._tasks: Final = Tasks(on_fatal)
         self.replicas: Final = Replicas(
             broker_id=broker_id,
@@ -256,11 +255,18 @@ class NodeBroker:
         except StorageError as error:
             raise StartFailed(str(error)) from error
 
-    async def start(self, listeners: Sequence[tuple[Listener, socket.socket]]) -> None:
-        """Open the logs and register, after `open_directories`. `ready` is set later."""
+    async def start(
+        self,
+        listeners: Sequence[tuple[Listener, socket.socket]],
+        tls: Mapping[str, ListenerTls] = NO_TLS,
+    ) -> None:
+        """Open the logs and register, after `open_directories`. `ready` is set later.
+
+        `tls`: of the listeners that have it, by their names.
+        """
         self._tasks.start(_raise_failure(self.replicas.failure))
         self._tasks.start(_raise_failure(self.lifecycle.failure))
-        self._tasks.start(self._serve(listeners))
+        self._tasks.start(self._serve(listeners, tls))
         epoch = self.replicas.clean_shutdown_epoch
         self.lifecycle.start(
             previous_broker_epoch=-1 if epoch is None else epoch,
@@ -280,13 +286,16 @@ class NodeBroker:
         self.replicas.registered(broker_epoch)
         self.gate.registered(broker_epoch)
 
-    async def _serve(self, listeners: Sequence[tuple[Listener, socket.socket]]) -> None:
+    async def _serve(
+        self, listeners: Sequence[tuple[Listener, socket.socket]], tls: Mapping[str, ListenerTls]
+    ) -> None:
         """Serve clients once this broker's metadata is current; set `ready` once it may lead."""
         await self.gate.opened.wait()
         for listener, bound in listeners:
             listen("listeners", bound)
-            tls = self._tls.get(listener.name)
-            await self.server.serve(bound, listener.name, listener.max_connections, tls=tls)
+            await self.server.serve(
+                bound, listener.name, listener.max_connections, tls=tls.get(listener.name)
+            )
         await self.replicas.may_lead.wait()
         await self.lifecycle.unfenced.wait()
         self._ready.set()
