@@ -32,7 +32,7 @@ from quorumlog.node.config import NodeConfig
 from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.election_counts import ElectionCounts
 from quorumlog.node.listeners import StartFailed, listen
-from quorumlog.node.node_broker import NodeBroker
+from quorumlog.node.node_broker import NO_TLS, NodeBroker
 from quorumlog.node.requested_time import RequestedTime
 from quorumlog.node.room import Room, StartEnded
 from quorumlog.node.status import MetadataArrivals, add_routes
@@ -43,7 +43,6 @@ from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
 
 if TYPE_CHECKING:
-    from quorumlog.metadata_quorum.io.control_tls import ControlTls
     from quorumlog.node.metrics.endpoint import Endpoint
     from quorumlog.node.tls import NodeTls
 
@@ -108,10 +107,10 @@ class Node:
             for listener in config.listeners.by_name.values() if config.is_broker else ():
                 self._kafka.append((listener, bind("listeners", listener.bind)))
                 bound.callback(self._kafka[-1][1].close)
+            own_id = dict(directories)[str(config.log_dir)]
             self.quorum: Final = _open_quorum(
-                disk, config, shared_secret, dict(directories)[str(config.log_dir)], dependencies,
-                tls=None if self._tls is None else self._tls.control,
-            )  # fmt: skip
+                disk, config, shared_secret, own_id, dependencies, tls=self._tls
+            )
             self.broker: Final = (
                 NodeBroker(
                     config,
@@ -119,7 +118,6 @@ class Node:
                     disk,
                     directories=directories,
                     dependencies=dependencies,
-                    tls={} if self._tls is None else self._tls.listeners,
                     ready=self.ready,
                     on_fatal=self.fail,
                 )
@@ -168,7 +166,8 @@ class Node:
             self._tasks.start(self._fail_with_quorum())
             if self.broker is not None:
                 await self._room.wait_for(self.broker.open_directories)
-                await self.broker.start(self._kafka, self._secret)
+                tls = NO_TLS if self._tls is None else self._tls.listeners
+                await self.broker.start(self._kafka, self._secret, tls)
             else:
                 self._tasks.start(self._ready_with_leader())
         except StartFailed as error:
@@ -313,7 +312,7 @@ def _open_quorum(
     directory_id: str | None,
     dependencies: NodeDependencies,
     *,
-    tls: "ControlTls | None",
+    tls: "NodeTls | None",
 ) -> MetadataQuorum:
     settings = MetadataQuorumSettings(
         cluster_id=config.cluster_id,
@@ -332,7 +331,8 @@ def _open_quorum(
         controller=config.controller,
     )
     try:
-        return MetadataQuorum(settings, disk, dependencies=dependencies.quorum, tls=tls)
+        control = None if tls is None else tls.control
+        return MetadataQuorum(settings, disk, dependencies=dependencies.quorum, tls=control)
     except DiskExhausted:
         raise
     except StorageError as error:

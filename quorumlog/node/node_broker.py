@@ -15,6 +15,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from quorumlog.addresses import DEFAULT_LISTENER
@@ -223,6 +224,7 @@ def warn_of_missing_rights(config: NodeConfig) -> None:
 
 
 CONTROLLED_SHUTDOWN_MS: Final = 2_000
+NO_TLS: Final[Mapping[str, ListenerTls]] = MappingProxyType({})
 
 
 class NodeBroker:
@@ -240,15 +242,12 @@ class NodeBroker:
         *,
         directories: Sequence[OwnDirectory],
         dependencies: NodeDependencies,
-        tls: Mapping[str, ListenerTls],
         ready: asyncio.Event,
         on_fatal: OnError,
     ) -> None:
-        """`tls`: of the listeners that have it, by their names."""
         broker_id, controller = BrokerId(config.node_id), quorum.controller
         announced = registration(config, directories, dependencies)
         self._ready: Final = ready
-        self._tls: Final = tls
         self._tasks: Final = Tasks(on_fatal)
         self.replicas: Final = Replicas(
             broker_id=broker_id,
@@ -307,14 +306,20 @@ class NodeBroker:
         except StorageError as error:
             raise StartFailed(str(error)) from error
 
-    async def start(self, listeners: Sequence[tuple[Listener, socket.socket]], secret: str) -> None:
+    async def start(
+        self,
+        listeners: Sequence[tuple[Listener, socket.socket]],
+        secret: str,
+        tls: Mapping[str, ListenerTls] = NO_TLS,
+    ) -> None:
         """Open the logs and register, after `open_directories`. `ready` is set later.
 
-        `secret`: the same on all nodes; clients cannot guess it.
+        `secret`: the same on all nodes; clients cannot guess it. `tls`: of the listeners that have
+        it, by their names.
         """
         self._tasks.start(_raise_failure(self.replicas.failure))
         self._tasks.start(_raise_failure(self.lifecycle.failure))
-        self._tasks.start(self._serve(listeners, secret.encode()))
+        self._tasks.start(self._serve(listeners, secret.encode(), tls))
         epoch = self.replicas.clean_shutdown_epoch
         self.lifecycle.start(
             previous_broker_epoch=-1 if epoch is None else epoch,
@@ -335,7 +340,10 @@ class NodeBroker:
         self.gate.registered(broker_epoch)
 
     async def _serve(
-        self, listeners: Sequence[tuple[Listener, socket.socket]], secret: bytes
+        self,
+        listeners: Sequence[tuple[Listener, socket.socket]],
+        secret: bytes,
+        tls: Mapping[str, ListenerTls],
     ) -> None:
         """Serve clients once this broker's metadata is current; set `ready` once it may lead."""
         await self.gate.opened.wait()
@@ -346,7 +354,7 @@ class NodeBroker:
                 listener.name,
                 listener.max_connections,
                 connection=await self._connection(listener, secret),
-                tls=self._tls.get(listener.name),
+                tls=tls.get(listener.name),
                 connection_rate=listener.connection_rate,
                 is_inter_broker=listener.is_inter_broker,
             )

@@ -157,13 +157,7 @@ class MetadataQuorum:
             check=self._server.check_secret, disconnected=self._broker_disconnected
         )
         self._presence_server.add_routes(self.app)
-        self._presence_client: Final = PresenceClient(
-            self._outgoing.session,
-            scheme=self._outgoing.scheme,
-            query={"node_id": str(settings.node_id)},
-            addresses=self._addresses.find,
-            leader_died=self._leader_died,
-        )
+        self._presence_client: Final = self._presence_of(settings)
         self.controller: Final = LeaderClient(
             node_id=settings.node_id,
             leader=self._leader,
@@ -182,6 +176,15 @@ class MetadataQuorum:
     def check_secret(self, request: web.Request) -> None:
         """Raise the response 403 to a request that lacks the shared secret, if there is one."""
         self._server.check_secret(request)
+
+    def _presence_of(self, settings: MetadataQuorumSettings) -> PresenceClient:
+        return PresenceClient(
+            self._outgoing.session,
+            scheme=self._outgoing.scheme,
+            query={"node_id": str(settings.node_id)},
+            addresses=self._addresses.find,
+            leader_died=self._leader_died,
+        )
 
     def _founded(self, elections: ElectionStore, election: Election) -> Election:
         return found(

@@ -172,7 +172,7 @@ class WatchedSite(web.BaseSite):
             listener = self._where.get("sock") or socket.create_server(
                 (self._where["host"], self._where["port"]), backlog=self._backlog
             )
-            self._server = TlsListener(  # type: ignore[assignment]  # has what a site calls
+            self._server = TlsListener(  # type: ignore[assignment]  # it suffices for a site
                 listener, self._tls.server, partial(self._accept, watched), self._note_failed
             )
             return

@@ -64,6 +64,7 @@ class Served:
     def __init__(self) -> None:
         self.heard: list[Any] = []
         self.disconnected: list[int] = []
+        self.present: dict[Any, None] = {}
         self.port = 0
 
     async def handle(self, request: Any, _: str | None) -> Reply:
@@ -87,6 +88,7 @@ async def serving(tls: ControlTls | None) -> AsyncIterator[Served]:
     app.router.add_get("/healthz", healthz)
     presence = PresenceServer(check=server.check_secret, disconnected=served.lost)
     presence.add_routes(app)
+    served.present = presence._connections
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
     await runner.setup()
     await server.site(runner, host="127.0.0.1", port=0).start()
@@ -209,7 +211,7 @@ async def test_the_death_of_a_process_is_seen_as_without_tls(authority: Authorit
             leader_died=leader_died,
         )
         presence.follow(BrokerId(1))
-        await asyncio.sleep(0.1)
+        await until(lambda: served.present)
         assert not await has_died(address)
     await until(lambda: died == [1])
     await presence.close()
