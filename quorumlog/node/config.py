@@ -7,7 +7,7 @@ effect here; it refuses a setting that would enable protection: `settings.kafka_
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -118,9 +118,10 @@ def known_names() -> list[str]:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read `name=value` lines; `#` starts a comment line. Raises ConfigError with the line.
+    """Read `name=value` lines; `#` starts a comment. Raises ConfigError with the number of a line.
 
-    A duplicate name is refused: one of its values would be ignored.
+    A backslash at the end of a line continues it, as in Java. A duplicate name is refused: one of
+    its values would be ignored.
     """
     values: dict[str, str] = {}
     try:
@@ -131,18 +132,32 @@ def read_properties(path: Path) -> dict[str, str]:
         raise ConfigError(f"{path}: not UTF-8 text: {error}") from error
     if "\0" in text:
         raise ConfigError(f"{path}: not text: it has a zero byte")
-    for number, line in enumerate(text.split("\n"), start=1):
-        stripped = line.strip()
-        if not stripped or stripped.startswith("#"):
-            continue
-        name, equals, value = stripped.partition("=")
-        if not equals:
-            raise ConfigError(f"{path}, line {number}: not name=value: {stripped!r}")
+    for number, line in _whole_lines(text):
+        name, equals, value = line.partition("=")
+        if not equals:  # the line may be a part of a secret
+            raise ConfigError(f"{path}, line {number}: not name=value")
         name = name.strip()
         if name in values:
             raise ConfigError(f"{path}, line {number}: {name} is set twice")
         values[name] = value.strip()
     return values
+
+
+def _whole_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that set a value, with the number of their first part."""
+    first, begun = 0, ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        part = line.strip()
+        if not begun and (not part or part.startswith("#")):
+            continue
+        first, begun = first or number, begun + part
+        if (len(begun) - len(begun.rstrip("\\"))) % 2:
+            begun = begun[:-1]
+            continue
+        yield first, begun
+        first, begun = 0, ""
+    if begun:
+        yield first, begun
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, str]:

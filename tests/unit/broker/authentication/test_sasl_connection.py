@@ -271,6 +271,16 @@ async def test_a_session_ends_when_a_request_comes_too_late(tmp_path: Path) -> N
 
 
 @pytest.mark.jumping_time
+async def test_a_client_that_does_not_authenticate_is_closed_when_idle(tmp_path: Path) -> None:
+    async with listener(tmp_path) as sasl:
+        silent, slow = sasl.connect(), sasl.connect()
+        slow.write((300).to_bytes(4) + b"\0")
+        await asyncio.sleep(sasl.broker.context.settings.connections_max_idle_ms / 1000 * 1.2)
+        assert silent.wire.is_closed
+        assert slow.wire.is_closed
+
+
+@pytest.mark.jumping_time
 async def test_another_user_cannot_take_a_connection_over(tmp_path: Path) -> None:
     async with listener(tmp_path) as sasl:
         client = sasl.logged_in()
