@@ -92,7 +92,8 @@ class GroupService:
         rules: GroupRules = GROUP_RULES,
     ) -> None:
         self._settings, self._verifier = settings, verifier
-        self._topics: Final = Topics(topic_matcher())
+        has_authorizer = bool(settings.authorizer_class_name)
+        self._topics: Final = Topics(topic_matcher(), has_authorizer=has_authorizer)
         self._targets: Final = JobThread("group-targets", on_fatal)
         self._expressions: Final = JobThread("group-expressions", on_fatal)
         self._shards: Final[EventLoopShards[GroupCoordinator]] = EventLoopShards(

@@ -74,7 +74,7 @@ def join(member_id: str, *names: str, **changes: Any) -> ConsumerHeartbeat:
 
 def durable(group: ConsumerGroup) -> dict[str, Any]:
     """The complete state in the records of a group."""
-    volatile = {"is_metadata_due", "subscribed_names"}
+    volatile = {"is_metadata_due", "subscribed_names", "rights"}
     return {name: value for name, value in vars(group).items() if name not in volatile}
 
 
@@ -83,9 +83,11 @@ class TopicsOfTest(Topics):
 
     __test__ = False
 
-    def __init__(self, matcher: PythonMatcher | None = None) -> None:
+    def __init__(
+        self, matcher: PythonMatcher | None = None, *, has_authorizer: bool = False
+    ) -> None:
         self.matcher = matcher or PythonMatcher()
-        super().__init__(self.matcher)
+        super().__init__(self.matcher, has_authorizer=has_authorizer)
         self.created = 0
 
     def id_of(self, name: str) -> TopicId:

@@ -109,15 +109,15 @@ class Membership:
         are_known = True
         subscribed = group.subscribed_expressions()
         for expression in subscribed:
-            known = group.expressions.get(expression)
+            known, rights = group.expressions.get(expression), group.rights.get(expression)
             try:
                 matching = self._topics.matching(expression)
             except InvalidRegularExpression:
                 continue  # another broker accepted it: its topics stay
-            if matching is None:
+            # After a failover the rights come with the next heartbeat of a member.
+            if matching is None or (rights is None and self._topics.has_authorizer):
                 are_known = False  # its topics stay until the next heartbeat
                 continue
-            rights = group.rights.get(expression)
             if rights is not None:
                 matching = frozenset(filter(rights.may_describe, matching))
             if known != matching:

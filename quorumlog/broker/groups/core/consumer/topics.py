@@ -90,11 +90,12 @@ class Topics:
 
     All coordinators of a broker share it: the driver changes it, then feeds them TopicsChanged. A
     new expression is tried with every topic, then with each new topic. `group_configs`: the
-    settings of single groups.
+    settings of single groups. `has_authorizer`: members may describe some of the topics only.
     """
 
-    def __init__(self, matcher: TopicMatcher) -> None:
+    def __init__(self, matcher: TopicMatcher, *, has_authorizer: bool = False) -> None:
         self._matcher: Final = matcher
+        self.has_authorizer: Final = has_authorizer
         self.by_name: Final[dict[str, TopicDescription]] = {}
         self.names: Final[dict[TopicId, str]] = {}
         self.version = 0

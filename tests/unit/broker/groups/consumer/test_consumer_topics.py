@@ -12,6 +12,7 @@ from quorumlog.broker.groups.core.consumer.records import (
     RegularExpressionValue,
     encode,
 )
+from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, TopicRights
 from quorumlog.broker.groups.core.consumer.topics import (
     AT_ONCE_MAX,
     EXPRESSIONS_MAX,
@@ -76,6 +77,45 @@ def test_an_expression_subscribes_to_the_topics_that_match_whole() -> None:
     assert isinstance(stored, RegularExpressionValue)
     assert (stored.topics, stored.version) == (["t", "ttt"], groups.topics.version)
     groups.check_replayed()
+
+
+def test_an_expression_keeps_to_the_rights_of_a_member_also_after_a_failover() -> None:
+    topics = TopicsOfTest(has_authorizer=True)
+    for name in ("t", "tt", "ttt"):
+        topics.set(name, 1)
+
+    def may_describe(name: str) -> bool:
+        return name in permitted
+
+    def first(member_id: str) -> ConsumerHeartbeat:
+        return join(
+            member_id, subscribed_topic_names=None, subscribed_topic_regex="t+", rights=rights
+        )
+
+    def again(rights: TopicRights) -> None:
+        epoch = groups.group.members["a"].current.member_epoch
+        groups.beat(heartbeat("a", epoch, rights=rights))
+
+    permitted, rights = {"t"}, TopicRights(may_describe, object())
+    groups = ConsumerCoordination(topics)
+    assert groups.beat(first("a")).assignment == topics.some("t", 0)
+    groups.beat(first("b"))
+    groups = groups.reloaded()
+    groups.set_topic("tttt", 1)
+    groups.beat(heartbeat("b", -1))  # the rights of nobody are known
+    assert groups.group.expressions["t+"] == {"t"}
+    permitted = {"t", "tt"}
+    assert groups.group.is_metadata_due
+    again(rights)
+    assert groups.group.expressions["t+"] == {"t", "tt"}
+    permitted = {"tt"}
+    epoch = groups.group.group_epoch
+    again(rights)
+    assert groups.group.group_epoch == epoch, "matched again only if the ACLs have changed"
+    again(TopicRights(may_describe, object()))
+    assert groups.group.expressions["t+"] == {"tt"}
+    groups.beat(heartbeat("a", -1))
+    assert groups.group.rights == {}
 
 
 def test_names_and_expression_are_added_up() -> None:
