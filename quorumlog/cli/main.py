@@ -131,7 +131,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "users": Group(
         "user_commands",
-        "Show and change SCRAM credentials (stored, no login).",
+        "Show and change users' SCRAM credentials.",
         "quorumlog users describe",
         "quorumlog users set alice",
     ),

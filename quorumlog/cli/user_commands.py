@@ -11,9 +11,7 @@ from quorumlog.cli.options import command_group
 from quorumlog.cli.output import EXIT_USAGE, fail, table, text_of
 from quorumlog.client import NewScramCredential
 
-app = command_group(
-    "Show and change users' SCRAM credentials. A quorumlog cluster stores them; there is NO login."
-)
+app = command_group("Show and change users' SCRAM credentials, which listeners with SCRAM check.")
 
 User = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
 Mechanism = Annotated[
@@ -32,7 +30,7 @@ def describe(
 
     A password cannot be shown.
 
-    A quorumlog cluster stores credentials; there is no login that uses them.
+    They count on listeners with SCRAM: `quorumlog up --sasl scram-sha-256`.
 
     \b
     Examples:
@@ -77,7 +75,7 @@ def set_(
 
     The command prompts for the password, unless --password-file is given.
 
-    A quorumlog cluster stores credentials; there is no login that uses them.
+    It holds from the user's next login on.
 
     \b
     Examples:

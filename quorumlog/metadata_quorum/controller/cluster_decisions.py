@@ -42,7 +42,6 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
 
 BLOCK_IDS: Final = 1000
-NOT_ENFORCED: Final = "stored and described, but not enforced"
 Decided = tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...]]
 _REMEDY: Final = "start it again, delete the topics, or hold an unclean election"
 
@@ -136,7 +135,7 @@ class ClusterDecisions:
         if refusal is not None:
             return (), (refusal,) * parts_of(request), None
         records: tuple[MetadataRecord, ...]
-        access, kind = self._cluster.access, ""  # brokers enforce ACLs
+        access = self._cluster.access
         match request:
             case CreateAcls():
                 records, results = decide_acl_creation(access, request)
@@ -144,13 +143,11 @@ class ClusterDecisions:
                 records, results = decide_acl_deletion(access, request)
             case AlterClientQuotas():
                 records, results = decide_quotas(access, request)
-                kind = ""
             case AlterScramCredentials():
                 records, results = decide_credentials(access, request)
-                kind = ""
             case _:
                 assert_never(request)
         if not records:
             return (), results, None
         first = () if level is None else (level,)
-        return (*first, *records), results, f"{NOT_ENFORCED}: {kind}" if kind else None
+        return (*first, *records), results, None
