@@ -83,7 +83,7 @@ PROTECTION = """
     sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds
     sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
     ssl.cipher.suites ssl.engine.factory.class ssl.keymanager.algorithm ssl.provider
-    ssl.secure.random.implementation ssl.trustmanager.algorithm authorizer.class.name super.users
+    ssl.secure.random.implementation ssl.trustmanager.algorithm
     listener.name.internal.ssl.cipher.suites
 """
 AT_THE_START = """

@@ -51,4 +51,4 @@ async def test_a_throttled_connection_that_is_closed_leaves_no_timer() -> None:
         await connection.close()
         with pytest.raises(ConnectionLost):
             await waiting
-        assert connection._held is None
+        assert connection._throttled is None
