@@ -15,6 +15,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAIRS = {  # table -> the test that tries every pair of its states
+    "quorumlog/broker/authentication/core/session.py:TRANSITIONS": (
+        "unit/broker/authentication/test_session.py::test_every_pair_of_states"
+    ),
     "quorumlog/broker/groups/core/consumer/states.py:GROUP_TRANSITIONS": (
         "unit/broker/groups/consumer/test_consumer_states.py::test_every_pair_of_group_states"
     ),

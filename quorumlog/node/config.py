@@ -7,7 +7,7 @@ effect here; it refuses a setting that would enable protection: `settings.kafka_
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -63,6 +63,7 @@ class NodeConfig:
     peer_control: Mapping[int, str]  # overrides advertised addresses: id -> host:port
     peer_kafka: Mapping[int, str]
     shared_secret_file: Path | None
+    oauth_key_file: Path | None  # of the issuer of tokens; None: there is none
     advances: tuple[Advance, ...]  # of the wall clock
     static: StaticConfig  # all values as text, for DescribeConfigs
     broker: BrokerSettings
@@ -107,9 +108,10 @@ def known_names() -> list[str]:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read `name=value` lines; `#` starts a comment line. Raises ConfigError with the line.
+    """Read `name=value` lines; `#` starts a comment. Raises ConfigError with the number of a line.
 
-    A duplicate name is refused: one of its values would be ignored.
+    A backslash at the end of a line continues it, as in Java. A duplicate name is refused: one of
+    its values would be ignored.
     """
     values: dict[str, str] = {}
     try:
@@ -120,18 +122,32 @@ def read_properties(path: Path) -> dict[str, str]:
         raise ConfigError(f"{path}: not UTF-8 text: {error}") from error
     if "\0" in text:
         raise ConfigError(f"{path}: not text: it has a zero byte")
-    for number, line in enumerate(text.split("\n"), start=1):
-        stripped = line.strip()
-        if not stripped or stripped.startswith("#"):
-            continue
-        name, equals, value = stripped.partition("=")
-        if not equals:
-            raise ConfigError(f"{path}, line {number}: not name=value: {stripped!r}")
+    for number, line in _whole_lines(text):
+        name, equals, value = line.partition("=")
+        if not equals:  # the line may be a part of a secret
+            raise ConfigError(f"{path}, line {number}: not name=value")
         name = name.strip()
         if name in values:
             raise ConfigError(f"{path}, line {number}: {name} is set twice")
         values[name] = value.strip()
     return values
+
+
+def _whole_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that set a value, with the number of their first part."""
+    first, begun = 0, ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        part = line.strip()
+        if not begun and (not part or part.startswith("#")):
+            continue
+        first, begun = first or number, begun + part
+        if (len(begun) - len(begun.rstrip("\\"))) % 2:
+            begun = begun[:-1]
+            continue
+        yield first, begun
+        first, begun = 0, ""
+    if begun:
+        yield first, begun
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -200,6 +216,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
             f"process.roles={','.join(sorted(roles))}: use broker, controller or both"
         )
     secret_file = texts.get("control.shared.secret.file")
+    oauth_key_file = texts.get("control.oauth.key.file")
     log_dirs = _log_dirs(texts["log.dirs"])
     config = NodeConfig(
         node_id=int(texts["node.id"]),
@@ -215,6 +232,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
         log_dir=_metadata_dir(texts.get("metadata.log.dir"), log_dirs),
         rack=texts.get("broker.rack") or None,
         shared_secret_file=Path(secret_file) if secret_file else None,
+        oauth_key_file=Path(oauth_key_file) if oauth_key_file else None,
         advances=_advances(texts.get(_ADVANCES)),
         static=static,
         broker=static.group(BrokerSettings),

@@ -95,6 +95,7 @@ class Node:
         self._tasks: Final = Tasks(self.fail)
         clock.advances().extend(config.advances)
         shared_secret = read_secret(config.shared_secret_file)
+        self._secret: Final = shared_secret or config.cluster_id
         directories = identity.check_identities(disk, config, refused)
         bind = dependencies.bind
         with ExitStack() as bound:  # closed again if the rest fails
@@ -116,7 +117,6 @@ class Node:
                     dependencies=dependencies,
                     ready=self.ready,
                     on_fatal=self.fail,
-                    shared_secret=shared_secret,
                 )
                 if config.is_broker
                 else None
@@ -128,6 +128,14 @@ class Node:
         self._metrics: Endpoint | None = None
         self._arrivals: Final = MetadataArrivals()
         self.quorum.add_publisher(self._arrivals)
+        self.time: Final = RequestedTime(self.broker)
+        self._add_routes()
+
+    def _add_routes(self) -> None:
+        """Add the routes of the control listener, with the issuer of tokens if it has a key file.
+
+        The key is made in the background.
+        """
         add_routes(
             self.quorum.app,
             is_ready=self.ready.is_set,
@@ -135,8 +143,16 @@ class Node:
             arrivals=self._arrivals,
             scrape=self._scrape,
         )
-        self.time: Final = RequestedTime(self.broker)
         self.time.add_routes(self.quorum.app, self.quorum.check_secret)
+        broker, key_file = self.broker, self.config.oauth_key_file
+        if broker is None or key_file is None:
+            return
+        from quorumlog.node.token_issuer import TokenIssuer  # costs an import
+
+        name = f"urn:quorumlog:{self.config.cluster_id}"
+        issuer = TokenIssuer(key_file, name, lambda: broker.metadata.image.access.credentials)
+        issuer.add_routes(self.quorum.app)
+        self._tasks.start(issuer.load())
 
     async def start(self) -> None:
         """Start all parts, or none. Raises StartFailed; `ready` is set later."""
@@ -147,7 +163,7 @@ class Node:
             self._tasks.start(self._fail_with_quorum())
             if self.broker is not None:
                 await self._room.wait_for(self.broker.open_directories)
-                await self.broker.start(self._kafka)
+                await self.broker.start(self._kafka, self._secret)
             else:
                 self._tasks.start(self._ready_with_leader())
         except StartFailed as error:

@@ -13,7 +13,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quorumlog.addresses import DEFAULT_LISTENER
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
@@ -48,9 +48,6 @@ from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import OnError, Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
-
-if TYPE_CHECKING:
-    from quorumlog.broker.authentication.authenticator import Authenticator
 
 
 class BootGate:
@@ -202,16 +199,11 @@ class NodeBroker:
         dependencies: NodeDependencies,
         ready: asyncio.Event,
         on_fatal: OnError,
-        shared_secret: str | None = None,
     ) -> None:
-        """`shared_secret`: of the nodes; clients must not be able to guess what depends on it."""
         broker_id, controller = BrokerId(config.node_id), quorum.controller
         announced = registration(config, directories, dependencies)
         self._ready: Final = ready
         self._tasks: Final = Tasks(on_fatal)
-        self._on_fatal: Final = on_fatal
-        self._secret: Final = shared_secret or config.cluster_id
-        self._authenticators: Final[list[Authenticator]] = []
         self.replicas: Final = Replicas(
             broker_id=broker_id,
             settings=config.broker,
@@ -267,11 +259,14 @@ class NodeBroker:
         except StorageError as error:
             raise StartFailed(str(error)) from error
 
-    async def start(self, listeners: Sequence[tuple[Listener, socket.socket]]) -> None:
-        """Open the logs and register, after `open_directories`. `ready` is set later."""
+    async def start(self, listeners: Sequence[tuple[Listener, socket.socket]], secret: str) -> None:
+        """Open the logs and register, after `open_directories`. `ready` is set later.
+
+        `secret`: the same on all nodes; clients cannot guess it.
+        """
         self._tasks.start(_raise_failure(self.replicas.failure))
         self._tasks.start(_raise_failure(self.lifecycle.failure))
-        self._tasks.start(self._serve(listeners))
+        self._tasks.start(self._serve(listeners, secret.encode()))
         epoch = self.replicas.clean_shutdown_epoch
         self.lifecycle.start(
             previous_broker_epoch=-1 if epoch is None else epoch,
@@ -283,8 +278,6 @@ class NodeBroker:
         await self._tasks.stop()
         await self.lifecycle.stop(timeout_ms=CONTROLLED_SHUTDOWN_MS)
         await self.server.stop()
-        for authenticator in self._authenticators:
-            await authenticator.stop()
         self.groups.stop()
         await self.transactions.stop()
         await self.replicas.stop()
@@ -293,12 +286,14 @@ class NodeBroker:
         self.replicas.registered(broker_epoch)
         self.gate.registered(broker_epoch)
 
-    async def _serve(self, listeners: Sequence[tuple[Listener, socket.socket]]) -> None:
+    async def _serve(
+        self, listeners: Sequence[tuple[Listener, socket.socket]], secret: bytes
+    ) -> None:
         """Serve clients once this broker's metadata is current; set `ready` once it may lead."""
         await self.gate.opened.wait()
         for listener, bound in listeners:
             listen("listeners", bound)
-            connection = await self._connection(listener)
+            connection = await self._connection(listener, secret)
             await self.server.serve(
                 bound, listener.name, listener.max_connections, connection=connection
             )
@@ -306,8 +301,10 @@ class NodeBroker:
         await self.lifecycle.unfenced.wait()
         self._ready.set()
 
-    async def _connection(self, listener: Listener) -> Callable[[Acceptor, str], Connection]:
-        """Return what makes the connections of a listener. Raises StartFailed."""
+    async def _connection(
+        self, listener: Listener, secret: bytes
+    ) -> Callable[[Acceptor, str], Connection]:
+        """Return the maker of a listener's connections. Raises StartFailed."""
         if listener.sasl is None:
             return Connection
         # Loaded where it is needed: a node without SASL stays as small as it is.
@@ -317,14 +314,13 @@ class NodeBroker:
         authenticator = Authenticator(
             listener.sasl,
             credentials=lambda: self.metadata.image.access.credentials,
-            secret=self._secret.encode(),
-            on_error=self._on_fatal,
+            secret=secret,
+            tasks=self._tasks,
         )
         try:
             await authenticator.start()
         except ImportError as error:
             raise StartFailed(f"the listener {listener.name}: {error}") from error
-        self._authenticators.append(authenticator)
         return partial(SaslConnection, authenticator=authenticator)
 
 

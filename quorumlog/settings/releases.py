@@ -34,6 +34,7 @@ _API_VERSIONS: Final[Mapping[int, str]] = MappingProxyType(
         14: "2.8:5",  # SyncGroup
         15: "2.8:5 4.0:6",  # DescribeGroups
         16: "2.8:4 3.8:5",  # ListGroups
+        17: "2.8:1",  # SaslHandshake
         18: "2.8:3 3.9:4",  # ApiVersions
         19: "2.8:7",  # CreateTopics
         20: "2.8:6",  # DeleteTopics
@@ -52,7 +53,12 @@ _API_VERSIONS: Final[Mapping[int, str]] = MappingProxyType(
         33: "2.8:2",  # AlterConfigs
         34: "2.8:2",  # AlterReplicaLogDirs
         35: "2.8:2 3.2:3 3.3:4 4.3:5",  # DescribeLogDirs
+        36: "2.8:2",  # SaslAuthenticate
         37: "2.8:3",  # CreatePartitions
+        38: "2.8:2 3.3:3",  # CreateDelegationToken
+        39: "2.8:2",  # RenewDelegationToken
+        40: "2.8:2",  # ExpireDelegationToken
+        41: "2.8:2 3.3:3",  # DescribeDelegationToken
         42: "2.8:2",  # DeleteGroups
         43: "2.8:2",  # ElectLeaders
         44: "2.8:1",  # IncrementalAlterConfigs

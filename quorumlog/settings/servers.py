@@ -210,6 +210,12 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
         "A file with the secret that nodes require on the control listener.",
     ),
     _named(
+        "control.oauth.key.file",
+        kinds.TEXT,
+        "A file with a private key, made if it is missing: then the control listener issues tokens "
+        "of OAUTHBEARER to the users of SCRAM. Not in Kafka.",
+    ),
+    _named(
         "clock.advances",
         kinds.TEXTS,
         "Advances of the wall clock, by which records and offsets expire: at_ms:by_ms,... "

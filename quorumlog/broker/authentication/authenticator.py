@@ -26,13 +26,13 @@ from quorumlog.settings.sasl import (
     SaslSettings,
     TokenSettings,
 )
-from quorumlog.tasks import OnError
+from quorumlog.tasks import Tasks
 
 _SCRAM: Final = {SCRAM_SHA_256: ScramMechanism.SHA_256, SCRAM_SHA_512: ScramMechanism.SHA_512}
 
 
 class Authenticator:
-    """Creates the sessions of a listener's connections. `keys`: of its signed tokens."""
+    """Creates the sessions of a listener's connections."""
 
     def __init__(
         self,
@@ -40,15 +40,18 @@ class Authenticator:
         *,
         credentials: Callable[[], Credentials],
         secret: bytes,
-        on_error: OnError,
+        tasks: Tasks,
     ) -> None:
-        """`credentials`: the present ones of SCRAM. `secret`: of `UnknownUsers`."""
+        """`credentials`: the present ones of SCRAM. `secret`: of `UnknownUsers`.
+
+        `tasks`: to renew the keys of signed tokens.
+        """
         self.settings: Final = settings
         self._credentials: Final = credentials
         self._unknown: Final = UnknownUsers(secret)
         self._keys: TokenKeys | None = None
         self._exchanges: Final[dict[str, Callable[[], Exchange]]] = {
-            name: self._exchange(mechanism, on_error)
+            name: self._exchange(mechanism, tasks)
             for name, mechanism in settings.mechanisms.items()
         }
 
@@ -57,16 +60,11 @@ class Authenticator:
         if self._keys is not None:
             await self._keys.start()
 
-    async def stop(self) -> None:
-        """Stop reading keys."""
-        if self._keys is not None:
-            await self._keys.stop()
-
     def new_session(self) -> SaslSession:
         """Return the session of a new connection."""
         return SaslSession(self.settings, self._exchanges)
 
-    def _exchange(self, mechanism: MechanismSettings, on_error: OnError) -> Callable[[], Exchange]:
+    def _exchange(self, mechanism: MechanismSettings, tasks: Tasks) -> Callable[[], Exchange]:
         if mechanism.name == PLAIN:
             return partial(PlainExchange, mechanism.users)
         if mechanism.name in _SCRAM:
@@ -74,7 +72,7 @@ class Authenticator:
         tokens = mechanism.tokens or TokenSettings()
         if tokens.jwks_url is None:
             return partial(BearerExchange, tokens, unsigned_claims)
-        self._keys = TokenKeys(tokens, on_error=on_error)
+        self._keys = TokenKeys(tokens, tasks)
         return partial(BearerExchange, tokens, self._keys.claims)
 
     def _scram(self, mechanism: ScramMechanism) -> ScramExchange:

@@ -1,6 +1,7 @@
 """AlterUserScramCredentials (51), DescribeUserScramCredentials (50). Source: KIP-554.
 
-There is no SASL here, so the keys are unused. The salted password itself stays in this broker.
+The salted password itself stays in this broker; the metadata has the keys that listeners with
+SASL check.
 """
 
 from collections import Counter

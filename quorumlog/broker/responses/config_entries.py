@@ -115,12 +115,13 @@ def _entry(
     *,
     read_only: bool,
 ) -> ConfigEntry:
+    is_sensitive = setting.kind.type is ConfigType.PASSWORD
     return ConfigEntry(
         name=name,
-        value=value,
+        value=None if is_sensitive else value,
         config_type=setting.kind.type,
         documentation=explanation(setting),
         levels=levels,
         read_only=read_only,
-        is_sensitive=setting.kind.type is ConfigType.PASSWORD,
+        is_sensitive=is_sensitive,
     )

@@ -27,7 +27,7 @@ from quorumlog.broker.authentication.core.session import (
     Wait,
 )
 from quorumlog.broker.server.acceptor import Acceptor
-from quorumlog.broker.server.api import Disconnect
+from quorumlog.broker.server.api import ANONYMOUS, Disconnect
 from quorumlog.broker.server.connection import Connection
 from quorumlog.clock import wall_clock_ms
 from quorumlog.wire.codec.errors import MalformedFrame
@@ -61,7 +61,16 @@ class SaslConnection(Connection):
     6. `_served_until_s` is in the past unless the session is complete.
     """
 
-    def __init__(self, server: Acceptor, listener: str, authenticator: Authenticator) -> None:
+    def __init__(
+        self,
+        server: Acceptor,
+        listener: str,
+        principal: str = ANONYMOUS,
+        *,
+        authenticator: Authenticator,
+    ) -> None:
+        """`principal`: of a certificate; it does not count, as in Kafka: SASL names the user."""
+        del principal
         super().__init__(server, listener)
         self._session: Final = authenticator.new_session()
         self._mechanisms: Final = [*authenticator.settings.mechanisms]

@@ -147,10 +147,10 @@ class ClusterDecisions:
                 kind = "client quotas"
             case AlterScramCredentials():
                 records, results = decide_credentials(access, request)
-                kind = "credentials of SCRAM"
+                kind = ""
             case _:
                 assert_never(request)
         if not records:
             return (), results, None
         first = () if level is None else (level,)
-        return (*first, *records), results, f"{NOT_ENFORCED}: {kind}"
+        return (*first, *records), results, f"{NOT_ENFORCED}: {kind}" if kind else None

@@ -93,6 +93,15 @@ def request_families(broker: NodeBroker) -> Iterator[Family]:
     for name, count in (("incoming", stats.bytes_in), ("outgoing", stats.bytes_out)):
         full = f"kafka_server_socket_server_metrics_{name}_byte_total"
         yield Family(full, "counter", f"Bytes of {name} requests and responses.", [("", count)])
+    for name, documentation, count in (
+        ("successful_authentication", "Authentications by SASL.", stats.authentications),
+        ("failed_authentication", "Failed authentications.", stats.authentications_failed),
+        ("successful_reauthentication", "Renewed sessions of SASL.", stats.reauthentications),
+        ("failed_reauthentication", "Failed renewals.", stats.reauthentications_failed),
+        ("expired_connections_killed", "Connections closed: too old.", stats.sessions_ended),
+    ):
+        full = f"kafka_server_socket_server_metrics_{name}_total"
+        yield Family(full, "counter", documentation, [("", count)])
 
 
 def _request(api_key: int) -> str:

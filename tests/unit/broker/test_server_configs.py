@@ -231,6 +231,17 @@ async def test_altered_names_without_effect_and_unknown_ones_are_described(tmp_p
             assert shown.config_source == sources[0]
 
 
+async def test_a_password_is_in_no_description(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        static = broker.context.static
+        static.given["sasl.jaas.config"] = static.texts["sasl.jaas.config"] = "s3cret"
+        more = {"include_synonyms": True, "include_documentation": True}
+        found = await describe(connection, BROKER_RESOURCE, "1", **more)
+        shown = found["sasl.jaas.config"]
+        assert (shown.value, shown.is_sensitive, shown.config_type) == (None, True, 9)
+        assert [one.value for one in shown.synonyms] == [None]
+
+
 Place = tuple[str, int]
 ALL = [(name, index) for name, count in (("a", 2), ("b", 1), ("c", 3)) for index in range(count)]
 

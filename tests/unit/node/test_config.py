@@ -167,6 +167,25 @@ def test_a_properties_file_is_read_with_its_comments_or_refused(
         config.read_properties(path)
 
 
+def test_a_line_continues_behind_a_backslash_and_no_error_shows_a_part_of_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "node.properties"
+    path.write_text(
+        'a=b\\\n\nsasl.jaas.config=M required \\\n  u="s3cret" \\\n  # x;\nc=d\\\\\ne=\\'
+    )
+    assert config.read_properties(path) == {
+        "a": "b",
+        "sasl.jaas.config": 'M required u="s3cret" # x;',
+        "c": "d\\\\",
+        "e": "",
+    }
+    path.write_text("a=b\n\n  s3cret;\n")
+    with pytest.raises(ConfigError, match="line 3: not name=value") as refused:
+        config.read_properties(path)
+    assert "s3cret" not in str(refused.value)
+
+
 def test_a_voter_that_listens_everywhere_is_found_where_the_voters_say() -> None:
     values = {**COMPLETE, "control.listener": "0.0.0.0:19092"}
     assert config.build(values).control_address == "127.0.0.1:19092"

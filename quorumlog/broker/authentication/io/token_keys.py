@@ -19,7 +19,7 @@ from quorumlog.chance import random_fraction
 from quorumlog.clock import monotonic_ms
 from quorumlog.extras import why_no_packages
 from quorumlog.settings.sasl import TokenSettings
-from quorumlog.tasks import OnError, Tasks
+from quorumlog.tasks import Tasks
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -41,13 +41,14 @@ class NoKeys(Exception):
 class TokenKeys:
     """The keys of `settings.jwks_url`, which is set. Without keys, no token is accepted."""
 
-    def __init__(self, settings: TokenSettings, *, on_error: OnError) -> None:
+    def __init__(self, settings: TokenSettings, tasks: Tasks) -> None:
+        """`tasks`: their owner stops the renewal."""
         self._settings: Final = settings
         self._url: Final = settings.jwks_url or ""
         self._keys: KeySet | None = None
         self._is_missed: Final = asyncio.Event()  # a token names a key that is not there
         self._read_ms = 0
-        self._tasks: Final = Tasks(on_error)
+        self._tasks: Final = tasks
         self._failures = 0
         self._backoff: Final = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
 
@@ -58,10 +59,6 @@ class TokenKeys:
             raise ImportError(missing)
         pause_ms = await self._renew()
         self._tasks.start(self._renew_always(pause_ms))
-
-    async def stop(self) -> None:
-        """Stop reading the keys."""
-        await self._tasks.stop()
 
     def claims(self, token: str) -> Claims:
         """Return the claims of a token with a valid signature. Raises BadToken."""
