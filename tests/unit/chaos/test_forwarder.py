@@ -444,52 +444,6 @@ def test_what_is_no_message_passes_as_it_is(new: Callable[[], Splitter], stream:
         assert passed + splitter.rest() == stream
 
 
-# A hello of TLS, whose bytes would be a Fetch of 369 MB; later records follow.
-TLS = b"\x16\x03\x01\x02\x00\x01\x00\x01" + bytes(40) + b"\x17\x03\x03\x00\x05abcde"
-
-
-@pytest.mark.parametrize(
-    "new",
-    [
-        lambda: KafkaSplitter(kafka_api_name),
-        lambda: KafkaSplitter(None),
-        lambda: HttpSplitter(is_request=True),
-        lambda: HttpSplitter(is_request=False),
-    ],
-)
-def test_no_message_is_read_in_tls_and_no_byte_of_it_waits(new: Callable[[], Splitter]) -> None:
-    splitter = new()
-    assert fed(splitter, [TLS[:20], TLS[20:]]) == (TLS, {})
-    assert splitter.rest() == b""
-
-
-def sasl(version: int) -> bytes:
-    return pack(">ihhi", 8, 17, version, 1)
-
-
-TOKENS = pack(">i", 1) + b"\1" + pack(">i", 0) + request(1, 5, b"a Fetch, or a token")
-
-
-@pytest.mark.parametrize(
-    ("stream", "messages"),
-    [
-        (sasl(0) + TOKENS, [Message("SaslHandshake", 1)]),
-        (
-            sasl(1) + request(36, 2, b"token") + request(1, 3),
-            [Message("SaslHandshake", 1), Message("SaslAuthenticate", 2), Message("Fetch", 3)],
-        ),
-    ],
-)
-def test_raw_tokens_are_no_requests_and_those_in_frames_are(
-    stream: bytes, messages: list[Message]
-) -> None:
-    for cut in range(len(stream) + 1):
-        splitter = KafkaSplitter(kafka_api_name)
-        passed, begins = fed(splitter, [stream[:cut], stream[cut:]])
-        assert passed + splitter.rest() == stream
-        assert [*begins.values()] == messages
-
-
 def test_the_names_are_those_of_the_protocols() -> None:
     assert set(CONTROL) == set(RPCS)
     modules = [
