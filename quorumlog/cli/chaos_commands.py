@@ -142,6 +142,7 @@ def run_command(
     record_responses: options.RecordResponses = False,
     driver: options.DriverName = "client",
     bootstrap: options.Bootstrap = None,
+    command_config: options.CommandConfig = None,
     control: options.Control = None,
     out: options.Out = None,
     engine: Engine = "auto",
@@ -177,7 +178,7 @@ def run_command(
             network=network,
             record_responses=record_responses,
             driver=driver,
-            bootstrap=bootstrap,
+            **_reach(bootstrap, command_config),
             control=control,
             schedule=given,
             config=parse_settings(config or []),
@@ -187,6 +188,21 @@ def run_command(
         )
         found = _run_and_judge(settings, min_acknowledged, engine, master, conf)
     _show(*found, as_json=json)
+
+
+def _reach(bootstrap: str | None, file: Path | None) -> dict[str, Any]:
+    """Return the addresses and the protection of a cluster. Raises ValueError, OSError."""
+    if file is None:
+        return {"bootstrap": bootstrap}
+    from quorumlog.cli.client_properties import client_options
+    from quorumlog.client.security import SecuritySettings
+    from quorumlog.doctor.client_settings import read_properties
+
+    found = client_options(read_properties(file))
+    found.pop("client_id", None)
+    bootstrap = bootstrap or found.get("bootstrap_servers")
+    found.pop("bootstrap_servers", None)
+    return {"bootstrap": bootstrap, "security": SecuritySettings(**found)}
 
 
 def _run_and_judge(

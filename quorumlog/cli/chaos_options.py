@@ -88,6 +88,12 @@ Bootstrap = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="Run against this cluster instead of starting one."),
 ]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="TLS and SASL of all clients at --bootstrap, as properties of Java."
+    ),
+]
 Control = Annotated[
     str | None,
     typer.Option(

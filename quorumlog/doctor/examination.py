@@ -170,6 +170,15 @@ def _unreached(one: Probe, whose: str) -> Finding:
             "a proxy without a broker behind it, a full broker (max.connections), or the port of a "
             "controller: use the port of a running broker",
         ),
+        **_behind_versions(one),
+    }
+    name, why, remedy = reasons[one.reached]
+    return Finding(name=name, subject=one.address, why=f"{whose}: {why}", remedy=remedy)
+
+
+def _behind_versions(one: Probe) -> dict[Reached, tuple[str, str, str]]:
+    """Return the findings about a listener that speaks Kafka's protocol, but serves no metadata."""
+    return {
         Reached.NO_METADATA: (
             "no-metadata",
             "it speaks Kafka's protocol, and serves no Metadata: the port of a controller",
@@ -186,8 +195,6 @@ def _unreached(one: Probe, whose: str) -> Finding:
             "correct the settings of TLS and SASL in the client, or the user's credential",
         ),
     }
-    name, why, remedy = reasons[one.reached]
-    return Finding(name=name, subject=one.address, why=f"{whose}: {why}", remedy=remedy)
 
 
 def _of_clusters(views: Sequence[Probe]) -> Iterator[Finding]:

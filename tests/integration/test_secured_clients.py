@@ -1,13 +1,21 @@
 """Clients of our own at three real brokers that authenticate them, and each other, by SASL."""
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from quorumlog import LocalCluster
+from quorumlog.addresses import host_and_port
+from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.client import (
     Admin,
     Consumer,
@@ -18,6 +26,8 @@ from quorumlog.client import (
     Producer,
     TopicPartition,
 )
+from quorumlog.client.security import SecuritySettings
+from quorumlog.doctor import examine
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("secured_clients")]
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -37,6 +47,14 @@ PLAIN: dict[str, Any] = {
 }
 BOB: dict[str, Any] = {**PLAIN, "sasl_username": "bob", "sasl_password": "pw"}
 BY_SCRAM: dict[str, Any] = {**BOB, "sasl_mechanism": "SCRAM-SHA-512"}
+
+
+@asynccontextmanager
+async def closing(client: Any) -> AsyncIterator[Any]:
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +152,90 @@ async def repeat(call: Callable[[], Awaitable[object]]) -> NoReturn:
     while True:
         await call()
         await asyncio.sleep(0.05)
+
+
+# --- the lab ---
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+@pytest.mark.parametrize("login", [PLAIN, BY_SCRAM])
+async def test_every_driver_of_the_lab_logs_in(
+    bootstrap: str, name: str, login: dict[str, Any]
+) -> None:
+    """A topic, a record and its offset; with a wrong password, an error."""
+    try:
+        driver = load_driver(name, SecuritySettings(**login))
+    except DriverUnavailable as error:
+        pytest.skip(str(error))
+    topic = f"of-{name}-{login['sasl_username']}"
+    await driver.create_topic(bootstrap, topic, partitions=1, replication_factor=3)
+    async with (
+        closing(await driver.producer(bootstrap, "p")) as producer,
+        closing(await driver.consumer(bootstrap, "c")) as consumer,
+    ):
+        sent = await producer.send(topic, 0, b"one")
+        assert await sent == 0
+        await consumer.assign(topic, [0])
+        async with asyncio.timeout(20):
+            while not (records := await consumer.poll(500)):
+                pass
+        assert [one.value for one in records] == [b"one"]
+
+
+def test_a_chaos_run_at_a_secured_cluster_is_valid(bootstrap: str, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    file.write_text(
+        f"bootstrap.servers={bootstrap}\nsecurity.protocol=SASL_PLAINTEXT\n"
+        f"sasl.mechanism=SCRAM-SHA-512\n"
+        f'sasl.jaas.config={module} required username="bob" password="pw";\n'
+    )
+    words = ["chaos", "run", "--fault", "none", "--duration", "3s", "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, "-m", "quorumlog", *words, "--command-config", str(file), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["valid"] is True
+    written = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert written
+    assert not any(b'"pw"' in content for content in written)
+
+
+def test_commands_log_in(bootstrap: str) -> None:
+    login = ["--bootstrap", bootstrap, "--sasl", "scram-sha-512", "--user", "bob"]
+    environment = {**os.environ, "QUORUMLOG_PASSWORD": "pw"}
+
+    def command(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "quorumlog", *words, *login],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
+
+    assert "t" in command("topics", "list").stdout.splitlines()
+    made = command("topics", "create", "lines", "--partitions", "1")
+    assert made.returncode == 0, made.stderr
+    assert command("produce", "lines", stdin="a\nb\n").returncode == 0
+    assert command("consume", "lines", "--from", "beginning", "--max", "2").stdout == "a\nb\n"
+    environment["QUORUMLOG_PASSWORD"] = "wrong"
+    refused = command("topics", "list")
+    assert refused.returncode == 1
+    assert "SASL_AUTHENTICATION_FAILED" in refused.stderr
+    assert "wrong" not in refused.stderr
+
+
+def test_the_doctor_logs_in(bootstrap: str) -> None:
+    places = [host_and_port(one) for one in bootstrap.split(",")]
+    settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    login = SecuritySettings(**PLAIN).connection_security()
+    assert asyncio.run(examine(places, settings, login)).findings == ()
+    wrong = SecuritySettings(**{**PLAIN, "sasl_password": "wrong"}).connection_security()
+    found = asyncio.run(examine(places, settings, wrong)).findings
+    assert {one.name for one in found} == {"unauthenticated"}
+    assert "Invalid username or password" in found[0].why

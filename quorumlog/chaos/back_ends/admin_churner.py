@@ -5,9 +5,10 @@ import itertools
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from quorumlog import chance
+from quorumlog.chaos.drivers.security import NO_PROTECTION
 from quorumlog.client import Admin, KafkaError, NewTopic, Producer, TopicPartition
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from quorumlog.wire.codec.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
@@ -51,6 +52,7 @@ class AdminChurner:
     def __init__(
         self,
         bootstrap: str,
+        protection: Mapping[str, Any] = NO_PROTECTION,
         *,
         may_move: Callable[[], bool] = lambda: True,
         may_forget: Callable[[], bool] = lambda: True,
@@ -61,6 +63,7 @@ class AdminChurner:
         `fewer`: how many replicas a partition may lose for a while.
         """
         self._bootstrap: Final = bootstrap
+        self._protection: Final = protection  # of clients of quorumlog
         self._prefix = ""
         self._may_move: Final = may_move
         self._may_forget: Final = may_forget
@@ -94,7 +97,10 @@ class AdminChurner:
         elif not (self._replicas or self._is_tuned or self._levels.are_lowered):
             return
         with suppress(*REFUSED):
-            async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
+            async with (
+                asyncio.timeout(_CALL_TIMEOUT_S),
+                Admin(self._bootstrap, **self._protection) as admin,
+            ):
                 async with self._taking_back:  # the end of a run may call `stop`, too
                     await self._move_back(admin)
                     await self._levels.raise_again(admin)
@@ -107,7 +113,7 @@ class AdminChurner:
     async def _work(self, pause_s: float) -> None:
         while True:
             with suppress(*REFUSED):
-                async with Admin(self._bootstrap) as admin:
+                async with Admin(self._bootstrap, **self._protection) as admin:
                     await self._change(admin, pause_s)
             await asyncio.sleep(pause_s)
 
@@ -136,7 +142,7 @@ class AdminChurner:
     async def _fill(self, name: str, admin: Admin) -> None:
         """Write records that retention deletes soon."""
         del admin
-        async with Producer(self._bootstrap, linger_ms=0) as producer:
+        async with Producer(self._bootstrap, **self._protection, linger_ms=0) as producer:
             for _ in range(_RECORDS):
                 await producer.send_and_wait(name, _RECORD)
 

@@ -9,11 +9,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from quorumlog import chance
 from quorumlog.chaos.back_ends.admin_churner import REFUSED, AdminChurner, drawn, drawn_replicas
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
+from quorumlog.chaos.drivers.security import NO_PROTECTION
 from quorumlog.client import Admin, NewTopic, Producer, TopicPartition
 
 OPERATIONS: Final = frozenset(
@@ -63,6 +64,7 @@ class Administrator:
     def __init__(
         self,
         bootstrap: str,
+        protection: Mapping[str, Any] = NO_PROTECTION,
         *,
         topic: str,
         brokers: int,
@@ -71,6 +73,7 @@ class Administrator:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bootstrap: Final = bootstrap
+        self._protection: Final = protection  # of clients of quorumlog
         self._topic: Final = topic
         self._most: Final = min(REPLICAS, brokers)
         self._least: Final = min(self._most, max(_LEAST, self._most - fewer))
@@ -83,7 +86,11 @@ class Administrator:
         self._limited: Final[list[Mapping[str, str | None]]] = []  # clients, perhaps some twice
         self._undoing: Final = asyncio.Lock()  # each released node calls the release
         self._churner: Final = AdminChurner(
-            bootstrap, may_move=self._churner_may_move, may_forget=lambda: fewer > 0, fewer=fewer
+            bootstrap,
+            protection,
+            may_move=self._churner_may_move,
+            may_forget=lambda: fewer > 0,
+            fewer=fewer,
         )
 
     @property
@@ -141,13 +148,19 @@ class Administrator:
     async def elect_uncleanly(self, partitions: Sequence[TopicPartition]) -> None:
         """Elect any living replica as leader of these partitions, where there is one."""
         with suppress(*REFUSED):
-            async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
+            async with (
+                asyncio.timeout(_CALL_TIMEOUT_S),
+                Admin(self._bootstrap, **self._protection) as admin,
+            ):
                 await admin.elect_leaders(partitions, "unclean")
 
     async def _ask(self, change: Callable[[Admin, Say], Awaitable[None]]) -> str:
         said: list[str] = []
         try:
-            async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
+            async with (
+                asyncio.timeout(_CALL_TIMEOUT_S),
+                Admin(self._bootstrap, **self._protection) as admin,
+            ):
                 await change(admin, said.append)
         except REFUSED as error:
             why = str(error) or type(error).__name__
@@ -227,7 +240,7 @@ class Administrator:
         """Write batches to a topic, then delete the records below a random offset (KIP-107)."""
         if DELETED_TOPIC not in await admin.list_topics():
             await admin.create_topics([NewTopic(DELETED_TOPIC, 1)])
-        async with Producer(self._bootstrap, linger_ms=_LINGER_MS) as producer:
+        async with Producer(self._bootstrap, **self._protection, linger_ms=_LINGER_MS) as producer:
             for _ in range(_BATCHES):
                 sends = (producer.send_and_wait(DELETED_TOPIC, b"") for _ in range(_TOGETHER))
                 await asyncio.gather(*sends)

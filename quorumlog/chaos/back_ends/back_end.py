@@ -108,13 +108,14 @@ class BackEnd(Protocol):
 class BackEndKind:
     """A back end for clusters that run already.
 
-    `open` is called with its argument and the bootstrap servers, before the event loop runs; it
-    raises ValueError for an invalid argument.
+    `open` is called with its argument, the bootstrap servers and the arguments of quorumlog's
+    clients for TLS and SASL, before the event loop runs. It raises ValueError for an invalid
+    argument.
     """
 
     name: str
     text: str
-    open: Callable[[str, str], BackEnd]
+    open: Callable[[str, str, Mapping[str, Any]], BackEnd]
 
 
 class WithoutLinks:

@@ -160,9 +160,12 @@ class Commands(WithoutLinks):
 
     name = "commands"
 
-    def __init__(self, nodes: Sequence[CommandedNode], bootstrap: str) -> None:
+    def __init__(
+        self, nodes: Sequence[CommandedNode], bootstrap: str, protection: Mapping[str, Any]
+    ) -> None:
         self._nodes: Final = {node.node_id: node for node in nodes}
         self._bootstrap: Final = bootstrap
+        self._protection: Final = protection
         self._to_mend: Final[set[tuple[str, int]]] = set()
         self.operations: Final = frozenset({OUTSIDE}) | frozenset.intersection(
             *(node.operations for node in nodes)
@@ -233,6 +236,7 @@ class Commands(WithoutLinks):
     def _admin(self) -> Admin:
         return Admin(
             self._bootstrap,
+            **self._protection,
             request_timeout_ms=_ADMIN_TIMEOUT_MS,
             default_api_timeout_ms=_ADMIN_TIMEOUT_MS,
             socket_connection_setup_timeout_ms=_ADMIN_TIMEOUT_MS,
@@ -249,7 +253,7 @@ class Commands(WithoutLinks):
             await self.perform(operation, [node_id])
 
 
-def open_commands(file: str, bootstrap: str) -> Commands:
+def open_commands(file: str, bootstrap: str, protection: Mapping[str, Any]) -> Commands:
     """Read the file. Raises ValueError if it is invalid, or if a node does not run."""
     try:
         document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
@@ -266,7 +270,7 @@ def open_commands(file: str, bootstrap: str) -> Commands:
     for node in nodes:
         if not node.is_running():
             raise ValueError(f"{file}: node {node.node_id} does not run")
-    return Commands(nodes, bootstrap)
+    return Commands(nodes, bootstrap, protection)
 
 
 def _node_of(file: str, table: Any) -> CommandedNode:

@@ -23,7 +23,7 @@ from quorumlog.chaos.back_ends.back_end import (
 from quorumlog.chaos.back_ends.voter_changer import OPERATIONS as OF_VOTERS
 from quorumlog.chaos.back_ends.voter_changer import VoterChanger
 from quorumlog.chaos.faults.fault import OUTSIDE, UNDOING, StepFault
-from quorumlog.chaos.faults.links import EFFECTS, Effect, Link, LinkRule
+from quorumlog.chaos.faults.links import EFFECTS, OF_REQUESTS, Effect, Link, LinkRule
 from quorumlog.chaos.faults.registry import STEP_FAULTS, known_step_fault
 from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.network.link_proxy import LinkProxy
@@ -42,12 +42,20 @@ class LocalVoters(VoterChanger):
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster: Final = cluster
+        client = cluster.own_client()
         super().__init__(
-            cluster.bootstrap,
+            client.pop("bootstrap_servers"),
+            client,
             controllers=[node.id for node in cluster.nodes if CONTROLLER in node.roles],
             directory_of=lambda node_id: layout.directory_id(cluster.directory, node_id),
             now_s=lambda: asyncio.get_running_loop().time(),
         )
+
+
+def _has_tls(cluster: LocalCluster) -> bool:
+    """Whether the listeners of a cluster have TLS; many clusters have no `security`."""
+    security = getattr(getattr(cluster, "spec", None), "security", None)
+    return security is not None and bool(security.tls)
 
 
 def why_needed(status: dict[str, Any] | None, node_id: int) -> str:
@@ -119,12 +127,15 @@ class LocalProcesses:
     ) -> None:
         """`network`: the kind of `links`, also if there are none. `topic`: of the workload."""
         self.cluster: Final = cluster
-        self.effects: Final = NETWORKS[network]
+        self._has_tls: Final = _has_tls(cluster)
+        self.effects: Final = NETWORKS[network] - (OF_REQUESTS if self._has_tls else frozenset())
         self._network: Final = network
         self._links: Final = links
         self._shim: Final = shim
+        client = cluster.own_client()
         self._administrator: Final = Administrator(
-            cluster.bootstrap,
+            client.pop("bootstrap_servers"),
+            client,
             topic=topic,
             brokers=len([node for node in cluster.nodes if node.is_broker]),
             fewer=1,
@@ -342,6 +353,11 @@ class LocalProcesses:
         kind = known_step_fault(fault)
         if kind is not None and "lose_records" in kind.needs and not self._all_have_logs:
             return "it may hit controllers alone, which have no logs to lose: use --nodes"
+        if kind is not None and self._has_tls and kind.imposes & OF_REQUESTS:
+            return (
+                "its links are encrypted, and forwarders cannot read requests: use a cluster"
+                " without --tls; links can be cut, delayed and slowed down with it"
+            )
         return "" if kind is None else self.missing(kind, self._network)
 
     async def holders(self, role: str, topic: str) -> Sequence[int]:

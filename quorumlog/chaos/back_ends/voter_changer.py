@@ -6,11 +6,12 @@ the node is added with its new directory.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from quorumlog.chaos.back_ends.admin_churner import REFUSED
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
+from quorumlog.chaos.drivers.security import NO_PROTECTION
 from quorumlog.client import Admin, KafkaError
 from quorumlog.client.descriptions import QuorumDescription, QuorumReplica
 
@@ -39,6 +40,7 @@ class VoterChanger:
     def __init__(
         self,
         bootstrap: str,
+        protection: Mapping[str, Any] = NO_PROTECTION,
         *,
         controllers: Collection[int],
         directory_of: DirectoryOf,
@@ -46,6 +48,7 @@ class VoterChanger:
         told: Told = lambda _, __: None,
     ) -> None:
         self._bootstrap: Final = bootstrap
+        self._protection: Final = protection  # of clients of quorumlog
         self._controllers: Final = controllers
         self._directory_of: Final = directory_of
         self._now_s: Final = now_s
@@ -84,7 +87,10 @@ class VoterChanger:
         if self.is_changing:
             return "the voters are changing"
         try:
-            async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
+            async with (
+                asyncio.timeout(_CALL_TIMEOUT_S),
+                Admin(self._bootstrap, **self._protection) as admin,
+            ):
                 voters = (await admin.describe_quorum()).voters
         except REFUSED as error:
             return f"the voters are unknown: {_text(error)}"
@@ -106,7 +112,10 @@ class VoterChanger:
         deadline_s = self._now_s() + _REMOVE_TIMEOUT_S
         while True:
             try:
-                async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
+                async with (
+                    asyncio.timeout(_CALL_TIMEOUT_S),
+                    Admin(self._bootstrap, **self._protection) as admin,
+                ):
                     await self._raise_kraft_version(admin)
                     if operation == "remove_voter":
                         await self._remove(admin, node_id, is_again=attempts > 0)
@@ -156,7 +165,10 @@ class VoterChanger:
         if directory_id is None:
             return "its directory is unknown"
         try:
-            async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
+            async with (
+                asyncio.timeout(_CALL_TIMEOUT_S),
+                Admin(self._bootstrap, **self._protection) as admin,
+            ):
                 level = (await admin.describe_features())[_FEATURE].level
                 if level < _CHANGING_VOTERS and not self.is_changing:
                     return ""  # the configured voters are in force

@@ -48,7 +48,7 @@ def load_driver(name: str, security: SecuritySettings = PLAINTEXT) -> AnyDriver:
     """Return a driver by name, with time limits on its calls, for clusters with this protection.
 
     Raises DriverUnavailable, or ValueError for an unknown name, for files of certificates that
-    cannot be used, and for a driver of another package that knows no protection.
+    cannot be used, and for a driver of another package without the method `secured`.
     """
     driver = _find(name)
     if security == PLAINTEXT:

@@ -8,6 +8,8 @@ from typing import Any, Final, Self
 from quorumlog.client.security import SecuritySettings
 
 PLAINTEXT: Final = SecuritySettings()
+NO_PROTECTION: Final[Mapping[str, Any]] = MappingProxyType({})
+"""The protection of clients of quorumlog, as arguments, in plain text: `of_client(PLAINTEXT)`."""
 _TOKEN_LIFETIME_S: Final = 300.0  # librdkafka requests a new one before
 
 
@@ -18,7 +20,7 @@ class SecuredDriver:
     """
 
     bootstrap_name = "bootstrap_servers"
-    protection: Mapping[str, Any] = MappingProxyType({})
+    protection: Mapping[str, Any] = NO_PROTECTION
 
     @staticmethod
     def options_of(security: SecuritySettings) -> dict[str, Any]:

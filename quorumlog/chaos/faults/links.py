@@ -134,6 +134,12 @@ EFFECTS: Final[frozenset[type[Effect]]] = frozenset(
 )
 
 
+OF_REQUESTS: Final[frozenset[type[Effect]]] = frozenset(
+    {DropRequest, DelayRequest, DropReply, Answer, Observe}
+)
+"""The effects that pick requests: the bytes must be readable, so not encrypted by TLS."""
+
+
 @dataclass(frozen=True, slots=True)
 class LinkRule:
     """One effect on some links. Several rules may hold on a link; `id` names one of them."""

@@ -1,8 +1,9 @@
 """Splits a stream of bytes into messages: Kafka's frames, or the control plane's HTTP. Pure.
 
 A splitter holds back only the header of a message, until it is whole. Bytes that are no message
-make the rest of the stream opaque: it passes unchanged. Sources: Kafka's protocol guide (request
-and response headers); RFC 9112, as far as aiohttp uses it: bodies have a Content-Length.
+make the rest of the stream opaque: it passes unchanged. So do TLS, and the raw tokens that follow
+version 0 of SaslHandshake. Sources: Kafka's protocol guide (request and response headers), KIP-43;
+RFC 9112, as far as aiohttp uses it: bodies have a Content-Length; RFC 8446, section 5.1.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,9 @@ from typing import Final, NamedTuple, Protocol
 _REQUEST: Final = Packer(">ihhi")  # length, API key, version, correlation id
 _REPLY: Final = Packer(">ii")  # length, correlation id
 _LENGTH_BYTES: Final = 4
+_RAW_TOKENS_FOLLOW: Final = [17, 0]  # SaslHandshake, version 0
+_TLS_TYPES: Final = range(0x14, 0x18)  # of records: change, alert, handshake, data
+_TLS_MAJOR: Final = 3
 _HEAD_BYTES_MAX: Final = 64 * 1024
 _HEAD_END: Final = b"\r\n\r\n"
 _NO_BODY: Final = (b"204", b"304")
@@ -53,7 +57,7 @@ class KafkaSplitter:
         self._header: Final = _REPLY if name_of is None else _REQUEST
         self._held = b""
         self._left = 0  # bytes of the frame under way
-        self._is_opaque = False
+        self._is_opaque = self._ends_frames = False  # the latter: with this frame
 
     def feed(self, data: bytes) -> list[Piece]:
         """See Splitter."""
@@ -70,22 +74,33 @@ class KafkaSplitter:
                     self._held = data[place:]
                     break
                 length, *rest = self._header.unpack_from(view, place)
-                if length < self._header.size - _LENGTH_BYTES:
+                if length < self._header.size - _LENGTH_BYTES or _is_tls(length):
                     self._is_opaque = True
                     pieces.append(Piece(view[place:]))
                     break
                 self._left = length + _LENGTH_BYTES
+                self._ends_frames = rest[:-1] == _RAW_TOKENS_FOLLOW
                 api = "" if self._name_of is None else self._name_of(rest[0])
                 message = Message(api, rest[-1])
             size = min(self._left, end - place)
             self._left -= size
             pieces.append(Piece(view[place : place + size], message, not self._left))
             place += size
+            if self._ends_frames and not self._left:
+                self._is_opaque = True
+                if place < end:
+                    pieces.append(Piece(view[place:]))
+                break
         return pieces
 
     def rest(self) -> bytes:
         """See Splitter."""
         return self._held
+
+
+def _is_tls(length: int) -> bool:
+    """Whether the bytes of a length begin a record of TLS: no frame has 300 MB."""
+    return length >> 24 in _TLS_TYPES and (length >> 16) & 0xFF == _TLS_MAJOR
 
 
 class HttpSplitter:
@@ -113,6 +128,9 @@ class HttpSplitter:
             if self._is_opaque:
                 pieces.append(Piece(data[place:]))
                 break
+            if not self._left and data[place] in _TLS_TYPES:
+                self._is_opaque = True
+                continue
             if not self._left:
                 head_end = data.find(_HEAD_END, place)
                 if head_end < 0 and end - place < _HEAD_BYTES_MAX:

@@ -63,7 +63,7 @@ class _States:
 
 
 async def watch(
-    bootstrap: str, topics: Sequence[str], directory: Path, elapsed_ns: Callable[[], int]
+    client: Mapping[str, Any], topics: Sequence[str], directory: Path, elapsed_ns: Callable[[], int]
 ) -> None:
     """Write `states.jsonl` in `directory` until cancelled. Raises OSError if that fails."""
     with (directory / STATES_FILE).open("w", encoding="utf-8") as file:
@@ -71,7 +71,7 @@ async def watch(
         while True:
             try:
                 async with Admin(
-                    bootstrap, request_timeout_ms=_ANSWER_MS, default_api_timeout_ms=_ANSWER_MS
+                    **client, request_timeout_ms=_ANSWER_MS, default_api_timeout_ms=_ANSWER_MS
                 ) as admin:
                     while True:
                         states.put(await _ask(admin, topics))

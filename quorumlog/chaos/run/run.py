@@ -14,7 +14,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from quorumlog.chaos.back_ends.back_end import BackEnd, check_schedule
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
@@ -23,6 +23,7 @@ from quorumlog.chaos.back_ends.run_resources import check_equipment, equipment_f
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers.driver import Driver
 from quorumlog.chaos.drivers.registry import check_capable, load_driver
+from quorumlog.chaos.drivers.security import PLAINTEXT, of_client
 from quorumlog.chaos.faults.fault import MILLION
 from quorumlog.chaos.faults.registry import fault_and_role
 from quorumlog.chaos.faults.rows import PHASE, PHASE_OVER, PhaseTerms, phase_details
@@ -71,14 +72,15 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
     with one line to act on. Raises KeyboardInterrupt if a signal ended it; then the history ends at
     that moment, and no process is left.
     """
-    driver = load_driver(settings.driver)
+    driver = load_driver(settings.driver, settings.security)
     check_capable(settings.driver, find_workload(settings.workload))
     if settings.bootstrap is not None:  # there, an earlier run may have left its topic
         settings = replace(settings, topic=f"{settings.topic}-{secrets.token_hex(4)}")
     _check_reach(settings)
     outside = None
     if settings.bootstrap is not None and settings.control is not None:
-        outside = open_back_end(settings.control, settings.bootstrap)
+        protection = of_client(settings.security)
+        outside = open_back_end(settings.control, settings.bootstrap, protection)
     schedule, more = _schedule(settings, _voters_or_brokers(settings, outside))
     if settings.bootstrap is None:
         check_equipment(_own_cluster(settings, None), schedule, settings.network)
@@ -139,6 +141,14 @@ def _check_reach(settings: RunSettings) -> None:
         )
     if settings.bootstrap is not None and settings.network != "proxy":
         raise ValueError(f"--network {settings.network}: a cluster of --bootstrap has its own")
+    if settings.security != PLAINTEXT:
+        if settings.bootstrap is None:
+            raise ValueError("--command-config is for a cluster that runs already: --bootstrap")
+        if settings.workload == "wire_rules":
+            raise ValueError(
+                f"workload {settings.workload} speaks to sockets itself: it needs a listener with"
+                " PLAINTEXT"
+            )
     if settings.bootstrap is None and settings.control is not None:
         raise ValueError("--control is for a cluster that runs already: give its --bootstrap")
 
@@ -222,6 +232,11 @@ class _Phases:
     history: HistoryWriter
     progress: Progress
 
+    @property
+    def client(self) -> dict[str, Any]:
+        """The arguments of quorumlog's clients for the cluster."""
+        return {"bootstrap_servers": self.bootstrap, **of_client(self.settings.security)}
+
     async def run(self, interruption: Interruption) -> RunSummary:
         """Run the phases. Raises RunError if a topic cannot be made."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -249,7 +264,7 @@ class _Phases:
         )
         for topic in workload.topics(setup):
             await self._create(topic)
-        settings_in_force = await topic_settings(self.bootstrap, settings.topic)
+        settings_in_force = await topic_settings(self.client, settings.topic)
         in_faults = AcksInFaults(settings.required_in_faults)
         nemesis = self._nemesis(in_faults)
         clients = workload.clients(setup)
@@ -283,7 +298,7 @@ class _Phases:
     async def _watched(self, topics: Sequence[str]) -> AsyncIterator[None]:
         """Record the leaders of the topics, and the metrics of the run's own nodes, meanwhile."""
         watch = cluster_states.watch(
-            self.bootstrap, topics, self.settings.out, self.history.elapsed_ns
+            self.client, topics, self.settings.out, self.history.elapsed_ns
         )
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(watch)]

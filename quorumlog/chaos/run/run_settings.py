@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from quorumlog import __version__
 from quorumlog.chaos.back_ends.local_processes import RUN_FAULTS
+from quorumlog.chaos.drivers.security import PLAINTEXT
 from quorumlog.chaos.faults.registry import fault_and_role
 from quorumlog.chaos.network.links import NetworkKind
 from quorumlog.chaos.run.extension import required_by_default
@@ -22,6 +23,7 @@ from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import options_of
 from quorumlog.client import Admin, KafkaError
+from quorumlog.client.security import SecuritySettings
 from quorumlog.cluster import ClusterShape
 
 
@@ -45,6 +47,7 @@ class RunSettings:
     record_responses: bool = False  # by forwarders, also if no fault needs them
     driver: str = "client"
     bootstrap: str | None = None  # a cluster that the run does not start
+    security: SecuritySettings = PLAINTEXT  # of the clients at `bootstrap`
     control: str | None = None  # how to break it: NAME:ARGUMENT of back_ends.registry
     schedule: Schedule | None = None  # instead of drawing one from the seed
     config: Mapping[str, str] = field(default_factory=dict)
@@ -180,10 +183,10 @@ def meta_at_end(started: Mapping[str, Any], summary: RunSummary) -> dict[str, An
     }
 
 
-async def topic_settings(bootstrap: str, topic: str) -> dict[str, str]:
+async def topic_settings(client: Mapping[str, Any], topic: str) -> dict[str, str]:
     """Return the topic's settings in force; after an error, its text as a value."""
     try:
-        async with Admin(bootstrap) as admin:
+        async with Admin(**client) as admin:
             configs = await admin.describe_configs("topic", topic)
     except (KafkaError, ConnectionError) as error:
         return dict.fromkeys(_DECISIVE[:1], f"unknown: {error}")

@@ -30,6 +30,9 @@ class FakeCluster:
         self.leader: int | None = 1
         self.all_paused: asyncio.Event | None = None  # all but the leader
 
+    def own_client(self) -> dict[str, Any]:
+        return {"bootstrap_servers": self.bootstrap}
+
     def pid(self, node_id: int) -> int | None:
         return node_id if node_id in self.running else None
 

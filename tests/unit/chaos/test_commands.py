@@ -66,7 +66,7 @@ class Nodes:
         return self.file
 
     def open(self) -> Commands:
-        return open_commands(str(self.write()), "127.0.0.1:1")
+        return open_commands(str(self.write()), "127.0.0.1:1", {})
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_a_file_that_makes_no_sense_is_refused(text: str, said: str, tmp_path: P
     file = tmp_path / "nodes.toml"
     file.write_text(text)
     with pytest.raises(ValueError, match=re.escape(said)):
-        open_commands(str(file), "b:1")
+        open_commands(str(file), "b:1", {})
 
 
 @pytest.mark.parametrize("text", ["nodes.toml", "commands", "commands:", "proxy:x"])

@@ -35,7 +35,7 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ConfluentAdmin]:
     def make(**results: Found) -> ConfluentAdmin:
         library = Library({int(name[1:]): one for name, one in results.items()})
         monkeypatch.setattr(confluent_admin, "AdminClient", lambda _: library)
-        return ConfluentAdmin("b", "o")
+        return ConfluentAdmin({"bootstrap.servers": "b"}, "o")
 
     return make
 

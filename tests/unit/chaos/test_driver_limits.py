@@ -227,7 +227,7 @@ def test_capabilities_are_known_and_a_driver_with_limits_keeps_them() -> None:
 
 
 def test_an_unable_driver_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def load(name: str) -> AnyDriver:
+    def load(name: str, *_: object) -> AnyDriver:
         if name == "confluent":
             raise DriverUnavailable(name)
         return load_driver("client") if name == "client" else limited(LogInMemory())
@@ -321,6 +321,6 @@ async def test_no_client_of_librdkafka_waits_longer_for_a_paused_node_than_our_o
         case "consumer":
             await (await driver.consumer("h:1", "c")).close()
         case _:
-            made = confluent_driver._Transactions("h:1", "p", "t")
+            made = confluent_driver._Transactions({"bootstrap.servers": "h:1"}, "p", "t")
             await made.close()
     assert given["socket.timeout.ms"] == client_driver._REQUEST_TIMEOUT_MS

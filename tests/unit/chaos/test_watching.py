@@ -65,7 +65,9 @@ async def watched(directory: Path) -> AsyncIterator[None]:
     def elapsed_ns() -> int:
         return round(loop.time() * 1e9)
 
-    watching = asyncio.create_task(watch("b:9092", ["t"], directory, elapsed_ns))
+    watching = asyncio.create_task(
+        watch({"bootstrap_servers": "b:9092"}, ["t"], directory, elapsed_ns)
+    )
     await asyncio.sleep(1)
     yield
     await asyncio.sleep(1)
@@ -117,4 +119,4 @@ async def test_what_was_watched_is_on_disk_at_once(cluster: Cluster, tmp_path: P
 
 async def test_a_directory_that_is_gone_ends_the_watching(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        await watch("b:9092", ["t"], tmp_path / "gone", lambda: 0)
+        await watch({"bootstrap_servers": "b:9092"}, ["t"], tmp_path / "gone", lambda: 0)
