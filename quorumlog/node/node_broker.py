@@ -206,7 +206,7 @@ def authorized(context: BrokerContext) -> BrokerContext:
 def warn_of_missing_rights(config: NodeConfig) -> None:
     """Log the rights without which a cluster with an authorizer cannot work."""
     settings = config.broker
-    if not settings.authorizer_class_name:
+    if not settings.authorizer_class_name or settings.allow_everyone_if_no_acl_found:
         return
     if not settings.super_users:
         _logger.warning(

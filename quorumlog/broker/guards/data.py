@@ -9,8 +9,8 @@ from quorumlog.broker.guards.guard import (
     adding,
     by_topic,
     changed,
+    divided,
     name_at,
-    parted,
     refused_topics,
 )
 from quorumlog.broker.server.api import BrokerContext, Disconnect, HandleRun, Reply, RunReply
@@ -89,7 +89,7 @@ def guard_produce(asked: Asked[ProduceRequest]) -> Reply:
         # An unknown id is UNKNOWN_TOPIC_ID: an id reveals nothing to a client that guesses it.
         return name is None or access.may_topic(AclOperation.WRITE, name)
 
-    permitted, refused = parted(request.topic_data, may_write)
+    permitted, refused = divided(request.topic_data, may_write)
     if not refused:
         return asked.pass_on()
     if not permitted:

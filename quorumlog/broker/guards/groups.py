@@ -10,8 +10,8 @@ from quorumlog.broker.guards.guard import (
     by_topic,
     changed,
     described,
+    divided,
     name_at,
-    parted,
     refused_topics,
     refused_whole,
 )
@@ -183,7 +183,7 @@ def _parted_topics(
         name = name_at(asked, topic.topic_id) if by_id else topic.name
         return name is None or asked.access.may_topic(AclOperation.DESCRIBE, name)
 
-    permitted, forbidden = parted(group.topics, may_describe)
+    permitted, forbidden = divided(group.topics, may_describe)
     results = refused_topics(
         forbidden, OffsetFetchResponseTopics, TOPIC_REFUSED, committed_offset=UNKNOWN_OFFSET
     )
@@ -235,11 +235,9 @@ def guard_list_groups(asked: Asked[ListGroupsRequest]) -> Reply:
 def guard_describe_groups(asked: Asked[describe_groups.DescribeGroupsRequest]) -> Reply:
     """Require DESCRIBE of each group."""
     may, request = asked.access.may_group, asked.request
-    permitted = [one for one in request.groups if may(AclOperation.DESCRIBE, one)]
+    permitted, forbidden = divided(request.groups, lambda one: may(AclOperation.DESCRIBE, one))
     refused = [
-        describe_groups.DescribedGroup(group_id=one, error_code=REFUSED)
-        for one in request.groups
-        if one not in permitted
+        describe_groups.DescribedGroup(group_id=one, error_code=REFUSED) for one in forbidden
     ]
 
     def amend(
@@ -258,12 +256,8 @@ def guard_consumer_describe(
     """Require DESCRIBE of each group, and of each topic that is assigned to its members."""
     may, request = asked.access.may_group, asked.request
     shape = consumer_group_describe.DescribedGroup
-    permitted = [one for one in request.group_ids if may(AclOperation.DESCRIBE, one)]
-    refused = [
-        shape(group_id=one, **described(shape, REFUSED))
-        for one in request.group_ids
-        if one not in permitted
-    ]
+    permitted, forbidden = divided(request.group_ids, lambda one: may(AclOperation.DESCRIBE, one))
+    refused = [shape(group_id=one, **described(shape, REFUSED)) for one in forbidden]
 
     def amend(
         response: consumer_group_describe.ConsumerGroupDescribeResponse,
@@ -303,10 +297,6 @@ def _limit_operations(asked: Asked[Any], groups: list[Any]) -> None:
 def guard_delete_groups(asked: Asked[DeleteGroupsRequest]) -> Reply:
     """Require DELETE of each group."""
     may, request = asked.access.may_group, asked.request
-    permitted = [one for one in request.groups_names if may(AclOperation.DELETE, one)]
-    refused = [
-        DeletableGroupResult(group_id=one, error_code=REFUSED)
-        for one in request.groups_names
-        if one not in permitted
-    ]
+    permitted, forbidden = divided(request.groups_names, lambda one: may(AclOperation.DELETE, one))
+    refused = [DeletableGroupResult(group_id=one, error_code=REFUSED) for one in forbidden]
     return adding(asked.forward(changed(request, groups_names=permitted)), results=refused)

@@ -18,6 +18,7 @@ from quorumlog.wire.codec.identifiers import TopicId
 from quorumlog.wire.codec.message import Request, Response, Struct
 from quorumlog.wire.codec.schemas import RequestHeader, response_class
 
+T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 RequestT = TypeVar("RequestT", bound=Request[Any])
 
@@ -133,11 +134,11 @@ def adding(reply: Reply, **refused: list[Any]) -> Reply:
     return amended(reply, amend)
 
 
-def parted(items: Iterable[S] | None, is_permitted: Callable[[S], bool]) -> tuple[list[S], list[S]]:
-    """Return the permitted items, and the refused items."""
-    permitted: list[S] = []
-    refused: list[S] = []
-    for item in items or ():
+def divided(items: Iterable[T], is_permitted: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+    """Return the permitted items, and the refused items, both in order."""
+    permitted: list[T] = []
+    refused: list[T] = []
+    for item in items:
         (permitted if is_permitted(item) else refused).append(item)
     return permitted, refused
 
@@ -162,7 +163,7 @@ def by_topic(
         return name is None or asked.access.may_topic(operation, name)
 
     request = asked.request
-    permitted, refused = parted(request.topics, is_permitted)
+    permitted, refused = divided(request.topics, is_permitted)
     if not refused:
         return asked.pass_on()
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -5,6 +5,7 @@ is left out of lists.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -15,8 +16,8 @@ from quorumlog.broker.guards.guard import (
     amended,
     changed,
     described,
+    divided,
     name_at,
-    parted,
 )
 from quorumlog.broker.responses.cluster_view import ALL_OF_TOPIC, metadata_response
 from quorumlog.broker.responses.config_entries import ResourceType
@@ -68,7 +69,7 @@ def guard_metadata(asked: Asked[MetadataRequest]) -> Reply:
     request = asked.request
     if request.topics is None or (asked.version == 0 and not request.topics):
         return amended(asked.pass_on(), lambda response: _listed(asked, response))
-    permitted, refused = parted(request.topics, lambda topic: _may_describe(asked, topic))
+    permitted, refused = divided(request.topics, lambda topic: _may_describe(asked, topic))
     results = [
         MetadataResponseTopic(
             error_code=REFUSED,
@@ -78,7 +79,7 @@ def guard_metadata(asked: Asked[MetadataRequest]) -> Reply:
         for topic in refused
     ]
     if request.allow_auto_topic_creation and asked.context.settings.auto_create_topics_enable:
-        permitted, uncreatable = parted(permitted, lambda topic: _may_create(asked, topic))
+        permitted, uncreatable = divided(permitted, lambda topic: _may_create(asked, topic))
         results += [MetadataResponseTopic(error_code=REFUSED, name=one.name) for one in uncreatable]
 
     def amend(response: MetadataResponse) -> MetadataResponse:
@@ -160,7 +161,7 @@ def guard_describe_topic_partitions(asked: Asked[DescribeTopicPartitionsRequest]
     first = "" if cursor is None else cursor.topic_name
     results: list[DescribeTopicPartitionsResponseTopic] = []
     if request.topics:
-        permitted, refused = parted(
+        permitted, refused = divided(
             request.topics, lambda one: access.may_topic(AclOperation.DESCRIBE, one.name)
         )
         results = [
@@ -168,8 +169,7 @@ def guard_describe_topic_partitions(asked: Asked[DescribeTopicPartitionsRequest]
             for one in refused
         ]
     else:
-        names = (name for name in asked.context.image.topics if name >= first)
-        permitted = [TopicRequest(name=name) for name in names if _is_visible(access, name)]
+        permitted = _page(asked, first)
     if cursor is not None and first not in {one.name for one in permitted}:
         is_asked = first in {one.name for one in request.topics} or not request.topics
         if is_asked and cursor.partition_index >= 0:
@@ -186,12 +186,24 @@ def guard_describe_topic_partitions(asked: Asked[DescribeTopicPartitionsRequest]
     return amended(asked.forward(changed(request, topics=permitted, cursor=cursor)), amend)
 
 
+def _page(asked: Asked[DescribeTopicPartitionsRequest], first: str) -> list[TopicRequest]:
+    """Return the permitted topics of one page, from `first` on, and the start of the next page.
+
+    Each topic has at least one partition.
+    """
+    limit = asked.context.settings.max_request_partition_size_limit
+    limit = max(min(limit, asked.request.response_partition_limit), 1)
+    names = sorted(name for name in asked.context.image.topics if name >= first)
+    visible = (name for name in names if _is_visible(asked.access, name))
+    return [TopicRequest(name=name) for name in islice(visible, limit + 2)]
+
+
 def guard_create_topics(asked: Asked[CreateTopicsRequest]) -> Reply:
     """Require CREATE of the cluster or of each topic; show configurations by DESCRIBE_CONFIGS."""
     access = asked.access
     permitted, refused = asked.request.topics, list[CreatableTopic]()
     if not access.may_cluster(AclOperation.CREATE, log_denied=False):
-        permitted, refused = parted(
+        permitted, refused = divided(
             permitted, lambda one: access.may_topic(AclOperation.CREATE, one.name)
         )
     results = [
@@ -218,7 +230,7 @@ def guard_create_topics(asked: Asked[CreateTopicsRequest]) -> Reply:
 
 def guard_create_partitions(asked: Asked[CreatePartitionsRequest]) -> Reply:
     """Require ALTER of each topic."""
-    permitted, refused = parted(
+    permitted, refused = divided(
         asked.request.topics, lambda one: asked.access.may_topic(AclOperation.ALTER, one.name)
     )
     results = [CreatePartitionsTopicResult(name=one.name, error_code=REFUSED) for one in refused]
@@ -298,7 +310,7 @@ def _may_configure(access: Access, operation: AclOperation, resource: Any) -> bo
 
 def guard_describe_configs(asked: Asked[DescribeConfigsRequest]) -> Reply:
     """Require DESCRIBE_CONFIGS of each topic and group; of the cluster for other resources."""
-    permitted, refused = parted(
+    permitted, refused = divided(
         asked.request.resources,
         lambda one: _may_configure(asked.access, AclOperation.DESCRIBE_CONFIGS, one),
     )
@@ -308,7 +320,7 @@ def guard_describe_configs(asked: Asked[DescribeConfigsRequest]) -> Reply:
 
 def guard_alter_configs(asked: Asked[Any]) -> Reply:
     """Require ALTER_CONFIGS of each topic and group; of the cluster for other resources."""
-    permitted, refused = parted(
+    permitted, refused = divided(
         asked.request.resources,
         lambda one: _may_configure(asked.access, AclOperation.ALTER_CONFIGS, one),
     )

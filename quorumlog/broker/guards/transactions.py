@@ -7,6 +7,7 @@ from quorumlog.broker.guards.guard import (
     amended,
     by_topic,
     changed,
+    divided,
     partition_indexes,
     refused_topics,
     refused_whole,
@@ -168,13 +169,11 @@ def guard_write_markers(asked: Asked[WriteTxnMarkersRequest]) -> Reply:
 def guard_describe(asked: Asked[DescribeTransactionsRequest]) -> Reply:
     """Require DESCRIBE of each transactional id; leave out topics without DESCRIBE."""
     request, access = asked.request, asked.access
-    names = request.transactional_ids
-    permitted = [one for one in names if access.may_transactional_id(AclOperation.DESCRIBE, one)]
-    refused = [
-        TransactionState(transactional_id=one, error_code=REFUSED)
-        for one in dict.fromkeys(names)
-        if one not in permitted
-    ]
+    permitted, forbidden = divided(
+        dict.fromkeys(request.transactional_ids),
+        lambda one: access.may_transactional_id(AclOperation.DESCRIBE, one),
+    )
+    refused = [TransactionState(transactional_id=one, error_code=REFUSED) for one in forbidden]
 
     def amend(response: DescribeTransactionsResponse) -> DescribeTransactionsResponse:
         for state in response.transaction_states:

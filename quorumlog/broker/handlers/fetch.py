@@ -63,7 +63,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
     Version 18 carries a follower's high watermark of the metadata log (KIP-1166): unused here.
     """
     now_ms, version = monotonic_ms(), header.api_version
-    rights = _rights(context, version, request)
+    rights = None if context.access is None else _rights(context, version, request)
     is_limited = context.throttle is not None and _is_limited(context, header, request)
     spec = None if is_limited else _repeated(context, request, now_ms, rights)
     if spec is None:
@@ -201,12 +201,11 @@ class _Rights(NamedTuple):
     is_consumer: bool
 
 
-def _rights(context: BrokerContext, version: int, request: FetchRequest) -> _Rights | None:
-    """Return the rights to check; None: the broker has no authorizer."""
-    if context.access is None:
-        return None
+def _rights(context: BrokerContext, version: int, request: FetchRequest) -> _Rights:
+    """Return the rights to check, of a broker with an authorizer."""
+    acls = some(context.access, "an authorizer decides").version
     is_consumer = _replica(version, request)[0] < 0
-    return _Rights(context.principal, context.client_host, context.access.version, is_consumer)
+    return _Rights(context.principal, context.client_host, acls, is_consumer)
 
 
 def _read_error(context: BrokerContext, rights: _Rights | None, name: str) -> ErrorCode:

@@ -26,6 +26,12 @@ from quorumlog.wire.codec.messages.describe_topic_partitions import (
     RequestCursor,
     TopicRequest,
 )
+from quorumlog.wire.codec.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ReplicaState,
+)
 from quorumlog.wire.codec.messages.init_producer_id import InitProducerIdRequest
 from quorumlog.wire.codec.messages.list_groups import ListGroupsRequest
 from quorumlog.wire.codec.messages.metadata import (
@@ -225,6 +231,29 @@ async def test_a_fetch_session_gives_no_rights_to_another_client(tmp_path: Path)
         assert (await consumer.fetch())[0].records
         consumer.connection = client
         assert (await consumer.fetch())[0].error_code == REFUSED
+        await admin.close()
+        await client.close()
+
+
+async def test_the_session_of_a_follower_gives_no_right_to_read(tmp_path: Path) -> None:
+    async with guarded_broker(tmp_path) as guarded:
+        admin, client = await guarded.connect(ADMIN), await guarded.connect()
+        topic_id = await create(admin, TOPIC)
+        await produce(admin, BATCH, topic=TOPIC)
+        guarded.permit("C CLUSTER_ACTION")
+        topics = [FetchTopic(topic_id=topic_id, partitions=[FetchPartition(partition=0)])]
+        follower = ReplicaState(replica_id=2, replica_epoch=1)
+        first = FetchRequest(session_epoch=0, replica_state=follower, topics=topics)
+        begun = await client.send(first, version=17)
+        assert begun.session_id > 0
+        assert begun.responses[0].partitions[0].error_code != REFUSED
+        later = FetchRequest(session_id=begun.session_id, session_epoch=1, topics=[])
+        answer = await client.send(later, version=17)
+        [part] = answer.responses[0].partitions
+        assert (part.error_code, part.records) == (REFUSED, b"")
+        guarded.permit("T READ")
+        refused = await client.send(first, version=17)
+        assert refused.responses[0].partitions[0].error_code == REFUSED
         await admin.close()
         await client.close()
 

@@ -320,6 +320,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({}, ["nobody can create the first ACL", "no follower can fetch"]),
         ({"super.users": "User:admin"}, ["no follower can fetch"]),
         ({"super.users": "User:admin; User:ANONYMOUS"}, []),
+        ({"allow.everyone.if.no.acl.found": "true"}, []),
         ({"super.users": "User:a", "controller.quorum.voters": "1@127.0.0.1:19092"}, []),
     ],
 )

@@ -11,7 +11,7 @@ from quorumlog.broker.authorization.core.acl_index import OPERATIONS, AclIndex, 
 from quorumlog.metadata_quorum.image.acls import PermissionType
 from quorumlog.metadata_quorum.image.records import AclBinding
 
-CACHED_MAX: Final = 10_000  # decisions, about 3 MB
+CACHED_MAX: Final = 50_000  # decisions, about 15 MB
 _ANY_OF: Final = -1  # less a resource type: in a question about all resources of the type
 _ANY_NAME: Final = "hardcode"  # Kafka's name of no particular resource, in a check of a type
 
