@@ -16,6 +16,7 @@ import pytest
 from quorumlog.broker.server.api import Client
 from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.metadata_quorum.image.details import Endpoint
+from quorumlog.settings.kinds import INT_MAX
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_cluster import DescribeClusterRequest
 from quorumlog.wire.codec.messages.describe_topic_partitions import (
@@ -53,8 +54,8 @@ async def listening(
         ports = {INSIDE: broker.port}
         for name in (OUTSIDE, HIDDEN):
             bound = socket.create_server(("127.0.0.1", 0))
-            limit = {"max_connections": limits[name]} if name in limits else {}
-            ports[name] = await broker.server.serve(bound, name, **limit)
+            limit = limits.get(name, INT_MAX)
+            ports[name] = await broker.server.serve(bound, name, limit)
         advertise(broker, PLAINTEXT=("inside", 1), OUTSIDE=("outside", 2))
         yield broker, ports
 
