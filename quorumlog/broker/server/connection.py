@@ -132,8 +132,7 @@ class Connection(FrameProtocol):
 
     def run_received(self) -> bool:
         """Handle the requests that look like an earlier one, and like each other, in one step."""
-        throttle = self._throttle
-        if self._runs.last is None or (throttle is None and self._quotas.is_active):
+        if self._runs.last is None:
             return False
         found = self._runs.find(
             self._received,
@@ -142,7 +141,7 @@ class Connection(FrameProtocol):
             self._turns_max - self._under_way,
             self._frame_max_bytes,
         )
-        if found is None or (throttle and throttle.limits_produce(self._context, found[0].header)):
+        if found is None or (self._quotas.is_active and self._is_limited(found[0].header)):
             return False
         self._begin_request()
         template, run = found
@@ -276,6 +275,9 @@ class Connection(FrameProtocol):
         if not self._waits_for_turn:
             self._hold()
             self._server.turns.wait(self._resume)
+
+    def _is_limited(self, header: RequestHeader) -> bool:
+        return self.throttle().limits_produce(self._context, header)
 
     def _hold(self) -> None:
         """Read no request until `_resume`: the client is over a quota."""

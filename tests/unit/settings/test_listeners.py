@@ -113,6 +113,13 @@ def test_a_setting_of_one_listener_is_kept_for_that_listener() -> None:
     assert [one.max_connections for one in read.by_name.values()] == [INT_MAX, 7]
 
 
+def test_a_listener_may_have_a_rate_of_new_connections() -> None:
+    name = "listener.name.external.max.connection.creation.rate"
+    read = read_listeners({**TWO, name: "3"})
+    assert [one.connection_rate for one in read.by_name.values()] == [INT_MAX, 3]
+    assert [one.is_inter_broker for one in read.by_name.values()] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
