@@ -44,6 +44,10 @@ OF_EACH_NODE: Final[Mapping[str, str]] = MappingProxyType(
         "clock.advances": f"LocalCluster.advance() moves the clock while nodes run. {_BY_HAND}",
         "controller.quorum.voters": f"{_VOTERS} {_BY_HAND}",
         "control.shared.secret.file": f"{_NEW} {_BY_HAND}",
+        **dict.fromkeys(
+            ("control.tls.ca.file", "control.tls.certificate.file", "control.tls.key.file"),
+            f"--tls makes certificates (tls= of LocalCluster). {_BY_HAND}",
+        ),
         "log.dirs": f"{_BELOW} {_BY_HAND}",
         "metadata.log.dir": f"{_BELOW} {_BY_HAND}",
         "peer.control.addresses": _BY_HAND,

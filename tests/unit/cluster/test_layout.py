@@ -182,6 +182,7 @@ COMMON = {
     "broker.rack": "a",
     "inter.broker.listener.name": "PLAINTEXT",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
+    "security.inter.broker.protocol": "PLAINTEXT",
 }
 LISTENER = "PLAINTEXT://127.0.0.1:23901"
 
