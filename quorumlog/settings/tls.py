@@ -33,6 +33,7 @@ def _text(default: str | None, documentation: str) -> SettingRow:
 
 
 def _secret(documentation: str) -> SettingRow:
+    """Return a setting of Kafka's type PASSWORD: DescribeConfigs returns no value of it."""
     return SettingRow(PASSWORD, None, documentation)
 
 
@@ -46,16 +47,14 @@ ROWS: Final[Mapping[str, SettingRow]] = MappingProxyType(
         ),
         "ssl.keystore.password": _secret("The password of a PKCS12 key store."),
         "ssl.keystore.key": _secret("The key as text: PEM, PKCS#8."),
-        "ssl.keystore.certificate.chain": _text(
-            None, "The certificate with its chain as text: PEM."
-        ),
+        "ssl.keystore.certificate.chain": _secret("The certificate with its chain as text: PEM."),
         "ssl.key.password": _secret("The password of an encrypted key in PEM."),
         "ssl.truststore.type": _text("JKS", "As ssl.keystore.type."),
         "ssl.truststore.location": _text(
             None, "The file with the CAs of the clients' certificates. Default: the system's CAs."
         ),
         "ssl.truststore.password": _secret("The password of a PKCS12 trust store."),
-        "ssl.truststore.certificates": _text(None, "The CAs as text: PEM."),
+        "ssl.truststore.certificates": _secret("The CAs as text: PEM."),
         CLIENT_AUTH: _text(
             "none",
             "Whether a client shows a certificate: none, requested or required. A listener with "
