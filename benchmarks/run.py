@@ -27,6 +27,7 @@ from benchmarks.metadata import metadata as metadata_commits
 from benchmarks.recovery import recovery
 from benchmarks.simulation import simulation
 from benchmarks.slow_disk import slow_disk
+from benchmarks.tls import tls
 from benchmarks.transactions import transactions
 from quorumlog import Admin, LocalCluster, Producer
 from quorumlog.client import NewTopic
@@ -38,7 +39,7 @@ _SESSION_S: Final = int(FAST_DEFAULTS["broker.session.timeout.ms"]) / 1000
 _PARTS: Final = (
     *("three_nodes", "one_node", "failover", "metadata", "sparse"),
     *("durable", "recovery", "compaction", "slow_disk", "simulation"),
-    *("transactions", "groups", "clients", "many_partitions", "history_checks"),
+    *("transactions", "groups", "clients", "many_partitions", "history_checks", "tls"),
 )
 
 
@@ -136,7 +137,7 @@ def main() -> None:
                 part(table, cluster)
     for alone in (
         *(durable, recovery, compaction, slow_disk, groups, clients, simulation),
-        *(many_partitions, history_checks),
+        *(many_partitions, history_checks, tls),
     ):
         if alone.__name__ in parts:
             alone(table)

@@ -33,6 +33,7 @@ def _text(default: str | None, documentation: str) -> SettingRow:
 
 
 def _secret(documentation: str) -> SettingRow:
+    """Return a setting of Kafka's type PASSWORD: DescribeConfigs returns no value of it."""
     return SettingRow(PASSWORD, None, documentation)
 
 
@@ -46,16 +47,14 @@ ROWS: Final[Mapping[str, SettingRow]] = MappingProxyType(
         ),
         "ssl.keystore.password": _secret("The password of a PKCS12 key store."),
         "ssl.keystore.key": _secret("The key as text: PEM, PKCS#8."),
-        "ssl.keystore.certificate.chain": _text(
-            None, "The certificate with its chain as text: PEM."
-        ),
+        "ssl.keystore.certificate.chain": _secret("The certificate with its chain as text: PEM."),
         "ssl.key.password": _secret("The password of an encrypted key in PEM."),
         "ssl.truststore.type": _text("JKS", "As ssl.keystore.type."),
         "ssl.truststore.location": _text(
             None, "The file with the CAs of the clients' certificates. Default: the system's CAs."
         ),
         "ssl.truststore.password": _secret("The password of a PKCS12 trust store."),
-        "ssl.truststore.certificates": _text(None, "The CAs as text: PEM."),
+        "ssl.truststore.certificates": _secret("The CAs as text: PEM."),
         CLIENT_AUTH: _text(
             "none",
             "Whether a client shows a certificate: none, requested or required. A listener with "
@@ -84,17 +83,17 @@ ROWS: Final[Mapping[str, SettingRow]] = MappingProxyType(
 )
 """Kafka's settings of TLS: of all listeners or, with its prefix, of one of them."""
 
-_NODE_ROLE: Final = re.compile(r"node-[0-9]+")
+# Texts, compiled where they are needed: a node without TLS keeps the memory.
+_NODE_ROLE: Final = r"node-[0-9]+"
 _TYPES: Final = ("JKS", "PKCS12", PEM)
-_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
-_ESCAPED_LINE: Final = re.compile(r"\\r|\\n|\\(?=\s)")  # as in a properties file of Java
+_BLOCK: Final = r"(?s)-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----"
+_ESCAPED_LINE: Final = r"\\r|\\n|\\(?=\s)"  # as in a properties file of Java
 _PART: Final = r"(?:\\.|[^\\/])*"
-_RULE: Final = re.compile(
-    rf"(?:DEFAULT|RULE:(?P<pattern>{_PART})/(?P<replacement>{_PART})/(?P<case>[LU]?))\s*(?:,|$)",
-    re.DOTALL,
+_RULE: Final = (
+    rf"(?s)(?:DEFAULT|RULE:(?P<pattern>{_PART})/(?P<replacement>{_PART})/(?P<case>[LU]?))"
+    r"\s*(?:,\s*|$)[\s,]*"
 )
-_BETWEEN_RULES: Final = re.compile(r"[\s,]*")
-_REPLACED: Final = re.compile(r"\\(.)|\$([0-9]+)|([^\\$]+)", re.DOTALL)
+_REPLACED: Final = r"(?s)\\(.)|\$([0-9]+)|([^\\$]+)"
 
 
 class ClientAuth(Enum):
@@ -238,12 +237,12 @@ def read_rules(text: str) -> tuple[PrincipalRule, ...]:
     A rule is DEFAULT or RULE:pattern/replacement/[LU]; a backslash escapes a slash. Empty rules are
     left out, as in Kafka's SslPrincipalMapper.
     """
-    rules, position = [], 0
-    while (position := _end_of(_BETWEEN_RULES, text, position)) < len(text):
-        found = _RULE.match(text, position)
+    rules, rest = [], text.lstrip(", \t\r\n")
+    while rest:
+        found = re.match(_RULE, rest)
         if found is None:
             raise BadValue(
-                f"ssl.principal.mapping.rules: {text[position:]!r} does not begin with DEFAULT or "
+                f"ssl.principal.mapping.rules: {rest!r} does not begin with DEFAULT or "
                 "RULE:pattern/replacement/[LU], separated by commas"
             )
         if found["pattern"] is None:
@@ -251,27 +250,22 @@ def read_rules(text: str) -> tuple[PrincipalRule, ...]:
         else:
             replacement = tuple(_replacement(found["replacement"]))
             rules.append(PrincipalRule(found["pattern"], replacement, found["case"]))
-        position = found.end()
+        rest = rest[found.end() :]
     return tuple(rules)
-
-
-def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
-    found = pattern.match(text, position)
-    return position if found is None else found.end()
 
 
 def _replacement(text: str) -> Iterator[str | int]:
     """Yield the parts of a replacement. Raises BadValue for a `$` without a number."""
-    position = 0
-    while position < len(text):
-        found = _REPLACED.match(text, position)
+    rest = text
+    while rest:
+        found = re.match(_REPLACED, rest)
         if found is None:
             raise BadValue(
                 f"ssl.principal.mapping.rules: {text!r}: write a group's number behind $, or \\$"
             )
         escaped, group, plain = found.groups()
         yield int(group) if group else escaped or plain
-        position = found.end()
+        rest = rest[found.end() :]
 
 
 def pem_blocks(text: str) -> list[tuple[str, str]]:
@@ -281,8 +275,8 @@ def pem_blocks(text: str) -> list[tuple[str, str]]:
     as in a properties file.
     """
     blocks = []
-    for label, body in _BLOCK.findall(text):
-        base64 = "".join(_ESCAPED_LINE.sub(" ", body).split())
+    for label, body in re.findall(_BLOCK, text):
+        base64 = "".join(re.sub(_ESCAPED_LINE, " ", body).split())
         lines = "\n".join(base64[at : at + 64] for at in range(0, len(base64), 64))
         blocks.append((label, f"-----BEGIN {label}-----\n{lines}\n-----END {label}-----\n"))
     return blocks
@@ -301,7 +295,7 @@ def role_in(certificate: Mapping[str, Any] | None) -> str | None:
 
 def is_node_role(name: str) -> bool:
     """Whether a certificate's alternative name makes it the certificate of a node."""
-    return _NODE_ROLE.fullmatch(name) is not None
+    return re.fullmatch(_NODE_ROLE, name) is not None
 
 
 def is_control_role(name: str) -> bool:

@@ -189,3 +189,22 @@ def test_a_broker_with_endpoints_has_no_other_listener() -> None:
     )
     assert broker.address_at("OUT") == ("o", 2)
     assert broker.address_at("PLAINTEXT") is None
+
+
+def test_sasl_listeners_read_only_their_own_demand_of_certificates() -> None:
+    """KIP-684: without the listener's prefix, ssl.client.auth is for listeners without SASL."""
+    values = {
+        "listeners": "A://h:1,B://h:2,C://h:3",
+        "listener.security.protocol.map": "A:SSL,B:SASL_SSL,C:SASL_SSL",
+        "inter.broker.listener.name": "A",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": "server.pem",
+        "ssl.client.auth": "required",
+        "listener.name.c.ssl.client.auth": "requested",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+    }
+    demands = {
+        name: one.tls and one.tls.client_auth.value
+        for name, one in read_listeners(values).by_name.items()
+    }
+    assert demands == {"A": "required", "B": "none", "C": "requested"}
