@@ -201,6 +201,8 @@ def test_a_detached_cluster_is_broken_by_commands(commands: Commands, tmp_path: 
     delayed = ("nemesis", "inflict", "delay", "client", "--set", "min_us=5")
     assert commands(*delayed, *where) == "inflict: node -\n"
     assert "it must be from" in commands(*delayed, "--set", "min_us=-5", *where, status=64)
+    twice = ("nemesis", "inflict", "delay", "all", "--topic", "a", "--set", "topic=b")
+    assert "topic is given twice" in commands(*twice, *where, status=64)
     (running,) = commands.json("status", "--all")["clusters"]
     commands("down", *where)
     gone(running["control_server"]["pid"])
