@@ -18,7 +18,11 @@ from quorumlog.cluster.resets import StillUsed
 from quorumlog.cluster.waits import TookTooLong
 from tests.support.cli.processes import Commands
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(120),
+    pytest.mark.xdist_group("cluster_states"),
+]
 
 
 @pytest.fixture(scope="module")

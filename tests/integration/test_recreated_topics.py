@@ -13,6 +13,7 @@ from quorumlog.client import KafkaError, NewTopic, TopicPartition
 from quorumlog.client.rebalance_listener import Partitions, RebalanceListener
 from quorumlog.wire.codec.error_codes import ErrorCode
 
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("recreated_topics")]
 TOPIC, X = "x", TopicPartition("x", 0)
 Start = Callable[[Consumer], None]
 LIVES = 3
