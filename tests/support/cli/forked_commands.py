@@ -96,7 +96,7 @@ def _server_for(env: Mapping[str, str]) -> Path:
 @cache
 def _server(at_start: tuple[tuple[str, str], ...]) -> Path:
     """Return the directory with the socket of a server, which ends with this process."""
-    directory = Path(mkdtemp(prefix="quorumlog-commands-"))
+    directory = Path(mkdtemp(prefix="commands-", dir="/tmp"))
     others = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     env = {name: value for name, value in others.items() if not name.startswith(_READ_AT_START)}
     lifeline, its = os.pipe()
@@ -121,8 +121,8 @@ def _serve(listener: socket.socket) -> None:
     """Fork for each request; return in the process that becomes a command."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
     while True:
-        readable, _, _ = select.select([0, listener], [], [])
-        if listener not in readable:
+        readable, _, _ = select.select([0, listener.fileno()], [], [])
+        if listener.fileno() not in readable:
             sys.exit()
         connection, _ = listener.accept()
         request, streams, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 3)
