@@ -47,6 +47,8 @@ def save(
         except KeyboardInterrupt:
             written = "is written" if file.exists() else "is not written"
             nodes = "; the nodes run again" if were_running else ""
+            if cluster.running() != were_running:
+                nodes = f"; `quorumlog up --detach --dir {directory}` starts the nodes"
             fail(f"interrupted: {file} {written}{nodes}", EXIT_INTERRUPTED)
     done = {"file": str(file.resolve()), "bytes": file.stat().st_size}
     outcome(done, f"saved {directory} in {file}, {done['bytes']} bytes", json=json)

@@ -87,12 +87,11 @@ def stopped(cluster: "LocalCluster") -> Iterator[None]:
             _stop(cluster, running)
             yield
         finally:
-            cluster.stop_nodes()  # an interrupt may leave some that still stop: no start is due yet
             try:
-                start(cluster, running)
-            except ClusterError as error:
-                where = f"`quorumlog up --detach --dir {cluster.directory}` starts the nodes"
-                raise ClusterError(f"the nodes are stopped: {error}; then {where}") from error
+                _start_again(cluster, running)
+            except KeyboardInterrupt:  # an interrupted start ends the nodes that it has begun
+                _start_again(cluster, running)
+                raise
 
 
 def _stop(cluster: "LocalCluster", running: Iterable[int]) -> None:
@@ -103,6 +102,15 @@ def _stop(cluster: "LocalCluster", running: Iterable[int]) -> None:
     open_ones = [one for one in running if not is_closed(cluster.directory, cluster.spec, one)]
     if open_ones:
         raise ClusterError(f"node {open_ones[0]} ended without closing its logs: try again")
+
+
+def _start_again(cluster: "LocalCluster", node_ids: Iterable[int]) -> None:
+    cluster.stop_nodes()  # an interrupt may leave some that still stop: no start is due yet
+    try:
+        start(cluster, node_ids)
+    except ClusterError as error:
+        where = f"`quorumlog up --detach --dir {cluster.directory}` starts the nodes"
+        raise ClusterError(f"the nodes are stopped: {error}; then {where}") from error
 
 
 def start(cluster: "LocalCluster", node_ids: Iterable[int]) -> None:

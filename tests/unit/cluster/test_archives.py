@@ -86,6 +86,14 @@ def test_an_interrupted_command_says_that_the_nodes_run_again(
     said = save("save", file, "--dir", cluster.directory, status=130)
     assert said == f"quorumlog: interrupted: {file} is not written; the nodes run again\n"
 
+    def ends(*_: Any) -> None:
+        cluster.stop()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(archives, "save", ends)
+    said = save("save", file, "--dir", cluster.directory, status=130)
+    assert f"; `quorumlog up --detach --dir {cluster.directory}` starts the nodes" in said
+
 
 def test_an_interrupt_leaves_no_copy(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -260,6 +260,29 @@ def test_nodes_run_again_after_an_interrupt_while_they_stop(
     assert [*(cluster.directory / "snapshots").glob("*")] == []
 
 
+def test_nodes_run_again_after_an_interrupt_while_they_start(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make(nodes=2)
+    cluster.start()
+    for node in cluster.nodes:
+        layout.data_directory(cluster.directory, node.id).mkdir(exist_ok=True)
+        (layout.data_directory(cluster.directory, node.id) / CLEAN_SHUTDOWN_FILE).touch()
+    save, saves = layout.save, []
+
+    def interrupted(*arguments: Any) -> None:
+        saves.append(1)  # at the end of the start: the nodes are ready
+        if len(saves) == 1:
+            raise KeyboardInterrupt
+        save(*arguments)
+
+    monkeypatch.setattr(layout, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.snapshot("seeded")
+    assert len(saves) == 2
+    assert cluster.running() == [1, 2]
+
+
 def test_nodes_that_cannot_start_again_are_named_with_the_command_that_starts_them(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
