@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
-from quorumlog.chaos.control.kinds import Misuse
+from quorumlog.chaos.control.kinds import Misuse, once
 from quorumlog.chaos.control.verb import Parameter, Verb
 from quorumlog.chaos.control.verbs import VERBS
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
@@ -42,7 +42,7 @@ def _add(verb: Verb) -> None:
         try:
             given = verb.read(written)
             others = {name: _plain(text) for name, text in settings.items()}
-            given = verb.checked({**given, **others})
+            given = verb.checked(once([*given.items(), *others.items()]))
         except Misuse as error:
             fail(str(error), EXIT_USAGE)
         answer = _ask(directory, verb, given)

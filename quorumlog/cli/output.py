@@ -129,6 +129,8 @@ def parse_settings(settings: list[str], option: str = "--config") -> dict[str, s
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             fail(f"{option} {text}: write it as NAME=VALUE", EXIT_USAGE)
+        if name.strip() in parsed:
+            fail(f"{option} {text}: {name.strip()} is given twice", EXIT_USAGE)
         parsed[name.strip()] = value.strip()
     return parsed
 

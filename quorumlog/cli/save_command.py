@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json
-from quorumlog.cli.output import cluster_errors, outcome
+from quorumlog.cli.output import EXIT_INTERRUPTED, cluster_errors, fail, outcome
 from quorumlog.cli.progress import progress_bar
 
 From = Annotated[
@@ -35,11 +35,21 @@ def save(
     A running cluster is stopped cleanly for the copy of its files, and started again. `quorumlog
     up --from FILE --dir DIR` makes a cluster of it, here or on another machine.
     """
+    from quorumlog.chaos.run.interruption import Interruption
     from quorumlog.cluster import LocalCluster, archives
 
-    with cluster_errors(), progress_bar(f"saving {file}", 1) as note:
+    with Interruption(), cluster_errors():
         cluster = LocalCluster.open(directory, detached=True)
-        archives.save(cluster, file, note)
+        were_running = cluster.running()
+        try:
+            with progress_bar(f"saving {file}", 1) as note:
+                archives.save(cluster, file, note)
+        except KeyboardInterrupt:
+            written = "is written" if file.exists() else "is not written"
+            nodes = "; the nodes run again" if were_running else ""
+            if cluster.running() != were_running:
+                nodes = f"; `quorumlog up --detach --dir {directory}` starts the nodes"
+            fail(f"interrupted: {file} {written}{nodes}", EXIT_INTERRUPTED)
     done = {"file": str(file.resolve()), "bytes": file.stat().st_size}
     outcome(done, f"saved {directory} in {file}, {done['bytes']} bytes", json=json)
 

@@ -39,11 +39,11 @@ def save(cluster: "LocalCluster", file: Path, note: Callable[[float], object]) -
         raise InvalidArgument(f"{file.parent} is no directory")
     copy = cluster.directory / snapshots.SNAPSHOTS / _SAVING
     shutil.rmtree(copy, ignore_errors=True)
-    with snapshots.stopped(cluster):
-        snapshots.write(cluster.directory, cluster.spec, copy)
     unfinished = file.with_name(f"{file.name}{_UNFINISHED}")
     mode: Literal["w:gz", "w"] = "w:gz" if file.name.endswith((".gz", ".tgz")) else "w"
     try:
+        with snapshots.stopped(cluster):
+            snapshots.write(cluster.directory, cluster.spec, copy)
         shutil.copy(cluster.directory / layout.CLUSTER_FILE, copy)
         paths = sorted(path for path in copy.rglob("*"))
         with tarfile.open(unfinished, mode) as archive:

@@ -247,7 +247,7 @@ class ClusterNodes:
         if self._program.temporary and not self.directory.exists():
             self.directory.mkdir(mode=0o700)
             atexit.register(self._dispose)
-        self._complete_restore()
+        self._resolve_restore()
         if self._failed is not None:
             layout.clear(self.directory, self._failed)
             self._failed = None
@@ -265,12 +265,14 @@ class ClusterNodes:
         if (recorded := _found(self.directory)) is not None:
             self.spec = replace(self.spec, advances=recorded.advances)
 
-    def _complete_restore(self) -> None:
-        """Complete a restore that this machine's crash, or a signal, has interrupted."""
-        if (self.directory / layout.RESTORING_FILE).exists():
+    def _resolve_restore(self) -> None:
+        """Complete, or give up, a restore that a crash of this machine, or a signal, has ended."""
+        nodes = [layout.node_directory(self.directory, node.id) for node in self.spec.nodes]
+        left = [node / name for node in nodes for name in (layout.RESTORING, layout.REPLACED)]
+        if any(path.exists() for path in (self.directory / layout.RESTORING_FILE, *left)):
             from quorumlog.cluster import snapshots
 
-            snapshots.complete(self.directory)
+            snapshots.resolve(self.directory)
 
     def _require_ports(self, node: NodeSpec) -> None:
         """Raise ClusterError, with port and process, if a port of the node is in use."""
@@ -320,7 +322,7 @@ class ClusterNodes:
         if process.pid is None:
             self._control.require_living(self.running())
             self._require_ports(node)
-            self._complete_restore()
+            self._resolve_restore()
             self._load_advances()
             layout.write_properties(self.directory, self.spec, [node])
         limit = self._time_limit(timeout_s, [node_id], say)

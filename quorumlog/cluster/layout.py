@@ -84,6 +84,8 @@ class ClusterShape:
 
 CLUSTER_FILE: Final = "cluster.json"
 RESTORING_FILE: Final = "restoring.json"  # a restore of a snapshot is to be completed
+RESTORING: Final = "data.restoring"  # beside a log directory: the copy that takes its place
+REPLACED: Final = "data.replaced"  # the log directory that a restore has replaced
 METADATA_LOG: Final = "__cluster_metadata-0"  # in each node's log directory
 FORMAT: Final = 1
 FIRST_ID: Final = 1

@@ -3,6 +3,8 @@
     DIR/snapshots/NAME/snapshot.json     format, release, cluster id, the ids of the nodes
     DIR/snapshots/NAME/node-<id>/        a copy of the node's log directory
     DIR/restoring.json                   a restore has begun to exchange directories
+    DIR/node-<id>/data.restoring         the copy of a restore that has not replaced `data` yet
+    DIR/node-<id>/data.replaced          the directory that a restore has replaced
 
 A copy of a log directory is trusted only if the process that wrote it closed every log, and the
 metadata still has its registration (docs/decisions/0012-registrations.md). So a snapshot consists
@@ -12,9 +14,13 @@ past of a cluster that has gone on.
 Files are copied, never linked: nodes append to them, and cut them, in place. A copy has the times
 of its file, by which a record ages (docs/time-on-request.md). Where the file system
 can share blocks, a copy shares them. Every file is on the disk before its snapshot has its name.
+
+A restore that was killed is resolved before the next start, snapshot or restore: completed if
+restoring.json exists, else given up. One that still runs holds a lock.
 """
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -41,8 +47,6 @@ MANIFEST: Final = "snapshot.json"
 FORMAT: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _UNFINISHED: Final = ".unfinished"
-_RESTORING: Final = "data.restoring"
-_REPLACED: Final = "data.replaced"
 _LEFT_OUT: Final = frozenset({".lock", RESERVE_FILE})  # a node makes its own
 _CANNOT_SHARE: Final = frozenset(
     {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM}
@@ -68,26 +72,46 @@ def take(cluster: "LocalCluster", name: str) -> None:
 def stopped(cluster: "LocalCluster") -> Iterator[None]:
     """Stop the running nodes cleanly for the time of a block; then start them again.
 
-    Raises ClusterError if the log directories are not those of nodes that stopped cleanly.
+    Raises ClusterError if the log directories are not those of nodes that stopped cleanly, or if
+    they cannot be started again.
     """
-    running = cluster.running()
-    for node in cluster.nodes:
-        if node.id not in running and not is_closed(cluster.directory, cluster.spec, node.id):
-            raise ClusterError(
-                f"node {node.id} did not stop cleanly, and its files may lack records: start it"
-                " first"
-            )
+    with _alone(cluster.directory):
+        _resolve(cluster.directory)
+        running = cluster.running()
+        for node in cluster.nodes:
+            if node.id not in running and not is_closed(cluster.directory, cluster.spec, node.id):
+                raise ClusterError(
+                    f"node {node.id} did not stop cleanly, and its files may lack records: start"
+                    " it first"
+                )
+        try:
+            _stop(cluster, running)
+            yield
+        finally:
+            try:
+                _start_again(cluster, running)
+            except KeyboardInterrupt:  # an interrupted start ends the nodes that it has begun
+                _start_again(cluster, running)
+                raise
+
+
+def _stop(cluster: "LocalCluster", running: Iterable[int]) -> None:
+    killed = cluster.stop_nodes()
+    if killed:
+        names = ", ".join(map(str, killed))
+        raise ClusterError(f"node {names} did not stop in time and was killed: try again")
+    open_ones = [one for one in running if not is_closed(cluster.directory, cluster.spec, one)]
+    if open_ones:
+        raise ClusterError(f"node {open_ones[0]} ended without closing its logs: try again")
+
+
+def _start_again(cluster: "LocalCluster", node_ids: Iterable[int]) -> None:
+    cluster.stop_nodes()  # an interrupt may leave some that still stop: no start is due yet
     try:
-        killed = cluster.stop_nodes()
-        if killed:
-            names = ", ".join(map(str, killed))
-            raise ClusterError(f"node {names} did not stop in time and was killed: try again")
-        open_ones = [one for one in running if not is_closed(cluster.directory, cluster.spec, one)]
-        if open_ones:
-            raise ClusterError(f"node {open_ones[0]} ended without closing its logs: try again")
-        yield
-    finally:
-        start(cluster, running)
+        start(cluster, node_ids)
+    except ClusterError as error:
+        where = f"`quorumlog up --detach --dir {cluster.directory}` starts the nodes"
+        raise ClusterError(f"the nodes are stopped: {error}; then {where}") from error
 
 
 def start(cluster: "LocalCluster", node_ids: Iterable[int]) -> None:
@@ -133,8 +157,9 @@ def write(directory: Path, spec: ClusterSpec, target: Path) -> None:
         unfinished.rename(target)
         flush_directory(target.parent)
     except OSError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
         raise ClusterError(f"no snapshot was taken: {_text(error)}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def restore(cluster: "LocalCluster", name: str) -> None:
@@ -142,22 +167,22 @@ def restore(cluster: "LocalCluster", name: str) -> None:
     source = find(cluster.directory, name)
     check(source, cluster.spec)
     prepared = {
-        node.id: layout.node_directory(cluster.directory, node.id) / _RESTORING
+        node.id: layout.node_directory(cluster.directory, node.id) / layout.RESTORING
         for node in cluster.nodes
     }
-    _remove(prepared.values())  # of a restore that did not begin
-    try:
-        _copy_trees((source / f"node-{node_id}", path) for node_id, path in prepared.items())
-    except OSError as error:
-        _remove(prepared.values())
-        raise ClusterError(f"snapshot {name} is not restored: {_text(error)}") from error
-    running = cluster.running()
-    cluster.kill(*running)  # their records are given up: nothing of them is to be closed
-    registry.forget(cluster.spec.cluster_id, cluster.directory)
-    _write(cluster.directory / layout.RESTORING_FILE, {"nodes": [*prepared]})
-    complete(cluster.directory)
+    with _alone(cluster.directory):
+        _resolve(cluster.directory)
+        try:
+            _copy_trees((source / f"node-{node_id}", path) for node_id, path in prepared.items())
+        except OSError as error:
+            _remove(prepared.values())
+            raise ClusterError(f"snapshot {name} is not restored: {_text(error)}") from error
+        running = cluster.running()
+        cluster.kill(*running)  # their records are given up: nothing of them is to be closed
+        registry.forget(cluster.spec.cluster_id, cluster.directory)
+        _write(cluster.directory / layout.RESTORING_FILE, {"nodes": [*prepared]})
+        _resolve(cluster.directory)
     start(cluster, running)
-    _remove(cluster.directory.glob(f"node-*/{_REPLACED}"))
 
 
 def _remove(directories: Iterable[Path]) -> None:
@@ -165,18 +190,49 @@ def _remove(directories: Iterable[Path]) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def complete(directory: Path) -> None:
-    """Exchange the log directories if a restore has begun to; it may be repeated after a crash.
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Hold the lock of snapshots and restores; it ends with this process. Raises ClusterError."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ClusterError(f"there is no snapshot to take or restore: {_text(error)}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ClusterError(
+                f"a snapshot is being taken or restored in {directory}; try again after that"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
 
-    No node runs meanwhile. Raises ClusterError.
+
+def resolve(directory: Path) -> None:
+    """Complete a restore that was killed, or give it up if it had not begun to exchange.
+
+    No node of an exchange runs. Raises ClusterError, also while a restore runs.
     """
+    with _alone(directory):
+        _resolve(directory)
+
+
+def _resolve(directory: Path) -> None:
+    if (directory / layout.RESTORING_FILE).exists():
+        _exchange(directory)
+    _unfinished(directory / layout.RESTORING_FILE).unlink(missing_ok=True)
+    _remove(directory.glob(f"node-*/{layout.RESTORING}"))
+    _remove(directory.glob(f"node-*/{layout.REPLACED}"))
+
+
+def _exchange(directory: Path) -> None:
+    """Exchange the log directories of a restore; a part may have been exchanged before a crash."""
     begun = directory / layout.RESTORING_FILE
-    if not begun.exists():
-        return
     try:
         for node_id in json.loads(begun.read_text())["nodes"]:
             data = layout.data_directory(directory, node_id)
-            prepared, replaced = data.with_name(_RESTORING), data.with_name(_REPLACED)
+            prepared, replaced = data.with_name(layout.RESTORING), data.with_name(layout.REPLACED)
             if prepared.exists():
                 if data.exists():
                     shutil.rmtree(replaced, ignore_errors=True)
@@ -245,13 +301,17 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     """Write a small file, durably and as a whole."""
-    new = path.with_name(f"{path.name}.new")
+    new = _unfinished(path)
     with new.open("w", encoding="utf-8") as file:
         file.write(json.dumps(content, indent=2) + "\n")
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
     flush_directory(path.parent)
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f"{path.name}.new")
 
 
 def _copy_trees(pairs: Iterable[tuple[Path, Path]]) -> None:

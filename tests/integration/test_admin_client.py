@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +19,7 @@ from quorumlog.client.sync import SyncAdmin, SyncProducer
 from quorumlog.cluster import LocalCluster
 from quorumlog.settings.servers import ConfigSource
 from tests.support.cli.in_process import CommandLine
+from tests.support.cli.processes import Commands
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("admin_client")]
 
@@ -165,10 +164,8 @@ def test_the_commands_of_an_administrator(
 
 
 def unregister(cluster: LocalCluster, node_id: int) -> dict[str, object]:
-    command = [sys.executable, "-m", "quorumlog", "node", "unregister", str(node_id), "--json"]
-    command += ["--bootstrap", cluster.bootstrap]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    document: dict[str, object] = json.loads(run.stdout)
+    words = ("node", "unregister", str(node_id), "--json", "--bootstrap", cluster.bootstrap)
+    document: dict[str, object] = json.loads(Commands().ended(*words).stdout)
     return document
 
 

@@ -47,6 +47,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             yield Running(cluster.bootstrap, nemesis)
 
 
+@pytest.mark.xdist_group("answered_errors")
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 @pytest.mark.parametrize("client", ["client", "confluent"])
 def test_a_client_retries_three_errors(running: Running, client: str, case: Case) -> None:
@@ -60,6 +61,7 @@ def test_a_client_retries_three_errors(running: Running, client: str, case: Case
     assert asyncio.run(outcome(lab, case)) == "retries"
 
 
+@pytest.mark.xdist_group("answered_errors")
 def test_one_partition_of_a_topic_known_by_its_id(running: Running) -> None:
     """The clients have the metadata before the rule: Produce 13 and Fetch 13 name no topic."""
     with SyncAdmin(running.bootstrap) as admin:

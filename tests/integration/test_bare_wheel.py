@@ -1,21 +1,20 @@
 """The wheel, installed with nothing but its dependencies, works as a new user tries it.
 
-It needs a package index, as the set-up of the tests does. Extras are absent, so that a command that
-imports one by mistake fails here. The environment has neither the checkout nor its packages.
+Extras are absent, so that a command that imports one by mistake fails here. The environment has
+neither the checkout nor its packages. To build the wheel takes a package index.
 """
 
 import json
-import os
 import shutil
-import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.cli import every_help
-from tests.support.cli.installation import Installation
+from tests.support.cli.installation import Installation, distribution_tools, wheel_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.xdist_group("wheel")]
 ROOT = Path(__file__).parents[2]
@@ -42,32 +41,25 @@ def test_a_record_survives_its_leader(quorumlog_cluster, topic, nemesis):
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     installation = Installation(tmp_path_factory.mktemp("wheel"))
-    installation.pip("install", "--no-compile", str(installation.wheel()), "pytest>=9.0,<10")
+    installation.install_alone(wheel_of(tmp_path_factory), "pytest")
     yield installation
     installation.quorumlog("down", "--all")
 
 
-def test_a_wheel_without_a_compiler_is_pure_python(tmp_path: Path) -> None:
+def test_a_wheel_without_a_compiler_is_pure_python(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tools = distribution_tools(tmp_path_factory)
     for name in ("README.md", "LICENSE", "NOTICE", "pyproject.toml", "hatch_build.py"):
         shutil.copy(ROOT / name, tmp_path)
     ignored = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(ROOT / "quorumlog", tmp_path / "quorumlog", ignore=ignored)
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    environment = {**os.environ, "CC": "false", "PYTHONPATH": ""}
-    built = [*pip, "wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(tmp_path)]
-    subprocess.run(built, env=environment, check=True)
+    built = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path)]
+    tools.run([str(tools.bin / "pip"), *built, str(tmp_path)], CC="false")
     [wheel] = tmp_path.glob("*-py3-none-any.whl")
-    installed = [*pip, "install", "--no-deps", "--target", str(tmp_path / "of"), str(wheel)]
-    subprocess.run(installed, check=True)
+    zipfile.ZipFile(wheel).extractall(tmp_path / "of")
     code = "from quorumlog.native import lane; print(lane.state)"
-    shown = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**environment, "PYTHONPATH": str(tmp_path / "of")},
-        cwd=tmp_path / "of",
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    shown = tools.run([sys.executable, "-c", code], PYTHONPATH=str(tmp_path / "of"))
     assert shown.startswith("not compiled: ")
 
 

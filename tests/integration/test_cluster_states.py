@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,13 @@ from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 from quorumlog.cluster import ClusterError
 from quorumlog.cluster.resets import StillUsed
 from quorumlog.cluster.waits import TookTooLong
+from tests.support.cli.processes import Commands
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(120),
+    pytest.mark.xdist_group("cluster_states"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -206,17 +210,8 @@ def parent_of(cluster: LocalCluster, node_id: int) -> int:
     return int(fields[1])
 
 
-def command(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "quorumlog", *arguments]
-    return subprocess.run(
-        line, check=False, input=given, capture_output=True, text=True, timeout=100
-    )
-
-
-def done(*arguments: str, given: str = "") -> str:
-    result = command(*arguments, given=given)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+done = Commands()
+command = done.ended
 
 
 RECORDS: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
@@ -238,11 +233,11 @@ def test_dump_and_load_are_exact(cluster: LocalCluster) -> None:
     at = ("--bootstrap", cluster.bootstrap)
     dumped = done("dump", "orders", *at)
     assert len(dumped.splitlines()) == len(RECORDS)
-    done("load", "--topic", "copy", *at, given=dumped)
+    done("load", "--topic", "copy", *at, lines=dumped)
     again = done("dump", "copy", *at).replace('"copy"', '"orders"')
     assert sorted(again.splitlines()) == sorted(dumped.splitlines())
     one = dumped.splitlines()[0]
-    wrong = command("load", "--topic", "copy", *at, given=f"{one}\n{one}\n{{}}\n{one}\n")
+    wrong = command("load", "--topic", "copy", *at, lines=f"{one}\n{one}\n{{}}\n{one}\n")
     assert wrong.returncode == 1
     assert wrong.stderr.splitlines() == [
         "2 records acknowledged",
@@ -253,7 +248,7 @@ def test_dump_and_load_are_exact(cluster: LocalCluster) -> None:
     ]
     assert sum(ends(cluster, "copy", 2)) == len(RECORDS) + 2
     far = json.dumps({**json.loads(one), "partition": 7})
-    refused = command("load", "--topic", "copy", *at, given=far)
+    refused = command("load", "--topic", "copy", *at, lines=far)
     assert "line 1: topic copy has 2 partitions, the record is of partition 7" in refused.stderr
     assert sum(ends(cluster, "copy", 2)) == len(RECORDS) + 2
 
@@ -273,7 +268,7 @@ def test_records_above_a_megabyte_are_loaded_if_their_topic_takes_them(
         cluster.bootstrap,
     )
     record = {"topic": "large", "partition": 0, "timestamp_ms": 1, "value": "x" * 3_000_000}
-    done("load", "--bootstrap", cluster.bootstrap, given=json.dumps(record))
+    done("load", "--bootstrap", cluster.bootstrap, lines=json.dumps(record))
     dumped = json.loads(done("dump", "large", "--bootstrap", cluster.bootstrap))
     assert dumped["value"] == record["value"]
 

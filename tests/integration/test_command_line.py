@@ -20,8 +20,8 @@ class Shell(Commands):
         super().__init__()
         self.directory = directory
 
-    def command(self, *arguments: str) -> list[str]:
-        return [*super().command(*arguments), "--dir", str(self.directory)]
+    def words(self, *arguments: str) -> list[str]:
+        return [*arguments, "--dir", str(self.directory)]
 
 
 @pytest.fixture

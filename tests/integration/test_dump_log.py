@@ -1,8 +1,5 @@
 """The quorum, elections and the files on disk of a real cluster, told by commands."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +8,7 @@ import pytest
 from quorumlog import LocalCluster
 from quorumlog.client import Admin, Consumer, NewTopic, Producer
 from quorumlog.cluster import layout
+from tests.support.cli.processes import Commands
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("dump_log")]
 TOPIC, COUNT = "orders", 20
@@ -18,10 +16,7 @@ TOPIC, COUNT = "orders", 20
 
 def told(*words: str | Path) -> Any:
     """Run a command that is to succeed; return its document."""
-    command = [sys.executable, "-m", "quorumlog", *map(str, words), "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 0, ended
-    return json.loads(ended.stdout)
+    return Commands().json(*map(str, words))
 
 
 async def fill(bootstrap: str) -> None:

@@ -86,9 +86,10 @@ def test_a_port_in_use_does_not_bind_the_directory(terminal: Terminal) -> None:
 def test_a_folder_of_hostile_modules_harms_nothing(terminal: Terminal) -> None:
     for name in sorted({*sys.stdlib_module_names, "quorumlog", "aiohttp", "typer"}):
         (terminal.path / f"{name}.py").write_text("raise SystemError('imported')\n")
-    terminal("up", "--detach", *ONE_NODE)
-    terminal("produce", "t", lines="a\nb\n")
-    assert terminal("consume", "t", "--from", "beginning", "--max", "2") == "a\nb\n"
+    up = f"$Q up --detach {' '.join(ONE_NODE)}"
+    produce, consume = "echo a | $Q produce t", "$Q consume t --from beginning --max 1"
+    ended = terminal.shell(f"set -e; {up} > up; {produce} > produced; {consume}")
+    assert (ended.returncode, ended.stdout) == (0, "a\n"), ended
 
 
 def test_a_container_settings_start_a_cluster_and_are_named(terminal: Terminal) -> None:

@@ -16,6 +16,7 @@ import pytest
 from quorumlog import Admin, Consumer, LocalCluster, Producer
 from quorumlog.client import KafkaError, NewTopic, TopicPartition
 from quorumlog.client.sync import SyncAdmin
+from tests.support.cli.processes import Commands
 
 pytestmark = pytest.mark.integration
 LOGGER = "quorumlog.client.io.lookout"
@@ -62,9 +63,7 @@ def command(cluster: LocalCluster, *words: str) -> list[str]:
 
 
 def run(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(cluster, *words), capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
+    return Commands().ended(*words, "--dir", str(cluster.directory))
 
 
 def first_line_on_stderr(process: subprocess.Popen[str]) -> str:

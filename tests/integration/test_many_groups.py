@@ -22,7 +22,7 @@ from tests.support.groups.raw_members import (
 )
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("many_groups")]
 GROUPS, MEMBERS, JOINERS = 20, 5, 30
 PATIENCE_S = 120
 INTERVAL_S = 0.5

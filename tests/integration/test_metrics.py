@@ -16,7 +16,7 @@ from quorumlog.client import NewTopic, TopicPartition
 from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("metrics")]
 TOPIC, GROUP, COUNT, CONSUMED, PARTITIONS = "orders", "billing", 60, 24, 3
 LINE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?P<labels>\{.*\})? (?P<value>\S+)")
 LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')

@@ -27,7 +27,7 @@ from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_dr
 from quorumlog.cluster import LocalCluster
 from quorumlog.cluster.ports import free_ports
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("misread_responses")]
 
 VALUES = [b"%d" % value for value in range(5)]
 

@@ -134,7 +134,9 @@ def test_a_chaos_run_ends_with_ctrl_c_as_well(tmp_path: Path) -> None:
 FAILS = """
 import pytest
 
-@pytest.mark.chaos(faults=[], duration="5s", seed=7, mutant="spoils-reads", options={"rate": 300})
+@pytest.mark.chaos(
+    faults=[], duration="2s", seed=7, mutant="spoils-reads", nodes=1, options={"rate": 300}
+)
 def test_fails(): pass
 """
 
@@ -146,8 +148,8 @@ def test_a_failed_run_is_kept_and_names_the_command_that_repeats_it(tmp_path: Pa
     run = tmp_path / "runs" / "test_it.py-test_fails"
     assert f"kept    {run}" in done.stdout
     assert (
-        "repeat  quorumlog chaos run --workload append_read --fault none --duration 5s "
-        "--seed 7 --workload-option rate=300 --mutant spoils-reads" in done.stdout
+        "repeat  quorumlog chaos run --workload append_read --fault none --duration 2s "
+        "--seed 7 --nodes 1 --workload-option rate=300 --mutant spoils-reads" in done.stdout
     )
     names = {path.name for path in run.iterdir()}
     assert {"history.jsonl", "schedule.json", "verdict.json", "report.html", "cluster"} <= names

@@ -13,14 +13,19 @@ from quorumlog.client import KafkaError, NewTopic, TopicPartition
 from quorumlog.client.rebalance_listener import Partitions, RebalanceListener
 from quorumlog.wire.codec.error_codes import ErrorCode
 
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("recreated_topics")]
 TOPIC, X = "x", TopicPartition("x", 0)
 Start = Callable[[Consumer], None]
 LIVES = 3
+SOON = {  # members of the consumer protocol learn of a new topic by their heartbeats
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "200",
+}
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(nodes=1) as running:
+    with LocalCluster(nodes=1, config=SOON) as running:
         yield running
 
 

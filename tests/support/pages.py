@@ -21,6 +21,8 @@ import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.support.cli.forked_commands import forking_program
+
 _FENCE = re.compile(r"^```([a-z ]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"`([\w.-]+)`:\n\n\Z")
 _IDENTIFIER = re.compile(r"\b(?:[A-Za-z0-9_-]{22}|[0-9a-f]{32})(?![\w-])")
@@ -117,7 +119,7 @@ class Reader:
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", f"(exit {self._status}); {line}"],
             cwd=self._directory,
-            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            env={**os.environ, "PATH": os.pathsep.join(map(str, self._programs()))},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -126,6 +128,11 @@ class Reader:
         )
         self._status = done.returncode
         return done.stdout
+
+    def _programs(self) -> list[object]:
+        """Return the directories of programs. The forked `quorumlog` shows other elapsed times."""
+        forking = [] if self._renews else [forking_program()]
+        return [*forking, Path(sys.executable).parent, os.environ["PATH"]]
 
     def stop(self) -> None:
         """Stop the clusters that the page left running."""

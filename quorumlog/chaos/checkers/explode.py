@@ -37,7 +37,7 @@ from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, UNKNOWN_OFFSET, His
 
 _TXN: Final = "txn"
 _KINDS: Final = {"send": SEND, "poll": POLL, "final_poll": FINAL_POLL, "final_end": FINAL_END}
-_IN_TXN: Final = ("send", "poll", "offsets", "commit")
+IN_TXN: Final = ("send", "poll", "offsets", "commit")
 _OTHERS: Final = ("assign", "subscribe", "seek", "crash", "committed", "debug-topic-partitions")
 OPERATIONS: Final = frozenset({*_KINDS, *_OTHERS, _TXN})
 
@@ -100,7 +100,7 @@ def _refuse_others(rows: Rows) -> None:
             f"model kafka_log, which has {', '.join((*_KINDS, *_OTHERS, _TXN))}"
         )
     of_txn = np.repeat(rows.is_f(_TXN), rows.lengths())
-    known = [code for code, name in enumerate(rows.micro_fs) if name in _IN_TXN]
+    known = [code for code, name in enumerate(rows.micro_fs) if name in IN_TXN]
     alien = of_txn & ~np.isin(rows.micro_f, known)
     if alien.any():
         name = rows.micro_fs[rows.micro_f[int(alien.argmax())]]

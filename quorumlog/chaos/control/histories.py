@@ -2,11 +2,12 @@
 
 The operations have the fields of `history.jsonl` (docs/verification-history.md), but for the index
 and the time, which an operation gets here: the server is the one clock of all clients and of the
-nemesis. A value may also be a text: the value of the record as it stands in Kafka.
+nemesis. In a model of a log, a value may also be a text: the value of the record as it stands in
+Kafka; in every other model, any JSON.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from quorumlog.chaos.control.kinds import Misuse
 
 if TYPE_CHECKING:
+    from quorumlog.chaos.checkers.checker import Checker
     from quorumlog.chaos.history import HistoryWriter, Message
 
 _OPEN_MAX: Final = 100  # histories without a verdict: each holds a file open
 _FIELDS: Final = ("process", "type", "f", "micro", "error", "details")
 _ASSIGNED: Final = ("index", "time_ns")
 _MICRO_FIELDS: Final = ("key", "offset", "value", "f", "checksum")
+_SEND: Final = "send"
+_TXN: Final = "txn"
 _INVOKE: Final = "invoke"
 _CLIENT_TYPES: Final = (_INVOKE, "ok", "fail", "info")
 _INT64: Final = range(-(1 << 63), 1 << 63)
@@ -50,10 +54,15 @@ class _History:
     for it on its event loop. `judging` is held while the verdict is made, after `is_closed` is set.
     """
 
-    def __init__(self, writer: "HistoryWriter") -> None:
+    def __init__(self, writer: "HistoryWriter", checker: "Checker") -> None:
+        from quorumlog.chaos.checkers.explode import IN_TXN
         from quorumlog.chaos.history.recorded_values import RecordedValues
 
         self.writer: Final = writer
+        self.model: Final = checker.model
+        self.operations: Final = sorted(checker.operations)
+        self.micros: Final = sorted(checker.micros) or IN_TXN  # of transactions
+        self.is_of_log: Final = _SEND in checker.operations
         self.lock: Final = threading.Lock()
         self.values: Final = RecordedValues()
         self.open: dict[int, str] = {}  # process -> its unfinished operation
@@ -78,14 +87,25 @@ class Histories:
         self._lock: Final = threading.Lock()
         self._histories: Final[dict[int, _History]] = {}
 
-    def open(self, *, name: str = "clients of a control server") -> dict[str, Any]:
-        """Open a history. Raises Conflict if too many are open, or an extra is not installed."""
+    def open(
+        self, *, name: str = "clients of a control server", model: str = "kafka_log"
+    ) -> dict[str, Any]:
+        """Open a history that `model` judges: a name of `quorumlog verify --model`.
+
+        Raises Conflict if too many are open, or an extra is not installed, and NotRegistered or
+        ValueError for an unknown model. A request imports no module: MODULE:NAME is a Misuse.
+        """
         from quorumlog.extras import why_no_checks
 
         if reason := why_no_checks():
             raise Conflict("this installation cannot judge histories", reason)
+        if ":" in model.partition("=")[0]:
+            hint = "declare it as an entry point of the group quorumlog.models, and give its name"
+            raise Misuse(f"no model is imported from the module of {model!r}", hint)
+        from quorumlog.chaos.checkers.registry import find_checker
         from quorumlog.chaos.history import HistoryWriter
 
+        checker = find_checker(model)
         with self._lock:
             unjudged = sum(not one.is_closed for one in self._histories.values())
             if unjudged >= _OPEN_MAX:
@@ -94,8 +114,8 @@ class Histories:
             while (self._directory / str(number)).exists():  # of an earlier server
                 number += 1
             directory = self._directory / str(number)
-            meta = {"workload": "clients of a control server", "model": "kafka_log", "test": name}
-            self._histories[number] = _History(HistoryWriter(directory, meta=meta))
+            meta = {"workload": "clients of a control server", "model": model, "test": name}
+            self._histories[number] = _History(HistoryWriter(directory, meta=meta), checker)
         return {"id": number, "directory": str(directory)}
 
     def record(
@@ -123,8 +143,8 @@ class Histories:
                     details=event.details,
                 )
                 history.next_process = max(history.next_process, event.process + 1)
-                if event.f == "send":
-                    history.keys.update(message.key for message in event.messages)
+                sent = [one for one in event.messages if (one.f or event.f) == _SEND]
+                history.keys.update(message.key for message in sent)
             history.open = still_open
         return {"events": len(events)}
 
@@ -223,8 +243,9 @@ def _parsed(said: Mapping[str, Any], still_open: dict[int, str], history: _Histo
         raise ValueError("process must be a whole number from 0")
     if type_ not in _CLIENT_TYPES:
         raise ValueError(f"type must be one of {', '.join(_CLIENT_TYPES)}")
-    if not isinstance(f, str) or not f:
+    if not isinstance(f, str):
         raise TypeError("f must be a text, such as send or poll")
+    _check_f(f, history.operations, f"operations of {history.model}")
     begun = still_open.pop(process, None)
     if type_ == _INVOKE:
         if begun is not None:
@@ -240,35 +261,55 @@ def _parsed(said: Mapping[str, Any], still_open: dict[int, str], history: _Histo
         process=process,
         type=str(type_),
         f=f,
-        messages=tuple(_message_of(one, history) for one in micro),
+        messages=tuple(_message_of(one, f, history) for one in micro),
         error=_text(said, "error"),
         details=_text(said, "details"),
     )
 
 
-def _message_of(said: Any, history: _History) -> "Message":
+def _message_of(said: Any, f: str, history: _History) -> "Message":
     from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+    from quorumlog.chaos.history.model import number_or_text
 
     if not isinstance(said, dict):
         raise TypeError("micro must have objects with key, offset and value")
     _check_fields(said, _MICRO_FIELDS)
-    key, offset = said.get("key"), said.get("offset", UNKNOWN_OFFSET)
-    value, checksum = said.get("value", -1), said.get("checksum", 0)
-    if not isinstance(key, str) or not key.rpartition("-")[2].isdecimal():
-        raise ValueError("key must be a topic-partition, such as orders-0")
+    offset, checksum = said.get("offset", UNKNOWN_OFFSET), said.get("checksum", 0)
     for name, number in (("offset", offset), ("checksum", checksum)):
         if type(number) is not int or number not in _INT64:
             raise ValueError(f"{name} must be a whole number")
     if offset < UNKNOWN_OFFSET:
         raise ValueError("offset must be a whole number from 0, or -1 for none")
-    if type(value) is int:
-        if value not in _INT64:
-            raise ValueError("value is beyond 64 bits")
-    elif isinstance(value, str):
-        value = history.values.number(value)
+    own_f = _text(said, "f")
+    if f == _TXN:
+        _check_f(own_f, history.micros, "micro-operations of a txn")
+    if history.is_of_log:
+        value, text = _number_in(said.get("value", -1), history), ""
     else:
+        value, text = number_or_text(said.get("value"))
+    return Message(_key_in(said, history), offset, value, text, own_f, checksum)
+
+
+def _key_in(said: Mapping[str, Any], history: _History) -> str:
+    """Return the key: a partition in a log, else the name of an object, which may be ""."""
+    key = said.get("key", None if history.is_of_log else "")
+    is_partition = isinstance(key, str) and key.rpartition("-")[2].isdecimal()
+    if history.is_of_log and not is_partition:
+        raise ValueError("key must be a topic-partition, such as orders-0")
+    if not isinstance(key, str):
+        raise TypeError("key must be a text")
+    return key
+
+
+def _number_in(value: Any, history: _History) -> int:
+    """Return the number of a value in a log: a text has one of its own."""
+    if isinstance(value, str):
+        return history.values.number(value)
+    if type(value) is not int:
         raise TypeError("value must be a whole number or a text")
-    return Message(key, offset, value, f=_text(said, "f"), checksum=checksum)
+    if value not in _INT64:
+        raise ValueError("value is beyond 64 bits")
+    return value
 
 
 def _text(said: Mapping[str, Any], name: str) -> str:
@@ -283,5 +324,15 @@ def _check_fields(said: Mapping[str, Any], known: Sequence[str]) -> None:
         if name in _ASSIGNED:
             raise ValueError(f"{name} is assigned when the operation arrives: leave it out")
         if name not in known:
-            hint = "".join(f" - did you mean {one}?" for one in get_close_matches(name, known, n=1))
-            raise ValueError(f"there is no field {name!r}{hint}")
+            raise ValueError(f"there is no field {name!r}{_like(name, known)}")
+
+
+def _check_f(f: str, known: Sequence[str], noun: str) -> None:
+    if f not in known:
+        names = ", ".join(known)
+        raise ValueError(f"f = {f!r} is none of the {noun}{_like(f, known)}; they are {names}")
+
+
+def _like(name: str, known: Iterable[str]) -> str:
+    found = get_close_matches(name, known, n=1)
+    return "".join(f" - did you mean {one}?" for one in found)

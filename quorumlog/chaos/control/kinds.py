@@ -5,7 +5,7 @@ Light: `quorumlog nemesis` imports it for every verb.
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,16 @@ class Misuse(ValueError):
         super().__init__(f"{error}; {hint}")
         self.error: Final = error
         self.hint: Final = hint
+
+
+def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs as a dict. Raises Misuse for a repeated name: no value wins silently."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise Misuse(f"{name} is given twice", f"give one {name}")
+        found[name] = value
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from aiohttp import web
 from quorumlog.addresses import address_text
 from quorumlog.chaos.control import openapi
 from quorumlog.chaos.control.errors import answer_of
-from quorumlog.chaos.control.kinds import Misuse
+from quorumlog.chaos.control.kinds import Misuse, once
 from quorumlog.chaos.control.lab import Lab
 from quorumlog.chaos.control.verb import Verb, like
 from quorumlog.chaos.control.verbs import VERBS
@@ -132,7 +132,7 @@ async def _parameters_of(verb: Verb, request: web.Request) -> dict[str, Any]:
     if request.query and verb.method != "GET":
         raise Misuse("a query is not read here", "send the parameters as a JSON object")
     if verb.method == "GET":
-        return verb.read(request.query)
+        return verb.read(once(request.query.items()))
     document = _object_of(await request.read())
     if twice := sorted(in_path.keys() & document.keys()):
         raise Misuse(f"{twice[0]} is in the path, too", "leave it out of the body")
@@ -144,7 +144,9 @@ def _object_of(body: bytes) -> Mapping[str, Any]:
     if not body.strip():
         return {}
     try:
-        document = json.loads(body)
+        document = json.loads(body, object_pairs_hook=once)
+    except Misuse:
+        raise
     except (ValueError, RecursionError) as error:
         hint = 'send a JSON object, such as {"target": 2}'
         raise Misuse(f"the body is no JSON: {error}", hint) from error

@@ -411,7 +411,10 @@ _HISTORIES: Final = (
         text="Open a history of clients' operations.",
         call=lambda lab, **given: lab.histories.open(**given),
         answer={"id": 1, "directory": "/path/of/the/cluster/histories/1"},
-        parameters=(Parameter("name", TEXT, "the name of the test, for the report"),),
+        parameters=(
+            Parameter("name", TEXT, "the name of the test, for the report"),
+            Parameter("model", TEXT, "as of `quorumlog verify --model`; default: kafka_log"),
+        ),
         in_line=False,
     ),
     Verb(

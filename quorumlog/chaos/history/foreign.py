@@ -24,7 +24,7 @@ from quorumlog.chaos.history import jepsen
 from quorumlog.chaos.history.edn import EdnError, Tagged, plain
 from quorumlog.chaos.history.edn_lines import read_elements
 from quorumlog.chaos.history.event_columns import EventColumns
-from quorumlog.chaos.history.jepsen import INT64, integer, list_of
+from quorumlog.chaos.history.jepsen import integer, list_of
 from quorumlog.chaos.history.key_pairs import Pairs, are_micros, have_keys, without_keys
 from quorumlog.chaos.history.model import (
     INVOKE,
@@ -33,6 +33,7 @@ from quorumlog.chaos.history.model import (
     UNKNOWN_OFFSET,
     HistoryError,
     Message,
+    number_or_text,
 )
 from quorumlog.chaos.history.operations_table import EventError, operations_of
 from quorumlog.chaos.history.schema import facts_of
@@ -40,7 +41,6 @@ from quorumlog.chaos.history.schema import facts_of
 CAS: Final = "cas"
 CAS_REFUSED: Final = "cas_refused"
 TXN: Final = "txn"
-_NOTHING: Final = "null"
 _READ: Final = "read"
 _WRITE: Final = "write"
 _HEAD_BYTES: Final = 1 << 16
@@ -337,9 +337,4 @@ def _key(said: Any) -> str:
 
 
 def _message(key: str, f: str, value: Any) -> Message:
-    if type(value) is int and value in INT64:
-        return Message(key, UNKNOWN_OFFSET, value, "", f)
-    if value is None:
-        return Message(key, UNKNOWN_OFFSET, 0, _NOTHING, f)
-    text = json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
-    return Message(key, UNKNOWN_OFFSET, 0, text, f)
+    return Message(key, UNKNOWN_OFFSET, *number_or_text(value), f)

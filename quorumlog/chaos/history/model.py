@@ -41,6 +41,7 @@ Values are unique per key. The nemesis is process -1; an event of it is an opera
 `node` is its target.
 """
 
+import json
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -92,6 +93,13 @@ def checksum_of(
     """Return the checksum of all parts of a record but its value: from 1 to 2^32."""
     parts = (key, *(tuple(header) for header in headers), timestamp_ms)
     return zlib.crc32(repr(parts).encode()) + 1
+
+
+def number_or_text(value: object) -> tuple[int, str]:
+    """Return the `value` and the `text` of a message: 0 and canonical JSON unless it fits int64."""
+    if type(value) is int and -(1 << 63) <= value < 1 << 63:
+        return value, ""
+    return 0, json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

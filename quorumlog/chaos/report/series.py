@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.entries import FINAL_POLL, OK, POLL, SEND, Codes, Entries, Flags, Ints
-from quorumlog.chaos.checkers.explode import OPERATIONS, explode
+from quorumlog.chaos.checkers.explode import IN_TXN, OPERATIONS, explode
 from quorumlog.chaos.checkers.fault_bands import Band, fault_bands
-from quorumlog.chaos.checkers.rows import rows_of
+from quorumlog.chaos.checkers.rows import Rows, rows_of
+from quorumlog.chaos.checkers.transactions import TXN
 from quorumlog.chaos.history.model import NEVER_NS
 
 Floats = npt.NDArray[np.float64]
@@ -62,8 +63,15 @@ def run_series(table: pa.Table) -> RunSeries:
         start_s=rows.invoked_ns / _S,
         end_s=np.where(ended, rows.completed_ns, last_ns) / _S,
         records=np.where(ended, rows.lengths(), 0),
-        entries=explode(table.filter(pc.field("f").isin(sorted(OPERATIONS)))),  # of a log alone
+        entries=explode(table.filter(pc.field("f").isin(sorted(_of_log(rows))))),
     )
+
+
+def _of_log(rows: Rows) -> frozenset[str]:
+    """Return the operations of a log: transactions on objects are not part of one."""
+    of_txn = np.repeat(rows.is_f(TXN), rows.lengths())
+    micros = {rows.micro_fs[code] for code in np.unique(rows.micro_f[of_txn])}
+    return OPERATIONS if micros <= {*IN_TXN} else OPERATIONS - {TXN}
 
 
 def quantiles_over_time(

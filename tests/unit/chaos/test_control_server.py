@@ -174,6 +174,11 @@ def test_without_the_token_no_verb_is_carried_out(
         ("GET", "/v1/holders", None, 400, "holders needs role"),
         ("GET", "/v1/holders?role=leader", None, 400, "choose from partition-leader"),
         ("GET", "/v1/holders?role=any&topics=x", None, 400, "did you mean topic?"),
+        ("GET", "/v1/holders?role=any&role=all", None, 400, "role is given twice"),
+        ("POST", "/v1/kill", b'{"target": 1, "target": 2}', 400, "target is given twice"),
+        ("POST", "/v1/histories", {"model": "regster"}, 400, "did you mean register?"),
+        ("POST", "/v1/histories", {"model": "cas-register={"}, 400, "is not JSON"),
+        ("POST", "/v1/histories", {"model": "os:sep"}, 400, "as an entry point"),
         ("POST", "/v1/histories/7/verdict", None, 400, "there is no history 7"),
         ("POST", "/v1/histories/x/verdict", None, 400, "must be a whole number"),
         ("POST", "/v1/histories/1/operations", {"operations": [], "id": 2}, 400, "in the path"),
@@ -296,6 +301,10 @@ def test_a_history_takes_operations_whole_or_not_at_all(ask: Client, histories: 
         ({**invoked, "proces": 0}, "did you mean process?"),
         ({**invoked, "process": -1}, "process must be"),
         ({**invoked, "type": "done"}, "type must be"),
+        ({**invoked, "f": "sendd"}, "did you mean send?"),
+        ({**invoked, "f": "write"}, "none of the operations of kafka_log"),
+        ({**invoked, "f": ""}, "none of the operations of kafka_log"),
+        ({**invoked, "f": "txn"}, "none of the micro-operations of a txn"),
         ({**invoked, "micro": [{"key": "orders", "value": 1}]}, "topic-partition"),
         ({**invoked, "micro": [{"key": "orders-0", "value": None}]}, "value must be"),
         ({**invoked, "micro": [{"key": "orders-0", "value": 1 << 63}]}, "beyond 64 bits"),
@@ -314,6 +323,48 @@ def test_a_history_takes_operations_whole_or_not_at_all(ask: Client, histories: 
         (0, "send", "ok"),
         (-1, "kill", "info"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("model", "events", "valid"),
+    [
+        ("register", [("write", 1), ("read", 1)], True),
+        ("register", [("write", "a"), ("read", "b")], False),
+        ("cas-register=0", [("read", 0), ("cas", [0, 1]), ("read", 1)], True),
+        ("cas-register=0", [("read", 5)], False),
+        ("set", [("add", 1), ("read", [1])], True),
+        ("list-append", [("txn", [("append", 1), ("r", [1])])], True),
+        ("list-append", [("txn", [("append", 1), ("r", [7])])], False),
+    ],
+)
+def test_a_history_of_any_model_is_judged_by_its_rules(
+    ask: Client, model: str, events: list[tuple[str, Any]], valid: bool
+) -> None:
+    assert ask("POST", "/v1/histories", {"model": model})[0] == 200
+    operations = []
+    for f, value in events:
+        values: list[tuple[str, Any]] = [("", value)]
+        if f == "txn":
+            values = value
+        elif f == "cas":
+            values = [("", one) for one in value]
+        micro = [{"key": "x", "value": one, **({"f": of} if of else {})} for of, one in values]
+        begun = [
+            {**one, "value": None} if (one.get("f") or f) in {"r", "read"} else one for one in micro
+        ]
+        operations += [
+            {"process": 0, "type": "invoke", "f": f, "micro": begun},
+            {"process": 0, "type": "ok", "f": f, "micro": micro},
+        ]
+    path = "/v1/histories/1/operations"
+    assert ask("POST", path, {"operations": operations}) == (200, {"events": len(operations)})
+    status, verdict = ask("POST", "/v1/histories/1/verdict")
+    assert status == 200, verdict
+    assert (verdict["model"], verdict["valid"]) == (model.partition("=")[0], valid), verdict
+    wrong = {"process": 1, "type": "invoke", "f": "send"}
+    assert ask("POST", "/v1/histories", {"model": model})[1]["id"] == 2
+    status, answer = ask("POST", "/v1/histories/2/operations", {"operations": [wrong]})
+    assert (status, "f = 'send' is none of the operations" in answer["error"]) == (400, True)
 
 
 def test_open_histories_have_a_limit(ask: Client) -> None:

@@ -83,6 +83,9 @@ def test_settings_are_altered(shell: Shell) -> None:
     assert "INVALID_CONFIG: t: said" in shell(*words, status=EXIT_FAILED)
     said = shell("configs", "alter", "topic", "t", status=EXIT_USAGE)
     assert "nothing to change: give --set" in said
+    twice = ("--set", "a=b", "--set", "a=c")
+    said = shell("configs", "alter", "topic", "t", *twice, status=EXIT_USAGE)
+    assert "--set a=c: a is given twice" in said
     said = shell("configs", "alter", "topic", "t", "--set", "a", status=EXIT_USAGE)
     assert "name=value" in said.lower()
 

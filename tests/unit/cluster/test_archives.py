@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +18,11 @@ from quorumlog.cluster import (
     archives,
     layout,
     registry,
+    snapshots,
 )
 from quorumlog.cluster.files import SECRET_FILE
 from quorumlog.storage.io.checkpoints import CLEAN_SHUTDOWN_FILE
+from tests.support.cli.in_process import CommandLine
 
 Make = Callable[..., LocalCluster]
 
@@ -67,6 +70,44 @@ def test_the_unpacked_cluster_has_the_same_data_and_places_of_its_own(
     assert "peer.kafka.addresses" not in properties(cluster.directory, 4)
     ports = [{node.kafka for node in spec.nodes} for spec in (found, cluster.spec)]
     assert not ports[0] & ports[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_says_that_the_nodes_run_again(
+    cluster: LocalCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+) -> None:
+    cluster.start()
+    file = tmp_path / "saved.tar"
+    monkeypatch.setattr(archives, "save", lambda *_: os.kill(os.getpid(), number))
+    save = CommandLine("", monkeypatch, capsys)
+    said = save("save", file, "--dir", cluster.directory, status=130)
+    assert said == f"quorumlog: interrupted: {file} is not written; the nodes run again\n"
+
+    def ends(*_: Any) -> None:
+        cluster.stop()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(archives, "save", ends)
+    said = save("save", file, "--dir", cluster.directory, status=130)
+    assert f"; `quorumlog up --detach --dir {cluster.directory}` starts the nodes" in said
+
+
+def test_an_interrupt_leaves_no_copy(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(snapshots, "_copy_file", interrupt)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(KeyboardInterrupt):
+        archives.save(cluster, tmp_path / "saved.tar", lambda _: None)
+    assert [*(cluster.directory / "snapshots").iterdir()] == []
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_file_or_a_directory_that_exists_is_left_alone(

@@ -2,9 +2,13 @@
 
 import errno
 import json
+import os
 import shutil
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,6 +124,7 @@ def test_the_next_start_completes_a_restore(
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", limited)
+    monkeypatch.setattr(snapshots, "_remove", lambda directories: None)  # nor does it clean up
     if renames < 4:
         with pytest.raises(KeyboardInterrupt):
             cluster.restore("seeded")
@@ -130,7 +135,165 @@ def test_the_next_start_completes_a_restore(
     again.start()
     again.stop()
     assert contents(again) == ["first of 1", "first of 2"]
-    assert not (again.directory / layout.RESTORING_FILE).exists()
+    assert left_of_a_restore(again) == []
+
+
+def left_of_a_restore(cluster: LocalCluster) -> list[Path]:
+    beside = [*cluster.directory.glob("node-*/data.*")]
+    return [*beside, *cluster.directory.glob(f"{layout.RESTORING_FILE}*")]
+
+
+class Killed(BaseException):
+    """The process has ended: nothing of it runs any more."""
+
+
+def kill_in_a_restore(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, changes: int) -> bool:
+    """End a restore of `seeded` at the next change of the disk after so many; False: it is done."""
+    left, lock = [changes], threading.Lock()
+
+    def counted(change: Callable[..., Any]) -> Callable[..., Any]:
+        def limited(*arguments: Any, **more: Any) -> Any:
+            with lock:
+                if not left[0]:
+                    raise Killed
+                left[0] -= 1
+            return change(*arguments, **more)
+
+        return limited
+
+    with monkeypatch.context() as patch:
+        for name in ("rename", "replace", "unlink"):
+            patch.setattr(Path, name, counted(getattr(Path, name)))
+        for name in ("_copy_file", "_remove", "_write"):
+            patch.setattr(snapshots, name, counted(getattr(snapshots, name)))
+        patch.setattr(shutil, "rmtree", counted(shutil.rmtree))
+        try:
+            cluster.restore("seeded")
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("then", ["start", "restore", "snapshot"])
+def test_a_killed_restore_is_finished_or_given_up_by_the_next_act(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """It ends at each of its changes: the directories of all nodes are old, or all are new."""
+    cluster.snapshot("seeded")
+    seen, changes = set(), 0
+    while True:
+        fill(cluster, "second")
+        is_killed = kill_in_a_restore(cluster, monkeypatch, changes)
+        again = LocalCluster(cluster.directory, node_module="tests.support.cluster.fake_node")
+        if then == "start":
+            again.start()
+            again.stop()
+        elif then == "snapshot":
+            again.snapshot(f"after-{changes}")
+        else:
+            shutil.copytree(again.directory / "snapshots/seeded", again.directory / "snapshots/b")
+            (again.directory / "snapshots/b/node-1/orders-0/0.log").write_text("b of 1")
+            (again.directory / "snapshots/b/node-2/orders-0/0.log").write_text("b of 2")
+            with monkeypatch.context() as patch:
+                patch.setattr(snapshots, "_copy_file", _full)
+                with pytest.raises(ClusterError, match="No space"):
+                    again.restore("b")
+            shutil.rmtree(again.directory / "snapshots/b")
+        (text,) = {content.partition(" ")[0] for content in contents(again)}
+        assert text in {"first", "second"}
+        assert left_of_a_restore(again) == []
+        seen.add(text)
+        changes += 1
+        if not is_killed:
+            break
+    assert seen == {"first", "second"}
+    assert changes > 8
+
+
+def _full(source: Path, target: Path) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+
+def test_a_restore_that_runs_is_not_resolved_by_others(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.snapshot("seeded")
+    fill(cluster, "second")
+    other = LocalCluster(cluster.directory, node_module="tests.support.cluster.fake_node")
+    refused = []
+
+    def copy(source: Path, target: Path) -> None:
+        for act in (other.start, lambda: other.snapshot("b"), lambda: other.restore("seeded")):
+            with pytest.raises(ClusterError, match="being taken or restored") as error:
+                act()
+            refused.append(error)
+        shutil.copy(source, target)
+
+    monkeypatch.setattr(snapshots, "_copy_file", copy)
+    cluster.restore("seeded")
+    assert refused
+    assert contents(cluster) == ["first of 1", "first of 2"]
+
+
+def test_nodes_run_again_after_an_interrupt_while_they_stop(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupt during the stop finds nodes that have not ended yet, but will."""
+    cluster = make(nodes=2)
+    cluster.start()
+    stop, stops = cluster.stop_nodes, []
+
+    def interrupted(**_: Any) -> tuple[int, ...]:
+        stops.append(1)
+        if len(stops) == 1:
+            for node in cluster.nodes:
+                os.kill(cluster.pid(node.id) or 0, signal.SIGTERM)
+            raise KeyboardInterrupt
+        return stop()
+
+    monkeypatch.setattr(cluster, "stop_nodes", interrupted)
+    before = [cluster.pid(1), cluster.pid(2)]
+    with pytest.raises(KeyboardInterrupt):
+        cluster.snapshot("seeded")
+    assert cluster.running() == [1, 2]
+    assert not {*before} & {cluster.pid(1), cluster.pid(2)}
+    assert [*(cluster.directory / "snapshots").glob("*")] == []
+
+
+def test_nodes_run_again_after_an_interrupt_while_they_start(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make(nodes=2)
+    cluster.start()
+    for node in cluster.nodes:
+        layout.data_directory(cluster.directory, node.id).mkdir(exist_ok=True)
+        (layout.data_directory(cluster.directory, node.id) / CLEAN_SHUTDOWN_FILE).touch()
+    save, saves = layout.save, []
+
+    def interrupted(*arguments: Any) -> None:
+        saves.append(1)  # at the end of the start: the nodes are ready
+        if len(saves) == 1:
+            raise KeyboardInterrupt
+        save(*arguments)
+
+    monkeypatch.setattr(layout, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.snapshot("seeded")
+    assert len(saves) == 2
+    assert cluster.running() == [1, 2]
+
+
+def test_nodes_that_cannot_start_again_are_named_with_the_command_that_starts_them(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make(nodes=2)
+    cluster.start()
+    for node in cluster.nodes:
+        (layout.data_directory(cluster.directory, node.id)).mkdir(exist_ok=True)
+        (layout.data_directory(cluster.directory, node.id) / CLEAN_SHUTDOWN_FILE).touch()
+    monkeypatch.setenv("FAKE_NODES", "2:fails")
+    with pytest.raises(ClusterError, match=r"are stopped: .*`quorumlog up --detach --dir .*c`"):
+        cluster.snapshot("seeded")
 
 
 @pytest.mark.parametrize(
