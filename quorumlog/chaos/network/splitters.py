@@ -61,27 +61,34 @@ class KafkaSplitter:
             return [Piece(data)]
         if self._held:
             data, self._held = self._held + data, b""
+        end, header = len(data), self._header
+        if not self._left and end >= header.size:
+            length, *rest = header.unpack_from(data)
+            if length == end - _LENGTH_BYTES:  # one frame in one read, as most
+                return [Piece(data, self._message(rest), is_last=True)]
         pieces: list[Piece] = []
-        view, place, end = memoryview(data), 0, len(data)
+        view, place = memoryview(data), 0
         while place < end:
             message = None
             if not self._left:
-                if end - place < self._header.size:
+                if end - place < header.size:
                     self._held = data[place:]
                     break
-                length, *rest = self._header.unpack_from(view, place)
-                if length < self._header.size - _LENGTH_BYTES:
+                length, *rest = header.unpack_from(view, place)
+                if length < header.size - _LENGTH_BYTES:
                     self._is_opaque = True
                     pieces.append(Piece(view[place:]))
                     break
                 self._left = length + _LENGTH_BYTES
-                api = "" if self._name_of is None else self._name_of(rest[0])
-                message = Message(api, rest[-1])
+                message = self._message(rest)
             size = min(self._left, end - place)
             self._left -= size
             pieces.append(Piece(view[place : place + size], message, not self._left))
             place += size
         return pieces
+
+    def _message(self, fields: list[int]) -> Message:
+        return Message("" if self._name_of is None else self._name_of(fields[0]), fields[-1])
 
     def rest(self) -> bytes:
         """See Splitter."""
