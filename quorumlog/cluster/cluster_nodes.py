@@ -53,22 +53,22 @@ class ClusterNodes:
         node_module: str = "quorumlog.node",
         detached: bool = False,
         control: str | int | bool = False,
+        breakable: bool = False,
         as_version: str | None = None,
         seed: str | Path | Mapping[str, Any] | None = None,
     ) -> None:
         """Plan a new cluster, or open the cluster in `directory` (with its recorded nodes).
 
-        `controllers` and `brokers`, given together, make nodes of one role each; without them,
-        each of `nodes` has both roles. Ids count up from `first_id`. The Kafka listeners are bound
-        to `host`, and clients receive `advertised`: HOST, or HOST:PORT, whose port counts up.
-        `listeners`: further listeners, NAME://BIND[:PORT],advertised=HOST[:PORT]. An existing
-        cluster keeps its listeners, and refuses others. `config` has Kafka's names and texts; an
-        empty text removes a recorded setting. `defaults`: "fast" or "kafka". `node_module` is run
-        as the node's program: a mutant that breaks a rule tests the tests. `detached` nodes outlive
-        this process. `control` starts a control server (docs/control-api.md): True, its port, or
-        its host:port. `as_version`, such as "3.9": clients get no API or version that this release
-        of Apache Kafka lacks. `seed`: topics, records and more that `start` creates if they are
-        missing, as a file or as its contents: `cluster.seed_file`.
+        `controllers` and `brokers`, given together, make nodes of one role each; without them, each
+        of `nodes` has both roles. Ids begin at `first_id`. The Kafka listeners are bound to `host`,
+        and clients receive `advertised`: HOST, or HOST:PORT, whose port counts up. `listeners`:
+        further listeners, NAME://BIND[:PORT],advertised=HOST[:PORT]. An existing cluster keeps its
+        listeners, and refuses others. `config` has Kafka's names and texts; an empty text removes a
+        recorded setting. `defaults`: "fast" or "kafka". `node_module` runs as the node's program: a
+        mutant tests the tests. `detached` nodes outlive this process. `control` starts a control
+        server: True, its port, or its host:port; `breakable`: it can break disks and clocks, too.
+        `as_version`, such as "3.9": clients get no API or version that this release lacks. `seed`:
+        topics, records and more that `start` creates if missing (`cluster.seed_file`).
         """
         config = {**(config or {}), **settings_check.release(as_version)}
         self._seed: Final = seeds.read(seed)
@@ -76,7 +76,7 @@ class ClusterNodes:
         self._owner_pid: Final = os.getpid()
         program = Program(module=node_module, detached=detached, temporary=not directory)
         self._program: Final = program
-        self._control: Final = ControlServerProcess(self.directory, program, control)
+        self._control: Final = ControlServerProcess(self.directory, program, control, breakable)
         self._failed: ClusterSpec | None = None  # an earlier plan, never ready: to be cleared
         self._is_planned_here = False  # a new cluster
         found = _found(self.directory)
@@ -102,6 +102,8 @@ class ClusterNodes:
             spec = replace(spec, detours=server.detours)
         self.spec = spec
         self._processes = {node.id: self._process_of(spec, node) for node in spec.nodes}
+        for node_id, variables in ({} if server is None else server.environments).items():
+            self._processes[node_id].launch = Launch(environment=variables)
 
     def _process_of(self, spec: ClusterSpec, node: NodeSpec) -> NodeProcess:
         shown = replace(node, kafka=spec.client_address(node))
@@ -140,6 +142,11 @@ class ClusterNodes:
     def control(self) -> Connection | None:
         """The URL and token of the control server; None: none runs."""
         return self._control.connection
+
+    @property
+    def is_breakable(self) -> bool:
+        """Whether disks and clocks of the nodes can be broken."""
+        return self._control.breaks_calls
 
     @property
     def is_detached(self) -> bool:
