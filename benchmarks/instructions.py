@@ -23,7 +23,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from benchmarks import counted, instructions_broker, instructions_client, instructions_rounds
+from benchmarks import (
+    counted,
+    instructions_broker,
+    instructions_client,
+    instructions_forwarder,
+    instructions_rounds,
+)
 from benchmarks.counted import FEW, MANY, Case
 from quorumlog.invariants import require
 from quorumlog.native import VARIABLE
@@ -31,7 +37,12 @@ from quorumlog.native import lane as native
 
 CASES: Final[dict[str, Case]] = {
     case.name: case
-    for module in (instructions_broker, instructions_rounds, instructions_client)
+    for module in (
+        instructions_broker,
+        instructions_rounds,
+        instructions_client,
+        instructions_forwarder,
+    )
     for case in module.CASES
 }
 FILE: Final = Path(__file__).with_suffix(".json")

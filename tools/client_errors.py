@@ -1,10 +1,11 @@
 """Answers requests of installed clients with errors, and writes the table of the effects.
 
     python -m tools.client_errors [CLIENT ...]      default: all installed drivers of the lab
+    python -m tools.client_errors java=DIRECTORY    the Java client, with the jars of the directory
 
 Each case has a topic of its own on a cluster of three nodes: a rule answers three requests with an
 error while the client sends, reads, reads in a group, or commits a transaction. The topic is then
-read by quorumlog's client. The table is in docs/client-errors.md.
+read by quorumlog's client. The table is in docs/client-errors.md: the other columns stay.
 """
 
 import asyncio
@@ -24,10 +25,12 @@ from quorumlog.chaos.drivers.driver import DriverError, Membership, SendFailed
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.client import NewTopic, TopicPartition
 from quorumlog.cluster import LocalCluster
+from quorumlog.invariants import some
 
 PAGE: Final = Path(__file__).parent.parent / "docs/client-errors.md"
 CONSOLE: Final = Console(stderr=True, soft_wrap=True)
-BEGIN: Final = "| request | error | after |"
+_CASE: Final = ("request", "error", "after")
+BEGIN: Final = f"| {' | '.join(_CASE)} |"
 RECORDS: Final = 20
 TIMES: Final = 3
 _TIMEOUT_S: Final = 25.0
@@ -85,8 +88,62 @@ def cases() -> Iterable[Case]:
             yield from (Case(api, error, after) for error in errors)
 
 
+class JavaClient:
+    """The Java client, in a process that performs one command after the other."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process: Final = process
+
+    @classmethod
+    async def started(cls, bootstrap: str, jars: str) -> "JavaClient":
+        """Start it. Raises OSError if there is no Java."""
+        words = (bootstrap, str(RECORDS), str(TIMES + 2), str(int(_TIMEOUT_S)))
+        source = Path(__file__).parent / "ClientErrors.java"
+        pipe = asyncio.subprocess.PIPE
+        options = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{jars}/*")
+        process = await asyncio.create_subprocess_exec(
+            "java", *options, str(source), *words, stdin=pipe, stdout=pipe
+        )
+        return cls(process)
+
+    async def close(self) -> None:
+        """End it with its standard input."""
+        some(self._process.stdin, "a pipe").close()
+        await self._process.wait()
+
+    async def perform(self, lab: "Lab", command: str) -> list[str]:
+        """Perform a command on the topic; return the errors. Raises ConnectionError: it ended."""
+        stdin, stdout = some(self._process.stdin, "a pipe"), some(self._process.stdout, "a pipe")
+        stdin.write(f"{command} {lab.topic}\n".encode())
+        line = (await stdout.readline()).decode()
+        if not line:
+            raise ConnectionError("the Java client has ended: see its messages above")
+        words = line.rstrip("\n").split("\t")
+        lab.acknowledged.update(word[1:].encode() for word in words if word.startswith("+"))
+        return [word[1:] for word in words if word.startswith("-")]
+
+    async def perform_case(self, lab: "Lab", case: Case) -> list[str]:
+        """Perform the command of a case; return the errors."""
+        command = _JAVA.get(case.api, "send")
+        errors = await self.perform(lab, command)
+        if command != "group":
+            return errors
+        for _ in range(40):  # as in `_read_in_group`
+            if case.api != "Heartbeat" or lab.nemesis.rules()[-1]["matches"] >= TIMES:
+                break
+            errors += await self.perform(lab, "poll")
+        return errors + await self.perform(lab, "leave")
+
+
+_JAVA: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("Fetch", "ListOffsets"), "read"),
+    **dict.fromkeys(_OF_GROUPS, "group"),
+    **dict.fromkeys(("AddPartitionsToTxn", "EndTxn"), "transact"),
+}
+
+
 class Lab(NamedTuple):
-    """The cluster and its nemesis, and the driver of the client under test."""
+    """The cluster and its nemesis, and the driver of the client under test, or a JavaClient."""
 
     bootstrap: str
     nemesis: ManualNemesis
@@ -199,7 +256,10 @@ async def outcome(lab: Lab, case: Case) -> str:
         case.api, case.error, client_id="client", times=TIMES, after=case.after
     ) as rule:
         try:
-            errors = await asyncio.wait_for(act(lab), _TIMEOUT_S)
+            if isinstance(lab.driver, JavaClient):
+                errors = await lab.driver.perform_case(lab, case)
+            else:
+                errors = await asyncio.wait_for(act(lab), _TIMEOUT_S)
         except TimeoutError:
             errors = [f"not done in {_TIMEOUT_S:g} s"]
         except ConnectionError as error:
@@ -228,19 +288,34 @@ async def _records_of(lab: Lab) -> Counter[bytes]:
 
 
 async def _column(bootstrap: str, nemesis: ManualNemesis, client: str) -> list[str]:
-    driver, found = load_driver(client), []
+    client, _, jars = client.partition("=")
+    found: list[str] = []
+    driver = await JavaClient.started(bootstrap, jars) if jars else load_driver(client)
     for number, case in enumerate(cases()):
         lab = Lab(bootstrap, nemesis, driver, f"{client}-{number}", set())
         found.append(await outcome(lab, case))
         CONSOLE.print(client, *case, found[-1], sep="\t", markup=False)
+    if isinstance(driver, JavaClient):
+        await driver.close()
     return found
 
 
-def table(clients: Iterable[str], columns: Iterable[list[str]]) -> str:
-    """Return the table as Markdown."""
-    names = [*clients]
-    lines = [f"{BEGIN} {' | '.join(names)} |", "|---" * (3 + len(names)) + "|"]
-    for case, *effects in zip(cases(), *columns, strict=True):
+def columns_of(page: str) -> dict[str, list[str]]:
+    """Return the columns of the table of a page, by client; of other cases: none."""
+    rows = [line[2:-2].split(" | ") for line in page[page.index(BEGIN) :].splitlines()]
+    names, _, *lines = rows
+    if [(api, error, after) for api, error, after, *_ in lines] != [
+        (case.api, f"`{case.error}`", case.after) for case in cases()
+    ]:
+        return {}
+    columns = zip(*lines, strict=True)
+    return {name: [*column] for name, column in zip(names, columns, strict=True)}
+
+
+def table(columns: Mapping[str, list[str]]) -> str:
+    """Return the table as Markdown. `columns`: by client."""
+    lines = [f"{BEGIN} {' | '.join(columns)} |", "|---" * (3 + len(columns)) + "|"]
+    for case, *effects in zip(cases(), *columns.values(), strict=True):
         cells = [case.api, f"`{case.error}`", case.after, *effects]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -251,10 +326,13 @@ def main() -> None:
     clients = []
     for name in sys.argv[1:] or DRIVERS:
         try:
-            load_driver(name)
+            if not name.startswith("java="):
+                load_driver(name)
             clients.append(name)
         except DriverUnavailable as error:
             CONSOLE.print(error)
+    page = PAGE.read_text(encoding="utf-8")
+    columns = {name: cells for name, cells in columns_of(page).items() if name not in _CASE}
     with tempfile.TemporaryDirectory() as directory:
         cluster = LocalCluster(Path(directory) / "cluster", nodes=3)
         with started(cluster, Equipment(links=True)) as back_end:
@@ -262,13 +340,11 @@ def main() -> None:
                 back_end, topics=list, topic=None, seed=1, record=lambda *_: None, outlives=False
             )
             with nemesis:
-                columns = [
-                    asyncio.run(_column(cluster.bootstrap, nemesis, client)) for client in clients
-                ]
-    made = table(clients, columns)
-    if {*clients} == {*DRIVERS} and PAGE.exists():
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(page[: page.index(BEGIN)] + made, encoding="utf-8")
+                for client in clients:
+                    column = asyncio.run(_column(cluster.bootstrap, nemesis, client))
+                    columns[client.partition("=")[0]] = column
+    made = table(columns)
+    PAGE.write_text(page[: page.index(BEGIN)] + made, encoding="utf-8")
     sys.stdout.write(made)
 
 

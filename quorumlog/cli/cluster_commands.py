@@ -109,6 +109,14 @@ Control = Annotated[
         "language. HOST:PORT serves other machines; 0: any free port.",
     ),
 ]
+Breakable = Annotated[
+    bool,
+    typer.Option(
+        "--breakable",
+        help="With --control: disks and clocks of nodes can be broken, too (`quorumlog nemesis "
+        "inflict disk-full`). Needs Linux with glibc and a C compiler.",
+    ),
+]
 UntilStdinCloses = Annotated[
     bool,
     typer.Option(
@@ -160,6 +168,7 @@ def up(
     seed: SeedFile = None,
     source: From = None,
     control: Control = None,
+    breakable: Breakable = False,
     until_stdin_closes: UntilStdinCloses = False,
     tls: security_options.Tls = False,
     sasl: security_options.Sasl = None,
@@ -174,8 +183,7 @@ def up(
     Makes a new cluster in DIR, or starts the existing cluster with its data, and prints the
     addresses when it is ready. Without --detach, the cluster runs until Ctrl-C stops it cleanly.
     """
-    if detach and until_stdin_closes:
-        fail("--until-stdin-closes: with --detach the cluster runs until `down`", EXIT_USAGE)
+    _refuse_pairs(detach and until_stdin_closes, breakable and control is None)
     nodes = _only_one(nodes, controllers, brokers) if one else nodes
     places = _places(port, host, advertised, listener or ())
     protection = security_options.security_of(tls, sasl, user, users, acls, super_user)
@@ -191,6 +199,7 @@ def up(
             defaults=defaults,
             detached=detach,
             control=control or False,
+            breakable=breakable,
             as_version=as_version,
             seed=seed,
             **protection,
@@ -220,6 +229,13 @@ def _warn(cluster: LocalCluster, *, may_run: bool, has_new_settings: bool) -> No
         say(f"quorumlog: node {running} has new settings once restarted")
     if ignored := cluster.check():
         say(f"quorumlog: settings without effect (docs/configuration.md): {', '.join(ignored)}")
+
+
+def _refuse_pairs(is_detached_until_stdin_closes: bool, is_breakable_alone: bool) -> None:
+    if is_detached_until_stdin_closes:
+        fail("--until-stdin-closes: with --detach the cluster runs until `down`", EXIT_USAGE)
+    if is_breakable_alone:
+        fail("--breakable: give --control, too: its server breaks the disks", EXIT_USAGE)
 
 
 def _only_one(*others: int | None) -> int:

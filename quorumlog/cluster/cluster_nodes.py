@@ -56,6 +56,7 @@ class ClusterNodes:
         node_module: str = "quorumlog.node",
         detached: bool = False,
         control: str | int | bool = False,
+        breakable: bool = False,
         as_version: str | None = None,
         seed: str | Path | Mapping[str, Any] | None = None,
         **protection: Unpack[SecurityOptions],
@@ -69,9 +70,10 @@ class ClusterNodes:
         texts; an empty text removes a recorded setting. `defaults`: "fast" or "kafka".
         `node_module` is run as the node's program, a mutant for example. `detached` nodes outlive
         this process. `control` starts a control server (docs/control-api.md): True, its port, or
-        its host:port. `as_version`, such as "3.9": clients get no API or version that this release
-        of Apache Kafka lacks. `seed`: see `cluster.seed_file`; `start` creates missing objects.
-        `protection`: see `SecurityOptions`; an existing cluster keeps its own, and adds users.
+        its host:port; `breakable`: it can break disks and clocks, too. `as_version`, such as "3.9":
+        clients get no API or version that this release of Apache Kafka lacks. `seed`: see
+        `cluster.seed_file`; `start` creates missing objects. `protection`: see `SecurityOptions`;
+        an existing cluster keeps its own, and adds users.
         """
         config = {**(config or {}), **settings_check.release(as_version)}
         self._seed: Final = seeds.read(seed)
@@ -79,7 +81,7 @@ class ClusterNodes:
         self._owner_pid: Final = os.getpid()
         program = Program(module=node_module, detached=detached, temporary=not directory)
         self._program: Final = program
-        self._control: Final = ControlServerProcess(self.directory, program, control)
+        self._control: Final = ControlServerProcess(self.directory, program, control, breakable)
         found = _found(self.directory)
         if found is not None and (found.was_ready or self._is_used(found)):
             settings_check.require_kept(found, config, advertised, listeners)
@@ -105,6 +107,8 @@ class ClusterNodes:
             spec = replace(spec, detours=server.detours)
         self.spec = spec
         self._processes = {node.id: self._process_of(spec, node) for node in spec.nodes}
+        for node_id, variables in ({} if server is None else server.environments).items():
+            self._processes[node_id].launch = Launch(environment=variables)
 
     def _process_of(self, spec: ClusterSpec, node: NodeSpec) -> NodeProcess:
         shown = replace(node, kafka=spec.client_address(node))
@@ -166,6 +170,11 @@ class ClusterNodes:
     def control(self) -> Connection | None:
         """The URL and token of the control server; None: none runs."""
         return self._control.connection
+
+    @property
+    def is_breakable(self) -> bool:
+        """Whether disks and clocks of the nodes can be broken."""
+        return self._control.breaks_calls
 
     @property
     def is_detached(self) -> bool:

@@ -14,7 +14,7 @@ import select
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from signal import SIGKILL, Signals
 from typing import Any, Final, Self
@@ -38,22 +38,37 @@ _POLL_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """The address and token of a running control server, its process, and the nodes' detours."""
+    """The address and token of a running control server, and its process.
+
+    The nodes' detours and, if their disks and clocks can be broken, variables of environment.
+    """
 
     url: str
     token: str
     pid: int
     started: str  # process_identity.started(pid)
     detours: Mapping[int, Mapping[str, str]]
+    environments: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of_this_process(
-        cls, *, url: str, token: str, detours: Mapping[int, Mapping[str, str]]
+        cls,
+        *,
+        url: str,
+        token: str,
+        detours: Mapping[int, Mapping[str, str]],
+        environments: Mapping[int, Mapping[str, str]],
     ) -> Self:
         """Return the connection to a server in this process."""
         pid = os.getpid()
-        started = process_identity.started(pid) or ""
-        return cls(url=url, token=token, pid=pid, started=started, detours=detours)
+        return cls(
+            url=url,
+            token=token,
+            pid=pid,
+            started=process_identity.started(pid) or "",
+            detours=detours,
+            environments=environments,
+        )
 
     @property
     def is_running(self) -> bool:
@@ -74,8 +89,11 @@ def load(directory: Path) -> Connection | None:
     path = directory / CONNECTION_FILE
     try:
         document: dict[str, Any] = json.loads(path.read_text())
-        ways = {int(node_id): dict(named) for node_id, named in document.pop("detours").items()}
-        connection = Connection(**document, detours=ways)
+        ways, environments = (
+            {int(node_id): dict(named) for node_id, named in document.pop(key).items()}
+            for key in ("detours", "environments")
+        )
+        connection = Connection(**document, detours=ways, environments=environments)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -116,7 +134,11 @@ def address_of(control: str | int | bool) -> tuple[str, int] | None:
 class ControlServerProcess:
     """The process of a cluster's control server, whether or not this process started it."""
 
-    def __init__(self, directory: Path, program: Program, control: str | int | bool) -> None:
+    def __init__(
+        self, directory: Path, program: Program, control: str | int | bool, breaks_calls: bool
+    ) -> None:
+        """`breaks_calls`: it can break the disks and clocks of the nodes, too."""
+        self.breaks_calls: Final = breaks_calls
         self._directory: Final = directory
         self._program: Final = program
         self._address: Final = address_of(control)
@@ -201,6 +223,7 @@ class ControlServerProcess:
     def _spawn(self, host: str, port: int, ready_fd: int) -> "subprocess.Popen[bytes]":
         words = [str(self._directory), "--host", host, "--port", str(port)]
         words += ["--node-module", self._program.module, "--ready-fd", str(ready_fd)]
+        words += ["--breakable"] * self.breaks_calls
         descriptors = [ready_fd]
         if not self._program.detached:
             descriptors.append(read_end())

@@ -253,6 +253,69 @@ def test_dump_and_load_are_exact(cluster: LocalCluster) -> None:
     assert sum(ends(cluster, "copy", 2)) == len(RECORDS) + 2
 
 
+def killed_once_it_has_sent(cluster: LocalCluster, topic: str, process: Any) -> None:
+    """SIGKILL a process once its first records are there; fail if it has ended before."""
+    with SyncAdmin(cluster.bootstrap) as admin:
+        while topic not in admin.list_topics() or not any(ends(cluster, topic)):
+            assert process.poll() is None
+    process.kill()
+    assert process.wait() == -9
+
+
+def test_a_load_that_is_killed_leaves_the_first_records_of_each_partition(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    create(cluster, "orders")
+    lines, count = tmp_path / "records.jsonl", 60_000
+    record = {"topic": "orders", "timestamp_ms": 1}
+    with lines.open("w") as file:
+        for number in range(count):
+            one = {**record, "partition": number % 3, "value": str(number)}
+            file.write(json.dumps(one) + "\n")
+    words = [sys.executable, "-m", "quorumlog", "load", str(lines)]
+    with subprocess.Popen([*words, "--bootstrap", cluster.bootstrap]) as load:
+        killed_once_it_has_sent(cluster, "orders", load)
+    dumped = done("dump", "orders", "--bootstrap", cluster.bootstrap).splitlines()
+    assert 0 < len(dumped) < count
+    for partition in range(3):
+        found = [json.loads(line) for line in dumped if f'"partition": {partition},' in line]
+        values = [int(one["value"]) for one in found]
+        assert values == [*range(partition, 3 * len(found), 3)]
+
+
+SEEDER = """
+import sys
+from quorumlog.cluster.seed_file import SeedSource
+from quorumlog.cluster.seeding import apply
+apply(SeedSource(sys.argv[1]), sys.argv[2])
+"""
+
+
+def test_a_seed_whose_start_was_killed_is_refused_or_complete(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    count, seed = 20_000, tmp_path / "seed.json"
+    records = [{"partition": number % 3, "value": number} for number in range(count)]
+    seed.write_text(
+        json.dumps({"topics": [{"name": "orders", "partitions": 3, "records": records}]})
+    )
+    command = [sys.executable, "-c", SEEDER, str(seed), cluster.bootstrap]
+    with subprocess.Popen(command) as seeder:
+        killed_once_it_has_sent(cluster, "orders", seeder)
+    sent = sum(ends(cluster, "orders"))
+    again = LocalCluster(cluster.directory, seed=seed)
+    if sent == count:
+        again.start()
+    else:
+        refusal = rf"orders has {sent} records, the seed has {count}; delete it, or change the seed"
+        with pytest.raises(ClusterError, match=refusal):
+            again.start()
+        with SyncAdmin(cluster.bootstrap) as admin:
+            admin.delete_topics(["orders"])
+        again.start()
+    assert sum(ends(cluster, "orders")) == count
+
+
 def test_records_above_a_megabyte_are_loaded_if_their_topic_takes_them(
     cluster: LocalCluster,
 ) -> None:

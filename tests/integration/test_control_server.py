@@ -17,6 +17,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from quorumlog.client import NewTopic
+from quorumlog.client.errors import KafkaError
 from quorumlog.client.sync import SyncAdmin, SyncProducer
 from quorumlog.cluster import (
     ClusterError,
@@ -78,9 +79,9 @@ def server_of(cluster: LocalCluster) -> Server:
     return Server(url=cluster.control.url, token=cluster.control.token)
 
 
-def make_topic(bootstrap: str, name: str) -> None:
+def make_topic(bootstrap: str, name: str, replicas: int = 3) -> None:
     with SyncAdmin(bootstrap) as admin:
-        admin.create_topics([NewTopic(name, 1, 3)])
+        admin.create_topics([NewTopic(name, 1, replicas)])
 
 
 def send(bootstrap: str, topic: str, value: bytes) -> int:
@@ -135,6 +136,37 @@ def test_a_leader_is_killed_and_the_history_is_judged(tmp_path: Path) -> None:
         gone(pid)
     assert not (tmp_path / "c" / CONNECTION_FILE).exists()
     assert running_clusters.running() == []
+
+
+def test_a_disk_is_full_until_it_is_mended(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "c", nodes=1, control=True, breakable=True) as cluster:
+        ask = server_of(cluster)
+        make_topic(cluster.bootstrap, "orders", replicas=1)
+        for _ in range(2):  # the second time in a process that the server has started
+            full = ask.done("POST", "/v1/inflict", fault="disk-full", target=1)
+            assert full == {"nodes": [1]}
+            with (
+                SyncProducer(
+                    cluster.bootstrap, request_timeout_ms=1_000, delivery_timeout_ms=1_500
+                ) as producer,
+                pytest.raises(KafkaError),
+            ):
+                producer.send_and_wait("orders", bytes(300_000), partition=0)
+            ask.done("POST", "/v1/mend")
+            ask.done("POST", "/v1/heal")
+            send(cluster.bootstrap, "orders", b"there is space again")
+            ask.done("POST", "/v1/kill", target=1)
+            ask.done("POST", "/v1/start")
+
+
+def test_a_cluster_names_the_start_that_lets_its_disks_be_broken(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "c", nodes=1, control=True) as cluster:
+        ask = server_of(cluster)
+        status, answer = ask("POST", "/v1/inflict", fault="clock-step", target=1)
+        assert status == 409
+        assert "without the library that breaks disks and clocks" in answer["error"]
+        assert "quorumlog up --control 0 --breakable" in answer["hint"]
+        assert ask("POST", "/v1/inflict", fault="power_loss", target=1)[0] == 400
 
 
 def test_links_are_cut_for_nodes_and_clients(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ FOUND = {
     "keeps_truncated_voters": (0, "voters-in-force"),
     "removed_leader_counts_itself": (0, "commit-durable"),
     "wiped_voter_votes": (9, "votes-as"),
-    "adds_before_it_may_vote": (16, "added-votes"),
+    "adds_before_it_may_vote": (21, "added-votes"),
     "removed_voter_stands": (0, "stands"),
     "snapshot_without_voters": (13, "voters-in-force"),
     "counts_any_directory": (30, "commit-durable"),
@@ -45,6 +45,20 @@ def test_a_leader_that_was_alone_and_a_new_node_do_not_end_without_a_leader() ->
     """The only voter added a node that might not vote yet, and resigned at once."""
     result = simulate(44, world="voters", duration_ms=60_000)
     assert result.valid, result
+
+
+@pytest.mark.parametrize("seed", [18, 21])
+def test_no_disk_is_lost_that_a_change_under_way_counts_on(seed: int) -> None:
+    """A leader with a slow disk made the change after the loss: no majority was left to elect."""
+    result = simulate(seed, world="voters", duration_ms=60_000)
+    assert result.valid, result
+
+
+def test_the_calm_lasts_until_a_slow_disk_has_the_whole_log_again() -> None:
+    """A machine lost its disk near the end, and had 1,263 of 1,523 records after 30 s."""
+    result = simulate(90, world="voters", duration_ms=60_000)
+    assert result.valid, result
+    assert result.simulated_ms > 90_000
 
 
 @pytest.mark.planted

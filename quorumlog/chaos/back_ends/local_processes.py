@@ -204,7 +204,11 @@ class LocalProcesses:
     def _order(self, operation: str, node_ids: Sequence[int], amount: int) -> None:
         if self._shim is None:
             if operation not in UNDOING:
-                raise BackEndFailed(f"the nodes run without a shim: {operation} cannot be done")
+                raise BackEndFailed(
+                    f"{operation}: the nodes started without the library that breaks disks and "
+                    "clocks; start the cluster with `quorumlog up --control 0 --breakable`, or in "
+                    "a test with breakable=True in quorumlog_cluster_options"
+                )
             return
         for node_id, orders in zip(node_ids, self._shim.of(node_ids), strict=True):
             obeys = orders.are_read or self.cluster.pid(node_id) is None

@@ -1,6 +1,6 @@
 """The equipment with which a run's cluster is started for its faults: links and shims."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -73,20 +73,28 @@ def started(
                 routes = plan_routes(cluster.nodes)
                 links = stack.enter_context(LinkProxy(routes, seed=seed))
                 cluster.take_detours(detours(routes, cluster.nodes))
-            if equipment.shim:
-                shim = stack.enter_context(_shim_of(cluster))
-            for node in cluster.nodes:
-                launch = Launch(
-                    prefix=() if spaces is None else spaces.prefix(node.id),
-                    environment={} if shim is None else shim.environment(node.id),
-                )
-                cluster.launch_by(node.id, launch)
+            if equipment.shim or cluster.is_breakable:
+                shim = stack.enter_context(shim_of(cluster))
+            launch_with(cluster, shim, spaces)
             stack.enter_context(cluster)
         except (LinksFailed, ShimFailed) as error:
             raise ClusterError(str(error)) from error
         yield LocalProcesses(cluster, links, shim, network=equipment.network, topic=topic)
 
 
-def _shim_of(cluster: LocalCluster) -> Shim:
+def launch_with(
+    cluster: LocalCluster, shim: Shim | None, spaces: Namespaces | None = None
+) -> dict[int, Mapping[str, str]]:
+    """Launch the nodes with a shim, in their namespaces; return their environments, by id."""
+    environments: dict[int, Mapping[str, str]] = {}
+    for node in cluster.nodes:
+        environments[node.id] = {} if shim is None else shim.environment(node.id)
+        prefix = () if spaces is None else spaces.prefix(node.id)
+        cluster.launch_by(node.id, Launch(prefix=prefix, environment=environments[node.id]))
+    return environments
+
+
+def shim_of(cluster: LocalCluster) -> Shim:
+    """Return the shim of the nodes of a cluster; a context manager."""
     roots = {node.id: layout.data_directory(cluster.directory, node.id) for node in cluster.nodes}
     return Shim(cluster.directory / _SHIM_DIRECTORY, roots)

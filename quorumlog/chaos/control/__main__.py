@@ -20,11 +20,13 @@ from typing import Final
 from quorumlog.addresses import address_text
 from quorumlog.chaos.back_ends.back_end import BackEndFailed, NodeUnavailable
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+from quorumlog.chaos.back_ends.run_resources import launch_with, shim_of
 from quorumlog.chaos.control.lab import Lab, opened
 from quorumlog.chaos.control.server import ControlServer
 from quorumlog.chaos.network.link_proxy import LinkProxy
 from quorumlog.chaos.network.links import LinksFailed
 from quorumlog.chaos.network.routes import detours, plan_routes
+from quorumlog.chaos.shim.shim import ShimFailed
 from quorumlog.cluster import ClusterError, LocalCluster, forked
 from quorumlog.cluster.control_server import HISTORIES_DIRECTORY, Connection, forget, save
 
@@ -38,12 +40,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--node-module", default="quorumlog.node")
+    parser.add_argument("--breakable", action="store_true", help="break disks and clocks, too")
     parser.add_argument("--parent-fd", type=int, help="end when the other end of this pipe closes")
     parser.add_argument("--ready-fd", type=int, required=True, help="write a line when ready")
     given = parser.parse_args(arguments)
     try:
         _run(given)
-    except (BackEndFailed, ClusterError, LinksFailed, NodeUnavailable, OSError) as error:
+    except (
+        BackEndFailed, ClusterError, LinksFailed, NodeUnavailable, ShimFailed, OSError,
+    ) as error:  # fmt: skip
         sys.stderr.write(f"{_text(error, given)}\n")
         return 1
     return 0
@@ -64,16 +69,21 @@ def _run(given: argparse.Namespace) -> None:
         links = stack.enter_context(LinkProxy(routes))
         ways = detours(routes, cluster.nodes)
         cluster.take_detours(ways)
+        shim = stack.enter_context(shim_of(cluster)) if given.breakable else None
+        environments = {} if shim is None else launch_with(cluster, shim)
         stack.callback(forget, given.directory)
         stack.callback(cluster.stop_nodes)
-        back_end = LocalProcesses(cluster, links)
+        back_end = LocalProcesses(cluster, links, shim)
         lab = stack.enter_context(opened(back_end, given.directory / HISTORIES_DIRECTORY))
-        asyncio.run(_serve(lab, given, ways))
+        asyncio.run(_serve(lab, given, ways, environments))
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending: the nodes come first
 
 
 async def _serve(
-    lab: Lab, given: argparse.Namespace, ways: Mapping[int, Mapping[str, str]]
+    lab: Lab,
+    given: argparse.Namespace,
+    ways: Mapping[int, Mapping[str, str]],
+    environments: Mapping[int, Mapping[str, str]],
 ) -> None:
     loop, ending = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,7 +95,10 @@ async def _serve(
     server = ControlServer(lab, token=token)
     try:
         url = await server.start(host=given.host, port=given.port)
-        save(given.directory, Connection.of_this_process(url=url, token=token, detours=ways))
+        connection = Connection.of_this_process(
+            url=url, token=token, detours=ways, environments=environments
+        )
+        save(given.directory, connection)
         os.write(given.ready_fd, json.dumps({"url": url}).encode() + b"\n")
         os.close(given.ready_fd)
         await ending.wait()

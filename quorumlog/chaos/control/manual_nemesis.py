@@ -10,14 +10,13 @@ import random
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, NamedTuple, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 from quorumlog.chaos.back_ends.back_end import BackEnd
 from quorumlog.chaos.control.acts import (
     MISTAKES,
     Act,
     NodeIds,
-    NoSuchLink,
     NoSuchNode,
     Passing,
     Target,
@@ -37,24 +36,11 @@ from quorumlog.chaos.control.error_rules import (
     answer_of,
     observation_of,
 )
+from quorumlog.chaos.control.inflicted import InflictedFaults, Record, fault_by_hand
 from quorumlog.chaos.faults.answers import OfOneTopic
-from quorumlog.chaos.faults.fault import (
-    ALL,
-    CLIENT,
-    GROUPS,
-    UNDONE_BY,
-    Impose,
-    Lift,
-    Scene,
-    StepFault,
-)
-from quorumlog.chaos.faults.registry import link_fault
+from quorumlog.chaos.faults.fault import ALL, CLIENT, GROUPS, UNDONE_BY, Scene, StepFault
 from quorumlog.chaos.faults.rows import details_of
-from quorumlog.chaos.nemesis import STOP
 from quorumlog.client.sync.loop_thread import LoopThread
-
-Record = Callable[[str, str, str], object]
-"""Called with (f, node, details): writes a row of the nemesis into a history."""
 
 _ROLE_TIMEOUT_S: Final = 15.0  # an election may be running
 _ROLE_POLL_S: Final = 0.05
@@ -63,14 +49,6 @@ _BROKEN_BY: Final = {"start": "kill", "resume": "pause"}
 
 
 __tracebackhide__ = is_mistake  # of every function in this module
-
-
-class _Imposed(NamedTuple):
-    """A lasting fault on links. `owner`: the block that ends it, or an object of its own."""
-
-    fault: StepFault
-    scene: Scene
-    owner: object
 
 
 class ManualNemesis:
@@ -104,8 +82,8 @@ class ManualNemesis:
         self._number = 0  # of the last fault, as in the rows of the history
         # By undoing operation: the broken nodes -> the number of their fault.
         self._broken: Final[dict[str, dict[int, int]]] = {"start": {}, "resume": {}}
-        self._imposed: Final[dict[int, _Imposed]] = {}  # faults on links, by number
         self._rules: Final = ErrorRules(back_end)
+        self._inflicted: Final = InflictedFaults(back_end, self._rules, record)
         self._loop: LoopThread | None = None
 
     def __enter__(self) -> Self:
@@ -170,11 +148,12 @@ class ManualNemesis:
     def inflict(
         self, fault: str, target: Target, *, topic: str | None = None, **parameters: int | str
     ) -> Act:
-        """Begin a fault on links, by its name in `quorumlog chaos list`; `mend` ends it.
+        """Begin a fault, by its name in `quorumlog chaos list`; `mend` ends it.
 
-        `client` is a target, too. Raises ValueError for an unknown fault or parameter.
+        A fault on links takes `client` as a target, too. Raises ValueError for an unknown fault or
+        parameter, and for a fault that this cluster cannot have.
         """
-        kind = link_fault(fault, parameters)
+        kind = fault_by_hand(fault, target, parameters)
         return self._begin(self._impose(kind, target, topic, object()), target)
 
     def isolate(self, target: Target, *, topic: str | None = None) -> Act:
@@ -198,17 +177,17 @@ class ManualNemesis:
         return self.inflict("delay", target, topic=topic, **times)
 
     def mend(self) -> Act:
-        """End every fault on links: held back bytes arrive now."""
-        return self._begin(self._lift())
+        """End every inflicted fault: bytes held back arrive now, disks work, nodes start."""
+        return self._begin(self._inflicted.end())
 
     def inflicted(
         self, fault: str, target: Target, *, topic: str | None = None, **parameters: int | str
     ) -> Passing:
-        """Return a block during which a fault on links lasts."""
-        kind, of_block = link_fault(fault, parameters), object()
+        """Return a block during which a fault lasts."""
+        kind, of_block = fault_by_hand(fault, target, parameters), object()
         return Passing(
             lambda: self._begin(self._impose(kind, target, topic, of_block), target),
-            lambda _: self._begin(self._lift(of_block)),
+            lambda _: self._begin(self._inflicted.end(of_block)),
         )
 
     def isolated(self, target: Target, *, topic: str | None = None) -> Passing:
@@ -249,7 +228,8 @@ class ManualNemesis:
         """Return a block during which a rule of `answer` holds; it receives the rule."""
         fault, of_block = answer_of(api, error, **limits), object()
         return RuleFor(
-            lambda: self._begin_rule(fault, of_block), lambda: self._begin(self._lift(of_block))
+            lambda: self._begin_rule(fault, of_block),
+            lambda: self._begin(self._inflicted.end(of_block)),
         )
 
     def observe(
@@ -398,41 +378,14 @@ class ManualNemesis:
             rng=self._rng,
             hits_clients=target == CLIENT,
         )
-        imposed = [step.rule for step in fault.inject(scene) if isinstance(step, Impose)]
-        rules = [rule for rule in imposed if self._back_end.has_links(rule.links)]
-        if not rules:
-            hit = ",".join(scene.parties) or "nothing"
-            raise NoSuchLink(f"{fault.name} on {hit}: this cluster has no such link")
+        self._inflicted.steps_of(fault, scene)  # before the fault gets a number
         self._number += 1
-        links = " ".join(str(link) for link in rules[0].links)
-        details = details_of(self._number, fault.name, f"{role}; {links}")
-        self._record(fault.name, ",".join(scene.parties), details)
-        self._imposed[self._number] = _Imposed(fault, scene, owner)
-        for rule in rules:
-            await self._back_end.impose(rule)
-        self._rules.note_imposed(fault, rules)
+        await self._inflicted.begin(self._number, fault, scene, role, owner)
         return node_ids
-
-    async def _lift(self, owner: object = None) -> NodeIds:
-        """Lift the rules of this owner; None: of all owners."""
-        lifted: set[int] = set()
-        for number, imposed in [*self._imposed.items()]:
-            if owner is not None and imposed.owner is not owner:
-                continue
-            fault, scene = imposed.fault, imposed.scene
-            for step in fault.heal(scene):
-                if isinstance(step, Lift):
-                    await self._back_end.lift(step.rule_id)
-            del self._imposed[number]
-            await self._rules.end(fault)
-            lifted.update(scene.victims)
-            details = details_of(number, fault.name)
-            self._record(f"{STOP}{fault.name}", ",".join(scene.parties), details)
-        return tuple(sorted(lifted))
 
     async def _healed(self, *, starts: bool = True) -> NodeIds:
         """Undo all faults, and start all dead nodes, also those not killed by this nemesis."""
-        lifted = await self._lift()
+        lifted = await self._inflicted.end()
         running = await self._back_end.running()
         paused = await self._mend("resume", None)
         gone = tuple(node_id for node_id in self._back_end.node_ids if node_id not in running)
@@ -444,7 +397,7 @@ class ManualNemesis:
 
     @property
     def _paused(self) -> Collection[int]:
-        return self._broken["resume"].keys()
+        return self._broken["resume"].keys() | self._inflicted.paused
 
     def _named(self, target: int | Sequence[int]) -> NodeIds:
         named = (target,) if isinstance(target, int) else tuple(dict.fromkeys(target))

@@ -175,16 +175,12 @@ _LINKS: Final = (
         name="inflict",
         method="POST",
         path="/v1/inflict",
-        text="Begin a fault on links, until mend.",
+        text="Begin a fault, until mend.",
         call=_of_nemesis("inflict"),
         answer=_NODES,
         parameters=(
             Parameter(
-                "fault",
-                TEXT,
-                "a fault on links of `quorumlog chaos list faults`",
-                required=True,
-                leads=True,
+                "fault", TEXT, "a fault of `quorumlog chaos list faults`", required=True, leads=True
             ),
             _target(required=True, clients=True),
             _TOPIC,
@@ -195,7 +191,7 @@ _LINKS: Final = (
         name="mend",
         method="POST",
         path="/v1/mend",
-        text="End every fault on links; held back bytes arrive.",
+        text="End every inflicted fault; held back bytes arrive.",
         call=_of_nemesis("mend"),
         answer=_NODES,
     ),

@@ -125,12 +125,9 @@ def fault_and_role(
     return kind, role if colon else None
 
 
-def link_fault(name: str, parameters: Mapping[str, int | str]) -> StepFault:
-    """Return a fault on links. Raises ValueError for an unknown fault or parameter."""
-    there_are = {known: kind for known, kind in STEP_FAULTS.items() if kind.imposes}
-    kind = registered(there_are, name.replace("-", "_"), "fault on links", ADDED_FAULTS)
-    if not kind.imposes:
-        raise ValueError(f"fault {kind.name} is no fault on links")
+def configured_fault(name: str, parameters: Mapping[str, int | str]) -> StepFault:
+    """Return a fault that steps make up. Raises ValueError for an unknown fault or parameter."""
+    kind = step_fault(name)
     known = dict.fromkeys(each.name for each in fields(kind))
     for parameter in parameters:
         registered(known, parameter, f"parameter of {kind.name}")

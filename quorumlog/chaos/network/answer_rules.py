@@ -10,11 +10,10 @@ fetch is answered with FETCH_SESSION_ID_NOT_FOUND, which a broker sends for an e
 full fetches are forwarded without a new session.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from quorumlog.chaos.faults.error_answers import (
     AT_THE_TOP,
@@ -28,16 +27,18 @@ from quorumlog.chaos.faults.links import Answer, LinkRule, Observe
 from quorumlog.chaos.network.request_bytes import (
     BY_NAME_UNTIL,
     SESSIONS_SINCE,
+    WITHOUT_SESSION,
     Entry,
     has_reply,
     only_entry,
     session_at,
     session_epoch,
-    with_session,
+    without_session,
 )
+from quorumlog.chaos.network.topic_names import Topics
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
-from quorumlog.wire.codec.message import ZERO_UUID, Request, Response
+from quorumlog.wire.codec.message import Request, Response
 from quorumlog.wire.codec.schemas import (
     APIS,
     RequestHeader,
@@ -55,12 +56,11 @@ _MILLION: Final = 1_000_000
 _LENGTH_BYTES: Final = 4
 _SEEN_MAX: Final = 1_000  # pairs of an API and a client
 _ENDED_MAX: Final = 1_000  # rules
-_METADATA_MAX: Final = 64  # responses
-_FULL_FETCH, _NO_SESSION = 0, -1
+_FULL_FETCH: Final = 0
 _NAMES_NO_PARTITION: Final = frozenset({"Metadata", "DescribeTopicPartitions"})
 _NAMES_IN_REPLY: Final = _NAMES_NO_PARTITION | {"OffsetFetch"}  # a request may mean all topics
 _FETCH: Final = b"\0\1"
-_CLIENT_AT: Final = 12  # the place of the client id in a request, after its size of two bytes
+CLIENT_AT: Final = 12  # the place of the client id in a request, after its size of two bytes
 
 
 class ErrorRule:
@@ -70,12 +70,13 @@ class ErrorRule:
     requests that got its error.
     """
 
-    def __init__(self, rule: LinkRule, effect: Answer | Observe, seen: Counter[tuple[str, str]]):
+    def __init__(self, rule: LinkRule, effect: Answer | Observe, seen: dict[tuple[str, str], int]):
         self.id: Final = rule.id
         self.effect: Final = effect
         self.matched = self.answered = 0
         self.seen_before: Final = seen
         self.is_spent = False
+        self.is_observer: Final = isinstance(effect, Observe)
         error = ErrorCode.NONE if isinstance(effect, Observe) else ErrorCode[effect.error]
         self.refusal: Final = Refusal(error, effect.topic, effect.partition)
         self._name: Final = effect.topic.encode()
@@ -94,10 +95,10 @@ class ErrorRule:
         client = self._client
         if not client:
             return True
-        found = bytes(head[_CLIENT_AT : _CLIENT_AT + len(client)])
+        found = bytes(head[CLIENT_AT : CLIENT_AT + len(client)])
         return found == client[: len(found)]
 
-    def matches(self, frame: bytes, topics: "Topics") -> bool | None:
+    def matches(self, frame: bytes, topics: Topics) -> bool | None:
         """Return whether the bytes of a request match; None: its decoded fields decide.
 
         The request is of the rule's API and client.
@@ -115,21 +116,23 @@ class ErrorRule:
             is_named = topics.are_in(frame, effect.topic) or (not is_produce and name in frame)
         if not is_named:
             return False
-        entry = only_entry(frame) if is_produce else None
-        return None if entry is None else self._is_of(entry, topics)
+        found = only_entry(frame) if is_produce else None
+        return None if found is None else self.is_of(found[0], topics)
 
-    def _is_of(self, entry: Entry, topics: "Topics") -> bool:
+    def is_of(self, entry: Entry, topics: Topics) -> bool:
+        """Return whether the rule matches an entry of a request of its API and client."""
         topic, index = entry
-        return self.effect.partition in {-1, index} and (
-            topic == self._name or topics.names.get(topic) == self.effect.topic
+        return not self._name or (
+            self.effect.partition in {-1, index}
+            and (topic == self._name or topics.names.get(topic) == self.effect.topic)
         )
 
     def fires(self, chance: Chance) -> bool:
         """Count a match; return whether its request is answered."""
-        effect = self.effect
         self.matched += 1
-        if isinstance(effect, Observe):
+        if self.is_observer:
             return False
+        effect = cast(Answer, self.effect)
         if effect.on_call:
             is_due = self.matched == effect.on_call
         else:
@@ -144,40 +147,6 @@ class ErrorRule:
     def is_appended(self) -> bool:
         """Whether the broker carries out the answered requests."""
         return isinstance(self.effect, Answer) and self.effect.after == "appended"
-
-
-class Topics:
-    """The names of topics by id, from the Metadata responses to clients (KIP-516).
-
-    Responses are kept, and decoded only when a rule names a topic.
-    """
-
-    def __init__(self) -> None:
-        self.names: Final[dict[bytes, str]] = {}
-        self._kept: Final[dict[tuple[int, bytes], None]] = {}
-
-    def keep(self, version: int, frame: bytes) -> None:
-        """Keep a Metadata response; a frame without its length."""
-        self._kept[version, frame[_LENGTH_BYTES:]] = None  # without its correlation id
-        if len(self._kept) > _METADATA_MAX:
-            del self._kept[next(iter(self._kept))]
-
-    def are_in(self, frame: bytes, name: str) -> bool:
-        """Return whether a frame has an id of a topic: several, if it was created again."""
-        self.learn()
-        return any(known == name and topic_id in frame for topic_id, known in self.names.items())
-
-    def learn(self) -> None:
-        """Decode the kept responses."""
-        for version, content in self._kept:
-            try:
-                metadata: Any = decode_response(3, version, bytes(_LENGTH_BYTES) + content)[1]
-            except MalformedFrame:
-                continue
-            for topic in metadata.topics:
-                if topic.name and topic.topic_id != ZERO_UUID:
-                    self.names[topic.topic_id] = topic.name
-        self._kept.clear()
 
 
 @dataclass(slots=True)
@@ -233,13 +202,35 @@ def encoded(header: RequestHeader, response: Response) -> bytes:
     return b"".join(encode_response(header, response))
 
 
+@dataclass(slots=True)
+class Plan:
+    """The rules that match a request of one entry, by its first bytes, its head, alone.
+
+    It holds for each request of the same API and version, of `rules` and of `changes` of the
+    topics, whose head has the same bytes from the client id to `size`. matching: in their order.
+    session_at: the place of the session of a Fetch that is to open none; 0: nowhere.
+    """
+
+    rules: Sequence[ErrorRule]
+    version: int
+    changes: int
+    size: int
+    matching: Sequence[ErrorRule]
+    session_at: int
+    only_counts: bool = field(init=False)  # no matching rule answers: the head is enough
+
+    def __post_init__(self) -> None:
+        """See the fields."""
+        self.only_counts = all(rule.is_observer for rule in self.matching)
+
+
 class AnswerBook:
     """The rules of all links of a network, and the requests seen while there are any."""
 
     def __init__(self) -> None:
         self.topics: Final = Topics()
         self._rules: Final[dict[str, ErrorRule]] = {}
-        self._seen: Final[Counter[tuple[str, str]]] = Counter()
+        self._seen: Final[dict[tuple[str, str], list[int]]] = {}
 
     def of(self, rule: LinkRule) -> ErrorRule | None:
         """Return the counts of a rule, which all its links share; None: it counts nothing."""
@@ -248,16 +239,16 @@ class AnswerBook:
             return None
         found = self._rules.get(rule.id)
         if found is None:
-            found = self._rules[rule.id] = ErrorRule(rule, effect, self._seen.copy())
+            seen = {key: count for key, [count] in self._seen.items()}
+            found = self._rules[rule.id] = ErrorRule(rule, effect, seen)
             if len(self._rules) > _ENDED_MAX:
                 del self._rules[next(iter(self._rules))]
         return found
 
-    def see(self, api: str, client: str) -> None:
-        """Count a request on a link with a rule."""
+    def count_of(self, api: str, client: str) -> list[int]:
+        """Return the count of the requests seen on links with a rule: its only item."""
         key, seen = (api, client), self._seen
-        if key in seen or len(seen) < _SEEN_MAX:
-            seen[key] += 1
+        return seen.setdefault(key, [0]) if key in seen or len(seen) < _SEEN_MAX else [0]
 
     def tallies(self) -> dict[str, dict[str, Any]]:
         """Return by rule id: `matched`, `answered`, and `seen` since then: [API, client, count]."""
@@ -265,44 +256,97 @@ class AnswerBook:
             rule.id: {
                 "matched": rule.matched,
                 "answered": rule.answered,
-                "seen": [[*key, n] for key, n in sorted((self._seen - rule.seen_before).items())],
+                "seen": [
+                    [*key, count - rule.seen_before.get(key, 0)]
+                    for key, [count] in sorted(self._seen.items())
+                    if count > rule.seen_before.get(key, 0)
+                ],
             }
             for rule in self._rules.values()
         }
 
+    def plan(self, head: bytes, rules: Sequence[ErrorRule]) -> Plan | None:
+        """Return the plan for requests with this head; None: `judge` needs the whole request."""
+        found, is_fetch = only_entry(head), head[4:6] == _FETCH
+        if found is None:
+            return None
+        entry, size = found
+        live = [rule for rule in rules if rule.is_of_client(head)]
+        session = 0
+        if is_fetch:
+            if any(not (rule.refusal.topic or rule.is_observer) for rule in live):
+                return None  # it may answer the session alone
+            if any(rule.needs_partitions for rule in live):
+                epoch = session_epoch(head, session_at(head))
+                if epoch > _FULL_FETCH:
+                    return None
+                session = session_at(head) if epoch == _FULL_FETCH else 0
+        self.topics.learn()
+        is_answered = has_reply(head)
+        matching = [
+            rule
+            for rule in live
+            if rule.is_of(entry, self.topics) and (is_answered or not rule.is_appended)
+        ]
+        version = int.from_bytes(head[6:8], "big")
+        return Plan(rules, version, self.topics.changes, size, matching, session)
+
     def judge(self, frame: bytes, rules: Sequence[ErrorRule], chance: Chance) -> Outcome | None:
         """Apply rules of its API to a request, a frame with its length; None: it is unchanged."""
         rules = [rule for rule in rules if rule.is_of_client(frame)]
-        found = [rule.matches(frame, self.topics) for rule in rules]
-        live = [rule for rule, match in zip(rules, found, strict=True) if match is not False]
-        if rules and not live and frame[4:6] == _FETCH:  # its session may hide their topics
+        kept, version = frame, int.from_bytes(frame[6:8], "big")
+        has_session = frame[4:6] == _FETCH and version >= SESSIONS_SINCE
+        if has_session and any(rule.needs_partitions for rule in rules):
             place = session_at(frame)
             epoch = session_epoch(frame, place) if place else None
-            version, number = int.from_bytes(frame[6:8], "big"), frame[8:12]
+            if epoch is None or epoch > _FULL_FETCH:
+                return self.answer(frame, rules, None, chance)
             if epoch == _FULL_FETCH:
-                header = RequestHeader(1, version, int.from_bytes(number, "big"), None)
-                return Outcome(header, with_session(frame, place, 0, _NO_SESSION))
-            live = live if epoch == _NO_SESSION or version < SESSIONS_SINCE else rules
-        fired = None if not live or None in found or live is rules else _fired(live, frame, chance)
-        if not live or fired == []:
-            return None
+                frame = without_session(frame, place)
+        found = [rule.matches(frame, self.topics) for rule in rules]
+        live = [rule for rule, match in zip(rules, found, strict=True) if match is not False]
+        if any(rule.is_appended for rule in live) and not has_reply(frame):
+            live = [rule for rule in live if not rule.is_appended]
+        fired = None if None in found else fired_by(live, chance)
+        outcome = self.answer(frame, live, fired, chance) if live and fired != [] else None
+        if frame is kept:
+            return outcome
+        if outcome is None:
+            return Outcome(
+                RequestHeader(1, version, int.from_bytes(frame[8:12], "big"), None), frame
+            )
+        if not (outcome.frame or outcome.reply or outcome.resets):
+            outcome.frame = frame
+        return outcome
+
+    def answer(
+        self,
+        frame: bytes,
+        rules: Sequence[ErrorRule],
+        fired: Sequence[ErrorRule] | None,
+        chance: Chance,
+    ) -> Outcome | None:
+        """Decode a request, and return its outcome; None: it is unchanged.
+
+        `fired`: the rules that answer it, if that is decided; else `rules` are counted here.
+        """
         try:
             header, request = decode_request(memoryview(frame)[_LENGTH_BYTES:])
         except (MalformedFrame, UnsupportedVersion):
             return None
-        if any(rule.refusal.topic for rule in live):
+        if any(rule.refusal.topic for rule in rules):
             self.topics.learn()
-        return _Judged(header, request, self.topics, chance).under(live, fired)
+        return _Judged(header, request, self.topics, chance).under(rules, fired)
 
 
-def _fired(rules: Sequence[ErrorRule], frame: bytes, chance: Chance) -> list[ErrorRule]:
+def fired_by(rules: Sequence[ErrorRule], chance: Chance) -> list[ErrorRule]:
     """Count the matches of rules that match a request; return the rules that answer it.
 
     The rules behind one that answers the whole request do not count it.
     """
     fired: list[ErrorRule] = []
     for rule in rules:
-        if not (rule.is_appended and not has_reply(frame)) and rule.fires(chance):
+        if rule.fires(chance):
             fired.append(rule)
             if not (rule.is_appended and rule.refusal.topic):
                 break
@@ -323,11 +367,10 @@ class _Judged:
         self._outcome: Final = Outcome(header)
         self._is_changed = self._is_refused = False
 
-    def under(self, rules: Sequence[ErrorRule], fired: list[ErrorRule] | None) -> Outcome | None:
-        """Return the outcome; None: the request and its response are unchanged.
-
-        `fired`: the rules that answer it, if that is decided; else they are counted here.
-        """
+    def under(
+        self, rules: Sequence[ErrorRule], fired: Sequence[ErrorRule] | None
+    ) -> Outcome | None:
+        """Return the outcome, as `AnswerBook.answer`."""
         if self._api == "Fetch" and self._leaves_session(rules):
             return self._outcome
         for rule in rules if fired is None else fired:
@@ -347,7 +390,7 @@ class _Judged:
                 self._outcome.reply = encoded(self._header, answer)
             return True
         if request.session_epoch == _FULL_FETCH:
-            request.session_id, request.session_epoch = 0, _NO_SESSION
+            request.session_id, request.session_epoch = WITHOUT_SESSION
             self._is_changed = True
         return False
 

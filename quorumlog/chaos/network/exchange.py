@@ -6,12 +6,13 @@ from typing import Final, NamedTuple
 
 from quorumlog.chaos.faults.apis import kafka_api_name
 from quorumlog.chaos.faults.links import Plane
-from quorumlog.chaos.network.answer_rules import Outcome
+from quorumlog.chaos.network.answer_rules import CLIENT_AT, ErrorRule, Outcome, Plan, fired_by
 from quorumlog.chaos.network.link_state import LinkState
-from quorumlog.chaos.network.request_bytes import client_of, has_reply
+from quorumlog.chaos.network.request_bytes import client_of, has_reply, without_session
 from quorumlog.chaos.network.splitters import HttpSplitter, KafkaSplitter, Message, Piece, Splitter
 
 HELD_MAX_BYTES: Final = 100 * 1024 * 1024  # the default of socket.request.max.bytes
+_PLANS_MAX: Final = 1_000
 _PENDING_MAX: Final = 10_000  # requests with acks=0 have no response
 _HEAD_BYTES: Final = 512  # of a Produce: as far as its acks
 _WITH_HEAD: Final = frozenset({"Produce", "Metadata"})
@@ -57,7 +58,10 @@ class Exchange:
         self._request: Final[list[Piece]] = []  # held until it is whole
         self._message = Message("", 0)  # of the held request
         self._reply: Final[list[Piece]] = []  # held, or a copy of it
-        self._waiting = 0  # answers from here among them
+        self.waiting = 0  # answers from here among the pending
+        self._seen: Final[dict[str, list[int]]] = {}  # the counts of the client's requests, by API
+        self._plans: Final[dict[bytes, Plan]] = {}  # by heads from the client id on
+        self._head_ends: Final[dict[str, int]] = {}  # of the last new plan of each API
         self._replied: _Pending | None = None  # the request of the reply under way
         self._is_replying = False
 
@@ -87,23 +91,21 @@ class Exchange:
             return pieces
         passed: list[Piece] = []
         for piece in pieces:
-            if not (self._request or self._holds(piece)):
-                if piece.message is not None:
-                    self._note(piece.message, piece.content)
+            if piece.message is not None:
+                passed += self._begin_request(piece, piece.message)
+            elif not self._request:
                 passed.append(piece)
-                continue
-            if piece.is_last:
-                passed += self._judged([*self._request, piece])
-                self._request.clear()
             else:
                 self._request.append(piece)
+                if piece.is_last:
+                    passed += self._judged()
         return passed
 
     def shape_replies(self, pieces: list[Piece]) -> list[Piece]:
         """Return the pieces for the party that dialled, with the answers from here in between."""
         if not (self._pending or self._replied):
             return pieces
-        unmatched = 0 if self._is_replying or self._waiting else self._match_plain(pieces)
+        unmatched = 0 if self._is_replying or self.waiting else self._match_plain(pieces)
         passed = pieces[:unmatched]
         for piece in pieces[unmatched:]:
             if piece.message is not None:
@@ -119,7 +121,7 @@ class Exchange:
                     passed += self._end_reply(replied)
             if piece.is_last:
                 self._is_replying, self._replied = False, None
-                if self._waiting:
+                if self.waiting:
                     passed += self.due_replies()
         return passed
 
@@ -138,7 +140,7 @@ class Exchange:
     def due_replies(self) -> list[Piece]:
         """Take the answers from here that no earlier reply precedes."""
         due: list[Piece] = []
-        if not self._waiting:
+        if not self.waiting:
             return due
         pending = self._pending
         while pending and not self._is_replying:
@@ -160,7 +162,7 @@ class Exchange:
         return _content(self._reply) if replied and replied.outcome is not None else b""
 
     def _answer(self, pending: _Pending) -> Piece:
-        self._waiting -= 1
+        self.waiting -= 1
         return Piece(pending.reply, Message("", pending.number), is_last=True)
 
     def _note(self, message: Message, content: bytes | memoryview) -> None:
@@ -168,39 +170,96 @@ class Exchange:
         head = bytes(content[:_HEAD_BYTES]) if api in _WITH_HEAD else b""
         self._pending.append(_Pending(number, head))
 
-    def _holds(self, piece: Piece) -> bool:
-        """Return whether a rule may match the request that begins with this piece."""
-        if piece.message is None:
-            return False
-        api, content = piece.message.api, piece.content
-        if self._client is None:
-            self._client = client_of(content[:_HEAD_BYTES])
-        self._forth.book.see(api, self._client or "")
-        self._message = piece.message
-        for rule in self._forth.concerning(api):
-            if rule.is_of_client(content):
-                return _size(piece) < HELD_MAX_BYTES
-        return False
+    def _begin_request(self, piece: Piece, message: Message) -> Sequence[Piece]:
+        """Apply rules to a request that begins with this piece, or hold it until it is whole."""
+        content, state, api = piece.content, self._forth, message.api
+        count = self._seen.get(api)
+        if count is None:
+            if self._client is None:
+                self._client = client_of(content[:_HEAD_BYTES])
+            count = self._seen[api] = state.book.count_of(api, self._client or "")
+        count[0] += 1
+        rules = state.concerning(api)
+        if rules:
+            plan = self._plan(api, content, rules)
+            if plan is None or not plan.only_counts:
+                return self._begin_answered(piece, message, rules, plan)
+            for rule in plan.matching:
+                rule.matched += 1
+            if plan.session_at:
+                content = without_session(content, plan.session_at)
+                piece = Piece(content, message, piece.is_last)
+        self._note(message, content)
+        return (piece,)
 
-    def _judged(self, pieces: list[Piece]) -> Sequence[Piece]:
-        """Apply the rules to a whole request; return the pieces for the target."""
+    def _begin_answered(
+        self, piece: Piece, message: Message, rules: Sequence[ErrorRule], plan: Plan | None
+    ) -> Sequence[Piece]:
+        """Apply rules to a request that they may answer."""
+        content, state = piece.content, self._forth
+        if plan is not None and piece.is_last:
+            fired = fired_by(plan.matching, state.chance)
+            if plan.session_at:
+                content = without_session(content, plan.session_at)
+                piece = Piece(content, message, is_last=True)
+            if not fired:
+                self._note(message, content)
+                return (piece,)
+            frame = bytes(content)
+            outcome = state.book.answer(frame, plan.matching, fired, state.chance)
+            return self._under(outcome, message, frame)
+        if _size(piece) >= HELD_MAX_BYTES or not any(one.is_of_client(content) for one in rules):
+            self._note(message, content)
+            return (piece,)
+        self._message = message
+        self._request.append(piece)
+        return self._judged() if piece.is_last else ()
+
+    def _plan(
+        self, api: str, content: bytes | memoryview, rules: Sequence[ErrorRule]
+    ) -> Plan | None:
+        """Return the plan for a request, often an earlier request's; None: it has no plan."""
+        book = self._forth.book
+        plan = self._plans.get(bytes(content[CLIENT_AT : self._head_ends.get(api, 0)]))
+        if (
+            plan is not None
+            and plan.rules is rules
+            and plan.changes == book.topics.changes
+            and plan.version == content[6] << 8 | content[7]
+        ):
+            return plan
+        head = bytes(content[:_HEAD_BYTES])
+        plan = book.plan(head, rules)
+        if plan is not None:
+            if len(self._plans) >= _PLANS_MAX:
+                self._plans.clear()
+            self._head_ends[api] = plan.size
+            self._plans[head[CLIENT_AT : plan.size]] = plan
+        return plan
+
+    def _judged(self) -> Sequence[Piece]:
+        """Apply the rules to the held request, which is whole; return the pieces for the target."""
         message, state = self._message, self._forth
-        frame = bytes(pieces[0].content) if len(pieces) == 1 else _content(pieces)
+        frame = _taken(self._request)
         outcome = state.book.judge(frame, state.concerning(message.api), state.chance)
+        return self._under(outcome, message, frame)
+
+    def _under(self, outcome: Outcome | None, message: Message, frame: bytes) -> Sequence[Piece]:
+        """Carry out the outcome of a request; return the pieces for the target."""
         if outcome is None:
             self._note(message, frame)
-            return pieces
+            return (Piece(frame, message, is_last=True),)
         if outcome.resets:
             self.resets = True
             return ()
         if outcome.reply:
-            self._waiting += 1
+            self.waiting += 1
             self._pending.append(_Pending(message.number, b"", outcome.reply))
             return ()
         sent = outcome.frame or frame
         outcome_of_reply = outcome if outcome.changes_reply else None
         self._pending.append(_Pending(message.number, sent[:_HEAD_BYTES], b"", outcome_of_reply))
-        return [Piece(sent, message, is_last=True)]
+        return (Piece(sent, message, is_last=True),)
 
     def _begin_reply(self, piece: Piece, number: int) -> list[Piece]:
         """Find the request of a reply; return the answers from here that precede the reply."""

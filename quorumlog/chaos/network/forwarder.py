@@ -267,11 +267,14 @@ class Connection:
         if self._is_watched:
             for piece in pieces:
                 self._watch.note_request(piece)
-        passed = self._exchange.shape_requests(pieces)
-        if self._forwarder.forth.answers:
-            self._back.insert(self._exchange.due_replies())
-            if self._exchange.resets or self._back.is_overfull:
-                self.reset()
+        exchange = self._exchange
+        passed = exchange.shape_requests(pieces)
+        is_overfull = False
+        if exchange.waiting:
+            self._back.insert(exchange.due_replies())
+            is_overfull = self._back.is_overfull
+        if exchange.resets or is_overfull:
+            self.reset()
         return passed
 
     def _watch_reply(self, piece: Piece) -> None:

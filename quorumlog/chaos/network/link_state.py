@@ -15,6 +15,7 @@ from quorumlog.chaos.faults.links import (
 from quorumlog.chaos.network.answer_rules import AnswerBook, Chance, ErrorRule
 
 _MILLION: Final = 1_000_000
+_NO_RULES: Final[list[ErrorRule]] = []
 
 
 class LinkState:
@@ -66,9 +67,16 @@ class LinkState:
         self.is_plain = not (self.is_cut or rates or self._delays or self._picks)
 
     def concerning(self, api: str) -> list[ErrorRule]:
-        """Return the rules with answers to requests of this kind that may still match."""
-        rules = self._answers_to.get(api)
-        return [rule for rule in rules if not rule.is_spent] if rules else []
+        """Return the rules with answers to requests of this kind that may still match.
+
+        It is the same list until they change.
+        """
+        rules = self._answers_to.get(api, _NO_RULES)
+        for rule in rules:
+            if rule.is_spent:
+                rules = self._answers_to[api] = [one for one in rules if not one.is_spent]
+                break
+        return rules
 
     def delay_s(self) -> float:
         """Draw the delay of the next bytes."""

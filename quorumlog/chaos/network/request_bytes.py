@@ -15,9 +15,13 @@ Entry = tuple[bytes, int]  # the name or the id of a topic, and a partition
 _HEADER: Final = Packer(">ihhih")  # length, API key, version, correlation id, size of client_id
 _ACKS_AND_TIMEOUT: Final = Packer(">hi")
 _FLEXIBLE_SINCE: Final = 9  # of Produce
-BY_NAME_UNTIL: Final = 12  # the last version of Produce that names topics
+_FETCH: Final = 1  # an API key
+_PARTITION_BYTES: Final = 4
+BY_NAME_UNTIL: Final = 12  # the last version of Produce, and of Fetch, that names topics
 SESSIONS_SINCE: Final = 7
 _SESSION: Final = Packer(">ii")  # id, epoch
+WITHOUT_SESSION: Final = 0, -1
+_NO_SESSION: Final = _SESSION.pack(*WITHOUT_SESSION)
 _BEFORE_SESSION: Final = 13  # bytes: max_wait_ms, min_bytes, max_bytes, isolation_level
 _REPLICA_ID_BYTES: Final = 4
 _REPLICA_ID_UNTIL: Final = 14  # the last version of Fetch that begins with a replica id
@@ -53,11 +57,9 @@ def session_epoch(frame: bytes, session_at: int) -> int:
     return epoch
 
 
-def with_session(frame: bytes, session_at: int, session_id: int, epoch: int) -> bytes:
-    """Return a Fetch with another session."""
-    changed = bytearray(frame)
-    _SESSION.pack_into(changed, session_at, session_id, epoch)
-    return bytes(changed)
+def without_session(frame: bytes | memoryview, session_at: int) -> bytes:
+    """Return a full Fetch that opens no session. KIP-227."""
+    return b"".join((frame[:session_at], _NO_SESSION, frame[session_at + _SESSION.size :]))
 
 
 def has_reply(head: bytes) -> bool:
@@ -69,29 +71,35 @@ def has_reply(head: bytes) -> bool:
     return not place or head[place : place + 2] != b"\0\0"
 
 
-def only_entry(head: bytes) -> Entry | None:
-    """Return the only topic, by name or by id, and partition of a Produce.
+def only_entry(head: bytes) -> tuple[Entry, int] | None:
+    """Return the only entry of a Produce or a Fetch, and the place behind its partition.
 
-    None: it names several, or none.
+    None: it names several or none, or the bytes end too early. Without the correlation id, the
+    bytes up to that place decide the entry: equal bytes of the same API and version have the same.
     """
-    place = _acks_at(head)
+    if len(head) < _HEADER.size:
+        return None
+    key, version = int.from_bytes(head[4:6], "big"), int.from_bytes(head[6:8], "big")
+    is_fetch = key == _FETCH
+    place = session_at(head) if is_fetch else _acks_at(head)
     if not place:
         return None
-    version = int.from_bytes(head[6:8], "big")
-    place += _ACKS_AND_TIMEOUT.size
-    counts, one = (1, b"\2") if version >= _FLEXIBLE_SINCE else (4, b"\0\0\0\1")
+    place += _SESSION.size if is_fetch else _ACKS_AND_TIMEOUT.size
+    is_flexible = version >= (_FETCH_FLEXIBLE_SINCE if is_fetch else _FLEXIBLE_SINCE)
+    counts, one = (1, b"\2") if is_flexible else (4, b"\0\0\0\1")
     if head[place : place + counts] != one:
         return None
     place += counts
     if version <= BY_NAME_UNTIL:
-        end = _string_end(head, place, version)
-        start = place + (2 if version < _FLEXIBLE_SINCE or head[place] >= 0x80 else 1)
+        end = _string_end(head, place, is_flexible=is_flexible)
+        start = place + (2 if not is_flexible or head[place] >= 0x80 else 1)
     else:
         start, end = place, place + len(ZERO_UUID)
-    if not end or head[end : end + counts] != one:
+    behind = end + counts + _PARTITION_BYTES
+    if not end or head[end : end + counts] != one or behind > len(head):
         return None
-    index = head[end + counts : end + counts + 4]
-    return head[start:end], int.from_bytes(index, "big", signed=True)
+    index = int.from_bytes(head[end + counts : behind], "big", signed=True)
+    return (head[start:end], index), behind
 
 
 def _acks_at(head: bytes) -> int:
@@ -106,13 +114,13 @@ def _acks_at(head: bytes) -> int:
         if head[place : place + 1] != b"\0":  # the tagged fields of the header: none are defined
             return 0
         place += 1
-    place = _string_end(head, place, version)
-    return place if len(head) >= place + _ACKS_AND_TIMEOUT.size else 0
+    place = _string_end(head, place, is_flexible=version >= _FLEXIBLE_SINCE)
+    return place if place and len(head) >= place + _ACKS_AND_TIMEOUT.size else 0
 
 
-def _string_end(head: bytes, place: int, version: int) -> int:
+def _string_end(head: bytes, place: int, *, is_flexible: bool) -> int:
     """Return the end of a string, which may be null; 0: the bytes end too early. KIP-482."""
-    if version < _FLEXIBLE_SINCE:
+    if not is_flexible:
         return place + 2 + max(int.from_bytes(head[place : place + 2], "big", signed=True), 0)
     length = shift = 0
     while place < len(head):

@@ -65,23 +65,28 @@ class KafkaSplitter:
             return [Piece(data)]
         if self._held:
             data, self._held = self._held + data, b""
+        end, header = len(data), self._header
+        if not self._left and end >= header.size:
+            length, *rest = header.unpack_from(data)
+            if length == end - _LENGTH_BYTES:  # one frame in one read, as most
+                message = self._message(rest)
+                self._is_opaque = self._ends_frames
+                return [Piece(data, message, is_last=True)]
         pieces: list[Piece] = []
-        view, place, end = memoryview(data), 0, len(data)
+        view, place = memoryview(data), 0
         while place < end:
             message = None
             if not self._left:
-                if end - place < self._header.size:
+                if end - place < header.size:
                     self._held = data[place:]
                     break
-                length, *rest = self._header.unpack_from(view, place)
-                if length < self._header.size - _LENGTH_BYTES or _is_tls(length):
+                length, *rest = header.unpack_from(view, place)
+                if length < header.size - _LENGTH_BYTES or _is_tls(length):
                     self._is_opaque = True
                     pieces.append(Piece(view[place:]))
                     break
                 self._left = length + _LENGTH_BYTES
-                self._ends_frames = rest[:-1] == _RAW_TOKENS_FOLLOW
-                api = "" if self._name_of is None else self._name_of(rest[0])
-                message = Message(api, rest[-1])
+                message = self._message(rest)
             size = min(self._left, end - place)
             self._left -= size
             pieces.append(Piece(view[place : place + size], message, not self._left))
@@ -92,6 +97,10 @@ class KafkaSplitter:
                     pieces.append(Piece(view[place:]))
                 break
         return pieces
+
+    def _message(self, fields: list[int]) -> Message:
+        self._ends_frames = fields[:-1] == _RAW_TOKENS_FOLLOW
+        return Message("" if self._name_of is None else self._name_of(fields[0]), fields[-1])
 
     def rest(self) -> bytes:
         """See Splitter."""

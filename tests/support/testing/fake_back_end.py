@@ -14,7 +14,7 @@ class FakeBackEnd:
     """Three nodes. `roles`: the nodes of each role; `refuses`: nodes that ignore commands."""
 
     name = "fake"
-    operations: Final = frozenset({"kill", "start", "pause", "resume"})
+    operations = frozenset({"kill", "start", "pause", "resume"})
     effects: Final = EFFECTS
     node_ids = (1, 2, 3)
 

@@ -123,7 +123,7 @@ class StopDatabase(StepFault):
 
 
 class _BackEnd(FakeBackEnd):
-    operations = FakeBackEnd.operations | {OUTSIDE}  # type: ignore[misc]  # as real processes
+    operations = FakeBackEnd.operations | {OUTSIDE}  # as real processes
 
     def last_words(self, node_id: int) -> str:
         return f"{node_id} ended"

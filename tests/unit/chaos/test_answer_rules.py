@@ -1,5 +1,6 @@
 """Rules with answers, on the messages of one connection: matches, order of replies, sessions."""
 
+import copy
 from collections.abc import Sequence
 from itertools import cycle
 from typing import Any, Final
@@ -302,63 +303,166 @@ def test_the_held_bytes_of_a_cut_off_request_pass_at_the_end() -> None:
     assert one.exchange.held_requests() + one.exchange.requests.rest() == frame
 
 
-NAMES: Final = st.sampled_from(["orders", "bills", "o" * 130])
+LONG: Final = "o" * 130
+IDS: Final = {"orders": TOPIC_ID, "bills": b"b" * 16, LONG: b"l" * 16}
+NAMES: Final = st.sampled_from([*IDS])
+RULED: Final = st.sampled_from(["orders", LONG])
+CLIENT_IDS: Final = st.sampled_from(["", "c", "cc"])
 EFFECTS: Final = st.one_of(
     st.builds(
-        Observe, st.just("Produce"), st.sampled_from(["", "orders", "o" * 130]), st.integers(-1, 1)
+        Observe,
+        st.sampled_from(["Produce", "Fetch"]),
+        st.one_of(st.just(""), RULED),
+        st.integers(-1, 1),
+        CLIENT_IDS,
     ),
     st.builds(
         Answer,
-        st.just("Produce"),
+        st.sampled_from(["Produce", "Fetch"]),
         st.just("NOT_LEADER_OR_FOLLOWER"),
-        st.sampled_from(["orders", "o" * 130]),
+        st.one_of(st.just(""), RULED),
         st.integers(-1, 1),
-        client_id=st.sampled_from(["", "c", "cc"]),
+        CLIENT_IDS,
         on_call=st.integers(0, 2),
+        times=st.integers(0, 1),
         after=st.sampled_from(["refused", "appended"]),
     ),
 )
-
-
-@given(
-    effects=st.lists(EFFECTS, min_size=1, max_size=3),
-    entries=st.lists(
-        st.tuples(NAMES, st.sets(st.integers(0, 2), min_size=1)), min_size=1, max_size=2
-    ),
-    version=st.sampled_from([3, 8, 9, 12, 13]),
-    acks=st.sampled_from([0, -1]),
-    records=st.sampled_from([b"records", b"of orders", TOPIC_ID]),
+ENTRIES: Final = st.lists(
+    st.tuples(NAMES, st.lists(st.integers(0, 2), min_size=1, max_size=2, unique=True)),
+    min_size=1,
+    max_size=2,
+    unique_by=lambda entry: entry[0],
 )
-def test_a_decision_by_bytes_is_that_by_fields(
-    effects: list[Answer | Observe],
-    entries: list[tuple[str, set[int]]],
-    version: int,
-    acks: int,
-    records: bytes,
-) -> None:
-    """The bytes of a frame only spare the decoding: without them the outcome is the same."""
+RECORDS: Final = st.sampled_from([b"records", b"of orders", TOPIC_ID])
+
+
+def _to_produce(
+    entries: list[tuple[str, list[int]]], acks: int, records: bytes
+) -> produce.ProduceRequest:
     data = [
         produce.TopicProduceData(
             name=name,
-            topic_id=TOPIC_ID if name == "orders" else bytes([len(name)] * 16),
+            topic_id=IDS[name],
             partition_data=[produce.PartitionProduceData(index=n, records=records) for n in parts],
         )
-        for name, parts in dict(entries).items()
+        for name, parts in entries
     ]
-    seen = []
-    for by_bytes in (True, False):
-        with pytest.MonkeyPatch.context() as patch:
-            if not by_bytes:
-                patch.setattr(ErrorRule, "matches", lambda *_: None)
-            one = Connection(*effects)
-            one.book.topics.names[TOPIC_ID] = "orders"
-            arrived = [
-                one.ask(n, produce.ProduceRequest(acks=acks, topic_data=data), version)
-                for n in (1, 2, 3)
-            ]
-            tallies = one.book.tallies()
-        seen.append((arrived, one.answered, one.exchange.resets, tallies))
-    assert seen[0] == seen[1]
+    return produce.ProduceRequest(acks=acks, topic_data=data)
+
+
+def _to_fetch(entries: list[tuple[str, list[int]]], epoch: int, offset: int) -> fetch.FetchRequest:
+    topics = [
+        fetch.FetchTopic(
+            topic=name,
+            topic_id=IDS[name],
+            partitions=[fetch.FetchPartition(partition=n, fetch_offset=offset) for n in parts],
+        )
+        for name, parts in entries
+    ]
+    session = 5 if epoch > 0 else 0
+    return fetch.FetchRequest(session_id=session, session_epoch=epoch, topics=topics)
+
+
+REQUESTS: Final = st.one_of(
+    st.tuples(
+        st.builds(_to_produce, ENTRIES, st.sampled_from([0, -1]), RECORDS),
+        st.sampled_from([3, 8, 9, 12, 13]),
+    ),
+    st.tuples(
+        st.builds(_to_fetch, ENTRIES, st.sampled_from([-1, 0, 0, 3]), st.integers(0, 300)),
+        st.sampled_from([4, 7, 11, 12, 13, 15]),
+    ),
+)
+STEPS: Final = st.lists(
+    st.one_of(
+        st.tuples(REQUESTS, st.sampled_from(["c", "cc"]), st.sampled_from([0, 0, 7, 70])),
+        EFFECTS,
+        st.just("lift"),
+        st.just("learn"),
+    ),
+    max_size=8,
+)
+
+
+def _after(first: Answer | Observe, steps: list[Any], *, by_bytes: bool) -> tuple[Any, ...]:
+    """Return all that a connection has passed on, answered and counted after the steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not by_bytes:
+            patch.setattr(ErrorRule, "matches", lambda *_: None)
+            patch.setattr(AnswerBook, "plan", lambda *_: None)
+        one, arrived, rules = Connection(first), [], ["r0"]
+        for number, step in enumerate(steps):
+            match step:
+                case "lift":
+                    one.state.lift(rules[-1])
+                case "learn":
+                    one.book.topics.keep(12, _metadata())
+                case ((request, version), client, split):
+                    arrived += [
+                        one.ask(2 * number + again, request, version, client, split)
+                        for again in (0, 1)
+                    ]
+                case effect:
+                    rules.append(f"r{len(rules)}")
+                    one.state.impose(LinkRule(rules[-1], (), effect))
+        return arrived, one.answered, one.exchange.resets, one.book.tallies()
+
+
+def _metadata() -> bytes:
+    topics = [metadata.MetadataResponseTopic(name=name, topic_id=at) for name, at in IDS.items()]
+    header = RequestHeader(3, 12, 1, "c")
+    response = metadata.MetadataResponse(topics=topics)
+    return b"".join(encode_response(header, response))[4:]
+
+
+@given(first=EFFECTS, steps=STEPS)
+def test_a_decision_by_bytes_is_that_by_fields(first: Answer | Observe, steps: list[Any]) -> None:
+    """The bytes of a frame only spare the decoding: without them the outcome is the same.
+
+    So does a plan of an earlier request: each request is sent twice.
+    """
+    expected = _after(first, copy.deepcopy(steps), by_bytes=False)
+    assert _after(first, copy.deepcopy(steps), by_bytes=True) == expected
+
+
+def test_a_session_does_not_hide_a_topic_behind_a_rule_for_all_fetches() -> None:
+    one = Connection(Observe("Fetch"), Answer("Fetch", "NOT_LEADER_OR_FOLLOWER", "bills"))
+    assert one.ask(1, to_fetch(0, session=9, epoch=4), 12) is None
+    assert one.answered[0][1].error_code == 70  # FETCH_SESSION_ID_NOT_FOUND
+    assert one.ask(2, to_fetch(0, epoch=0), 12).session_epoch == -1
+    assert one.tally() == (1, 0)
+
+
+def test_a_request_like_the_last_one_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Connection(Observe("Produce", "orders"), Observe("Fetch", "orders"))
+    one.ask(1, to_produce(0), 9)
+    one.ask(2, to_fetch(0, epoch=0), 12)
+    monkeypatch.setattr(AnswerBook, "plan", None)
+    monkeypatch.setattr(AnswerBook, "judge", None)
+    assert one.ask(3, to_produce(0), 9) is not None
+    assert one.ask(4, to_fetch(0, epoch=0), 12).session_epoch == -1
+    assert [one.tally(f"r{n}")[0] for n in (0, 1)] == [2, 2]
+
+
+def test_a_topic_matches_once_its_id_is_learnt() -> None:
+    one = Connection(Observe("Produce", "orders"))
+    one.ask(1, to_produce(0), 13)
+    one.book.topics.keep(12, _metadata())
+    one.ask(2, to_produce(0), 13)
+    assert one.tally() == (1, 0)
+
+
+def test_a_request_of_an_unknown_version_has_no_plan() -> None:
+    one = Connection(Observe("Produce", "orders"))
+    one.ask(1, to_produce(0), 9)
+    chunks = encode_request(to_produce(0), api_version=9, correlation_id=2, client_id="c")
+    frame = b"".join(chunks)
+    [piece] = one.exchange.shape_requests(
+        one.exchange.requests.feed(frame[:6] + b"\1\x09" + frame[8:])
+    )
+    assert len(piece.content) == len(frame)
+    assert one.tally() == (1, 0)
 
 
 @pytest.mark.parametrize("version", [7, 11, 12, 14, 15])

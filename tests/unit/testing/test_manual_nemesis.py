@@ -242,6 +242,36 @@ def test_a_block_ends_its_own_fault_on_links_alone(
     assert rows[3][2] == "#1 delay"
 
 
+def test_a_fault_of_nodes_is_inflicted_and_mended(
+    back_end: FakeBackEnd, verbs: ManualNemesis, rows: Rows
+) -> None:
+    back_end.operations |= {"slow_fsync", "mend_fsync"}
+    verbs.inflict("slow-fsync", 2, us=300_000)
+    assert back_end.done[-1] == ("slow_fsync", (2,))
+    verbs.mend()
+    assert back_end.done[-1] == ("mend_fsync", (2,))
+    assert [(f, node) for f, node, _ in rows] == [("slow_fsync", "2"), ("stop-slow_fsync", "2")]
+
+
+def test_a_fault_is_refused_whose_operation_the_cluster_lacks(
+    back_end: FakeBackEnd, verbs: ManualNemesis, rows: Rows
+) -> None:
+    before = list(back_end.done)
+    with pytest.raises(ValueError, match="power_loss cannot be inflicted here: "):
+        verbs.inflict("power_loss", 1)
+    assert (back_end.done, rows) == (before, [])
+
+
+def test_a_node_that_a_fault_has_paused_is_no_target(
+    back_end: FakeBackEnd, verbs: ManualNemesis
+) -> None:
+    verbs.inflict("pause", [1, 2])
+    verbs.kill("any")
+    assert back_end.done[-1] == ("kill", (3,))
+    verbs.heal()
+    assert ("resume", (1, 2)) in back_end.done
+
+
 def test_links_are_healed_at_the_end(back_end: FakeBackEnd, rows: Rows) -> None:
     with nemesis_of(back_end, rows, outlives=False) as nemesis:
         nemesis.isolate(1)
@@ -249,12 +279,14 @@ def test_links_are_healed_at_the_end(back_end: FakeBackEnd, rows: Rows) -> None:
     assert rows[-1] == ("heal", "", "every node is back")
 
 
-def test_faults_on_links_have_names_and_parameters(verbs: ManualNemesis) -> None:
-    with pytest.raises(ValueError, match="no fault on links is called 'slow_lnk' - did you mean"):
+def test_faults_have_names_and_parameters(verbs: ManualNemesis) -> None:
+    with pytest.raises(ValueError, match="no fault is called 'slow_lnk' - did you mean"):
         verbs.inflict("slow_lnk", 1)
     with pytest.raises(ValueError, match="no parameter of slow_link is called 'bytes'"):
         verbs.inflict("slow_link", 1, bytes=1)
-    with pytest.raises(ValueError, match="no fault on links is called 'kill'"):
-        verbs.inflict("kill", 1)
+    with pytest.raises(ValueError, match=r"the target of kill is .* or node ids: not client"):
+        verbs.inflict("kill", "client")
+    with pytest.raises(ValueError, match="reorder: a cluster of processes cannot do it"):
+        verbs.inflict("reorder", "all")
     with pytest.raises(ValueError, match="bytes_per_s = 1: it must be from 100"):
         verbs.inflict("slow_link", 1, bytes_per_s=1)

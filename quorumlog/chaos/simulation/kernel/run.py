@@ -61,6 +61,10 @@ class World(Protocol):
     def left_down_max(self) -> int:
         """Return how many machines that are down at the end of the faults may stay so."""
 
+    @property
+    def calm_us_max(self) -> int:
+        """Return the time after the faults within which the world must settle."""
+
     def begin(self) -> None:
         """Let the clients begin."""
 
@@ -185,7 +189,8 @@ class Run:
         if self._world.has_settled():
             timeline.stop()
             return
-        late = timeline.now_us > self._schedule.duration_us + CALM_US_MAX
-        seconds = CALM_US_MAX // MILLION
+        calm_us_max = self._world.calm_us_max
+        late = timeline.now_us > self._schedule.duration_us + calm_us_max
+        seconds = calm_us_max // MILLION
         check(not late, f"liveness: {self._world.describe()} after {seconds} calm seconds")
         timeline.push(CALM_CHECK_US, self._until_settled)

@@ -9,7 +9,7 @@ from quorumlog.chaos.mutants.parts import REAL_PARTS, Parts
 from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
-from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.kernel.run import CALM_US_MAX, Environment
 from quorumlog.chaos.simulation.kernel.swarm import Options
 from quorumlog.chaos.simulation.worlds.logs.log_node import LogNode
 from quorumlog.storage.core.retention import UNLIMITED
@@ -41,6 +41,7 @@ class LogsWorld:
         machines = range(1, options.number("nodes") + 1)
         self.environment: Final = Environment(schedule.seed, tuple(machines))
         self.left_down_max: Final = 0
+        self.calm_us_max: Final = CALM_US_MAX
         self.elections: Final = 0
         self.nodes: Final[dict[int, LogNode]] = {}
         for node_id, machine in self.environment.machines.items():

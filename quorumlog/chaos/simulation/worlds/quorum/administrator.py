@@ -1,16 +1,19 @@
 """An administrator that changes the voters at random, and machines that lose their disks.
 
 It asks for what a quorum can survive: of every set that may be in force, a majority keeps its disk.
+A request under way counts as made: a leader with a slow disk may append it any time later.
 Sources: KIP-853; the rules that it tests are in `oracle`.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.quorum.messenger import Reply
 from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
+from quorumlog.chaos.simulation.worlds.quorum.observed import ObservedDriver
 from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
 from quorumlog.chaos.simulation.worlds.quorum.voter_model import (
     Key,
@@ -53,6 +56,7 @@ class Administrator:
         self._oracle: Final = oracle
         self._rng: Final = rng
         self._every_us: Final = every_us
+        self._under_way: list[_UnderWay] = []
 
     def begin(self) -> None:
         """Begin to change the voters, until the calm."""
@@ -73,9 +77,12 @@ class Administrator:
     def _ask(self, node: QuorumNode) -> None:
         request = self._drawn_request(node)
         if request is not None:
-            node.driver.request(request, Reply(self._answered))
+            under_way = node, node.driver, request
+            self._under_way.append(under_way)
+            node.driver.request(request, Reply(partial(self._answered, under_way)))
 
-    def _answered(self, answer: tuple[PlainResponse, None]) -> None:
+    def _answered(self, under_way: "_UnderWay", answer: tuple[PlainResponse, None]) -> None:
+        self._under_way.remove(under_way)
         response, _ = answer
         if isinstance(response, VoterChangeResponse):
             self.made += response.error_code is ErrorCode.NONE
@@ -130,3 +137,27 @@ class Administrator:
             for entry in log[len(committed) :]:
                 if is_voters(entry):
                     yield keys_in(entry)
+        yield from self._sets_of_requests()
+
+    def _sets_of_requests(self) -> set[frozenset[Key]]:
+        """Return the sets that the requests under way may make; a restart drops a node's."""
+        self._under_way = [one for one in self._under_way if one[0].driver is one[1]]
+        sets: dict[int, set[frozenset[Key]]] = {}
+        for node, _, request in self._under_way:
+            now = self._oracle.voters.in_force(self._oracle.logs[node.node_id])
+            of_node = sets.setdefault(node.node_id, {now})
+            of_node |= {_changed(voters, request) for voters in of_node}
+        return {voters for of_node in sets.values() for voters in of_node}
+
+
+_UnderWay = tuple[QuorumNode, ObservedDriver, VoterChangeRequest]
+
+
+def _changed(voters: frozenset[Key], request: VoterChangeRequest) -> frozenset[Key]:
+    match request:
+        case AddVoterRequest(voter=voter):
+            return voters | {Key(voter.voter_id, voter.directory_id)}
+        case RemoveVoterRequest(voter_id=voter_id, directory_id=directory_id):
+            return voters - {Key(voter_id, directory_id)}
+        case _:
+            return voters

@@ -10,7 +10,7 @@ from quorumlog.chaos.mutants.parts import REAL_PARTS, Parts
 from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
-from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.kernel.run import CALM_US_MAX, Environment
 from quorumlog.chaos.simulation.kernel.swarm import Options
 from quorumlog.chaos.simulation.worlds.quorum.administrator import Administrator
 from quorumlog.chaos.simulation.worlds.quorum.messenger import Messenger, Reply
@@ -26,6 +26,7 @@ OBSERVERS_MAX: Final = 2
 SLOW_DISK_US_MAX: Final = 600_000
 FETCH_BYTES_OF_SLOW_DISKS: Final = 10_000
 SEGMENT_BYTES_OF_SLOW_DISKS: Final = 2_000
+RECORDS_OF_A_SLOW_FLUSH: Final = 10  # a segment has some 20, and takes two flushes
 SNAPSHOT_BYTES_LEAST: Final = 200  # of one response: some five make a snapshot
 CHANGES: Final = "change_voters_every_us"
 
@@ -112,6 +113,12 @@ class QuorumWorld:
     def elections(self) -> int:
         """How many leaders were elected so far: one in an epoch at most."""
         return len(self.oracle.leaders)
+
+    @property
+    def calm_us_max(self) -> int:
+        """The longer, the longer the slowest disk writes the whole log: it may have lost it."""
+        slowest_us = max(self.environment.steady_us.values())
+        return CALM_US_MAX + slowest_us * self.committed() // RECORDS_OF_A_SLOW_FLUSH
 
     # --- clients ---
 

@@ -1,0 +1,107 @@
+"""The faults that a nemesis has inflicted by hand, until they are mended."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from quorumlog.chaos.back_ends.back_end import BackEnd
+from quorumlog.chaos.control.acts import NodeIds, NoSuchLink, Target
+from quorumlog.chaos.control.error_rules import ErrorRules
+from quorumlog.chaos.faults.fault import AnyStep, Impose, Lift, Outside, Scene, Step, StepFault
+from quorumlog.chaos.faults.registry import configured_fault
+from quorumlog.chaos.faults.rows import details_of
+from quorumlog.chaos.nemesis import STOP
+
+Record = Callable[[str, str, str], object]
+"""Called with (f, node, details): writes a row of the nemesis into a history."""
+
+
+class _Imposed(NamedTuple):
+    """A lasting fault. `owner`: the block that ends it, or an object of its own."""
+
+    fault: StepFault
+    scene: Scene
+    owner: object
+
+
+def fault_by_hand(name: str, target: Target, parameters: Mapping[str, int | str]) -> StepFault:
+    """Return a fault for a target. Raises ValueError."""
+    fault = configured_fault(name, parameters)
+    if isinstance(target, str) and not fault.imposes and target not in fault.targets:
+        raise ValueError(
+            f"the target of {fault.name} is {', '.join(fault.targets)} or node ids: not {target}"
+        )
+    return fault
+
+
+class InflictedFaults:
+    """The faults in force, by their numbers in the history."""
+
+    def __init__(self, back_end: BackEnd, rules: ErrorRules, record: Record) -> None:
+        self._back_end: Final = back_end
+        self._rules: Final = rules
+        self._record: Final = record
+        self._in_force: Final[dict[int, _Imposed]] = {}
+
+    @property
+    def paused(self) -> frozenset[int]:
+        """The nodes that a fault has paused."""
+        return frozenset(
+            node_id
+            for fault, scene, _ in self._in_force.values()
+            if fault.breaks == "pause"
+            for node_id in scene.victims
+        )
+
+    def steps_of(self, fault: StepFault, scene: Scene) -> Sequence[AnyStep]:
+        """Return the steps of a fault. Raises ValueError or NoSuchLink if it cannot begin here."""
+        if lacking := sorted(fault.needs - self._back_end.operations):
+            reason = self._back_end.why_not(fault.name) or f"there is no operation {lacking[0]}"
+            raise ValueError(f"{fault.name} cannot be inflicted here: {reason}")
+        steps = [step for step in fault.inject(scene) if self._has_effect(step)]
+        if not steps:
+            hit = ",".join(scene.parties) or "nothing"
+            raise NoSuchLink(f"{fault.name} on {hit}: this cluster has no such link")
+        return steps
+
+    def _has_effect(self, step: AnyStep) -> bool:
+        return not isinstance(step, Impose) or self._back_end.has_links(step.rule.links)
+
+    async def begin(
+        self, number: int, fault: StepFault, scene: Scene, role: str, owner: object
+    ) -> None:
+        """Carry out the steps that begin a fault. Raises the errors of the back end."""
+        steps = self.steps_of(fault, scene)
+        rules = [step.rule for step in steps if isinstance(step, Impose)]
+        about = f"{role}; {' '.join(map(str, rules[0].links))}" if rules else role
+        self._record(fault.name, ",".join(scene.parties), details_of(number, fault.name, about))
+        self._in_force[number] = _Imposed(fault, scene, owner)
+        await self._perform(steps)
+        self._rules.note_imposed(fault, rules)
+
+    async def end(self, owner: object = None) -> NodeIds:
+        """End the faults of this owner; None: of all owners. Returns their nodes."""
+        ended: set[int] = set()
+        for number, (fault, scene, of) in [*self._in_force.items()]:
+            if owner is not None and of is not owner:
+                continue
+            await self._perform(fault.heal(scene))
+            del self._in_force[number]
+            await self._rules.end(fault)
+            ended.update(scene.victims)
+            details = details_of(number, fault.name)
+            self._record(f"{STOP}{fault.name}", ",".join(scene.parties), details)
+        return tuple(sorted(ended))
+
+    async def _perform(self, steps: Iterable[AnyStep]) -> None:
+        for step in steps:
+            match step:
+                case Step():
+                    await self._back_end.perform(step.operation, step.node_ids, step.amount)
+                case Impose(rule=rule):
+                    await self._back_end.impose(rule)
+                case Lift(rule_id=rule_id):
+                    await self._back_end.lift(rule_id)
+                case Outside(act=act):
+                    await act()
+            await asyncio.sleep(step.wait_us / 1_000_000)
