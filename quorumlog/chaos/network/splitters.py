@@ -65,15 +65,18 @@ class KafkaSplitter:
             return [Piece(data)]
         if self._held:
             data, self._held = self._held + data, b""
-        end, header = len(data), self._header
-        if not self._left and end >= header.size:
+        header = self._header
+        if not self._left and len(data) >= header.size:
             length, *rest = header.unpack_from(data)
-            if length == end - _LENGTH_BYTES:  # one frame in one read, as most
+            if length == len(data) - _LENGTH_BYTES:  # one frame in one read, as most
                 message = self._message(rest)
                 self._is_opaque = self._ends_frames
                 return [Piece(data, message, is_last=True)]
+        return self._pieces(data)
+
+    def _pieces(self, data: bytes) -> list[Piece]:
         pieces: list[Piece] = []
-        view, place = memoryview(data), 0
+        view, place, end, header = memoryview(data), 0, len(data), self._header
         while place < end:
             message = None
             if not self._left:
