@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from quorumlog.chaos.back_ends.local_processes import RUN_FAULTS
 from quorumlog.client import NewTopic
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.sync import SyncAdmin, SyncProducer
@@ -157,6 +158,34 @@ def test_a_disk_is_full_until_it_is_mended(tmp_path: Path) -> None:
             send(cluster.bootstrap, "orders", b"there is space again")
             ask.done("POST", "/v1/kill", target=1)
             ask.done("POST", "/v1/start")
+
+
+NEEDED: dict[str, dict[str, Any]] = {
+    "drop_request": {"api": "Fetch"},
+    "delay_request": {"api": "AlterPartition"},
+    "reply_lost": {"api": "Produce"},
+    "answer": {"api": "Produce", "error": "NOT_LEADER_OR_FOLLOWER"},
+    "observe": {"api": "Produce"},
+    "one_way_cut": {"direction": "out"},
+    "slow_disk": {"min_us": 1, "spread_us": 1},
+}
+"""The parameters without a default, by fault."""
+
+
+@pytest.mark.timeout(300)
+def test_every_fault_of_the_list_is_inflicted_mended_and_healed(tmp_path: Path) -> None:
+    faults = {name: kind for name, kind in RUN_FAULTS.items() if name != "grow"}
+    with LocalCluster(tmp_path / "c", control=True, breakable=True) as cluster:
+        ask = server_of(cluster)
+        make_topic(cluster.bootstrap, "orders")
+        for name, kind in faults.items():
+            target = "all" if "all" in kind.targets else kind.targets[0]
+            more = NEEDED.get(name, {})
+            assert ask("POST", "/v1/inflict", fault=name, target=target, **more)[0] == 200, name
+            ask.done("POST", "/v1/mend")
+            ask.done("POST", "/v1/heal")
+        ask.done("GET", "/v1/settled?timeout_ms=30000")
+        send(cluster.bootstrap, "orders", b"after all faults")
 
 
 def test_a_cluster_names_the_start_that_lets_its_disks_be_broken(tmp_path: Path) -> None:

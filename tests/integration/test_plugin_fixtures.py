@@ -72,6 +72,17 @@ def test_the_second_time(clean_cluster, make_topic, topic):
     with pytest.raises(KafkaError, match="TOPIC_ALREADY_EXISTS"):
         make_topic("orders")
 """
+BREAKABLE = """
+import pytest
+
+@pytest.fixture(scope="session")
+def quorumlog_cluster_options():
+    return {"nodes": 1, "breakable": True}
+
+def test_a_disk(quorumlog_cluster, nemesis):
+    with nemesis.inflicted("slow-fsync", 1, us=10_000):
+        pass
+"""
 RESET = """
 import pytest
 from quorumlog.client import NewTopic, TopicPartition
@@ -153,3 +164,9 @@ def test_each_test_leaves_a_shared_cluster_as_it_was(tmp_path: Path) -> None:
     done = run_pytest(tmp_path, "--basetemp=base", timeout_s=170)
     assert "34 passed, 1 error" in done.stdout, done.stdout + done.stderr
     assert "group left has members" in done.stdout
+
+
+def test_disks_can_be_broken_if_the_options_of_the_cluster_allow_it(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(BREAKABLE)
+    done = run_pytest(tmp_path, "--basetemp=base")
+    assert "1 passed" in done.stdout, done.stdout + done.stderr

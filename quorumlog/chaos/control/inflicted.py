@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from quorumlog.chaos.back_ends.back_end import BackEnd
 from quorumlog.chaos.control.acts import NodeIds, NoSuchLink, Target
 from quorumlog.chaos.control.error_rules import ErrorRules
+from quorumlog.chaos.faults.admin import Grow
 from quorumlog.chaos.faults.fault import AnyStep, Impose, Lift, Outside, Scene, Step, StepFault
 from quorumlog.chaos.faults.registry import configured_fault
 from quorumlog.chaos.faults.rows import details_of
@@ -27,6 +28,10 @@ class _Imposed(NamedTuple):
 def fault_by_hand(name: str, target: Target, parameters: Mapping[str, int | str]) -> StepFault:
     """Return a fault for a target. Raises ValueError."""
     fault = configured_fault(name, parameters)
+    if fault.breaks == Grow.breaks:
+        raise ValueError(
+            "grow adds a partition to the topic of a run's workload; use `quorumlog topics grow`"
+        )
     if isinstance(target, str) and not fault.imposes and target not in fault.targets:
         raise ValueError(
             f"the target of {fault.name} is {', '.join(fault.targets)} or node ids: not {target}"

@@ -286,6 +286,8 @@ def test_faults_have_names_and_parameters(verbs: ManualNemesis) -> None:
         verbs.inflict("slow_link", 1, bytes=1)
     with pytest.raises(ValueError, match=r"the target of kill is .* or node ids: not client"):
         verbs.inflict("kill", "client")
+    with pytest.raises(ValueError, match="use `quorumlog topics grow`"):
+        verbs.inflict("grow", "all")
     with pytest.raises(ValueError, match="reorder: a cluster of processes cannot do it"):
         verbs.inflict("reorder", "all")
     with pytest.raises(ValueError, match="bytes_per_s = 1: it must be from 100"):
