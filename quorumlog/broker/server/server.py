@@ -134,14 +134,17 @@ class Server:
         """Return the connection of a client after its handshake; close it without a principal."""
         certificate = transport.get_extra_info("ssl_object").getpeercert(True)
         principal: str | None = ANONYMOUS
+        reason = "no rule of ssl.principal.mapping.rules matches its name"
         if certificate is not None and principals is not None:
-            principal = principals.principal_of(certificate)
+            try:
+                principal = principals.principal_of(certificate)
+            except ValueError as error:
+                principal, reason = None, f"its certificate has no readable name: {error}"
         if principal is not None:
             made = connection()
             made.secure(principal)
             return made
-        peer = transport.get_extra_info("peername")
-        self._handshake_failed(peer, "no rule of ssl.principal.mapping.rules matches its name")
+        self._handshake_failed(transport.get_extra_info("peername"), reason)
         transport.abort()
         return asyncio.Protocol()
 

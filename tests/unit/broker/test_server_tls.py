@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from quorumlog.broker.authentication import certificate_principals
 from quorumlog.broker.authentication.certificate_principals import CertificatePrincipals
 from quorumlog.broker.server.api import ANONYMOUS, BrokerContext
 from quorumlog.broker.server.server import ListenerTls, Server
@@ -134,10 +135,16 @@ def test_the_principal_is_that_of_the_certificate(
     run(story)
 
 
+def unreadable(_certificate: bytes) -> str:
+    raise ValueError("an item is cut off")
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
 def test_a_name_that_no_rule_matches_is_closed_without_a_slot(
     tmp_path: Path,
     authority: Authority,
     run: Callable[[Story], None],
+    is_readable: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story() -> None:
@@ -151,8 +158,14 @@ def test_a_name_that_no_rule_matches_is_closed_without_a_slot(
             await until(lambda: server.stats.handshakes_failed == 1)
             assert server.stats.connections == 0
 
-    run(story)
-    assert "no rule of ssl.principal.mapping.rules matches its name" in lines(caplog)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_readable:
+            patch.setattr(certificate_principals, "subject_name", unreadable)
+        run(story)
+    expected = "no rule of ssl.principal.mapping.rules matches its name"
+    if not is_readable:
+        expected = "its certificate has no readable name: an item is cut off"
+    assert expected in lines(caplog)[0]
 
 
 @pytest.mark.parametrize("user", ["", "mallory"], ids=["none", "of another CA"])
