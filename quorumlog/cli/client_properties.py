@@ -5,6 +5,7 @@ nothing to do with the connection are ignored, so that one file serves all. A se
 that has no counterpart is refused: the command would look more protected than it is.
 """
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -32,12 +33,14 @@ _TEXTS: Final[Mapping[str, str]] = {
     "ssl.truststore.certificates": "ssl_ca",
 }
 _STORES: Final[Mapping[str, str]] = {"ssl.truststore": "ssl_ca", "ssl.keystore": "ssl_certificate"}
+_ISSUER_URL: Final = "sasl.oauthbearer.token.endpoint.url"
+_TOKEN_TIMEOUT_S: Final = 10.0
+_TOKEN_BYTES_MAX: Final = 1024 * 1024
 _WITHOUT_EFFECT: Final = frozenset(
     {
-        "ssl.protocol",
-        "ssl.truststore.type",
-        "ssl.keystore.type",
-        "sasl.login.callback.handler.class",
+        *("ssl.protocol", "ssl.truststore.type", "ssl.keystore.type", _ISSUER_URL),
+        *("sasl.login.callback.handler.class", "sasl.oauthbearer.method"),
+        *("sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope"),
     }
 )
 """Read together with others, or named by the Java clients for themselves."""
@@ -87,9 +90,10 @@ def _jaas(text: str, properties: Mapping[str, str]) -> dict[str, Any]:
     except BadValue as error:
         raise ValueError(str(error)) from None
     if mechanism == OAUTHBEARER:
-        if _SUBJECT not in options:
-            raise ValueError(f"{JAAS}: of OAUTHBEARER only tokens of {_SUBJECT} are supported")
-        return {"sasl_token": unsigned(options[_SUBJECT])}
+        if _SUBJECT in options:
+            return {"sasl_token": unsigned(options[_SUBJECT])}
+        names = ("clientId", "clientSecret", "scope")
+        return _issued(properties, *(options.get(name, "") for name in names))
     if "username" not in options or "password" not in options:
         raise ValueError(f"{JAAS}: it has no username and password for {mechanism}")
     return {"sasl_username": options["username"], "sasl_password": options["password"]}
@@ -100,6 +104,48 @@ def unsigned(subject: str) -> Callable[[], str]:
     from quorumlog.node.inter_broker import unsigned_token
 
     return partial(unsigned_token, subject)
+
+
+def _issued(
+    properties: Mapping[str, str], client_id: str, secret: str, scope: str
+) -> dict[str, Any]:
+    url = properties.get(_ISSUER_URL, "")
+    if not url or not client_id or not secret:
+        raise ValueError(
+            f"OAUTHBEARER: set {_ISSUER_URL} with the id and the secret of a client, or {_SUBJECT}"
+            f" in {JAAS}"
+        )
+    if not url.startswith(("https://", "http://")):
+        raise ValueError(f"{_ISSUER_URL}={url}: write it as https://...")
+    return {"sasl_token": partial(issued_token, url, client_id, secret, scope)}
+
+
+def issued_token(url: str, client_id: str, secret: str, scope: str) -> str:
+    """Return a token that an issuer gives a client for its secret (RFC 6749, section 4.4).
+
+    Raises OSError, and ValueError for an answer without a token.
+    """
+    import json
+    from urllib.parse import quote_plus, urlencode
+    from urllib.request import Request, urlopen
+
+    form = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
+    login = b64encode(f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()).decode()
+    request = Request(  # noqa: S310 - the scheme is checked above
+        url, urlencode(form).encode(), {"Authorization": f"Basic {login}"}
+    )
+    with urlopen(request, timeout=_TOKEN_TIMEOUT_S) as answer:  # noqa: S310 - as above
+        document = json.loads(answer.read(_TOKEN_BYTES_MAX))
+    token = document.get("access_token") if isinstance(document, dict) else None
+    if isinstance(token, str):
+        return token
+    raise ValueError(f"{url}: the answer has no access_token")
+
+
+def _oidc(client_id: str, properties: Mapping[str, str]) -> dict[str, Any]:
+    """Read librdkafka's settings of a client."""
+    of_client = "sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope"
+    return _issued(properties, client_id, *(properties.get(name, "") for name in of_client))
 
 
 def _oauth(text: str, _: Mapping[str, str]) -> dict[str, Any]:
@@ -142,6 +188,7 @@ _READERS: Final[Mapping[str, Callable[[str, Mapping[str, str]], dict[str, Any]]]
     "sasl.jaas.config": _jaas,
     "sasl.mechanism": _mechanism,
     "sasl.mechanisms": _mechanism,
+    "sasl.oauthbearer.client.id": _oidc,
     "sasl.oauthbearer.config": _oauth,
     "security.protocol": _protocol,
     "ssl.endpoint.identification.algorithm": _checks_hosts,

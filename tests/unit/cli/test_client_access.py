@@ -1,6 +1,9 @@
 """TLS and SASL of commands: properties files of other clients, options, passwords."""
 
+import threading
+from base64 import b64decode
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from tests.support.cli.in_process import CommandLine
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 BEARER_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+SECRET = "hunter2"
 PEM = "-----BEGIN CERTIFICATE-----\\nMIIB\\n-----END CERTIFICATE-----"
 
 
@@ -97,6 +101,52 @@ def test_tokens_without_a_signature(properties: dict[str, str]) -> None:
     assert SecuritySettings(**found).sasl_mechanism == "OAUTHBEARER"
 
 
+ISSUED = [
+    {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f'{BEARER_MODULE} required clientId="al ice" clientSecret="s:x";',
+        "sasl.login.callback.handler.class": "org.x.OAuthBearerLoginCallbackHandler",
+    },
+    {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": "al ice",
+        "sasl.oauthbearer.client.secret": "s:x",
+    },
+]
+
+
+class Issuer(BaseHTTPRequestHandler):
+    """Gives a token to one client."""
+
+    answer = b'{"access_token": "a.b.c"}'
+
+    def do_POST(self) -> None:
+        form = self.rfile.read(int(self.headers["Content-Length"]))
+        login = b64decode(self.headers["Authorization"].removeprefix("Basic "))
+        is_right = (form, login) == (b"grant_type=client_credentials", b"al+ice:s%3Ax")
+        self.send_response(200 if is_right else 401)
+        self.end_headers()
+        self.wfile.write(self.answer)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.mark.parametrize("properties", ISSUED)
+def test_tokens_of_an_issuer(properties: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with HTTPServer(("127.0.0.1", 0), Issuer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/oauth2/token"
+        found = client_options({**properties, "sasl.oauthbearer.token.endpoint.url": url})
+        token: Callable[[], str] = found["sasl_token"]
+        assert token() == "a.b.c"
+        monkeypatch.setattr(Issuer, "answer", b"[]")
+        with pytest.raises(ValueError, match="the answer has no access_token"):
+            token()
+        server.shutdown()
+
+
 def test_stores_are_pem_files(tmp_path: Path) -> None:
     pem, jks = tmp_path / "all.pem", tmp_path / "all.jks"
     pem.write_text("-----BEGIN CERTIFICATE-----\n")
@@ -118,16 +168,25 @@ def test_stores_are_pem_files(tmp_path: Path) -> None:
         ({"enable.ssl.certificate.verification": "false"}, "not supported"),
         ({"sasl.mechanism": "GSSAPI"}, "GSSAPI: the mechanisms are PLAIN, SCRAM-SHA-256"),
         ({"sasl.jaas.config": "x"}, "GSSAPI: the mechanisms are"),
-        ({"sasl.mechanism": "PLAIN", "sasl.jaas.config": "secret"}, "write it as MODULE required"),
+        ({"sasl.mechanism": "PLAIN", "sasl.jaas.config": SECRET}, "write it as MODULE required"),
         (
             {"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": f"{SCRAM_MODULE} required;"},
             "it has no username and password for SCRAM-SHA-256",
         ),
         (
             {"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": f"{BEARER_MODULE} required;"},
-            "only tokens of unsecuredLoginStringClaim_sub",
+            "set sasl.oauthbearer.token.endpoint.url with the id and the secret",
         ),
         ({"enable.sasl.oauthbearer.unsecure.jwt": "true"}, "set sasl.oauthbearer.config, too"),
+        ({"sasl.oauthbearer.client.id": "alice"}, "set sasl.oauthbearer.token.endpoint.url"),
+        (
+            {
+                "sasl.oauthbearer.client.id": "alice",
+                "sasl.oauthbearer.client.secret": SECRET,
+                "sasl.oauthbearer.token.endpoint.url": "file:///etc/passwd",
+            },
+            "write it as https://",
+        ),
         ({"sasl.oauthbearer.config": "scope=x"}, "it has no principal=NAME"),
         ({"ssl.endpoint.identification.algorithm": "ldaps"}, "https, or empty"),
     ],
@@ -136,7 +195,7 @@ def test_protection_without_a_counterpart_is_refused(properties: dict[str, str],
     with pytest.raises(ValueError, match=r"\S") as refusal:
         client_options(properties)
     assert why in str(refusal.value)
-    assert "secret" not in str(refusal.value)
+    assert SECRET not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
