@@ -17,6 +17,8 @@ NEEDLESS_IN_A_NODE = {
     *("lz4", "zstandard", "snappy", "cramjam"),  # compression: with the first batch that has it
     *("ctypes", "multiprocessing", "unittest", "statistics", "difflib"),
     "re2",  # with the first regular expression
+    *("cryptography", "joserfc", "quorumlog.node.token_issuer"),  # with signed tokens
+    *("quorumlog.broker.authentication.authenticator", "quorumlog.broker.server.sasl_connection"),
     *("quorumlog.cli", "quorumlog.cluster", "quorumlog.chaos", "quorumlog.client"),
 }
 NEEDLESS_TO_START_NODES = {
