@@ -47,6 +47,7 @@ from quorumlog.wire.codec.schemas import (
 
 HANDSHAKE_KEY: Final = 17
 AUTHENTICATE_KEY: Final = 36
+REASON_MAX: Final = 300  # characters that are logged and kept: clients choose their names
 _HANDSHAKE: Final = HANDSHAKE_KEY.to_bytes(2)
 _START: Final = Packer(">hhi")  # of a request: its API key, its version, its correlation id
 _LENGTH: Final = Packer(">i")
@@ -164,7 +165,7 @@ class SaslConnection(Connection):
                     self._open(effect)
                 case Close():
                     self._count_close(effect)
-                    self.close(Disconnect(effect.reason))
+                    self.close(Disconnect(effect.reason[:REASON_MAX]))
                 case Serve():
                     pass  # `frame_received` has the frame
                 case _:

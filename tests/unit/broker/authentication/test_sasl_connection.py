@@ -244,6 +244,30 @@ async def test_the_answer_of_a_failure_waits_for_a_timer(
 
 
 @pytest.mark.jumping_time
+async def test_a_huge_name_is_neither_logged_nor_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listener(tmp_path) as sasl:
+        huge = "x" * 7000
+        clients = [sasl.connect() for _ in range(4)]
+        for client in clients[:2]:
+            client.begin()
+        clients[0].send(SaslAuthenticateRequest(auth_bytes=f"\0{huge}\0p".encode()), 1)
+        clients[1].send(SaslAuthenticateRequest(auth_bytes=f"{huge}\0alice\0secret".encode()), 1)
+        clients[2].send(SaslHandshakeRequest(mechanism=huge), 1)
+        clients[3].begin("OAUTHBEARER")
+        clients[3].token(first_message(unsigned({"sub": "a", "exp": 1}, {"alg": huge})))
+        clients[3].send(SaslAuthenticateRequest(auth_bytes=b"\x01"), 1)
+        await asyncio.sleep(1)
+        for client in clients:
+            assert client.wire.is_closed
+            client.connection.connection_lost(None)
+        lines = [record.getMessage() for record in caplog.records]
+        assert len(lines) == 4
+        assert max(map(len, lines)) < 500
+
+
+@pytest.mark.jumping_time
 async def test_a_client_that_leaves_before_the_answer_is_forgotten(tmp_path: Path) -> None:
     async with listener(tmp_path) as sasl:
         client = sasl.connect()
