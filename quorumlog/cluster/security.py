@@ -7,7 +7,7 @@
 Every secured cluster has a listener INTERNAL on loopback: brokers authenticate there to each other,
 and commands of the directory's owner to them, as `User:broker`, a super user with a random password
 (docs/security.md). So the listeners for clients have exactly the requested mechanism, and the first
-user needs no other user. Raises InvalidArgument, with the option.
+user needs no other user: docs/decisions/0064-secured-clusters.md. Raises InvalidArgument.
 """
 
 import json
