@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 NAMED = re.compile(r"`((?:[\w.<>-]+/)*[\w-]+\.(?:py|golden))`")
 # Files that a page lets its reader write.
-OF_THE_READER = {"queue.py", "both.py", "greedy.py", "invoices.py", "judge.py"}
+OF_THE_READER = {"queue.py", "both.py", "greedy.py", "invoices.py", "judge.py", "write.py"}
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 
 

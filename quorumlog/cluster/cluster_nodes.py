@@ -141,9 +141,10 @@ class ClusterNodes:
     def own_client(self) -> dict[str, Any]:
         """Return the arguments of a quorumlog client that may do everything, such as `Admin`.
 
-        In a secured cluster it is `User:broker`, at the listener of the brokers.
+        In a secured cluster it is `User:broker`, at the listener of the brokers. Before its first
+        start, a cluster has no secrets yet.
         """
-        if self.spec.security is None:
+        if self.spec.security is None or not security.has_files(self.directory):
             return {"bootstrap_servers": self.bootstrap}
         from quorumlog.cluster import client_configs
 

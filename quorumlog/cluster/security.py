@@ -7,7 +7,7 @@
 Every secured cluster has a listener INTERNAL on loopback: brokers authenticate there to each other,
 and commands of the directory's owner to them, as `User:broker`, a super user with a random password
 (docs/security.md). So the listeners for clients have exactly the requested mechanism, and the first
-user needs no other user. Raises InvalidArgument, with the option.
+user needs no other user: docs/decisions/0064-secured-clusters.md. Raises InvalidArgument.
 """
 
 import json
@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -128,8 +128,7 @@ def read_options(options: SecurityOptions) -> tuple[ClusterSecurity | None, dict
     users = dict(options.get("users") or {})
     named = options.get("super_users") or ()
     supers = (named,) if isinstance(named, str) else tuple(named)
-    for name in (*users, *(one.removeprefix(_PRINCIPAL) for one in supers)):
-        _check_name(name)
+    _check_names(users, [one.removeprefix(_PRINCIPAL) for one in supers])
     if mechanism is not None and not users:
         raise InvalidArgument(f"--sasl {mechanism}: name its users, as --user alice=PASSWORD")
     if users and mechanism is None and not tls:
@@ -179,11 +178,15 @@ def _mechanism(text: str | None) -> str | None:
     return name
 
 
-def _check_name(name: str) -> None:
-    if _NAME.fullmatch(name) is None:
-        raise InvalidArgument(f"--user {name!r}: a name has letters, digits and . _ @ + -")
-    if _RESERVED.fullmatch(name):
-        raise InvalidArgument(f"--user {name}: the name is the cluster's own; choose another one")
+def _check_names(users: Iterable[str], super_users: Iterable[str]) -> None:
+    for name in (*users, *super_users):
+        if _NAME.fullmatch(name) is None:
+            raise InvalidArgument(f"--user {name!r}: a name has letters, digits and . _ @ + -")
+    for name in users:
+        if _RESERVED.fullmatch(name):
+            raise InvalidArgument(
+                f"--user {name}: the name is the cluster's own; choose another one"
+            )
 
 
 def _password(name: str, password: str | None, mechanism: str | None) -> str | None:

@@ -32,7 +32,7 @@ from quorumlog.node.config import NodeConfig
 from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.election_counts import ElectionCounts
 from quorumlog.node.listeners import StartFailed, listen
-from quorumlog.node.node_broker import NO_TLS, NodeBroker
+from quorumlog.node.node_broker import NO_TLS, NodeBroker, warn_of_missing_rights
 from quorumlog.node.requested_time import RequestedTime
 from quorumlog.node.room import Room, StartEnded
 from quorumlog.node.status import MetadataArrivals, add_routes
@@ -166,6 +166,7 @@ class Node:
             self._tasks.start(self._fail_with_quorum())
             if self.broker is not None:
                 await self._room.wait_for(self.broker.open_directories)
+                warn_of_missing_rights(self.config)
                 tls = NO_TLS if self._tls is None else self._tls.listeners
                 await self.broker.start(self._kafka, self._secret, tls)
             else:

@@ -247,8 +247,7 @@ class NodeBroker:
     ) -> None:
         broker_id, controller = BrokerId(config.node_id), quorum.controller
         announced = registration(config, directories, dependencies)
-        self._ready: Final = ready
-        self._tasks: Final = Tasks(on_fatal)
+        self._ready, self._tasks = ready, Tasks(on_fatal)
         self.replicas: Final = Replicas(
             broker_id=broker_id,
             settings=config.broker,
@@ -279,7 +278,6 @@ class NodeBroker:
             wall_ms=wall_clock_ms,
             quotas=BrokerQuotas(config.broker),
         )
-        warn_of_missing_rights(config)
         self.server: Final = Server(as_release(authorized(context)), on_fatal=on_fatal)
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
         publishers = self.replicas, self.groups, self.transactions, context.quotas, self.metadata

@@ -191,7 +191,6 @@ DEFAULT_REPLICATION_FACTOR: Final = _named(
 
 NODE_ID: Final = kinds.whole(ConfigType.INT, 0, INT_MAX)
 
-
 IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
     _named("node.id", NODE_ID, "The unique id of this node."),
     _named("cluster.id", kinds.TEXT, "The id of the cluster, the same on every node."),
@@ -248,8 +247,7 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
     _named(
         "control.oauth.key.file",
         kinds.TEXT,
-        "A file with a private key, made if it is missing: then the control listener issues tokens "
-        "of OAUTHBEARER to the users of SCRAM. Not in Kafka.",
+        "A private key, made if missing: the control listener then issues tokens. Not in Kafka.",
     ),
     _named(
         "clock.advances",

@@ -27,7 +27,7 @@ class Control(NamedTuple):
 @contextmanager
 def served(cluster: "LocalCluster", nemesis: "ManualNemesis", trial: Trial) -> Iterator[Control]:
     """Serve the verbs of a test's nemesis; its acts are in the histories of all its clients."""
-    histories = Histories(trial.store / HISTORIES_DIRECTORY, lambda: cluster.bootstrap)
+    histories = Histories(trial.store / HISTORIES_DIRECTORY, cluster.own_client)
     histories.heal = nemesis.heal_now
     token = secrets.token_urlsafe()
     server = ControlServer(Lab(cluster, nemesis, histories), token=token)

@@ -308,7 +308,7 @@ class History:
         if self._cluster is not None and keys:
             read_to_the_end(
                 self._writer,
-                bootstrap=self._cluster.bootstrap,
+                client=self._cluster.own_client(),
                 keys=keys,
                 first_process=self._next_process,
                 number_of=self._number_of,

@@ -122,6 +122,27 @@ def test_a_group_with_members(quorumlog_cluster, make_topic):
 
 LEFT = []
 """
+SECURED = """
+import pytest
+from quorumlog.client import KafkaError
+from quorumlog.client.sync import SyncProducer
+
+@pytest.fixture(scope="session")
+def quorumlog_cluster_options():
+    users = {"alice": "wonderland", "admin": None}
+    return {"security": {"tls": True, "sasl": "SCRAM-SHA-256", "users": users, "acls": True}}
+
+def test_a_leader_dies(quorumlog_cluster, topic, nemesis, history, quorumlog_producer):
+    producer = history.recorded(quorumlog_producer)
+    for number in range(5):
+        producer.send_and_wait(topic, b"%d" % number)
+    nemesis.kill("partition-leader")
+    producer.send_and_wait(topic, b"5")
+    with SyncProducer(**quorumlog_cluster.client_config("alice")) as alice:
+        with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+            alice.send_and_wait(topic, b"6")
+    assert history.verdict.valid
+"""
 FAILS = """
 def test_fails(quorumlog_cluster, topic, nemesis):
     nemesis.kill("partition-leader")
@@ -153,6 +174,14 @@ def test_a_failure_shows_the_nodes_and_the_acts(tmp_path: Path) -> None:
     assert "node 1: " in done.stdout
     assert "(partition-leader)" in done.stdout
     assert "has members: a consumer of an earlier test is open" in done.stdout
+
+
+@pytest.mark.timeout(120)
+def test_a_secured_cluster_is_broken_and_judged(tmp_path: Path) -> None:
+    (tmp_path / "test_secured.py").write_text(SECURED)
+    done = run_pytest(tmp_path, "--basetemp=base", timeout_s=110)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "wonderland" not in done.stdout + done.stderr
 
 
 @pytest.mark.timeout(180)

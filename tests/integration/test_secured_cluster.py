@@ -16,6 +16,7 @@ import kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from quorumlog.chaos.back_ends.run_resources import Equipment, started
 from quorumlog.client import Acl, KafkaError, NewTopic
 from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 from quorumlog.cluster import LocalCluster, client_configs, security
@@ -252,6 +253,21 @@ def test_the_owner_of_the_directory_waits_seeds_and_resets(tmp_path: Path) -> No
         with SyncAdmin(**cluster.own_client()) as admin:
             assert admin.list_topics() == []
             assert set(admin.describe_user_scram_credentials()) == {ALICE}  # it is the cluster's
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_clients_and_brokers_go_through_forwarders(tmp_path: Path, tls: bool) -> None:
+    cluster = LocalCluster(tmp_path, tls=tls, sasl="scram-sha-256", users={ADMIN: None}, acls=True)
+    with started(cluster, Equipment(links=True)) as back_end:
+        with SyncAdmin(**cluster.client_config()) as admin:
+            admin.create_topics([NewTopic(TOPIC, 1, 3)])
+        cluster.wait(topic=TOPIC, isr=3, leader="any")
+        forwarded = {*cluster.bootstrap.split(",")}
+        assert not forwarded & {node.kafka for node in cluster.nodes}
+        assert _confluent(cluster, ADMIN) == ""
+        leader = cluster.status()["topics"][TOPIC]["partitions"][0]["leader"]
+        asyncio.run(back_end.perform("kill", [leader]))
+        assert _ours(cluster, ADMIN) == ""
 
 
 def test_no_secret_is_in_a_public_file_in_an_output_or_in_an_argument(tmp_path: Path) -> None:

@@ -77,14 +77,13 @@ class Connection(FrameProtocol):
         self._turns_max: Final = server.context.settings.queued_max_requests
         self._task: asyncio.Task[Any] | None = None
         self._gathered: list[Sendable] = []
-        self._gathered_bytes = 0
+        self._gathered_bytes = self._unsent_bytes = 0  # unsent: at the last check of a slow client
         self._is_delivering = self._is_flush_due = self._waits_for_turn = False
         self._client = Client()
         self._quotas: Final = server.context.quotas.clients
         self._throttle: Throttle | None = None  # since the first request under quotas
         self._asked_s: float | None = None  # when `turns` was just checked, for the first frame
         self.last_active_s = self._loop.time()
-        self._unsent_bytes = 0  # at the last check, while the client reads too slowly
         self._unsent_since_s = 0.0
 
     def secure(self, principal: str) -> None:

@@ -1,7 +1,7 @@
 """The final reads of a history: by quorumlog's own client, from beginning to end."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from quorumlog.chaos.drivers.client_driver import ClientDriver
 from quorumlog.chaos.drivers.driver import DriverConsumer, Record
@@ -43,10 +43,11 @@ class _NumberingConsumer:
 
 
 class _NumberingDriver(ClientDriver):
-    """quorumlog's client, for reading."""
+    """quorumlog's client, for reading. `protection`: its arguments for TLS and SASL."""
 
-    def __init__(self, number_of: Callable[[bytes], int]) -> None:
+    def __init__(self, number_of: Callable[[bytes], int], protection: Mapping[str, Any]) -> None:
         super().__init__()
+        self.protection = protection
         self._number_of: Final = number_of
 
     async def consumer(self, bootstrap: str, client_id: str) -> DriverConsumer:  # type: ignore[override]
@@ -57,25 +58,28 @@ class _NumberingDriver(ClientDriver):
 def read_to_the_end(
     history: HistoryWriter,
     *,
-    bootstrap: str,
+    client: Mapping[str, Any],
     keys: Iterable[str],
     first_process: int,
     number_of: Callable[[bytes], int],
 ) -> None:
     """Read the topics of these keys to their ends, twice, as processes from `first_process`.
 
+    `client`: arguments of clients of the cluster, such as LocalCluster.own_client returns.
     Missing topics, and records that cannot be read in time, are left out: the verdict is then not
     valid.
     """
     topics = sorted({key.rpartition("-")[0] for key in keys})
-    with SyncAdmin(bootstrap) as admin:
+    protection = {**client}
+    bootstrap = protection.pop("bootstrap_servers")
+    with SyncAdmin(**client) as admin:
         there_are = admin.list_topics()
         known = admin.describe_topics([topic for topic in topics if topic in there_are])
     loop = LoopThread.acquire(history)
     try:
         for place, (name, topic) in enumerate(sorted(known.items())):
             setup = Setup(
-                driver=_NumberingDriver(number_of),
+                driver=_NumberingDriver(number_of, protection),
                 bootstrap=bootstrap,
                 topic=name,
                 partitions=len(topic.partitions),

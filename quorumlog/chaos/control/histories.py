@@ -77,13 +77,13 @@ class _History:
 class Histories:
     """The histories of one cluster, by id. Thread-safe.
 
-    `bootstrap` returns the address for the final reads. `heal` is called before them.
+    `client` returns the arguments of a client for the final reads. `heal` is called before them.
     """
 
-    def __init__(self, directory: Path, bootstrap: Callable[[], str]) -> None:
+    def __init__(self, directory: Path, client: Callable[[], Mapping[str, Any]]) -> None:
         self.heal: Callable[[], object] = lambda: None
         self._directory: Final = directory
-        self._bootstrap: Final = bootstrap
+        self._client: Final = client
         self._lock: Final = threading.Lock()
         self._histories: Final[dict[int, _History]] = {}
 
@@ -209,7 +209,7 @@ class Histories:
         if history.keys:
             read_to_the_end(
                 history.writer,
-                bootstrap=self._bootstrap(),
+                client=self._client(),
                 keys=history.keys,
                 first_process=history.next_process,
                 number_of=history.values.number,

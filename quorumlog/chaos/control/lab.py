@@ -42,7 +42,7 @@ def opened(back_end: "LocalProcesses", directory: Path) -> Iterator[Lab]:
     `directory`: of the histories.
     """
     cluster = back_end.cluster
-    histories = Histories(directory, lambda: cluster.bootstrap)
+    histories = Histories(directory, cluster.own_client)
     nemesis = ManualNemesis(
         back_end,
         topics=lambda: topics_of(cluster),

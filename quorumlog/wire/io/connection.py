@@ -28,8 +28,15 @@ from quorumlog.wire.codec.schemas import (
     decode_response,
     encode_request,
 )
+from quorumlog.wire.io.connection_errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    RequestTimedOut,
+    named,
+    not_connected,
+)
 from quorumlog.wire.io.frames import FrameProtocol
-from quorumlog.wire.io.security import PLAINTEXT, TLS_ENDED, ConnectionSecurity, SaslLogin
+from quorumlog.wire.io.security import PLAINTEXT, ConnectionSecurity, SaslLogin
 
 __all__ = [
     "AuthenticationFailed",
@@ -49,21 +56,6 @@ _CORRELATION_ID_MASK: Final = 0x7FFFFFFF
 _new_tuple: Final = tuple.__new__  # the class of a NamedTuple costs three times as much
 
 ResponseT = TypeVar("ResponseT", bound=Response)
-
-
-class ConnectionLost(Exception):
-    """The connection failed or closed. A request that was sent may have been executed or not."""
-
-
-class AuthenticationFailed(ConnectionLost):
-    """TLS or SASL refused: by the broker, or because the broker is not the expected one.
-
-    Another attempt with the same settings has the same outcome.
-    """
-
-
-class RequestTimedOut(Exception):
-    """The response did not arrive in time. The request may have been executed or not."""
 
 
 Done = Callable[[Response | Exception], None]
@@ -167,7 +159,7 @@ class KafkaConnection:
             raise RequestTimedOut(f"no connection to {address} in time") from error
         # An invalid name or port; or the interpreter exits, so that no thread can resolve names.
         except (OSError, ValueError, OverflowError, RuntimeError) as error:
-            raise _not_connected(host, port, error, security) from error
+            raise not_connected(host, port, error, security) from error
         try:
             await connection._learn_versions(software_name)
             if security.login is not None:
@@ -176,7 +168,7 @@ class KafkaConnection:
             connection._protocol.abort()
             if security.tls is not None and type(error) is ConnectionLost:
                 cause = error.__cause__ or error
-                raise _not_connected(host, port, cause, security) from cause
+                raise not_connected(host, port, cause, security) from cause
             raise
         return connection
 
@@ -311,7 +303,7 @@ class KafkaConnection:
             except UnsupportedVersion as error:
                 raise ConnectionLost("client and broker share no version of ApiVersions") from error
         if response.error_code != ErrorCode.NONE:
-            raise ConnectionLost(f"ApiVersions was refused with {_named(response.error_code)}")
+            raise ConnectionLost(f"ApiVersions was refused with {named(response.error_code)}")
         self._take_versions(response)
 
     def _take_versions(self, response: ApiVersionsResponse) -> None:
@@ -487,26 +479,6 @@ class KafkaConnection:
         self._waiting.clear()
         if not self.closed.done():  # a waiter may have cancelled it
             self.closed.set_result(error)
-
-
-def _not_connected(
-    host: str, port: int, error: BaseException, security: ConnectionSecurity
-) -> ConnectionLost:
-    """Return the error of a connection that was not made."""
-    address = address_text(host, port)
-    if (refusal := security.refusal(error)) is not None:
-        return AuthenticationFailed(refusal)
-    has_ended = isinstance(error, ConnectionResetError | ConnectionAbortedError | ConnectionLost)
-    if security.tls is not None and has_ended:
-        return ConnectionLost(TLS_ENDED)
-    return ConnectionLost(f"{address}: {error}")
-
-
-def _named(code: int) -> str:
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return f"error {code}, which this release does not name"
 
 
 def _settle(answer: "asyncio.Future[Response]", outcome: Response | Exception) -> None:

@@ -273,7 +273,7 @@ class SingleBroker:
         self.violations: list[InvariantViolation] = []
         self.failures: list[BaseException] = []
         self.controller = controller or TestController()
-        self.disk_queue = HeldQueue()
+        self.disk_queue, self.verifier = HeldQueue(), ScriptedVerifier()
         self.replicas = Replicas(
             broker_id=BROKER,
             settings=settings,
@@ -282,7 +282,6 @@ class SingleBroker:
             controller=self.controller,
             security=PLAINTEXT,
         )
-        self.verifier = ScriptedVerifier()
         self.metadata = ImageWatch(self.replicas.is_to_lead)
         ids = ProducerIds(broker_id=BROKER, metadata=self.metadata, controller=self.controller)
         self.transactions = TransactionService(

@@ -84,7 +84,7 @@ def cluster() -> FakeCluster:
 
 @pytest.fixture
 def histories(tmp_path: Path) -> Iterator[Histories]:
-    made = Histories(tmp_path, lambda: FakeCluster.bootstrap)
+    made = Histories(tmp_path, lambda: {"bootstrap_servers": FakeCluster.bootstrap})
     yield made
     made.close()
 
