@@ -27,7 +27,7 @@ from quorumlog.wire.codec.sasl import (
     ScramClient,
 )
 from quorumlog.wire.codec.schemas import UnsupportedVersion
-from quorumlog.wire.io.security import NO_TOKEN, SaslLogin
+from quorumlog.wire.io.security import ISSUER_FAILED, SaslLogin
 
 ROUNDS_MAX: Final = 8  # tokens of one authentication; the longest mechanism sends two
 RENEWAL_EARLIEST: Final = 0.85  # of a session's lifetime, as Java's client
@@ -100,7 +100,7 @@ async def _token_of(login: SaslLogin) -> str:
     try:
         return await asyncio.to_thread(login.token)
     except Exception as error:
-        raise NoToken(f"{NO_TOKEN}{type(error).__name__}: {error}") from error
+        raise NoToken(f"{ISSUER_FAILED}{type(error).__name__}: {error}") from error
 
 
 def _check(code: int, message: str | None, login: SaslLogin) -> None:
