@@ -31,7 +31,7 @@ from quorumlog.wire.io.connection import (
     RequestTimedOut,
     UnsupportedVersion,
 )
-from quorumlog.wire.io.security import TLS_ENDED, ConnectionSecurity
+from quorumlog.wire.io.security import ISSUER_FAILED, TLS_ENDED, ConnectionSecurity
 
 CHAIN_MAX: Final = 10
 _REFUSED: Final = f"[Errno {errno.ECONNREFUSED}]"
@@ -39,7 +39,7 @@ _REFUSED: Final = f"[Errno {errno.ECONNREFUSED}]"
 
 def why_unreachable(error: BaseException) -> str:  # noqa: PLR0911 - one flat case per cause
     """Describe the error of `KafkaConnection.open`, or of the first request."""
-    if isinstance(error, AuthenticationFailed) or TLS_ENDED in str(error):
+    if isinstance(error, AuthenticationFailed) or str(error).startswith((TLS_ENDED, ISSUER_FAILED)):
         return str(error)
     for one in _chain(error):
         match one:

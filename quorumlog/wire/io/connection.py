@@ -324,6 +324,8 @@ class KafkaConnection:
             lifetime_ms = await sasl.authenticate(self._exchange, login)
         except SaslFailure as failure:
             raise AuthenticationFailed(str(failure)) from failure
+        except sasl.NoToken as failure:
+            raise ConnectionLost(str(failure)) from failure
         if lifetime_ms and not self._protocol.is_closing:
             delay_s = sasl.renewal_delay_s(lifetime_ms)
             self._renewal = self._loop.call_later(delay_s, self._renew, login)

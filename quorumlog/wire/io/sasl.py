@@ -27,7 +27,7 @@ from quorumlog.wire.codec.sasl import (
     ScramClient,
 )
 from quorumlog.wire.codec.schemas import UnsupportedVersion
-from quorumlog.wire.io.security import SaslLogin
+from quorumlog.wire.io.security import ISSUER_FAILED, SaslLogin
 
 ROUNDS_MAX: Final = 8  # tokens of one authentication; the longest mechanism sends two
 RENEWAL_EARLIEST: Final = 0.85  # of a session's lifetime, as Java's client
@@ -40,10 +40,14 @@ Exchange = Callable[[Request[Any]], Awaitable[Any]]
 """Sends a request and returns its response; other requests of the connection may wait."""
 
 
+class NoToken(Exception):
+    """The source of tokens failed; a later attempt may succeed, when its issuer answers again."""
+
+
 async def authenticate(exchange: Exchange, login: SaslLogin) -> int:
     """Authenticate; return the lifetime of the session in ms, 0: without a limit.
 
-    Raises SaslFailure with the broker's reason, and the errors of `exchange`.
+    Raises SaslFailure with the broker's reason, NoToken, and the errors of `exchange`.
     """
     client = await _client_of(login)
     try:
@@ -96,7 +100,7 @@ async def _token_of(login: SaslLogin) -> str:
     try:
         return await asyncio.to_thread(login.token)
     except Exception as error:
-        raise SaslFailure(f"no token: {type(error).__name__}: {error}") from error
+        raise NoToken(f"{ISSUER_FAILED}{type(error).__name__}: {error}") from error
 
 
 def _check(code: int, message: str | None, login: SaslLogin) -> None:

@@ -62,6 +62,7 @@ class ConnectionSecurity:
 
 
 PLAINTEXT: Final = ConnectionSecurity()
+ISSUER_FAILED: Final = "no token: "  # begins the text of a ConnectionLost that is not the broker's
 TLS_ENDED: Final = (
     "the listener closed the TLS connection before its first answer: it may require a certificate"
     " of the client, not speak TLS, or be stopping"

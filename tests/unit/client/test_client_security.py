@@ -9,8 +9,10 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from quorumlog.client import Admin, Consumer, Producer
+from quorumlog.client.io.broker_connections import why_unreachable
 from quorumlog.client.security import SecuritySettings
 from quorumlog.client.settings import ConsumerSettings, build
+from quorumlog.wire.io.connection import ConnectionLost
 
 # --- settings ---
 
@@ -66,6 +68,12 @@ def test_settings_of_security_become_a_login_without_showing_it() -> None:
         assert given.token is not None
         assert given.token() == "t"
     assert build(ConsumerSettings, "x:1", {}).connection_security().tls is None
+
+
+def test_an_issuer_that_refuses_is_not_taken_for_the_broker() -> None:
+    error = ConnectionLost("no token: URLError: [Errno 111] Connection refused")
+    error.__cause__ = ConnectionRefusedError(111, "refused")
+    assert why_unreachable(error) == str(error)
 
 
 def pem(*blobs: trustme.Blob) -> str:

@@ -183,6 +183,7 @@ COMMON = {
     "inter.broker.listener.name": "PLAINTEXT",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
     "security.inter.broker.protocol": "PLAINTEXT",
+    "control.oauth.key.file": "tokens.key",
 }
 LISTENER = "PLAINTEXT://127.0.0.1:23901"
 
