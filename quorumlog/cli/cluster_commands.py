@@ -194,7 +194,6 @@ def up(
             controllers=controllers,
             brokers=brokers,
             first_id=FIRST_ID if first_id is None else first_id,
-            **places,
             config=parse_settings(config or []),
             defaults=defaults,
             detached=detach,
@@ -202,7 +201,7 @@ def up(
             breakable=breakable,
             as_version=as_version,
             seed=seed,
-            **protection,
+            **{**places, **protection},
         )
         _refuse_another(cluster, nodes, controllers, brokers, first_id, port, host)
         _warn(cluster, may_run=detach, has_new_settings=bool(config))

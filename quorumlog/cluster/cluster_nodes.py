@@ -66,14 +66,13 @@ class ClusterNodes:
         `nodes`, `controllers`, `brokers`: see `ClusterShape`; ids count up from `first_id`. The
         Kafka listeners are bound to `host`, and clients receive `advertised`: HOST, or HOST:PORT,
         whose port counts up. `listeners`: more, NAME://BIND[:PORT],advertised=HOST[:PORT]. An
-        existing cluster keeps its listeners, and refuses others. `config` has Kafka's names and
-        texts; an empty text removes a recorded setting. `defaults`: "fast" or "kafka".
-        `node_module` is run as the node's program, a mutant for example. `detached` nodes outlive
+        existing cluster keeps its listeners and its `protection` (`SecurityOptions`), and adds
+        users. `config` has Kafka's names and texts; an empty text removes a recorded setting.
+        `defaults`: "fast" or "kafka". `node_module` is the node's program. `detached` nodes outlive
         this process. `control` starts a control server (docs/control-api.md): True, its port, or
         its host:port; `breakable`: it can break disks and clocks, too. `as_version`, such as "3.9":
-        clients get no API or version that this release of Apache Kafka lacks. `seed`: see
-        `cluster.seed_file`; `start` creates missing objects. `protection`: see `SecurityOptions`;
-        an existing cluster keeps its own, and adds users.
+        the last release whose APIs and versions clients get. `start` creates the objects of `seed`
+        (`cluster.seed_file`) that are missing.
         """
         config = {**(config or {}), **settings_check.release(as_version)}
         self._seed: Final = seeds.read(seed)
