@@ -194,6 +194,7 @@ def up(
             controllers=controllers,
             brokers=brokers,
             first_id=FIRST_ID if first_id is None else first_id,
+            **places,
             config=parse_settings(config or []),
             defaults=defaults,
             detached=detach,
@@ -201,14 +202,12 @@ def up(
             breakable=breakable,
             as_version=as_version,
             seed=seed,
-            **{**places, **protection},
+            **protection,
         )
         _refuse_another(cluster, nodes, controllers, brokers, first_id, port, host)
         _warn(cluster, may_run=detach, has_new_settings=bool(config))
-        _announce(cluster, _start(cluster), json=json)
-    if detach:
-        say(f"stop it with: quorumlog down --dir {directory}")
-    else:
+        _announce(cluster, _start(cluster), directory, json=json)
+    if not detach:
         _run_until_interrupted(cluster, or_end_of_input=until_stdin_closes)
 
 
@@ -281,13 +280,15 @@ def _refuse_another(
             )
 
 
-def _announce(cluster: LocalCluster, ready_s: float, *, json: bool) -> None:
+def _announce(cluster: LocalCluster, ready_s: float, directory: Path, *, json: bool) -> None:
     described = _describe(cluster, ready_s)
     if json:
         document(described)
-        return
-    _print_ready(described, ready_s)
-    security_options.print_security(cluster)
+    else:
+        _print_ready(described, ready_s)
+        security_options.print_security(cluster)
+    if cluster.is_detached:
+        say(f"stop it with: quorumlog down --dir {directory}")
 
 
 def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:

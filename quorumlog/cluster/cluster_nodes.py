@@ -71,8 +71,7 @@ class ClusterNodes:
         `defaults`: "fast" or "kafka". `node_module` is the node's program. `detached` nodes outlive
         this process. `control` starts a control server (docs/control-api.md): True, its port, or
         its host:port; `breakable`: it can break disks and clocks, too. `as_version`, such as "3.9":
-        the last release whose APIs and versions clients get. `start` creates the objects of `seed`
-        (`cluster.seed_file`) that are missing.
+        the last release whose APIs clients get. `seed`: objects to create (`cluster.seed_file`).
         """
         config = {**(config or {}), **settings_check.release(as_version)}
         self._seed: Final = seeds.read(seed)
