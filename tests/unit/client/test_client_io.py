@@ -157,6 +157,17 @@ async def test_an_unknown_topic_and_a_huge_record_and_a_wrong_partition_are_neve
     assert cluster.values() == []
 
 
+async def test_a_granted_right_holds_for_the_next_send_after_a_refused_one() -> None:
+    async with producing(**QUICK) as (cluster, producer):
+        cluster.denied = {"t"}
+        for _ in range(2):
+            with refused("TOPIC_AUTHORIZATION_FAILED: topic 't'", definite=True):
+                await producer.send("t", b"refused")
+        cluster.denied = set()
+        assert (await producer.send_and_wait("t", b"v")).offset == 0
+    assert cluster.values() == [b"v"]
+
+
 async def test_send_waits_while_the_buffer_is_full() -> None:
     async with producing(buffer_memory=200, batch_size=100, linger_ms=0, max_block_ms=100) as (
         cluster,
