@@ -21,7 +21,7 @@ from quorumlog.chaos.checkers import CheckResult, Verdict, check_history
 from quorumlog.chaos.drivers.client_driver import ClientDriver
 from quorumlog.chaos.drivers.driver import AnyDriver, SendFailed
 from quorumlog.chaos.drivers.limits import limited
-from quorumlog.chaos.drivers.security import PLAINTEXT
+from quorumlog.chaos.drivers.security import PLAINTEXT, of_client
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, read_history
 from quorumlog.chaos.mutants.registry import mutant_called
 from quorumlog.chaos.nemesis import Nemesis
@@ -144,6 +144,7 @@ class SimulatedRun:
             self._network,
             self._machines,
             topic=TOPIC,
+            protection=of_client(self._security),
             told=self._oracle.voters.told,
             may_lose_memory=bool(
                 LOSE_MEMORY & {action.fault.name for action in settings.schedule.actions}
