@@ -12,11 +12,11 @@ docs/decisions/0013-resuming-brokers.md.
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from quorumlog.addresses import DEFAULT_LISTENER
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
@@ -52,6 +52,9 @@ from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import OnError, Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
+
+if TYPE_CHECKING:
+    from quorumlog.broker.authorization.core.authorizer import Authorizer
 
 _logger: Final = logging.getLogger("quorumlog.node")
 
@@ -185,10 +188,12 @@ def _hosts(
     return groups, transactions
 
 
-def authorized(context: BrokerContext) -> BrokerContext:
+def authorized(
+    context: BrokerContext, new_authorizer: "Callable[..., Authorizer] | None" = None
+) -> BrokerContext:
     """Return the context for clients: with the authorizer of the settings, if they have one.
 
-    Requests of this broker to itself go past it.
+    `new_authorizer`: see NodeDependencies. Requests of this broker to itself go past it.
     """
     settings = context.settings
     if not settings.authorizer_class_name:
@@ -199,7 +204,7 @@ def authorized(context: BrokerContext) -> BrokerContext:
     return replace(
         context,
         handlers=guarded(context.handlers),
-        access=access_control(settings, lambda: context.image),
+        access=access_control(settings, lambda: context.image, new_authorizer),
     )
 
 
@@ -280,7 +285,9 @@ class NodeBroker:
             quotas=BrokerQuotas(config.broker),
         )
         warn_of_missing_rights(config)
-        self.server: Final = Server(as_release(authorized(context)), on_fatal=on_fatal)
+        self._new_session: Final = dependencies.new_session
+        served = authorized(context, dependencies.new_authorizer)
+        self.server: Final = Server(as_release(served), on_fatal=on_fatal)
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
         publishers = self.replicas, self.groups, self.transactions, context.quotas, self.metadata
         self.gate: Final = BootGate(broker_id, publishers)
@@ -375,6 +382,7 @@ class NodeBroker:
             credentials=lambda: self.metadata.image.access.credentials,
             secret=secret,
             tasks=self._tasks,
+            new_session=self._new_session,
         )
         try:
             await authenticator.start()

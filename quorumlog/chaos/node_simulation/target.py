@@ -160,8 +160,9 @@ class SimulatedMachines:
         losses_are_judged: bool = False,
         acks_after_flush: bool = False,
     ) -> None:
-        """`topic`: of the workload. `protection`: of administrators. `told` is called with each
-        completed change of the voters.
+        """`topic`: of the workload. `protection`: of administrators.
+
+        `told` is called with each completed change of the voters.
 
         `may_lose_memory`: faults may destroy data that is not on a disk.
 
