@@ -12,11 +12,11 @@ docs/decisions/0013-resuming-brokers.md.
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quorumlog.addresses import DEFAULT_LISTENER
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
@@ -52,9 +52,6 @@ from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import OnError, Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
-
-if TYPE_CHECKING:
-    from quorumlog.broker.authorization.core.authorizer import Authorizer
 
 _logger: Final = logging.getLogger("quorumlog.node")
 
@@ -189,11 +186,11 @@ def _hosts(
 
 
 def authorized(
-    context: BrokerContext, new_authorizer: "Callable[..., Authorizer] | None" = None
+    context: BrokerContext, dependencies: NodeDependencies | None = None
 ) -> BrokerContext:
     """Return the context for clients: with the authorizer of the settings, if they have one.
 
-    `new_authorizer`: see NodeDependencies. Requests of this broker to itself go past it.
+    Requests of this broker to itself go past it.
     """
     settings = context.settings
     if not settings.authorizer_class_name:
@@ -201,6 +198,7 @@ def authorized(
     from quorumlog.broker.authorization.access_control import access_control
     from quorumlog.broker.guards.registry import guarded
 
+    new_authorizer = None if dependencies is None else dependencies.new_authorizer
     return replace(
         context,
         handlers=guarded(context.handlers),
@@ -286,8 +284,9 @@ class NodeBroker:
         )
         warn_of_missing_rights(config)
         self._new_session: Final = dependencies.new_session
-        served = authorized(context, dependencies.new_authorizer)
-        self.server: Final = Server(as_release(served), on_fatal=on_fatal)
+        self.server: Final = Server(
+            as_release(authorized(context, dependencies)), on_fatal=on_fatal
+        )
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
         publishers = self.replicas, self.groups, self.transactions, context.quotas, self.metadata
         self.gate: Final = BootGate(broker_id, publishers)

@@ -95,12 +95,12 @@ def test_rights_and_passwords_hold_on_simulated_nodes(seed: int) -> None:
     ("mutant", "anomaly"),
     [
         ("ignores_denials", "denied-write-accepted"),
-        ("prefixes_match_anywhere", "denied-write-accepted"),
+        ("prefixes_match_anywhere", "permitted-refused"),
         ("keeps_decisions", "permitted-refused"),
     ],
 )
 def test_a_broken_right_is_found(mutant: str, anomaly: str) -> None:
-    result = simulate_nodes(7, duration_ms=8_000, workload="authorized", mutant=mutant)
+    result = simulate_nodes(1, duration_ms=8_000, workload="authorized", faults=[], mutant=mutant)
     assert anomaly in result.anomalies
 
 

@@ -1,6 +1,6 @@
 """The check of rights and passwords while administrators change them, beside the rules of a log.
 
-Every client acts as one user, and its history says so (`open`). A change of a right or a password
+Every client acts as one user, which its history names (`open`). A change of a right or a password
 is complete when all brokers have it in force: so between two changes the right of a user, and the
 password of its logins, are certain. Each operation that lies in such a time as a whole is judged:
 
