@@ -98,6 +98,7 @@ VALID = {
     "a session that lasts": used().password(2).later(1.5).write().login(2).login(1, NO_LOGIN),
     "an old password during the change": used().password(2).login(1).during_the_last("password"),
     "after an unknown password": used().password(2, "info").login(1).login(2, NO_LOGIN).later(9),
+    "nothing read after a session": used().password(2).later(SESSION_MS / 1000 + 1.1).read(0),
     "a deleted password": used().password(0).login(1, NO_LOGIN),
 }
 INVALID = {

@@ -97,12 +97,18 @@ def explode(table: pa.Table) -> pa.Table:
             entries.append(row._replace(extra=lifetimes.get(row.op, 0)))
         elif row.kind in _USES and (client := clients.get(row.process)) is not None:
             topic = row.key.rpartition("-")[0]
-            served = row._replace(key=client.key, kind=_SERVED, extra=client.value)
-            entries.append(served._replace(place=row.place + 1))  # one operation, counted once
+            if _is_served(row):
+                served = row._replace(key=client.key, kind=_SERVED, extra=client.value)
+                entries.append(served._replace(place=row.place + 1))  # one operation, counted once
             entries.append(row._replace(key=f"{client.key}@{topic}"))
         elif row.kind == "login" or row.kind.startswith("allow_"):
             entries.append(row)
     return entries_of(entries)
+
+
+def _is_served(row: Row) -> bool:
+    """Whether a broker must have served it: a read without records proves nothing."""
+    return row.outcome == "ok" and (row.kind == "send" or row.value > 0)
 
 
 class _Changes:
@@ -144,18 +150,17 @@ class _Key:
                 self._check_use(row, right)
             elif row.kind == "login" and (password := passwords.during(row)) is not None:
                 self._check_login(row, password)
-            elif row.kind == _SERVED and row.outcome == "ok":
+            elif row.kind == _SERVED:
                 self._check_session(row, passwords.rows)
 
     def _check_use(self, row: Row, right: Row) -> None:
-        is_served = row.outcome == "ok" and (row.kind == "send" or row.value > 0)
         if right.value:
             count(self._partial, judged_allowed=1)
             if row.extra == _REFUSED:
                 self._findings.add("permitted-refused", row.kind, ("granted", right), ("op", row))
             return
         count(self._partial, judged_denied=1)
-        if is_served:
+        if _is_served(row):
             name = "denied-write-accepted" if row.kind == "send" else "denied-read-answered"
             self._findings.add(name, f"{row.kind} {row.value}", ("denied", right), ("op", row))
 

@@ -68,8 +68,20 @@ class Administrator:
     rng: random.Random
 
     async def begin(self) -> None:
-        """Create the user, without a right to any topic."""
+        """Create the user, without a right to any topic.
+
+        Some client libraries need a group to read, and the right to write idempotently before they
+        write; without the latter, brokers look for a topic that the user may write to (KIP-679).
+        """
         name = self.user.name
+        free = [_grant(name, "read", "group", "*")]
+        if self.rng.random() < 1 / 2:
+            free.append(_grant(name, "idempotent_write", "cluster", "kafka-cluster"))
+        try:
+            await self.admin.create_acls(free)
+        except _FAILED:
+            self.user.is_given_up = True
+            return
         none = [
             Message(f"{name}@{topic}", UNKNOWN_OFFSET, 0, f=f"allow_{right}")
             for topic in self.topics
@@ -223,6 +235,15 @@ class Administrator:
             return await is_in_force(broker)
         except _FAILED:  # the broker is down or cut off: another attempt may succeed
             return False
+
+
+def _grant(user: str, operation: str, resource_type: str, name: str) -> Acl:
+    return Acl(
+        resource_type=resource_type,
+        resource_name=name,
+        principal=f"User:{user}",
+        operation=operation,
+    )
 
 
 def _codes(acl: Acl) -> tuple[int, int]:
