@@ -15,6 +15,7 @@ from quorumlog.chaos.mutants.quorum import FULL_DISKS
 from quorumlog.chaos.mutants.registry import NodeMutant
 from quorumlog.chaos.mutants.replication import FLUSHES, PRODUCERS
 from quorumlog.chaos.mutants.requests import REQUESTS
+from quorumlog.chaos.mutants.security import SECURITY
 from quorumlog.chaos.mutants.transaction_logs import OUTCOMES, TRANSACTION_LOGS
 from quorumlog.chaos.mutants.transactions import COORDINATORS
 from quorumlog.chaos.mutants.voters import VOTER_RESPONSES, VOTERS
@@ -125,6 +126,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "keeps_offsets_of_the_aborted": NodesOptions(
         workload="consume_transform_produce", faults=("kill",)
     ),
+    **dict.fromkeys(SECURITY, NodesOptions(workload="authorized", faults=("kill",))),
     "acks_early_under_load": NodesOptions(workload="idempotent_send", faults=("pause_kill",)),
     "drops_the_newest_of_some_keys": NodesOptions(workload="compacted_register", config=_CLEANED),
     "takes_no_batch_that_began_earlier": NodesOptions(faults=("delete_records", "wipe", "kill")),

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.handlers.registry import HANDLERS
@@ -17,6 +18,10 @@ from quorumlog.node.listeners import bind
 from quorumlog.settings.listeners import Address
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk, RealDisk
+
+if TYPE_CHECKING:
+    from quorumlog.broker.authentication.core.session import SaslSession
+    from quorumlog.broker.authorization.core.authorizer import Authorizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,8 @@ class NodeDependencies:
     group_rules: the rules of every group coordinator.
     transaction_rules: the rules of every transaction coordinator.
     boot_id_file: has the id of this boot of the machine.
+    new_authorizer, new_session: make the authorizer, with the arguments of Authorizer, and the SASL
+        session of a connection; None: the real ones, which a node without security does not load.
 
     Chance and wall-clock time belong to the whole process: `quorumlog.chance` and
     `quorumlog.clock` have one place each where they are replaced.
@@ -48,3 +55,5 @@ class NodeDependencies:
     group_rules: GroupRules = GROUP_RULES
     transaction_rules: TransactionRules = SOUND
     boot_id_file: TextFile = BOOT_ID_FILE
+    new_authorizer: "Callable[..., Authorizer] | None" = None
+    new_session: "Callable[..., SaslSession] | None" = None

@@ -185,7 +185,9 @@ def _hosts(
     return groups, transactions
 
 
-def authorized(context: BrokerContext) -> BrokerContext:
+def authorized(
+    context: BrokerContext, dependencies: NodeDependencies | None = None
+) -> BrokerContext:
     """Return the context for clients: with the authorizer of the settings, if they have one.
 
     Requests of this broker to itself go past it.
@@ -196,10 +198,11 @@ def authorized(context: BrokerContext) -> BrokerContext:
     from quorumlog.broker.authorization.access_control import access_control
     from quorumlog.broker.guards.registry import guarded
 
+    new_authorizer = None if dependencies is None else dependencies.new_authorizer
     return replace(
         context,
         handlers=guarded(context.handlers),
-        access=access_control(settings, lambda: context.image),
+        access=access_control(settings, lambda: context.image, new_authorizer),
     )
 
 
@@ -278,7 +281,10 @@ class NodeBroker:
             wall_ms=wall_clock_ms,
             quotas=BrokerQuotas(config.broker),
         )
-        self.server: Final = Server(as_release(authorized(context)), on_fatal=on_fatal)
+        self._new_session: Final = dependencies.new_session
+        self.server: Final = Server(
+            as_release(authorized(context, dependencies)), on_fatal=on_fatal
+        )
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
         publishers = self.replicas, self.groups, self.transactions, context.quotas, self.metadata
         self.gate: Final = BootGate(broker_id, publishers)
@@ -373,6 +379,7 @@ class NodeBroker:
             credentials=lambda: self.metadata.image.access.credentials,
             secret=secret,
             tasks=self._tasks,
+            new_session=self._new_session,
         )
         try:
             await authenticator.start()

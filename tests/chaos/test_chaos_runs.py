@@ -194,6 +194,10 @@ def test_a_node_that_ends_by_itself_is_a_finding(tmp_path: Path) -> None:
 
 # What a history must hold at the least, even on a loaded machine: (f, type) and how often.
 DONE = {
+    "authorized": {
+        ("access", "ok"): 6, ("password", "ok"): 3, ("send", "ok"): 5, ("send", "fail"): 5,
+        ("read", "ok"): 5, ("login", "ok"): 3, ("open", "ok"): 6,
+    },
     "group_consume": {("group_poll", "ok"): 10, ("commit", "ok"): 5, ("committed", "ok"): 2},
     "list_offsets": {("list_offsets", "ok"): 20, ("final_list_offsets", "ok"): 5},
     "compacted_register": {("read", "ok"): 10, ("write", "ok"): 20},

@@ -83,6 +83,27 @@ def test_a_broken_transaction_is_found(mutant: str, workload: str, anomaly: str)
     assert anomaly in result.anomalies
 
 
+@pytest.mark.parametrize("seed", [1, 7])
+def test_rights_and_passwords_hold_on_simulated_nodes(seed: int) -> None:
+    result = simulate_nodes(seed, duration_ms=6_000, workload="authorized")
+    assert (result.violations, result.anomalies) == ((), ())
+    figures = result.verdict["figures"]
+    assert all(figures[f"judged_{one}"] for one in ("allowed", "denied", "logins"))
+
+
+@pytest.mark.parametrize(
+    ("mutant", "anomaly"),
+    [
+        ("ignores_denials", "denied-write-accepted"),
+        ("prefixes_match_anywhere", "permitted-refused"),
+        ("keeps_decisions", "permitted-refused"),
+    ],
+)
+def test_a_broken_right_is_found(mutant: str, anomaly: str) -> None:
+    result = simulate_nodes(1, duration_ms=8_000, workload="authorized", faults=[], mutant=mutant)
+    assert anomaly in result.anomalies
+
+
 IDEMPOTENCE: Final[dict[str, Any]] = {"workload": "idempotent_send", "faults": ("ack_kill",)}
 UNDER_LOAD: Final[dict[str, Any]] = {"workload": "idempotent_send", "faults": ("pause_kill",)}
 

@@ -41,11 +41,14 @@ class Authenticator:
         credentials: Callable[[], Credentials],
         secret: bytes,
         tasks: Tasks,
+        new_session: Callable[..., SaslSession] | None = None,
     ) -> None:
         """`credentials`: the present ones of SCRAM. `secret`: of `UnknownUsers`.
 
-        `tasks`: to renew the keys of signed tokens.
+        `tasks`: to renew the keys of signed tokens. `new_session`: makes the session of a
+        connection; None: the real one.
         """
+        self._new_session: Final = new_session or SaslSession
         self.settings: Final = settings
         self._credentials: Final = credentials
         self._unknown: Final = UnknownUsers(secret)
@@ -62,7 +65,7 @@ class Authenticator:
 
     def new_session(self) -> SaslSession:
         """Return the session of a new connection."""
-        return SaslSession(self.settings, self._exchanges)
+        return self._new_session(self.settings, self._exchanges)
 
     def _exchange(self, mechanism: MechanismSettings, tasks: Tasks) -> Callable[[], Exchange]:
         if mechanism.name == PLAIN:

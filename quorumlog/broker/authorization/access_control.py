@@ -159,9 +159,16 @@ class AccessControl:
         )
 
 
-def access_control(settings: BrokerSettings, image: Callable[[], ClusterImage]) -> AccessControl:
-    """Return the authorizer of these settings. `image`: returns the newest image."""
-    authorizer = Authorizer(
+def access_control(
+    settings: BrokerSettings,
+    image: Callable[[], ClusterImage],
+    new_authorizer: Callable[..., Authorizer] | None = None,
+) -> AccessControl:
+    """Return the authorizer of these settings. `image`: returns the newest image.
+
+    `new_authorizer`: makes it, with the arguments of Authorizer; None: the real one.
+    """
+    authorizer = (new_authorizer or Authorizer)(
         super_users=super_users(settings.super_users),
         allows_without_acl=settings.allow_everyone_if_no_acl_found,
     )

@@ -35,6 +35,7 @@ from quorumlog.chaos.shim.shim import Shim
 from quorumlog.cluster import ClusterError, LocalCluster, NodeFailed, layout
 from quorumlog.cluster.layout import CONTROLLER
 from quorumlog.cluster.lost_records import lose_records
+from quorumlog.cluster.security import has_files
 
 
 class LocalVoters(VoterChanger):
@@ -42,7 +43,7 @@ class LocalVoters(VoterChanger):
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster: Final = cluster
-        client = cluster.own_client()
+        client = _own_client(cluster)
         super().__init__(
             client.pop("bootstrap_servers"),
             client,
@@ -50,6 +51,17 @@ class LocalVoters(VoterChanger):
             directory_of=lambda node_id: layout.directory_id(cluster.directory, node_id),
             now_s=lambda: asyncio.get_running_loop().time(),
         )
+
+
+def _own_client(cluster: LocalCluster) -> dict[str, Any]:
+    """Return the arguments of a client that may do everything.
+
+    A secured cluster that has not started has no login yet: only its schedule is checked.
+    """
+    security = getattr(getattr(cluster, "spec", None), "security", None)
+    if security is not None and not has_files(cluster.directory):
+        return {"bootstrap_servers": cluster.bootstrap}
+    return cluster.own_client()
 
 
 def _has_tls(cluster: LocalCluster) -> bool:
@@ -132,7 +144,7 @@ class LocalProcesses:
         self._network: Final = network
         self._links: Final = links
         self._shim: Final = shim
-        client = cluster.own_client()
+        client = _own_client(cluster)
         self._administrator: Final = Administrator(
             client.pop("bootstrap_servers"),
             client,

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers import (
+    authorized,
     bank,
     counter,
     group_log,
@@ -40,7 +41,7 @@ from quorumlog.chaos.history.model import NEMESIS, HistoryError
 from quorumlog.chaos.registered import AddedParts, registered
 
 # Their histories have sends and final reads, too.
-_OF_LOGS: Final = (group_log.CHECKER, list_offsets.CHECKER, wire_rules.CHECKER)
+_OF_LOGS: Final = (group_log.CHECKER, list_offsets.CHECKER, wire_rules.CHECKER, authorized.CHECKER)
 DEFAULT_MODEL: Final = kafka_log.CHECKER.model  # of a history that names none
 CHECKERS: Final[Mapping[str, Checker]] = {
     checker.model: checker
@@ -50,6 +51,7 @@ CHECKERS: Final[Mapping[str, Checker]] = {
         list_offsets.CHECKER,
         topic_lives.CHECKER,
         wire_rules.CHECKER,
+        authorized.CHECKER,
         *(linearizable(model) for model in MODELS.values()),
         sets.SET,
         sets.SET_FULL,

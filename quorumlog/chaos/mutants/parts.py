@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final, TypeVar, cast
 
+from quorumlog.broker.authentication.core.session import SaslSession
+from quorumlog.broker.authorization.core.acl_index import AclIndex
+from quorumlog.broker.authorization.core.authorizer import Authorizer
 from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.core.partition_invariants import Marks, PartitionInvariants
@@ -79,6 +82,7 @@ class Parts:
     metadata_log: the class of the metadata log.
     disk: wraps the disk of a machine in the disk that its node uses.
     responses: makes the object that changes responses; None: they are sent as they are.
+    acl_index, authorizer, session: the classes that decide about rights and about SASL.
     """
 
     partition: PartitionRules = KAFKA_RULES
@@ -93,6 +97,9 @@ class Parts:
     groups: GroupRules = GROUP_RULES
     transactions: TransactionRules = SOUND
     responses: type[ChangedResponses] | None = None
+    acl_index: type[AclIndex] = AclIndex
+    authorizer: type[Authorizer] = Authorizer
+    session: type[SaslSession] = SaslSession
 
 
 REAL_PARTS: Final = Parts()
@@ -103,7 +110,8 @@ UNCHECKED_PARTS: Final = Parts(partition=UNCHECKED_RULES, quorum=UncheckedQuorum
 _CLASSES: Final[tuple[tuple[str, type[Any]], ...]] = (
     ("log", Log), ("directory", LogDirectory), ("flusher", LogFlusher), ("disk", HandsOn),
     ("controller", Controller), ("quorum", Quorum), ("driver", Driver),
-    ("responses", ChangedResponses),
+    ("responses", ChangedResponses), ("acl_index", AclIndex), ("authorizer", Authorizer),
+    ("session", SaslSession),
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from quorumlog.chaos.mutants.quorum import FULL_DISKS, QUORUMS
 from quorumlog.chaos.mutants.replication import COPIES, FLUSHES, FOLLOWER_READS, PRODUCERS, REPLICAS
 from quorumlog.chaos.mutants.requests import REQUESTS
 from quorumlog.chaos.mutants.retention import RETENTION
+from quorumlog.chaos.mutants.security import SECURITY
 from quorumlog.chaos.mutants.storage import DAMAGED_LOGS, STORAGE
 from quorumlog.chaos.mutants.transaction_logs import OUTCOMES, TRANSACTION_LOGS
 from quorumlog.chaos.mutants.transactions import COORDINATORS
@@ -41,7 +42,7 @@ _SUBJECTS: Final = (
     REPLICAS, FLUSHES, CONTROLLERS, COORDINATORS, TRANSACTION_LOGS, QUORUMS, VOTERS,
     GROUPS, TRANSACTIONAL_OFFSETS, CONSUMER_GROUPS, MIXED_GROUPS, STORAGE, RETENTION, DAMAGED_LOGS,
     ELECTIONS, CHURN, MOVES, FOLLOWER_READS, DIRECTORIES, LOSSES, OUTCOMES, VOTER_RESPONSES,
-    FULL_DISKS, PRODUCERS, REQUESTS, COPIES,
+    FULL_DISKS, PRODUCERS, REQUESTS, COPIES, SECURITY,
 )  # fmt: skip
 
 
@@ -70,6 +71,8 @@ class NodeMutant(Mutant):
             ),
             group_rules=parts.groups,
             transaction_rules=parts.transactions,
+            new_authorizer=partial(parts.authorizer, new_index=parts.acl_index),
+            new_session=parts.session,
         )
 
 

@@ -19,8 +19,9 @@ from typing import Any, Final
 from quorumlog import clock
 from quorumlog.chaos.checkers import CheckResult, Verdict, check_history
 from quorumlog.chaos.drivers.client_driver import ClientDriver
-from quorumlog.chaos.drivers.driver import SendFailed
+from quorumlog.chaos.drivers.driver import AnyDriver, SendFailed
 from quorumlog.chaos.drivers.limits import limited
+from quorumlog.chaos.drivers.security import PLAINTEXT, of_client
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, read_history
 from quorumlog.chaos.mutants.registry import mutant_called
 from quorumlog.chaos.nemesis import Nemesis
@@ -39,6 +40,7 @@ from quorumlog.chaos.node_simulation.operator import AFTER_S, repair
 from quorumlog.chaos.node_simulation.oracle import Oracle
 from quorumlog.chaos.node_simulation.process import Clock, Process
 from quorumlog.chaos.node_simulation.process_globals import replace_process_globals
+from quorumlog.chaos.node_simulation.secured_nodes import secured, super_user
 from quorumlog.chaos.node_simulation.settings import NodesResult, NodesSettings
 from quorumlog.chaos.node_simulation.target import CLIENTS_HOST, SimulatedMachines
 from quorumlog.chaos.rude_clients.refused_client import RefusedClient
@@ -46,6 +48,7 @@ from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.oracles.exchanges import Conversation
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup
+from quorumlog.client.security import SecuritySettings
 from quorumlog.cluster.layout import FAST_DEFAULTS
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -141,6 +144,7 @@ class SimulatedRun:
             self._network,
             self._machines,
             topic=TOPIC,
+            protection=of_client(self._security),
             told=self._oracle.voters.told,
             may_lose_memory=bool(
                 LOSE_MEMORY & {action.fault.name for action in settings.schedule.actions}
@@ -177,6 +181,15 @@ class SimulatedRun:
         except NoProgress as error:
             self._violated(f"progress: {error}")
         return self._result(started_s, check_history(read_history(self._directory), self._model))
+
+    @property
+    def _security(self) -> SecuritySettings:
+        """The protection of the clients: of a secured cluster, the login of its super user."""
+        required = find_workload(self._settings.schedule.workload).security
+        return PLAINTEXT if required is None else super_user(required)
+
+    def _driver(self, security: SecuritySettings) -> AnyDriver:
+        return limited(ClientDriver(_racks(self._settings)).secured(security))
 
     @property
     def _model(self) -> str:
@@ -258,7 +271,7 @@ class SimulatedRun:
             wall_ns=clock.wall_ns,
         ) as history:
             setup = Setup(
-                driver=limited(ClientDriver(_racks(self._settings))),
+                driver=self._driver(self._security),
                 bootstrap=",".join(f"{host_of(n)}:{KAFKA_PORT}" for n in broker_ids),
                 topic=TOPIC,
                 partitions=self._settings.partitions,
@@ -266,6 +279,8 @@ class SimulatedRun:
                 seed=self._seed,
                 options=workload.read_options(schedule.options),
                 history=history,
+                security=self._security,
+                secured=self._driver,
             )
             for topic in workload.topics(setup):
                 await setup.driver.create_topic(
@@ -404,6 +419,7 @@ def _node_settings(node_id: int, settings: NodesSettings) -> dict[str, str]:
     voters = (f"{n}@{host_of(n)}:{CONTROL_PORT}" for n in settings.voter_ids)
     replicas = str(min(3, len(settings.broker_ids)))
     racks = _racks(settings)
+    security = find_workload(settings.schedule.workload).security
     return {
         **FAST_DEFAULTS,
         **({"broker.rack": racks[node_id - 1]} if racks else {}),
@@ -412,11 +428,15 @@ def _node_settings(node_id: int, settings: NodesSettings) -> dict[str, str]:
         "transaction.state.log.replication.factor": replicas,
         "controller.quorum.auto.join.enable": "true",
         "log.dirs": LOG_DIR,
+        **({} if security is None else secured(security)),
         **settings.config,
         "node.id": str(node_id),
         "cluster.id": CLUSTER_ID,
         "process.roles": ",".join(settings.roles[node_id]),
-        "listeners": f"PLAINTEXT://{host_of(node_id)}:{KAFKA_PORT}",
+        "listeners": (
+            f"{'PLAINTEXT' if security is None else 'SASL_PLAINTEXT'}"
+            f"://{host_of(node_id)}:{KAFKA_PORT}"
+        ),
         "control.listener": f"{host_of(node_id)}:{CONTROL_PORT}",
         "controller.quorum.voters": ",".join(voters),
     }

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.chaos.back_ends.administrator import WITH_DIRECTORIES, Administrator
@@ -16,6 +16,7 @@ from quorumlog.chaos.back_ends.back_end import (
 )
 from quorumlog.chaos.back_ends.voter_changer import OPERATIONS as OF_VOTERS
 from quorumlog.chaos.back_ends.voter_changer import Told
+from quorumlog.chaos.drivers.security import NO_PROTECTION
 from quorumlog.chaos.faults.links import CLIENTS, EFFECTS, LinkRule, Reset
 from quorumlog.chaos.faults.links import Link as FaultyLink
 from quorumlog.chaos.node_simulation.disk_faults import HEALTHY
@@ -152,13 +153,16 @@ class SimulatedMachines:
         machines: Mapping[int, Machine],
         *,
         topic: str = "chaos",
+        protection: Mapping[str, Any] = NO_PROTECTION,
         told: Told = lambda _, __: None,
         may_lose_memory: bool = True,
         any_power_loss: bool = False,
         losses_are_judged: bool = False,
         acks_after_flush: bool = False,
     ) -> None:
-        """`topic`: of the workload. `told` is called with each completed change of the voters.
+        """`topic`: of the workload. `protection`: of administrators.
+
+        `told` is called with each completed change of the voters.
 
         `may_lose_memory`: faults may destroy data that is not on a disk.
 
@@ -179,9 +183,10 @@ class SimulatedMachines:
         self._network: Final = network
         brokers = [node_id for node_id, machine in machines.items() if machine.is_broker]
         bootstrap = ",".join(f"{host_of(node_id)}:{KAFKA_PORT}" for node_id in brokers)
-        self._voters: Final = SimulatedVoters(machines, bootstrap, loop=loop, told=told)
+        self._voters: Final = SimulatedVoters(machines, bootstrap, protection, loop=loop, told=told)
         self.administrator: Final = Administrator(
             bootstrap,
+            protection,
             topic=topic,
             brokers=len(brokers),
             fewer=0 if self._memory_counts and may_lose_memory else 1,

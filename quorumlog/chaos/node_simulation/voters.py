@@ -1,7 +1,7 @@
 """The voters of simulated machines: changes of them, and the disks that the quorum needs."""
 
 from collections.abc import Iterable, Mapping, Set
-from typing import Final
+from typing import Any, Final
 
 from quorumlog.chaos.back_ends.voter_changer import Told, VoterChanger
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
@@ -13,12 +13,19 @@ class SimulatedVoters:
     """The voters of one run: machines with the role controller."""
 
     def __init__(
-        self, machines: Mapping[int, Machine], bootstrap: str, *, loop: SimulatedLoop, told: Told
+        self,
+        machines: Mapping[int, Machine],
+        bootstrap: str,
+        protection: Mapping[str, Any],
+        *,
+        loop: SimulatedLoop,
+        told: Told,
     ) -> None:
         self._machines: Final = machines
         self._directories: Final[dict[int, str]] = {}
         self.changer: Final = VoterChanger(
             bootstrap,
+            protection,
             controllers=[one.node_id for one in machines.values() if one.is_controller],
             directory_of=self._directory_of,
             now_s=lambda: loop.now_s,

@@ -47,8 +47,10 @@ from quorumlog.chaos.run.stopped_replicas import stop_and_compare
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup, Topic
+from quorumlog.client.security import SecuritySettings
 from quorumlog.cluster import LocalCluster
 from quorumlog.cluster.control_connections import operator_context
+from quorumlog.cluster.security import SecurityOptions
 
 WARM_UP_S: Final = 2.0
 COOL_DOWN_S: Final = 1.0  # healed, and still producing: losses may show up
@@ -92,6 +94,9 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
         bootstrap, back_end = stack.enter_context(_cluster(settings, schedule, outside, progress))
+        if isinstance(back_end, LocalProcesses) and back_end.cluster.spec.security is not None:
+            settings = replace(settings, security=_super_user(back_end.cluster))
+            driver = load_driver(settings.driver, settings.security)
         meta = meta_at_start(settings, schedule)
         history = stack.enter_context(HistoryWriter(settings.out, meta=meta))
         _record_responses(back_end, history)
@@ -141,6 +146,12 @@ def _check_reach(settings: RunSettings) -> None:
         )
     if settings.bootstrap is not None and settings.network != "proxy":
         raise ValueError(f"--network {settings.network}: a cluster of --bootstrap has its own")
+    needs_users = find_workload(settings.workload).security is not None
+    if needs_users and settings.bootstrap is not None and settings.security == PLAINTEXT:
+        raise ValueError(
+            f"workload {settings.workload} creates users and ACLs: give the login of a super user"
+            " by --command-config"
+        )
     if settings.security != PLAINTEXT:
         if settings.bootstrap is None:
             raise ValueError("--command-config is for a cluster that runs already: --bootstrap")
@@ -186,13 +197,32 @@ def _schedule(settings: RunSettings, nodes: int) -> tuple[Schedule, Sequence[Act
 
 
 def _own_cluster(settings: RunSettings, directory: Path | None) -> LocalCluster:
+    required = find_workload(settings.workload).security
+    options, config = SecurityOptions(), settings.config
+    if required is not None:
+        options = SecurityOptions(
+            sasl=required.mechanism,
+            users={required.super_user: None},
+            acls=True,
+            super_users=[required.super_user],
+        )
+        config = {**required.config, **config}
     return LocalCluster(
         directory,
         nodes=settings.shape.nodes,
         controllers=settings.shape.controllers,
         brokers=settings.shape.brokers,
-        config=settings.config,
+        config=config,
         node_module=settings.node_module,
+        **options,
+    )
+
+
+def _super_user(cluster: LocalCluster) -> SecuritySettings:
+    """Return the protection of clients that may do everything. Raises ClusterError."""
+    client = cluster.client_config(style="quorumlog")
+    return SecuritySettings(
+        **{name: value for name, value in client.items() if name != "bootstrap_servers"}
     )
 
 
@@ -261,6 +291,8 @@ class _Phases:
             seed=settings.seed,
             options=workload.read_options(settings.options),
             history=self.history,
+            security=settings.security,
+            secured=partial(load_driver, settings.driver),
         )
         for topic in workload.topics(setup):
             await self._create(topic)

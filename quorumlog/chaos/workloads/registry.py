@@ -9,6 +9,7 @@ from typing import Any, Final
 from quorumlog.chaos.registered import AddedParts, registered
 from quorumlog.chaos.workloads import (
     append_read,
+    authorized,
     compacted_register,
     consume_transform_produce,
     consumer_group_consume,
@@ -38,6 +39,7 @@ WORKLOADS: Final[Mapping[str, Workload[Any]]] = {
         txn_transfer,
         consume_transform_produce,
         wire_rules,
+        authorized,
     )
 }
 

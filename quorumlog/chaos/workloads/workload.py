@@ -13,8 +13,10 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from quorumlog.chaos.drivers.driver import CallTimedOut, Driver
+from quorumlog.chaos.drivers.security import PLAINTEXT
 from quorumlog.chaos.history import HistoryWriter
 from quorumlog.chaos.schedule import Option
+from quorumlog.client.security import SaslMechanism, SecuritySettings
 
 O_co = TypeVar("O_co", covariant=True)
 _Opened = TypeVar("_Opened")
@@ -26,7 +28,8 @@ REOPEN_S: Final = 0.1  # between attempts to open a client while no broker answe
 class Setup(Generic[O_co]):
     """The inputs of one run's clients. `options` is an instance of the workload's own class.
 
-    `topic` has `partitions`; each has replicas on `replication_factor` nodes.
+    `topic` has `partitions`; each has replicas on `replication_factor` nodes. `security`: of the
+    clients of the run, and of `driver`; `secured` returns the same driver with another one.
     """
 
     driver: Driver
@@ -37,6 +40,8 @@ class Setup(Generic[O_co]):
     seed: int
     options: O_co
     history: HistoryWriter
+    security: SecuritySettings = PLAINTEXT
+    secured: Callable[[SecuritySettings], Driver] | None = None
 
     def rng(self, who: str) -> random.Random:
         """Return the random numbers of a client, which depend on its name and the seed alone."""
@@ -51,6 +56,18 @@ class Topic:
     partitions: int
     replication_factor: int
     config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequiredSecurity:
+    """The security of the cluster that a run starts for its workload: SASL_PLAINTEXT and ACLs.
+
+    The clients of the run are the super user. `config`: settings of the nodes, by Kafka's names.
+    """
+
+    mechanism: SaslMechanism
+    super_user: str
+    config: Mapping[str, str]
 
 
 class Clients(Protocol):
@@ -90,6 +107,7 @@ class Workload(Generic[O_co]):
     requires: the capabilities that its driver must have (drivers.driver.CAPABILITIES).
     offers: the operations (`f`) that its option `rate` counts: of sends, their messages.
     faults: the faults of a run that names none.
+    security: it needs a cluster with users and ACLs; None: it does not.
     """
 
     name: str
@@ -102,6 +120,7 @@ class Workload(Generic[O_co]):
     requires: frozenset[str] = frozenset()
     offers: frozenset[str] = frozenset({"send"})
     faults: tuple[str, ...] = ("kill",)
+    security: RequiredSecurity | None = None
 
     def read_options(self, given: Mapping[str, Option]) -> O_co:
         """Return the options with these values, which may be text, and defaults for the rest.

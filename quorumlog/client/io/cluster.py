@@ -362,7 +362,7 @@ class Cluster:
         self.add_topics([name])
         limit_ms = timeout_ms if self._auto_create else min(timeout_ms, UNKNOWN_TOPIC_MS)
         missing = frozenset(holding)
-        view, began_ms = None, self.now_ms()
+        view, began_ms, is_new = None, self.now_ms(), False
         self._awaited[name] += 1
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -372,7 +372,8 @@ class Cluster:
                         missing -= view.partitions.keys()
                         if not missing:
                             return view
-                    if view is not None and view.error_code != ErrorCode.NONE:
+                    # An error from before this call may be over: a right may have been granted.
+                    if is_new and view is not None and view.error_code != ErrorCode.NONE:
                         code = known(view.error_code)
                         if code not in RETRIABLE:
                             raise KafkaError(code, f"topic {name!r}", definite=True)
@@ -380,6 +381,7 @@ class Cluster:
                         break
                     await self.next_update()
                     self._check_refusal()
+                    is_new = True
         except TimeoutError:
             pass
         finally:

@@ -262,7 +262,9 @@ class Fetcher:
         try:
             found = await ask_offsets(self._cluster, timestamps, isolation, refused)
         except KafkaError as error:
-            self._report(error, positions)
+            same = [p for p in positions if p.reset is resets.get(p.topic_partition, p.reset)]
+            self._failed(positions)
+            self._let_poll_raise(error, same)
             return
         if self._without_offset and not refused:
             self._cluster.lookout.observe_soon()
@@ -278,8 +280,13 @@ class Fetcher:
     def _report(self, error: KafkaError, positions: list[Position]) -> None:
         """Retry later; let `poll` raise an error that is not retriable."""
         self._failed(positions)
-        if not error.retriable:
-            self._positions.report(None, error)
+        self._let_poll_raise(error, positions)
+
+    def _let_poll_raise(self, error: KafkaError, positions: list[Position]) -> None:
+        """Report an error once, with a partition that is still assigned: it ends with that."""
+        current = next(filter(self._positions.is_current, positions), None)
+        if current is not None and not error.retriable:
+            self._positions.report(current.topic_partition, error)
 
     # --- fetches ---
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from quorumlog.cluster import ClusterError, NodeFailed
@@ -20,6 +21,7 @@ class FakeCluster:
     """Three nodes; `refuses` are those that do not get ready, `deaf` those that just ended."""
 
     bootstrap = "127.0.0.1:1"
+    directory = Path("nowhere")
 
     def __init__(self) -> None:
         self.nodes: Sequence[FakeNode | NodeSpec] = [FakeNode(node_id) for node_id in (1, 2, 3)]

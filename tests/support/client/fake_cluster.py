@@ -82,6 +82,7 @@ class FakeCluster:
         self.addresses: dict[int, tuple[str, int]] = {}
         self.connections: dict[int, set[_Connection]] = {}
         self.topics: dict[str, int] = {"t": 1}
+        self.denied: set[str] = set()  # topics that clients may not describe any more
         self.leaders: dict[TopicPartition, Leader] = {}
         self.logs: dict[TopicPartition, list[bytes]] = {}
         self.numbers: dict[tuple[int, TopicPartition], list[tuple[int, int, int]]] = {}
@@ -162,13 +163,15 @@ class FakeCluster:
             names = [topic.name for topic in request.topics]
         for name in names:
             partitions = []
-            for index in range(self.topics.get(name, 0)):
+            for index in range(0 if name in self.denied else self.topics.get(name, 0)):
                 leader, epoch, _ = self.leader(TopicPartition(name, index))
                 one = MetadataResponsePartition(
                     partition_index=index, leader_id=leader, leader_epoch=epoch
                 )
                 partitions.append(one)
             code = ErrorCode.NONE if partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if name in self.denied:
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             topics.append(MetadataResponseTopic(name=name, error_code=code, partitions=partitions))
         return MetadataResponse(brokers=brokers, topics=topics)
 
@@ -228,9 +231,12 @@ class FakeCluster:
                 log = self.logs.get(TopicPartition(topic.name, one.partition_index), [])
                 end = sum(read_header(batch).record_count for batch in log)
                 offset = end if one.timestamp == -1 else 0
-                answers.append(
-                    ListOffsetsPartitionResponse(partition_index=one.partition_index, offset=offset)
+                answer = ListOffsetsPartitionResponse(
+                    partition_index=one.partition_index, offset=offset
                 )
+                if topic.name in self.denied:
+                    answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                answers.append(answer)
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
         return ListOffsetsResponse(topics=topics)
 

@@ -107,6 +107,12 @@ def test_runs_that_cannot_be_secured_are_refused(
         run(RunSettings(out=tmp_path, security=SCRAM, **given), lambda *_: None)
 
 
+def test_a_workload_with_users_needs_the_login_of_a_super_user(tmp_path: Path) -> None:
+    settings = RunSettings(out=tmp_path, bootstrap="h:1", workload="authorized", faults=())
+    with pytest.raises(ValueError, match="workload authorized creates users and ACLs"):
+        run(settings, lambda *_: None)
+
+
 @pytest.mark.parametrize("has_tls", [False, True])
 def test_faults_of_requests_need_bytes_that_can_be_read(has_tls: bool) -> None:
     cluster: Any = FakeCluster()

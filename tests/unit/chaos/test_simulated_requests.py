@@ -211,6 +211,7 @@ class Machines:
         self.voters = SimulatedVoters(
             self.all,
             "host:1",
+            {},
             loop=self.loop,  # type: ignore[arg-type]  # what is needed of one
             told=lambda _, __: None,
         )

@@ -20,6 +20,7 @@ from quorumlog.wire.codec.messages.produce import (
 from tests.support.client.fake_cluster import (
     FETCH,
     HANG_UP,
+    LIST_OFFSETS,
     METADATA,
     PRODUCE,
     SILENCE,
@@ -155,6 +156,32 @@ async def test_an_unknown_topic_and_a_huge_record_and_a_wrong_partition_are_neve
         with pytest.raises(TypeError, match="value is bytes or None, not str"):
             await producer.send("t", "text")  # type: ignore[arg-type]  # the point of it
     assert cluster.values() == []
+
+
+async def test_a_granted_right_holds_for_the_next_send_after_a_refused_one() -> None:
+    async with producing(**QUICK) as (cluster, producer):
+        cluster.denied = {"t"}
+        for _ in range(2):
+            with refused("TOPIC_AUTHORIZATION_FAILED: topic 't'", definite=True):
+                await producer.send("t", b"refused")
+        cluster.denied = set()
+        assert (await producer.send_and_wait("t", b"v")).offset == 0
+    assert cluster.values() == [b"v"]
+
+
+async def test_an_error_of_a_former_assignment_is_not_raised() -> None:
+    async with consuming() as (cluster, consumer):
+        cluster.topics["u"] = 1
+        consumer.assign([TopicPartition("t", 0)])
+        assert await consumer.end_offsets([TopicPartition("t", 0)]) != {}
+        cluster.denied = {"t"}
+        consumer.seek_to_beginning(TopicPartition("t", 0))
+        with refused("TOPIC_AUTHORIZATION_FAILED: t"):
+            await consumer.poll(10_000)
+        before = times_asked(cluster, LIST_OFFSETS)
+        await until(lambda: times_asked(cluster, LIST_OFFSETS) > before + 2)  # refused again
+        consumer.assign([TopicPartition("u", 0)])
+        assert await consumer.poll(100) == {}
 
 
 async def test_send_waits_while_the_buffer_is_full() -> None:
