@@ -185,25 +185,26 @@ def _hosts(
     return groups, transactions
 
 
-def authorized(
+def for_clients(
     context: BrokerContext, dependencies: NodeDependencies | None = None
 ) -> BrokerContext:
-    """Return the context for clients: with the authorizer of the settings, if they have one.
+    """Return the context for clients: the APIs of `as.version`, and the authorizer, if one is set.
 
-    Requests of this broker to itself go past it.
+    Requests of this broker to itself go past both.
     """
     settings = context.settings
     if not settings.authorizer_class_name:
-        return context
+        return as_release(context)
     from quorumlog.broker.authorization.access_control import access_control
     from quorumlog.broker.guards.registry import guarded
 
     new_authorizer = None if dependencies is None else dependencies.new_authorizer
-    return replace(
+    secured = replace(
         context,
         handlers=guarded(context.handlers),
         access=access_control(settings, lambda: context.image, new_authorizer),
     )
+    return as_release(secured)
 
 
 def warn_of_missing_rights(config: NodeConfig) -> None:
@@ -250,7 +251,11 @@ class NodeBroker:
     ) -> None:
         broker_id, controller = BrokerId(config.node_id), quorum.controller
         announced = registration(config, directories, dependencies)
-        self._ready, self._tasks = ready, Tasks(on_fatal)
+        self._ready, self._tasks, self._new_session = (
+            ready,
+            Tasks(on_fatal),
+            dependencies.new_session,
+        )
         self.replicas: Final = Replicas(
             broker_id=broker_id,
             settings=config.broker,
@@ -281,10 +286,7 @@ class NodeBroker:
             wall_ms=wall_clock_ms,
             quotas=BrokerQuotas(config.broker),
         )
-        self._new_session: Final = dependencies.new_session
-        self.server: Final = Server(
-            as_release(authorized(context, dependencies)), on_fatal=on_fatal
-        )
+        self.server: Final = Server(for_clients(context, dependencies), on_fatal=on_fatal)
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
         publishers = self.replicas, self.groups, self.transactions, context.quotas, self.metadata
         self.gate: Final = BootGate(broker_id, publishers)

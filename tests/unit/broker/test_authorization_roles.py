@@ -13,7 +13,7 @@ from quorumlog.broker.authorization.access_control import AccessControl
 from quorumlog.broker.guards.registry import OPEN, REFUSED_ANYWAY
 from quorumlog.client import KafkaError, NewTopic, TopicPartition
 from quorumlog.client.records import GroupMetadata
-from quorumlog.node.node_broker import authorized
+from quorumlog.node.node_broker import for_clients
 from quorumlog.settings.authorization import STANDARD_AUTHORIZER, super_users
 from quorumlog.settings.kinds import BadValue
 from tests.support.broker.authorized import ADMIN, guarded_broker
@@ -96,7 +96,7 @@ async def test_a_broker_with_an_authorizer_guards_all_handlers_but_not_its_own_r
     users = "User:admin;User:broker"
     settings = replace(SETTINGS, authorizer_class_name=STANDARD_AUTHORIZER, super_users=users)
     context = SingleBroker(tmp_path, settings).context
-    served = authorized(context)
+    served = for_clients(context)
     assert isinstance(served.access, AccessControl)
     assert context.access is None
     unguarded = {key for key, one in served.handlers.items() if one is context.handlers[key]}
@@ -109,7 +109,7 @@ async def test_a_broker_with_an_authorizer_guards_all_handlers_but_not_its_own_r
 
 async def test_a_broker_without_an_authorizer_has_the_bare_handlers(tmp_path: Path) -> None:
     context = SingleBroker(tmp_path).context
-    assert authorized(context) is context
+    assert for_clients(context) is context
 
 
 @pytest.mark.parametrize("text", ["admin", "User:a;b", ":a", "User:"])
