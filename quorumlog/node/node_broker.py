@@ -36,7 +36,7 @@ from quorumlog.broker.transactions.io.transaction_service import TransactionServ
 from quorumlog.chance import random_bytes
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import some
-from quorumlog.metadata_quorum.controller_client import BrokerRegistration
+from quorumlog.metadata_quorum.controller_client import BrokerRegistration, ControllerClient
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, ImagePublisher
 from quorumlog.metadata_quorum.image.details import Endpoint
 from quorumlog.metadata_quorum.image.model import difference
@@ -290,7 +290,14 @@ class NodeBroker:
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
         publishers = self.replicas, self.groups, self.transactions, context.quotas, self.metadata
         self.gate: Final = BootGate(broker_id, publishers)
-        self.lifecycle: Final = BrokerLifecycle(
+        self.lifecycle: Final = self._new_lifecycle(config, announced, controller)
+        quorum.add_publisher(self.gate)
+        quorum.add_publisher(self.lifecycle)
+
+    def _new_lifecycle(
+        self, config: NodeConfig, announced: BrokerRegistration, controller: ControllerClient
+    ) -> BrokerLifecycle:
+        return BrokerLifecycle(
             registration=announced,
             controller=controller,
             settings=config.lifecycle,
@@ -300,8 +307,6 @@ class NodeBroker:
             directory_failed=self.replicas.directory_failed,
             unanswering=self.replicas.unanswering,
         )
-        quorum.add_publisher(self.gate)
-        quorum.add_publisher(self.lifecycle)
 
     async def open_directories(self) -> None:
         """Read the files of the log directories. Raises StartFailed; DiskExhausted: call again."""
