@@ -203,6 +203,20 @@ def authorized(context: BrokerContext) -> BrokerContext:
     )
 
 
+def with_telemetry(context: BrokerContext) -> BrokerContext:
+    """Return the context for clients: with telemetry (KIP-714), if the settings have it."""
+    if not context.settings.client_telemetry:
+        return context
+    from quorumlog.broker.telemetry.core.instances import ClientInstances
+    from quorumlog.broker.telemetry.handlers import HANDLERS
+
+    return replace(
+        context,
+        handlers={**context.handlers, **HANDLERS},
+        telemetry=ClientInstances(context.settings.telemetry_max_bytes),
+    )
+
+
 def warn_of_missing_rights(config: NodeConfig) -> None:
     """Log the rights without which a cluster with an authorizer cannot work."""
     settings = config.broker
@@ -280,7 +294,9 @@ class NodeBroker:
             quotas=BrokerQuotas(config.broker),
         )
         warn_of_missing_rights(config)
-        self.server: Final = Server(as_release(authorized(context)), on_fatal=on_fatal)
+        self.server: Final = Server(
+            as_release(authorized(with_telemetry(context))), on_fatal=on_fatal
+        )
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
         publishers = self.replicas, self.groups, self.transactions, context.quotas, self.metadata
         self.gate: Final = BootGate(broker_id, publishers)

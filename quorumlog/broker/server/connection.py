@@ -98,7 +98,8 @@ class Connection(FrameProtocol):
         name = self.transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self._client = Client(address_text(name[0], name[1]), name[0])
-            self._context = replace(self._context, client_host=f"/{name[0]}")  # as Kafka writes it
+            host = f"/{name[0]}"  # as Kafka writes it
+            self._context = replace(self._context, client_host=host, client_port=name[1])
         self._server.opened(self)
 
     def connection_closed(self, error: Exception | None) -> None:
@@ -195,9 +196,7 @@ class Connection(FrameProtocol):
             self.close(error)
             return
         if isinstance(request, ApiVersionsRequest):
-            self._note_software(request.client_software_name, request.client_software_version)
-            if request.client_software_name == NODE_SOFTWARE_NAME:
-                self._serve_node()
+            self._introduced(request)
         handler = self._handlers.get(header.api_key)
         if handler is None or not handler.min_version <= header.api_version <= handler.max_version:
             self._refuse(header)
@@ -482,6 +481,15 @@ class Connection(FrameProtocol):
         if not self._client.software:
             self._note_software(header.client_id or "")
         self.close(UnsupportedVersion(header))
+
+    def _introduced(self, request: ApiVersionsRequest) -> None:
+        """Note the software of the client; it may be another broker."""
+        software = request.client_software_name, request.client_software_version
+        self._note_software(*software)
+        if self._context.telemetry is not None:
+            self._context = replace(self._context, software=software)
+        if request.client_software_name == NODE_SOFTWARE_NAME:
+            self._serve_node()
 
     def _note_software(self, *names: str) -> None:
         self._client = self._client._replace(software=" ".join(names)[:SOFTWARE_MAX].strip())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
+from quorumlog.clock import monotonic_ms
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.node.metrics.broker_families import (
     Replicas,
@@ -113,6 +114,11 @@ class Endpoint:
             replicas.families(),
             groups.families(with_partitions=groups.offset_count <= most),
         ]
+        telemetry = broker.server.context.telemetry
+        if telemetry is not None:
+            from quorumlog.node.metrics.client_families import client_families
+
+            found.append(client_families(telemetry, monotonic_ms()))
         if len(replicas.drivers) <= most:
             found += [replicas.partition_families(), exported_families(replicas.led, leaderless)]
         return found
