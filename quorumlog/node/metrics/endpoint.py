@@ -100,12 +100,12 @@ class Endpoint:
     async def _of_broker(
         self, broker: NodeBroker, leaderless: Sequence[tuple[str, PartitionImage]]
     ) -> list[Iterator[Family]]:
-        replicas = Replicas(broker)
+        most = broker.replicas.settings.metrics_partitions_max
+        replicas = Replicas(broker, most)
         await _pausing(replicas.count())
         groups = Groups(broker, self._node.config.peer_kafka)
         await _pausing(groups.count())
         await groups.look_up_ends()
-        most = broker.replicas.settings.metrics_partitions_max
         found = [
             traffic_families(broker),
             request_families(broker),
@@ -119,7 +119,7 @@ class Endpoint:
             from quorumlog.node.metrics.client_families import client_families
 
             found.append(client_families(telemetry, monotonic_ms()))
-        if len(replicas.drivers) <= most:
+        if replicas.are_shown:
             found += [replicas.partition_families(), exported_families(replicas.led, leaderless)]
         return found
 
