@@ -203,6 +203,11 @@ def authorized(context: BrokerContext) -> BrokerContext:
     )
 
 
+def for_clients(context: BrokerContext) -> BrokerContext:
+    """Return the context of connections of clients, by the settings of the node."""
+    return as_release(authorized(with_telemetry(context)))
+
+
 def with_telemetry(context: BrokerContext) -> BrokerContext:
     """Return the context for clients: with telemetry (KIP-714), if the settings have it."""
     if not context.settings.client_telemetry:
@@ -294,9 +299,7 @@ class NodeBroker:
             quotas=BrokerQuotas(config.broker),
         )
         warn_of_missing_rights(config)
-        self.server: Final = Server(
-            as_release(authorized(with_telemetry(context))), on_fatal=on_fatal
-        )
+        self.server: Final = Server(for_clients(context), on_fatal=on_fatal)
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
         publishers = self.replicas, self.groups, self.transactions, context.quotas, self.metadata
         self.gate: Final = BootGate(broker_id, publishers)

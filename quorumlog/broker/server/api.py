@@ -26,6 +26,7 @@ from quorumlog.wire.codec.message import Buffer, Request, Response
 from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
 from quorumlog.wire.codec.produce_template import ProduceTemplate, TemplateMatch
 from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.io.connection import NODE_SOFTWARE_NAME
 
 if TYPE_CHECKING:  # a broker that needs none of them does not load them
     from quorumlog.broker.authorization.access_control import AccessControl
@@ -176,6 +177,18 @@ class BrokerContext:
             api=api,
             log_denied=log_denied,
         )
+
+    def introduced(self, name: str, version: str) -> "BrokerContext":
+        """Return the context of a connection whose client has sent its software (KIP-511).
+
+        Another broker gets all versions, which `as.version` does not concern.
+        """
+        context = self
+        if self.telemetry is not None:
+            context = replace(context, software=(name, version))
+        if name != NODE_SOFTWARE_NAME or self.node_handlers is None:
+            return context
+        return replace(context, handlers=self.node_handlers)
 
     @property
     def config(self) -> BrokerConfig:

@@ -33,7 +33,6 @@ from quorumlog.wire.codec.schemas import (
     UnsupportedVersion,
     response_to_send,
 )
-from quorumlog.wire.io.connection import NODE_SOFTWARE_NAME
 from quorumlog.wire.io.file_sender import Done
 from quorumlog.wire.io.frames import FrameProtocol
 
@@ -196,7 +195,7 @@ class Connection(FrameProtocol):
             self.close(error)
             return
         if isinstance(request, ApiVersionsRequest):
-            self._introduced(request)
+            self._introduced(request.client_software_name, request.client_software_version)
         handler = self._handlers.get(header.api_key)
         if handler is None or not handler.min_version <= header.api_version <= handler.max_version:
             self._refuse(header)
@@ -292,11 +291,10 @@ class Connection(FrameProtocol):
             self._is_delivering = False
             self._flush()
 
-    def _serve_node(self) -> None:
-        """Serve all versions: the client is another broker, which `as.version` does not concern."""
-        if self._context.node_handlers is not None:
-            self._handlers = self._context.node_handlers
-            self._context = replace(self._context, handlers=self._handlers)
+    def _introduced(self, name: str, version: str) -> None:
+        self._note_software(name, version)
+        self._context = self._context.introduced(name, version)
+        self._handlers = self._context.handlers
 
     # Responses.
 
@@ -481,15 +479,6 @@ class Connection(FrameProtocol):
         if not self._client.software:
             self._note_software(header.client_id or "")
         self.close(UnsupportedVersion(header))
-
-    def _introduced(self, request: ApiVersionsRequest) -> None:
-        """Note the software of the client; it may be another broker."""
-        software = request.client_software_name, request.client_software_version
-        self._note_software(*software)
-        if self._context.telemetry is not None:
-            self._context = replace(self._context, software=software)
-        if request.client_software_name == NODE_SOFTWARE_NAME:
-            self._serve_node()
 
     def _note_software(self, *names: str) -> None:
         self._client = self._client._replace(software=" ".join(names)[:SOFTWARE_MAX].strip())

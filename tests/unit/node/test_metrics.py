@@ -161,7 +161,7 @@ def test_ten_thousand_partitions_are_counted_in_slices(shown_max: int) -> None:
     partition = PartitionImage(
         leader_id=BrokerId(1),
         leader_epoch=Epoch(0),
-        partition_epoch=0,
+        partition_epoch=Epoch(0),
         replicas=(BrokerId(1),),
         isr=(BrokerId(1),),
     )
