@@ -212,8 +212,8 @@ def with_telemetry(context: BrokerContext) -> BrokerContext:
     """Return the context for clients: with telemetry (KIP-714), if the settings have it."""
     if not context.settings.client_telemetry:
         return context
+    from quorumlog.broker.handlers.optional.telemetry import HANDLERS
     from quorumlog.broker.telemetry.core.instances import ClientInstances
-    from quorumlog.broker.telemetry.handlers import HANDLERS
 
     return replace(
         context,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from quorumlog.extras import install_command
 from quorumlog.settings.kinds import INT_MAX, BadValue, ConfigType, Kind, whole
 from quorumlog.settings.servers import ServerSetting
 
@@ -79,10 +78,9 @@ def _compiled_by_re2(pattern: str) -> Any:
     try:
         import re2
     except ModuleNotFoundError:
-        command = install_command("re2")
         raise BadValue(
             "a client matching pattern with a group, or with more than one repetition, needs "
-            f"google-re2: {command}"
+            "google-re2, the extra re2 of this installation"
         ) from None
     options = re2.Options()
     options.log_errors = False  # a request's mistake must not fill the log

@@ -16,11 +16,11 @@ from quorumlog.broker.groups.core import effects as group_effects
 from quorumlog.broker.groups.core import events as group_events
 from quorumlog.broker.groups.core.consumer import effects as consumer_group_effects
 from quorumlog.broker.groups.core.consumer import events as consumer_group_events
+from quorumlog.broker.handlers.optional import telemetry
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions import core as partitions
 from quorumlog.broker.partitions.core import effects as partition_effects
 from quorumlog.broker.partitions.core import events as partition_events
-from quorumlog.broker.telemetry import handlers as telemetry
 from quorumlog.broker.transactions import core as transactions
 from quorumlog.broker.transactions.core import effects as transaction_effects
 from quorumlog.broker.transactions.core import events as transaction_events

@@ -7,8 +7,8 @@ from typing import Any, Final
 import pytest
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
+from quorumlog.broker.handlers.optional import telemetry
 from quorumlog.broker.handlers.registry import HANDLERS
-from quorumlog.broker.telemetry import handlers as telemetry
 from quorumlog.settings.releases import RELEASES, api_versions, feature_levels
 
 KRAFT_ONLY: Final = {55, 64, 74, 75, 80, 81}  # kafka-python asked brokers with ZooKeeper until 3.9

@@ -5,7 +5,6 @@ before their time, an outdated subscription, an unknown compression, reports tha
 cannot be read. The metrics of `SHOWN_MAX` clients are kept, the states of `INSTANCES_MAX`.
 """
 
-import logging
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,6 @@ from quorumlog.wire.codec.compression import Compression, decompress
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import BatchTooLarge, CorruptBatch
 
-_logger: Final = logging.getLogger(__name__)
 INSTANCES_MAX: Final = 16_384
 EXPIRY_MS_MIN: Final = 60_000
 EXPIRY_INTERVALS: Final = 3
@@ -113,17 +111,22 @@ class ClientInstances:
         self._configs: Mapping[str, Mapping[str, str]] = {}
         self._compiled: Sequence[tuple[dict[str, Matches], Mapping[str, str]]] = ()
 
-    def subscribe(self, configs: Mapping[str, Mapping[str, str]]) -> None:
-        """Apply the subscriptions of an image; each instance is compared at its next request."""
+    def subscribe(self, configs: Mapping[str, Mapping[str, str]]) -> Sequence[str]:
+        """Apply the subscriptions of an image; each instance is compared at its next request.
+
+        Return a message for each that matches no client, since this broker lacks a library that
+        the controller has.
+        """
         if configs is self._configs:
-            return
-        compiled = []
+            return ()
+        compiled, problems = [], []
         for name, config in sorted(configs.items()):
             try:
                 compiled.append((patterns(config.get(MATCH, "")), config))
-            except BadValue as error:  # the controller has a library that this broker lacks
-                _logger.warning("the subscription %r matches no client: %s", name, error)
+            except BadValue as error:
+                problems.append(f"the subscription {name!r} matches no client: {error}")
         self._configs, self._compiled = configs, compiled
+        return problems
 
     def asked(
         self, instance_id: bytes, client: ClientProperties, now_ms: int
@@ -162,7 +165,7 @@ class ClientInstances:
         elif len(metrics) > self.telemetry_max_bytes:
             error = ErrorCode.TELEMETRY_TOO_LARGE
         else:
-            error = self._keep(instance_id, instance, Compression(compression), metrics)
+            error = self._keep(instance, Compression(compression), metrics)
         instance.is_terminating = is_terminating
         instance.last_error = error
         self.pushes[error] += 1
@@ -205,14 +208,11 @@ class ClientInstances:
         subscription_id = _subscription_id(selected, interval_ms, instance_id)
         return Instance(client, self._configs, selected, interval_ms, subscription_id)
 
-    def _keep(
-        self, instance_id: bytes, instance: Instance, compression: Compression, metrics: memoryview
-    ) -> ErrorCode:
+    def _keep(self, instance: Instance, compression: Compression, metrics: memoryview) -> ErrorCode:
         try:
             data = decompress(compression, metrics, size_max=REPORT_BYTES_MAX)
             found = list(points(data))
-        except (CorruptBatch, BatchTooLarge, MalformedReport) as error:
-            _logger.debug("a report of client %s: %s", instance_id.hex(), error)
+        except (CorruptBatch, BatchTooLarge, MalformedReport):
             return ErrorCode.INVALID_RECORD
         if found and not instance.series:
             self._make_room()

@@ -3,6 +3,7 @@
 Advertised only with `client.telemetry`: clients report to every broker that has these APIs.
 """
 
+import logging
 from types import MappingProxyType
 from typing import Final
 
@@ -23,12 +24,14 @@ from quorumlog.wire.codec.messages.get_telemetry_subscriptions import (
 from quorumlog.wire.codec.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 from quorumlog.wire.codec.schemas import RequestHeader
 
+_logger: Final = logging.getLogger(__name__)
 _NO_ID: Final = bytes(16)
 
 
 def _instances(context: BrokerContext) -> ClientInstances:
     instances = some(context.telemetry, "telemetry is advertised only where it is received")
-    instances.subscribe(context.image.client_metrics)
+    for problem in instances.subscribe(context.image.client_metrics):
+        _logger.warning("%s", problem)
     return instances
 
 
