@@ -159,6 +159,12 @@ class BrokerSettings:
         "GET /metrics has families with a sample for each of them; 0: none. Not in Kafka.",
         least=0,
     )
+    client_telemetry: bool = flag(
+        False,
+        "Whether clients may report their own metrics (KIP-714), for GET /metrics. Not in Kafka, "
+        "where a metrics reporter receives them.",
+    )
+    telemetry_max_bytes: int = integer(1_048_576, "Maximum bytes of a report of a client.")
     connections_max_idle_ms: int = long(600_000, "Time after which an idle connection is closed.")
 
     # Quotas: decision 63.

@@ -1,4 +1,4 @@
-"""`quorumlog configs`: describe and alter the settings of topics, brokers and groups."""
+"""`quorumlog configs`: describe and alter settings of topics, brokers, groups, subscriptions."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -11,13 +11,17 @@ from quorumlog.cli.output import EXIT_USAGE, fail, parse_settings, table
 app = command_group("Show and change settings of topics, brokers and consumer groups.")
 
 Kind = Annotated[
-    Literal["topic", "broker", "group"],
-    typer.Argument(metavar="topic|broker|group", help="Kind of the resource."),
+    Literal["topic", "broker", "group", "client_metrics"],
+    typer.Argument(
+        metavar="topic|broker|group|client_metrics",
+        help="Kind of the resource. client_metrics: a subscription to metrics that clients report.",
+    ),
 ]
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="Name of the topic or group; id of the broker, '' for all brokers."
+        metavar="NAME",
+        help="Name of the topic, group or subscription; id of the broker, '' for all brokers.",
     ),
 ]
 Changes = list[str] | None
@@ -29,6 +33,7 @@ SOURCES: Final = {  # KIP-226
     3: "all brokers, dynamic",
     4: "broker, at start",
     5: "default",
+    7: "client metrics",
     8: "group",
 }
 
@@ -89,6 +94,7 @@ def alter(
       quorumlog configs alter topic orders --append cleanup.policy=compact
       quorumlog configs alter broker '' --set log.retention.ms=3600000
       quorumlog configs alter group readers --set consumer.session.timeout.ms=60000
+      quorumlog configs alter client_metrics all --set 'metrics=*' --set interval.ms=5000
     """
     if not (values or delete or append or subtract):
         fail("nothing to change: give --set, --delete, --append or --subtract", EXIT_USAGE)

@@ -10,7 +10,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 Election = Literal["preferred", "unclean"]
 """KIP-460: elect the first assigned replica; or any live replica: committed records may be lost."""
 OffsetSpec = Literal["earliest", "latest", "max_timestamp"]
-ResourceKind = Literal["topic", "broker", "group"]
+ResourceKind = Literal["topic", "broker", "client_metrics", "group"]
 ConfigText = str | int | float | bool
 """The value of a setting, before its conversion to Kafka's text."""
 UpgradeKind = Literal["upgrade", "safe_downgrade", "unsafe_downgrade"]

@@ -46,8 +46,9 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChanges:
-    """Changes of one topic or group. `replaces_all`: settings not named here return to defaults.
+    """Changes of one topic, group or subscription.
 
+    `replaces_all`: settings not named here return to defaults.
     `is_broker`: `name` is the id of a broker, or "" for all brokers.
     """
 
@@ -138,6 +139,14 @@ class AlterGroupConfigs(RequestFor["Outcomes"]):
     validate_only: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterClientMetrics(RequestFor["Outcomes"]):
+    """Alter each subscription to metrics of clients on its own (KIP-714)."""
+
+    subscriptions: tuple[ConfigChanges, ...]
+    validate_only: bool = False
+
+
 class UpgradeType(IntEnum):
     """The direction in which a feature level may change: Kafka's codes."""
 
@@ -164,7 +173,8 @@ class UpdateFeatures(RequestFor["Outcomes"]):
 
 
 AccessChange = CreateAcls | DeleteAcls | AlterClientQuotas | AlterScramCredentials
-ClusterChange = UnregisterBroker | UpdateFeatures | AlterGroupConfigs | AccessChange
+ResourceChange = AlterGroupConfigs | AlterClientMetrics
+ClusterChange = UnregisterBroker | UpdateFeatures | ResourceChange | AccessChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,5 +218,7 @@ def parts_of(change: ClusterChange) -> int:
             return len(change.alterations)
         case AlterGroupConfigs(groups=groups):
             return len(groups)
+        case AlterClientMetrics(subscriptions=subscriptions):
+            return len(subscriptions)
         case _:
             assert_never(change)

@@ -188,23 +188,41 @@ def _hosts(
 def for_clients(
     context: BrokerContext, dependencies: NodeDependencies | None = None
 ) -> BrokerContext:
-    """Return the context for clients: the APIs of `as.version`, and the authorizer, if one is set.
+    """Return the context of connections of clients, by the settings of the node.
 
-    Requests of this broker to itself go past both.
+    Requests of this broker to itself have none of these limits.
     """
+    return as_release(authorized(with_telemetry(context), dependencies))
+
+
+def authorized(context: BrokerContext, dependencies: NodeDependencies | None) -> BrokerContext:
+    """Return the context for clients: with the authorizer of the settings, if they have one."""
     settings = context.settings
     if not settings.authorizer_class_name:
-        return as_release(context)
+        return context
     from quorumlog.broker.authorization.access_control import access_control
     from quorumlog.broker.guards.registry import guarded
 
     new_authorizer = None if dependencies is None else dependencies.new_authorizer
-    secured = replace(
+    return replace(
         context,
         handlers=guarded(context.handlers),
         access=access_control(settings, lambda: context.image, new_authorizer),
     )
-    return as_release(secured)
+
+
+def with_telemetry(context: BrokerContext) -> BrokerContext:
+    """Return the context for clients: with telemetry (KIP-714), if the settings have it."""
+    if not context.settings.client_telemetry:
+        return context
+    from quorumlog.broker.handlers.optional.telemetry import HANDLERS
+    from quorumlog.broker.telemetry.core.instances import ClientInstances
+
+    return replace(
+        context,
+        handlers={**context.handlers, **HANDLERS},
+        telemetry=ClientInstances(context.settings.telemetry_max_bytes),
+    )
 
 
 def warn_of_missing_rights(config: NodeConfig) -> None:

@@ -95,7 +95,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             request.timeout.ms broker.id.generation.enable reserved.broker.max.id""",
         "plug-ins, metrics and telemetry of the JVM": """
             alter.config.policy.class.name auto.include.jmx.reporter
-            create.topic.policy.class.name telemetry.max.bytes metric.reporters
+            create.topic.policy.class.name metric.reporters
             metrics.num.samples metrics.recording.level metrics.sample.window.ms
             kafka.metrics.polling.interval.secs kafka.metrics.reporters
             log.message.downconversion.enable config.providers unstable.api.versions.enable

@@ -78,6 +78,8 @@ _API_VERSIONS: Final[Mapping[int, str]] = MappingProxyType(
         66: "3.0:0 3.8:1 4.1:2",  # ListTransactions
         68: "3.7:0 4.0:1",  # ConsumerGroupHeartbeat
         69: "3.8:0 4.0:1",  # ConsumerGroupDescribe
+        71: "3.7:0",  # GetTelemetrySubscriptions
+        72: "3.7:0",  # PushTelemetry
         74: "3.7:0 4.1:1",  # ListConfigResources
         75: "3.8:0",  # DescribeTopicPartitions
         76: "4.1:1",  # ShareGroupHeartbeat

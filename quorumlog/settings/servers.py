@@ -51,7 +51,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
-    GROUP = 8
+    CLIENT_METRICS, GROUP = 7, 8
 
 
 class Level(NamedTuple):

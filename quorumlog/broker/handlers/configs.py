@@ -1,16 +1,18 @@
-"""DescribeConfigs (32), ListConfigResources (74): topics, groups and brokers.
+"""DescribeConfigs (32), ListConfigResources (74): topics, groups, brokers, metrics of clients.
 
 Source: KIP-133, KIP-226, KIP-569, KIP-1142. In version 0 the second API was
 ListClientMetricsResources (KIP-714), and lists only client metrics.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from quorumlog.broker.responses.config_entries import (
     ConfigEntry,
     ResourceType,
     broker_entries,
+    client_metrics_entries,
     cluster_entries,
     group_entries,
     topic_entries,
@@ -73,6 +75,14 @@ def _describe(
     return result
 
 
+UNNAMED: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        ResourceType.GROUP: "Group name must not be empty",
+        ResourceType.CLIENT_METRICS: "Client metrics subscription name must not be empty",
+    }
+)
+
+
 def _entries(
     context: BrokerContext, broker: BrokerConfig, resource: DescribeConfigsResource
 ) -> Iterable[ConfigEntry] | _Refusal:
@@ -86,10 +96,13 @@ def _entries(
             return cluster_entries(context.image.broker_config(None))
         case ResourceType.GROUP if name:
             return group_entries(broker, context.image.group_configs.get(name, {}))
-        case ResourceType.GROUP:
-            return _Refusal(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
-        case _:
-            message = f"this is broker {context.broker_id}: it describes topics, groups and itself"
+        case ResourceType.CLIENT_METRICS if name:
+            return client_metrics_entries(context.image.client_metrics.get(name, {}))
+        case kind:
+            message = UNNAMED.get(kind) or (
+                f"this is broker {context.broker_id}: it describes topics, groups, client metrics "
+                "and itself"
+            )
             return _Refusal(ErrorCode.INVALID_REQUEST, message)
 
 
@@ -134,8 +147,8 @@ def handle_list(
 ) -> ListConfigResourcesResponse:
     """List the resources of each requested type; without types: of all.
 
-    There are no client metrics to list. Groups are listed if they have a configuration. An unknown
-    type is UNSUPPORTED_VERSION.
+    Groups and subscriptions to metrics are listed if they have a configuration. An unknown type is
+    UNSUPPORTED_VERSION.
     """
     known = [*ResourceType]
     if header.api_version < FIRST_VERSION_WITH_TYPES:
@@ -157,6 +170,8 @@ def _names(context: BrokerContext, resource_type: int) -> list[str]:
         return sorted(context.image.topics)
     if resource_type == ResourceType.GROUP:
         return sorted(context.image.group_configs)
+    if resource_type == ResourceType.CLIENT_METRICS:
+        return sorted(context.image.client_metrics)
     # DEVIATION: Kafka lists the brokers as BROKER_LOGGER, too. Ours have no log levels to describe.
     # docs/decisions/0009-feature-levels.md
     if resource_type == ResourceType.BROKER:

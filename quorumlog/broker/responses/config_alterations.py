@@ -1,7 +1,7 @@
 """The common part of AlterConfigs and IncrementalAlterConfigs: the resources that can be altered.
 
-These are topics, groups, this broker, and the settings of all brokers. Loggers and client metrics
-are refused with a reason. Sources: KIP-133, KIP-226, KIP-339, KIP-848.
+These are topics, groups, subscriptions to metrics of clients, this broker, and the settings of all
+brokers. Loggers are refused with a reason. Sources: KIP-133, KIP-226, KIP-339, KIP-714, KIP-848.
 """
 
 import logging
@@ -15,10 +15,12 @@ from quorumlog.broker.responses.config_entries import ResourceType
 from quorumlog.broker.responses.controller_answers import changed_cluster, decided, shortened
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.metadata_quorum.cluster_changes import (
+    AlterClientMetrics,
     AlterGroupConfigs,
     ConfigChanges,
     ConfigResult,
     Outcome,
+    ResourceChange,
 )
 from quorumlog.metadata_quorum.controller_requests import AlterConfigs
 from quorumlog.settings.kafka_names import nearest_name
@@ -29,13 +31,14 @@ _logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 REFUSALS: Final[Mapping[int, str]] = MappingProxyType(
-    {
-        ResourceType.BROKER_LOGGER: "log levels are not altered while a broker runs",
-        ResourceType.CLIENT_METRICS: "this broker takes no client metrics",
-    }
+    {ResourceType.BROKER_LOGGER: "log levels are not altered while a broker runs"}
 )
-CONTROLLERS: Final = frozenset({ResourceType.TOPIC, ResourceType.GROUP})
+CONTROLLERS: Final = frozenset(
+    {ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLIENT_METRICS}
+)
 """The resource types whose changes the controller decides, under any resource name."""
+ON_THEIR_OWN: Final[tuple[int, ...]] = (ResourceType.GROUP, ResourceType.CLIENT_METRICS)
+"""Those that a request to the controller does not mix with other types."""
 HINTS_MAX: Final = 20
 """How many unknown names of a request are logged and compared with existing names."""
 DOUBT: Final = "the configuration may have been altered"
@@ -66,11 +69,13 @@ async def alter_resources(
     topics = [
         replace(resource.wanted, is_broker=resource.resource_type == ResourceType.BROKER)
         for resource in valid
-        if resource.resource_type != ResourceType.GROUP
+        if resource.resource_type not in ON_THEIR_OWN
     ]
-    groups = [one.wanted for one in valid if one.resource_type == ResourceType.GROUP]
     altered = iter(await _alter_topics(context, topics, validate_only=validate_only))
-    altered_groups = iter(await _alter_groups(context, groups, validate_only=validate_only))
+    on_their_own = {
+        kind: iter(await _alter(context, kind, valid, validate_only=validate_only))
+        for kind in ON_THEIR_OWN
+    }
     responses = []
     message: str | None
     for resource, problem in zip(resources, problems, strict=True):
@@ -78,8 +83,8 @@ async def alter_resources(
             error_code, message = problem
         else:
             result: ConfigResult | Outcome
-            if resource.resource_type == ResourceType.GROUP:
-                result = next(altered_groups)
+            if resource.resource_type in ON_THEIR_OWN:
+                result = next(on_their_own[resource.resource_type])
             else:
                 result = next(altered)
             error_code, message = result.error_code, result.error_message
@@ -113,12 +118,17 @@ async def _alter_topics(
     )
 
 
-async def _alter_groups(
-    context: BrokerContext, groups: Sequence[ConfigChanges], *, validate_only: bool
+async def _alter(
+    context: BrokerContext, kind: int, resources: Sequence[Resource], *, validate_only: bool
 ) -> list[Outcome]:
-    if not groups:
+    changes = tuple(one.wanted for one in resources if one.resource_type == kind)
+    if not changes:
         return []
-    change = AlterGroupConfigs(groups=tuple(groups), validate_only=validate_only)
+    change: ResourceChange
+    if kind == ResourceType.GROUP:
+        change = AlterGroupConfigs(groups=changes, validate_only=validate_only)
+    else:
+        change = AlterClientMetrics(subscriptions=changes, validate_only=validate_only)
     return await changed_cluster(context, change, doubt=DOUBT)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from quorumlog.settings.client_metrics import CLIENT_METRICS
 from quorumlog.settings.groups import GROUP_SETTINGS
 from quorumlog.settings.kinds import ConfigType
 from quorumlog.settings.servers import (
@@ -105,6 +106,15 @@ def group_entries(broker: BrokerConfig, own: Mapping[str, str]) -> Iterator[Conf
             value = own[name]
             levels = [Level(name, value, ConfigSource.GROUP), *levels]
         yield _entry(name, value, setting, levels, read_only=False)
+
+
+def client_metrics_entries(own: Mapping[str, str]) -> Iterator[ConfigEntry]:
+    """Yield every setting of a subscription, even if it does not exist; `own`: its own values."""
+    for name, setting in CLIENT_METRICS.items():
+        levels = [Level(name, setting.default or "", ConfigSource.DEFAULT)]
+        if name in own:
+            levels = [Level(name, own[name], ConfigSource.CLIENT_METRICS), *levels]
+        yield _entry(name, levels[0].value, setting, levels, read_only=False)
 
 
 def _entry(

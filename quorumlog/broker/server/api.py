@@ -26,9 +26,11 @@ from quorumlog.wire.codec.message import Buffer, Request, Response
 from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
 from quorumlog.wire.codec.produce_template import ProduceTemplate, TemplateMatch
 from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.io.connection import NODE_SOFTWARE_NAME
 
-if TYPE_CHECKING:  # a broker without an authorizer does not load it
+if TYPE_CHECKING:  # a broker that needs none of them does not load them
     from quorumlog.broker.authorization.access_control import AccessControl
+    from quorumlog.broker.telemetry.core.instances import ClientInstances
 
 R = TypeVar("R")
 
@@ -142,6 +144,8 @@ class BrokerContext:
     wall_ms: Callable[[], int]  # ms since 1970
     listener: str = DEFAULT_LISTENER  # that accepted the connection
     client_host: str = ""  # the peer's address
+    client_port: int = 0
+    software: tuple[str, str] = "", ""  # its name and version (KIP-511), if there is telemetry
     principal: str = ANONYMOUS  # type:name of the authenticated client
     quotas: BrokerQuotas = field(default_factory=BrokerQuotas)  # of all connections
     throttle: Throttle | None = None  # of the connection, since there was a quota of clients
@@ -149,6 +153,7 @@ class BrokerContext:
     account: ResponseAccount | None = None  # counts response bytes that the peer has not taken
     node_handlers: Mapping[int, ApiHandler] | None = None  # for other brokers, if they differ
     access: "AccessControl | None" = None  # None: every client may do everything
+    telemetry: "ClientInstances | None" = None  # None: clients report no metrics
 
     def may(
         self,
@@ -172,6 +177,18 @@ class BrokerContext:
             api=api,
             log_denied=log_denied,
         )
+
+    def introduced(self, name: str, version: str) -> "BrokerContext":
+        """Return the context of a connection whose client has sent its software (KIP-511).
+
+        Another broker gets all versions, which `as.version` does not concern.
+        """
+        context = self
+        if self.telemetry is not None:
+            context = replace(context, software=(name, version))
+        if name != NODE_SOFTWARE_NAME or self.node_handlers is None:
+            return context
+        return replace(context, handlers=self.node_handlers)
 
     @property
     def config(self) -> BrokerConfig:

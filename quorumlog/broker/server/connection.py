@@ -33,7 +33,6 @@ from quorumlog.wire.codec.schemas import (
     UnsupportedVersion,
     response_to_send,
 )
-from quorumlog.wire.io.connection import NODE_SOFTWARE_NAME
 from quorumlog.wire.io.file_sender import Done
 from quorumlog.wire.io.frames import FrameProtocol
 
@@ -97,7 +96,8 @@ class Connection(FrameProtocol):
         name = self.transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self._client = Client(address_text(name[0], name[1]), name[0])
-            self._context = replace(self._context, client_host=f"/{name[0]}")  # as Kafka writes it
+            host = f"/{name[0]}"  # as Kafka writes it
+            self._context = replace(self._context, client_host=host, client_port=name[1])
         self._server.opened(self)
 
     def connection_closed(self, error: Exception | None) -> None:
@@ -193,9 +193,7 @@ class Connection(FrameProtocol):
             self.close(error)
             return
         if isinstance(request, ApiVersionsRequest):
-            self._note_software(request.client_software_name, request.client_software_version)
-            if request.client_software_name == NODE_SOFTWARE_NAME:
-                self._serve_node()
+            self._introduced(request.client_software_name, request.client_software_version)
         handler = self._handlers.get(header.api_key)
         if handler is None or not handler.min_version <= header.api_version <= handler.max_version:
             self._refuse(header)
@@ -294,11 +292,10 @@ class Connection(FrameProtocol):
             self._is_delivering = False
             self._flush()
 
-    def _serve_node(self) -> None:
-        """Serve all versions: the client is another broker, which `as.version` does not concern."""
-        if self._context.node_handlers is not None:
-            self._handlers = self._context.node_handlers
-            self._context = replace(self._context, handlers=self._handlers)
+    def _introduced(self, name: str, version: str) -> None:
+        self._note_software(name, version)
+        self._context = self._context.introduced(name, version)
+        self._handlers = self._context.handlers
 
     # Responses.
 

@@ -17,7 +17,7 @@ CONTROL: Final = (
     "AlterPartition", "AssignReplicasToDirs", "ReportLogs", "DescribeQuorum", "UnregisterBroker",
     "UpdateFeatures", "AddVoter", "RemoveVoter", "UpdateVoter", "UpgradeKRaftVersion",
     "AllocateProducerIds", "CreateAcls", "DeleteAcls", "AlterClientQuotas",
-    "AlterUserScramCredentials",
+    "AlterUserScramCredentials", "AlterClientMetrics",
 )  # fmt: skip
 _PREFIX: Final = "control/"
 

@@ -430,6 +430,7 @@ class Oracle:
             image.topic_names,
             image.broker_configs,
             image.group_configs,
+            image.client_metrics,
             image.access,
             image.next_producer_id,
             {**image.features},

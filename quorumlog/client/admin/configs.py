@@ -1,4 +1,4 @@
-"""Settings of topics, brokers and groups: described, and altered one by one (KIP-339)."""
+"""Settings of topics, brokers, groups, subscriptions: described, altered one by one (KIP-339)."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -12,11 +12,16 @@ from quorumlog.wire.codec.messages import describe_configs as describe_configs_
 from quorumlog.wire.codec.messages import incremental_alter_configs as alter_configs_
 from quorumlog.wire.codec.messages.list_config_resources import ListConfigResourcesRequest
 
-RESOURCES: Final[Mapping[ResourceKind, int]] = {"topic": 2, "broker": 4, "group": 32}
+RESOURCES: Final[Mapping[ResourceKind, int]] = {
+    "topic": 2, "broker": 4, "client_metrics": 16, "group": 32,
+}  # fmt: skip
 KINDS: Final[Mapping[int, str]] = {
     2: "topic", 4: "broker", 8: "broker_logger", 16: "client_metrics", 32: "group",
 }  # fmt: skip
-_UNNAMED: Final = {"topic": "no topic", "broker": "all brokers", "group": "no group"}
+_UNNAMED: Final = {
+    "topic": "no topic", "broker": "all brokers", "client_metrics": "no subscription",
+    "group": "no group",
+}  # fmt: skip
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 

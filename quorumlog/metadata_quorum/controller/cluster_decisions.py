@@ -5,6 +5,7 @@ from typing import Final, assert_never
 from quorumlog.metadata_quorum.cluster_changes import (
     DONE,
     AccessChange,
+    AlterClientMetrics,
     AlterClientQuotas,
     AlterGroupConfigs,
     AlterScramCredentials,
@@ -13,6 +14,7 @@ from quorumlog.metadata_quorum.cluster_changes import (
     DeleteAcls,
     Outcome,
     Outcomes,
+    ResourceChange,
     UnregisterBroker,
     UpdateFeatures,
     parts_of,
@@ -27,13 +29,20 @@ from quorumlog.metadata_quorum.controller.access import (
 from quorumlog.metadata_quorum.controller.brokers import broker_epoch_error
 from quorumlog.metadata_quorum.controller.decision import Decision
 from quorumlog.metadata_quorum.controller.features import decide_feature_levels, level_for
-from quorumlog.metadata_quorum.controller.group_configs import decide_group_configs
+from quorumlog.metadata_quorum.controller.group_configs import (
+    decide_client_metrics,
+    decide_group_configs,
+)
 from quorumlog.metadata_quorum.controller.log_loss import ALL_LOST, listed
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller_client import ProducerIdBlock
 from quorumlog.metadata_quorum.controller_requests import AllocateProducerIds, ProducerIdsReply
 from quorumlog.metadata_quorum.image import records
-from quorumlog.metadata_quorum.image.features import LEVEL_OF_ACCESS, LEVEL_OF_GROUP_CONFIGS
+from quorumlog.metadata_quorum.image.features import (
+    LEVEL_OF_ACCESS,
+    LEVEL_OF_CLIENT_METRICS,
+    LEVEL_OF_GROUP_CONFIGS,
+)
 from quorumlog.metadata_quorum.image.records import MetadataRecord, ProducerIds
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -117,16 +126,21 @@ class ClusterDecisions:
                 return *decide_unregistration(self._cluster, self._partitions, request), None
             case UpdateFeatures():
                 return *decide_feature_levels(self._cluster, request), None
-            case AlterGroupConfigs():
-                return self._decided_about_groups(request)
+            case AlterGroupConfigs() | AlterClientMetrics():
+                return self._decided_about_resources(request)
             case _:
                 return self._decided_about_access(request)
 
-    def _decided_about_groups(self, request: AlterGroupConfigs) -> tuple[*Decided, str | None]:
-        level, refusal = level_for(self._cluster, LEVEL_OF_GROUP_CONFIGS)
+    def _decided_about_resources(self, request: ResourceChange) -> tuple[*Decided, str | None]:
+        are_groups = isinstance(request, AlterGroupConfigs)
+        needed = LEVEL_OF_GROUP_CONFIGS if are_groups else LEVEL_OF_CLIENT_METRICS
+        level, refusal = level_for(self._cluster, needed)
         if refusal is not None:
             return (), (refusal,) * parts_of(request), None
-        records, results = decide_group_configs(self._cluster, request, self._group_limits)
+        if isinstance(request, AlterGroupConfigs):
+            records, results = decide_group_configs(self._cluster, request, self._group_limits)
+        else:
+            records, results = decide_client_metrics(self._cluster, request)
         first = () if level is None or not records else (level,)
         return (*first, *records), results, None
 

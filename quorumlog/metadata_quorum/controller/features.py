@@ -21,6 +21,7 @@ from quorumlog.metadata_quorum.controller_client import NAMED_PER_REQUEST_MAX, B
 from quorumlog.metadata_quorum.image.access import AccessImage
 from quorumlog.metadata_quorum.image.features import (
     LEVEL_OF_ACCESS,
+    LEVEL_OF_CLIENT_METRICS,
     LEVEL_OF_DIRECTORIES,
     LEVEL_OF_GROUP_CONFIGS,
     LEVEL_OF_LAST_KNOWN_ELR,
@@ -151,6 +152,8 @@ def _lost_by(cluster: ClusterReplay, level: int) -> str | None:
         return "There are replicas that may lack records: wait until they are in sync again."
     if level < LEVEL_OF_GROUP_CONFIGS and cluster.group_configs:
         return "There are configurations of groups, which it lacks: delete them first."
+    if level < LEVEL_OF_CLIENT_METRICS and cluster.client_metrics:
+        return "There are subscriptions to metrics of clients, which it lacks: delete them first."
     if level < LEVEL_OF_DIRECTORIES and _has_directories(cluster):
         return "There are brokers with several log directories, or replicas in them."
     if level < LEVEL_OF_ACCESS and cluster.access.freeze() != AccessImage():

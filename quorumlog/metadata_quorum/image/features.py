@@ -23,6 +23,7 @@ LEVEL_OF_DIRECTORIES: Final = 3
 LEVEL_OF_GROUP_CONFIGS: Final = 4
 LEVEL_OF_LAST_KNOWN_ELR: Final = 5
 LEVEL_OF_CLUSTER_MIN_ISR: Final = 6
+LEVEL_OF_CLIENT_METRICS: Final = 7
 LEVEL_NAMES: Final[Mapping[int, str]] = MappingProxyType(
     {
         FIRST_LEVEL: "topics and brokers",
@@ -31,6 +32,7 @@ LEVEL_NAMES: Final[Mapping[int, str]] = MappingProxyType(
         LEVEL_OF_GROUP_CONFIGS: "configurations of groups",
         LEVEL_OF_LAST_KNOWN_ELR: "replicas that may lack records",
         LEVEL_OF_CLUSTER_MIN_ISR: "min.insync.replicas of the cluster",
+        LEVEL_OF_CLIENT_METRICS: "subscriptions to metrics of clients",
     }
 )
 NEWEST_LEVEL: Final = max(LEVEL_NAMES)

@@ -100,6 +100,7 @@ class ClusterImage:
 
     `broker_configs`: by broker id; the key "" is for all brokers (KIP-226).
     `group_configs`: by group id; the group need not exist.
+    `client_metrics`: the subscriptions of KIP-714, by name.
     `by_broker`: an index of the partitions; None: a replay builds it.
     """
 
@@ -112,6 +113,7 @@ class ClusterImage:
     next_producer_id: int = 0
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    client_metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     access: AccessImage = field(default_factory=AccessImage)
     features: Mapping[str, int] = field(default_factory=dict)  # the levels in force
     automatic_levels: frozenset[str] = frozenset()  # features whose level no request has set

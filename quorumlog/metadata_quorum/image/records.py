@@ -20,6 +20,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, Partiti
 
 TOPIC_RESOURCE: Final = 2  # ConfigResource.Type.TOPIC
 BROKER_RESOURCE: Final = 4  # ConfigResource.Type.BROKER; the name "" stands for all brokers
+CLIENT_METRICS_RESOURCE: Final = 16  # ConfigResource.Type.CLIENT_METRICS: a subscription
 GROUP_RESOURCE: Final = 32  # ConfigResource.Type.GROUP
 
 

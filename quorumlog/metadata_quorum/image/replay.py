@@ -26,6 +26,7 @@ from quorumlog.metadata_quorum.image.model import (
 from quorumlog.metadata_quorum.image.partitions_by_broker import PartitionsByBroker
 from quorumlog.metadata_quorum.image.records import (
     BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
     AccessRecord,
@@ -154,6 +155,7 @@ class ClusterReplay:
         self.next_producer_id = image.next_producer_id
         self._broker_configs: Final = ConfigReplay(image.broker_configs)
         self._group_configs: Final = ConfigReplay(image.group_configs)
+        self._client_metrics: Final = ConfigReplay(image.client_metrics)
         self._changed_brokers: set[BrokerId] = set()
         self._changed_partitions: dict[str, set[int]] = {}  # by topic
         self._changed_configs: set[str] = set()
@@ -212,6 +214,11 @@ class ClusterReplay:
         """Return the live configurations of groups, by id: do not keep it across an apply."""
         return self._group_configs.values
 
+    @property
+    def client_metrics(self) -> Mapping[str, Mapping[str, str]]:
+        """Return the live subscriptions to metrics of clients: do not keep it across an apply."""
+        return self._client_metrics.values
+
     def feature_level(self, name: str) -> int:
         """Return a feature's level in force."""
         return self.features.get(name, first_level(name))
@@ -261,6 +268,7 @@ class ClusterReplay:
         topics, topic_names = self._freeze_topics()
         changed_brokers, broker_configs = self._broker_configs.freeze()
         changed_groups, group_configs = self._group_configs.freeze()
+        _, client_metrics = self._client_metrics.freeze()
         image = ClusterImage(
             end_offset=end_offset,
             epoch=epoch,
@@ -271,6 +279,7 @@ class ClusterReplay:
             next_producer_id=self.next_producer_id,
             broker_configs=broker_configs,
             group_configs=group_configs,
+            client_metrics=client_metrics,
             access=self.access.freeze(),
             features=self.features,
             automatic_levels=self.automatic_levels,
@@ -407,6 +416,9 @@ class ClusterReplay:
             return
         if record.resource_type == GROUP_RESOURCE:
             self._group_configs.apply(record)
+            return
+        if record.resource_type == CLIENT_METRICS_RESOURCE:
+            self._client_metrics.apply(record)
             return
         require(record.resource_type == TOPIC_RESOURCE, "1: a configuration is of a known kind")
         topic_id = some(self.topic_id(record.resource_name), "1: a configured topic exists")

@@ -13,6 +13,7 @@ from quorumlog.metadata_quorum.image.details import same_fields
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage, TopicImage
 from quorumlog.metadata_quorum.image.records import (
     BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
     MetadataRecord,
@@ -36,6 +37,8 @@ def records_of(image: ClusterImage) -> Iterator[MetadataRecord]:
         yield from _configs(BROKER_RESOURCE, name, configs)
     for name, configs in image.group_configs.items():
         yield from _configs(GROUP_RESOURCE, name, configs)
+    for name, configs in image.client_metrics.items():
+        yield from _configs(CLIENT_METRICS_RESOURCE, name, configs)
     yield from access_records(image.access)
     if image.next_producer_id:
         yield records.ProducerIds(

@@ -77,6 +77,7 @@ CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxy
             cluster_changes.Outcomes,
         ),
         "AlterGroupConfigs": (cluster_changes.AlterGroupConfigs, cluster_changes.Outcomes),
+        "AlterClientMetrics": (cluster_changes.AlterClientMetrics, cluster_changes.Outcomes),
         "UpdateFeatures": (cluster_changes.UpdateFeatures, cluster_changes.Outcomes),
         "DescribeQuorum": (requests.DescribeQuorum, QuorumDescription),
         "AssignReplicasToDirs": (requests.AssignReplicas, requests.ReportReply),

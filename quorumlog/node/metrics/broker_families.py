@@ -199,13 +199,16 @@ Led = tuple[str, PartitionDriver, PartitionImage]
 class Replicas:
     """The replicas of a broker, as of the start of a scrape.
 
-    Counts are of the partitions that this broker leads, except `producers`.
+    Counts are of the partitions that this broker leads, except `producers`. `led` is complete, with
+    labels if there are samples of each partition (at most `shown_max`), after `count`.
     """
 
-    def __init__(self, broker: NodeBroker) -> None:
+    def __init__(self, broker: NodeBroker, shown_max: int) -> None:
         self.broker: Final = broker
         self.drivers: Final = list(broker.replicas.drivers.items())
-        self._led: Final[list[tuple[TopicPartition, PartitionDriver, PartitionImage]]] = []
+        self.are_shown: Final = len(self.drivers) <= shown_max
+        self.led: Final[list[Led]] = []
+        self._labels: Final[dict[TopicPartition, str]] = {}
         self.under_replicated = self.under_min_isr = self.at_min_isr = self.reassigning = 0
         self.producers = 0
 
@@ -214,10 +217,12 @@ class Replicas:
         image = self.broker.replicas.image
         for number, (at, driver) in enumerate(self.drivers, 1):
             self.producers += len(driver.producers)
+            if self.are_shown:
+                self._labels[at] = partition_labels(at)
             partition, state = image.partition(at), driver.partition.state
             role = state.role
             if isinstance(role, Leader) and partition is not None:
-                self._led.append((at, driver, partition))
+                self.led.append((self._labels.get(at, ""), driver, partition))
                 in_sync, replicas = len(role.isr), _replication_factor(partition)
                 least = min(state.min_insync_replicas, replicas)
                 self.under_replicated += in_sync < replicas
@@ -227,16 +232,11 @@ class Replicas:
             if number % REPLICAS_AT_ONCE == 0:
                 yield
 
-    @property
-    def led(self) -> list[Led]:
-        """The partitions that this broker leads."""
-        return [(partition_labels(at), driver, image) for at, driver, image in self._led]
-
     def families(self) -> Iterator[Family]:
         """Yield the counts."""
         replicas = self.broker.replicas
         for name, documentation, value in (
-            ("leadercount", "Partitions that this broker leads.", len(self._led)),
+            ("leadercount", "Partitions that this broker leads.", len(self.led)),
             ("partitioncount", "Replicas on this broker.", len(self.drivers)),
             ("underreplicatedpartitions", "Led, with replicas outside the ISR.",
              self.under_replicated),
@@ -262,7 +262,7 @@ class Replicas:
         sizes = [(at, len(state.isr), _least_isr(state, image)) for at, state, image in states]
         # A thread may have a log, to truncate it.
         drivers = [pair for pair in self.drivers if not pair[1].is_truncating]
-        logs = [(partition_labels(at), driver.log) for at, driver in drivers]
+        logs = [(self._labels[at], driver.log) for at, driver in drivers]
         for name, documentation, samples in (
             ("replicascount", "Replicas.",
              ((at, _replication_factor(image)) for at, _, image in led)),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
+from quorumlog.clock import monotonic_ms
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.node.metrics.broker_families import (
     Replicas,
@@ -99,12 +100,12 @@ class Endpoint:
     async def _of_broker(
         self, broker: NodeBroker, leaderless: Sequence[tuple[str, PartitionImage]]
     ) -> list[Iterator[Family]]:
-        replicas = Replicas(broker)
+        most = broker.replicas.settings.metrics_partitions_max
+        replicas = Replicas(broker, most)
         await _pausing(replicas.count())
         groups = Groups(broker, self._node.config.peer_kafka)
         await _pausing(groups.count())
         await groups.look_up_ends()
-        most = broker.replicas.settings.metrics_partitions_max
         found = [
             traffic_families(broker),
             request_families(broker),
@@ -113,7 +114,12 @@ class Endpoint:
             replicas.families(),
             groups.families(with_partitions=groups.offset_count <= most),
         ]
-        if len(replicas.drivers) <= most:
+        telemetry = broker.server.context.telemetry
+        if telemetry is not None:
+            from quorumlog.node.metrics.client_families import client_families
+
+            found.append(client_families(telemetry, monotonic_ms()))
+        if replicas.are_shown:
             found += [replicas.partition_families(), exported_families(replicas.led, leaderless)]
         return found
 

@@ -178,6 +178,7 @@ TOPICS = (
         for letter, kind, name, code in (
             ("T", 2, "t", TOPIC),
             ("C", 4, "1", CLUSTER),
+            ("C", 16, "s", CLUSTER),
             ("G", 32, "g", GROUP),
         )
     ),

@@ -250,6 +250,7 @@ class TestController:
             topics=image.topics,
             broker_configs=image.broker_configs,
             group_configs=image.group_configs,
+            client_metrics=image.client_metrics,
             access=image.access,
             features=image.features,
         )

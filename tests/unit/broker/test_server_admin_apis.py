@@ -30,7 +30,7 @@ from tests.support.groups.asking import asking, coordinator_is_ready, create, ve
 from tests.unit.broker.test_server_configs import describe
 from tests.unit.broker.test_server_group_apis import FEATURES, first_heartbeat
 
-TOPIC, BROKER_RESOURCE, GROUP = 2, 4, 32
+TOPIC, BROKER_RESOURCE, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 DONE = ("NONE", None)
 Holds = Callable[[ClusterImage], bool]
 
@@ -174,17 +174,36 @@ async def test_what_is_wrong_with_a_change_is_said_and_nothing_is_changed(tmp_pa
         validated = await alter_some(connection, "t", ("flush.ms", 0, "5"), validate_only=True)
         assert validated == DONE
         assert await configuration(connection, "t") == {}
-        for resource_type, message in (
-            (8, "log levels"),
-            (16, "client metrics"),
-            (99, "Unknown resource type 99"),
-        ):
+        for resource_type, message in ((8, "log levels"), (99, "Unknown resource type 99")):
             change = ("log.retention.ms", 0, "5")
             for refused, why in (
                 await alter_some(connection, "1", change, resource_type=resource_type),
                 await replace_configs(connection, "1", {}, resource_type=resource_type),
             ):
                 assert (refused, message in (why or "")) == ("INVALID_REQUEST", True)
+
+
+async def test_a_subscription_to_metrics_is_altered_beside_a_topic(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t")
+        change = ("metrics", 0, "a.,b.")
+        assert await alter_some(connection, "s", change, resource_type=CLIENT_METRICS) == DONE
+        shown = (await describe_configs(connection, CLIENT_METRICS, "s")).configs
+        assert {one.name: (one.value, one.config_source) for one in shown} == {
+            "interval.ms": ("300000", 5),
+            "match": ("", 5),
+            "metrics": ("a.,b.", 7),
+        }
+        refused, why = await alter_some(connection, "", change, resource_type=CLIENT_METRICS)
+        assert (refused, why) == (
+            "INVALID_REQUEST",
+            "Default client metrics resources are not allowed.",
+        )
+        unnamed = await describe_configs(connection, CLIENT_METRICS, "")
+        assert unnamed.error_code == ErrorCode.INVALID_REQUEST
+        assert await replace_configs(connection, "s", {}, resource_type=CLIENT_METRICS) == DONE
+        listed = await connection.send(ListConfigResourcesRequest(), version=0)
+        assert listed.config_resources == []
 
 
 async def test_a_setting_is_in_force_once_its_alteration_is_answered(tmp_path: Path) -> None:

@@ -392,8 +392,12 @@ async def test_topics_and_brokers_have_configurations(tmp_path: Path) -> None:
             resources = answer.config_resources
             assert answer.error_code == ErrorCode.NONE
             assert [(one.resource_type, one.resource_name) for one in resources] == expected
+        broker.controller.publish(ClusterDelta(), client_metrics={"s": {"metrics": "*"}})
         metrics = await connection.send(ListConfigResourcesRequest(), version=0)
-        assert (metrics.error_code, metrics.config_resources) == (ErrorCode.NONE, [])
+        assert metrics.error_code == ErrorCode.NONE
+        assert [(one.resource_type, one.resource_name) for one in metrics.config_resources] == [
+            (16, "s")
+        ]
         unknown = await connection.send(ListConfigResourcesRequest(resource_types=[2, 3]))
         assert unknown.error_code == ErrorCode.UNSUPPORTED_VERSION
         assert unknown.config_resources == []

@@ -16,6 +16,7 @@ from quorumlog.broker.groups.core import effects as group_effects
 from quorumlog.broker.groups.core import events as group_events
 from quorumlog.broker.groups.core.consumer import effects as consumer_group_effects
 from quorumlog.broker.groups.core.consumer import events as consumer_group_events
+from quorumlog.broker.handlers.optional import telemetry
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions import core as partitions
 from quorumlog.broker.partitions.core import effects as partition_effects
@@ -56,7 +57,8 @@ NOTES = """
 Produce is advertised from version 0 on but answered from version 3 on, as in Kafka: librdkafka
 switches compression off when a broker does not advertise the old versions (KAFKA-18659).
 ApiVersions of an unknown version is answered in version 0 with UNSUPPORTED_VERSION and this table
-(KIP-511). Telemetry (71, 72) is not advertised, so clients send none.
+(KIP-511). GetTelemetrySubscriptions (71) and PushTelemetry (72), both version 0, are advertised
+with `client.telemetry` only ([metrics of clients](metrics.md#metrics-of-clients)).
 
 `quorumlog up --as-version 3.9` lowers the highest versions to those of that release of Apache
 Kafka, and drops the APIs and features that it lacks: 2.8, and 3.0 to 4.3. The lowest versions stay
@@ -89,7 +91,7 @@ def page() -> str:
     absent = [
         f"{name} ({key})"
         for key, name in sorted(names.items())
-        if key not in HANDLERS and key not in BETWEEN_SERVERS
+        if key not in HANDLERS and key not in BETWEEN_SERVERS and key not in telemetry.HANDLERS
     ]
     listed = textwrap.fill(", ".join(absent) + ".", 100, break_long_words=False)
     return "\n".join([HEAD, *rows, NOTES]) + listed + "\n"

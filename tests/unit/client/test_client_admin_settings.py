@@ -54,7 +54,7 @@ async def test_a_resource_that_cannot_be_is_refused_at_once() -> None:
     async with cluster_and_admin() as (cluster, admin):
         cluster.offer("DescribeConfigs", {"results": []})
         wrong: Any = "topicc"
-        text = "a resource is one of 'topic', 'broker', 'group', not 'topicc'"
+        text = "a resource is one of 'topic', 'broker', 'client_metrics', 'group', not 'topicc'"
         with pytest.raises(ValueError, match=text):
             await admin.describe_configs(wrong, "t")
         with pytest.raises(ValueError, match="a broker is named by its id, not 'first'"):

@@ -263,8 +263,8 @@ def test_a_level_falls_once_no_record_needs_it(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("level", "upgrade_type", "name", "message"),
     [
-        (7, UPGRADE, METADATA_FEATURE, "only supports versions 1-6"),
-        (0, SAFE, METADATA_FEATURE, "only supports versions 1-6"),
+        (8, UPGRADE, METADATA_FEATURE, "only supports versions 1-7"),
+        (0, SAFE, METADATA_FEATURE, "only supports versions 1-7"),
         (2, SAFE, METADATA_FEATURE, "Can't downgrade to a newer level"),
         (1, UPGRADE, "share.version", "The controller does not support this feature"),
         (1, UPGRADE, "group.version", "Broker 1 does not support this level"),
@@ -296,7 +296,7 @@ def test_all_levels_change_or_none_and_a_dry_run_changes_none(bench: Bench) -> N
 
 
 def test_a_node_stops_at_a_level_beyond_its_own() -> None:
-    for name, level in ((METADATA_FEATURE, 7), ("quorumlog.other", 2)):
+    for name, level in ((METADATA_FEATURE, NEWEST_LEVEL + 1), ("quorumlog.other", 2)):
         beyond = encode_record(FeatureLevel(name=name, level=level))
         with pytest.raises(NewerRecord, match=f"level {level} of {name} is in force"):
             decode_record(beyond)

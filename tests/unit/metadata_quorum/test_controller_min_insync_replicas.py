@@ -294,7 +294,7 @@ def test_the_groups_of_a_cluster_have_a_limit(
 def test_a_request_has_a_limit(bench: Bench) -> None:
     groups = [group(f"g{number}", setting(SESSION, "50000")) for number in range(5001)]
     assert {*alter_groups(bench, *groups)} == {
-        "A request may name at most 10000 groups and configurations"
+        "A request may name at most 10000 resources and configurations"
     }
 
 

@@ -331,6 +331,7 @@ def test_no_field_of_an_image_is_left_out() -> None:
         next_producer_id=3000,
         broker_configs={"": {"log.retention.ms": "7"}, "4": {"log.retention.ms": "8"}},
         group_configs={"g": {"consumer.session.timeout.ms": "9"}},
+        client_metrics={"all": {"metrics": "*"}},
         access=full_access(),
         features={METADATA_FEATURE: 2},
         automatic_levels=frozenset({METADATA_FEATURE}),

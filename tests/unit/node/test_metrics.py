@@ -1,6 +1,8 @@
 """The parts of GET /metrics that need no node."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -8,7 +10,8 @@ from quorumlog.broker.partitions.core.traffic import BrokerTraffic, TopicTraffic
 from quorumlog.broker.server.stats import ApiStats
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
 from quorumlog.node.election_counts import ElectionCounts
-from quorumlog.node.metrics.broker_families import histogram
+from quorumlog.node.metrics.broker_families import REPLICAS_AT_ONCE, Replicas, histogram
+from quorumlog.node.metrics.cluster_families import PARTITIONS_AT_ONCE, Cluster
 from quorumlog.node.metrics.endpoint import is_local
 from quorumlog.node.metrics.exposition import Family, accepts_open_metrics, head, labels, lines
 from quorumlog.node.metrics.process_families import LoopShare
@@ -138,3 +141,38 @@ def test_the_idle_share_is_of_the_time_since_the_last_window() -> None:
 )
 def test_a_client_of_another_machine_is_not_local(address: str | None, local: bool) -> None:
     assert is_local(address) is local
+
+
+@pytest.mark.parametrize("shown_max", [1_000, 20_000])
+def test_ten_thousand_partitions_are_counted_in_slices(shown_max: int) -> None:
+    """Between two slices, requests are handled: none may look at more replicas than its share."""
+    looked_at = 0
+
+    class Driver:
+        producers = ()
+
+        @property
+        def partition(self) -> SimpleNamespace:
+            nonlocal looked_at
+            looked_at += 1
+            return SimpleNamespace(state=SimpleNamespace(role=None))
+
+    count = 10_000
+    partition = PartitionImage(
+        leader_id=BrokerId(1),
+        leader_epoch=Epoch(0),
+        partition_epoch=Epoch(0),
+        replicas=(BrokerId(1),),
+        isr=(BrokerId(1),),
+    )
+    topic = TopicImage(name="t", topic_id=TopicId(bytes(16)), partitions=(partition,) * count)
+    image = ClusterImage(topics={"t": topic})
+    drivers = {TopicPartition("t", index): Driver() for index in range(count)}
+    broker: Any = SimpleNamespace(replicas=SimpleNamespace(image=image, drivers=drivers))
+    replicas, cluster, slices = Replicas(broker, shown_max), Cluster(image), 0
+    for slices, _ in enumerate(replicas.count(), 1):
+        assert looked_at == slices * REPLICAS_AT_ONCE
+    assert slices == count // REPLICAS_AT_ONCE >= 20
+    assert replicas.are_shown is (shown_max > count)
+    assert len([*cluster.count()]) == count // PARTITIONS_AT_ONCE
+    assert cluster.partitions == count

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
+from quorumlog.broker.handlers.optional import telemetry
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.settings.releases import RELEASES, api_versions, feature_levels
 
@@ -24,7 +25,8 @@ def test_the_versions_are_those_that_kafka_python_has_copied_from_brokers(releas
 
 
 def test_every_served_api_has_a_row_and_versions_only_rise() -> None:
-    assert api_versions(RELEASES[-1]).keys() == HANDLERS.keys()
+    served = HANDLERS.keys() | telemetry.HANDLERS.keys()
+    assert api_versions(RELEASES[-1]).keys() == served
     for earlier, later in pairwise(RELEASES):
         assert rises(api_versions(earlier), api_versions(later))
         assert rises(feature_levels(earlier), feature_levels(later))

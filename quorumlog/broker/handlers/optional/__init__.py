@@ -1,0 +1,1 @@
+"""Handlers of APIs that a setting turns on: the registry does not load them."""
