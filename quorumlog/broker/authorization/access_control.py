@@ -17,6 +17,7 @@ from typing import Final
 from quorumlog.broker.authorization.core.authorizer import Authorizer, Decision, Question, Writes
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_s
+from quorumlog.lasting_condition import cut
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.metadata_quorum.image.acls import (
     AclOperation,
@@ -138,12 +139,13 @@ class AccessControl:
                 _logger.log(level, "%d more decisions, not listed", self._left_out)
             self._second, self._left_out = second, 0
             self._lines.clear()
-        line = (question, api, decision.is_allowed)
+        principal, host, operation, resource_type, name = question
+        principal, name = _in_line(principal), _in_line(name)
+        line = (principal, host, operation, resource_type, name), api, decision.is_allowed
         if line in self._lines or len(self._lines) >= LINES_MAX:
             self._left_out += 1
             return
         self._lines.add(line)
-        principal, host, operation, resource_type, name = question
         _logger.log(
             level,
             "Principal = %s is %s operation = %s from host = %s on resource = %s:LITERAL:%s "
@@ -153,7 +155,7 @@ class AccessControl:
             AclOperation(operation).name,
             host,
             _RESOURCE_TITLES[AclResourceType(resource_type)],
-            name.encode("unicode_escape").decode(),  # a name from a client ends no line of the log
+            name,
             api,
             _rule_text(decision.rule),
         )
@@ -168,13 +170,20 @@ def access_control(settings: BrokerSettings, image: Callable[[], ClusterImage]) 
     return AccessControl(authorizer, image)
 
 
+def _in_line(name: str) -> str:
+    """Return a name from a client as text that ends no line of the log, and is short."""
+    text = cut(name)
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
 def _rule_text(rule: AclBinding | str) -> str:
     if isinstance(rule, str):
         return rule
     return (
         f"MatchingAcl(acl=StandardAcl(resourceType={AclResourceType(rule.resource_type).name}, "
-        f"resourceName={rule.resource_name}, patternType={PatternType(rule.pattern_type).name}, "
-        f"principal={rule.principal}, host={rule.host}, "
+        f"resourceName={_in_line(rule.resource_name)}, "
+        f"patternType={PatternType(rule.pattern_type).name}, "
+        f"principal={_in_line(rule.principal)}, host={_in_line(rule.host)}, "
         f"operation={AclOperation(rule.operation).name}, "
         f"permissionType={PermissionType(rule.permission_type).name}))"
     )

@@ -20,7 +20,7 @@ from quorumlog.broker.server.turns import Turns
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
 from quorumlog.invariants import InvariantViolation
-from quorumlog.lasting_condition import LastingCondition
+from quorumlog.lasting_condition import LastingCondition, cut
 from quorumlog.settings.kinds import INT_MAX, counts_by_address
 from quorumlog.wire.io.tls_listener import TlsListener
 
@@ -133,17 +133,21 @@ class Server:
     ) -> asyncio.BaseProtocol:
         """Return the connection of a client after its handshake; close it without a principal."""
         certificate = transport.get_extra_info("ssl_object").getpeercert(True)
-        principal: str | None = ANONYMOUS
+        principal = ANONYMOUS
         if certificate is not None and principals is not None:
-            principal = principals.principal_of(certificate)
-        if principal is not None:
-            made = connection()
-            made.secure(principal)
-            return made
-        peer = transport.get_extra_info("peername")
-        self._handshake_failed(peer, "no rule of ssl.principal.mapping.rules matches its name")
-        transport.abort()
-        return asyncio.Protocol()
+            name, reason = None, "no rule of ssl.principal.mapping.rules matches its name"
+            try:
+                name = principals.principal_of(certificate)
+            except ValueError as error:  # OpenSSL accepts texts that their encoding forbids
+                reason = f"the name in its certificate is malformed: {error}"
+            if name is None:
+                self._handshake_failed(transport.get_extra_info("peername"), reason)
+                transport.abort()
+                return asyncio.Protocol()
+            principal = name
+        made = connection()
+        made.secure(principal)
+        return made
 
     def _handshake_failed(self, peer: tuple[Any, ...], reason: str) -> None:
         self.stats.handshakes_failed += 1
@@ -176,6 +180,7 @@ class Server:
         A kind is the reason and the client's software, or its host if it has sent no name: clients
         repeat refused requests.
         """
+        reason = cut(reason)  # it may have a name from a client that is not authenticated
         kind = (reason, who.software or who.host, repr(failure))
         if len(self._refuses) >= REFUSALS_MAX and not self._refuses.lasts(kind):
             kind = ("and others", "", "")

@@ -439,6 +439,33 @@ async def test_the_audit_log_is_bounded(
     assert "Topic:LITERAL:n0" in line
 
 
+async def test_long_names_are_in_no_cache_and_in_short_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client chooses the names of groups and topics that do not exist: also long ones."""
+    caplog.set_level(logging.INFO, AUDIT)
+    user = f"User:a\n{'b' * 1000}"
+    names = [f"x{number}{'g' * 10_000}" for number in range(20)]
+    async with guarded_broker(tmp_path) as guarded:
+        guarded.use(acl("X WRITE", name="x", prefixed=True), acl("T WRITE", name="orders"))
+        for principal in (ALICE, user):
+            client = await guarded.connect(principal)
+            await client.send(DescribeGroupsRequest(groups=names))
+            for _ in range(2):
+                answer = await client.send(InitProducerIdRequest(transactional_id=None))
+                assert bool(answer.error_code) == (principal == user)
+            await client.close()
+        for name in names:
+            guarded.access.permit((ALICE, "/127.0.0.1", "orders", name))
+    authorizer = guarded.access.authorizer
+    kept = [*(one[-1] for one in authorizer._cache), *(one[0] for one in authorizer._cache)]
+    kept += [text or "" for writes in authorizer.permitted for text in writes]
+    assert sum(map(len, kept)) < 5_000
+    lines = audit_lines(caplog)
+    assert len(lines) > 20
+    assert all(len(line) < 1200 and "\n" not in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("client_host", "host"),
     [

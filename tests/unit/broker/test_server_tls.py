@@ -8,9 +8,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from quorumlog.broker.authentication.certificate_principals import CertificatePrincipals
 from quorumlog.broker.server.api import ANONYMOUS, BrokerContext
@@ -153,6 +157,46 @@ def test_a_name_that_no_rule_matches_is_closed_without_a_slot(
 
     run(story)
     assert "no rule of ssl.principal.mapping.rules matches its name" in lines(caplog)[0]
+
+
+def damaged_name(authority: Authority) -> Issued:
+    """Issue a certificate whose printable name is no ASCII, which OpenSSL accepts."""
+    issued = authority.issue("xxxxxxxx")
+    [certificate, *_] = x509.load_pem_x509_certificates(issued.certificate.read_bytes())
+    key = load_pem_private_key((authority.directory / "ca.key").read_bytes(), None)
+    signed = certificate.tbs_certificate_bytes.replace(
+        b"\x0c\x08xxxxxxxx", b"\x13\x08" + b"\xff" * 8
+    )
+    whole = certificate.public_bytes(Encoding.DER)
+    signature = cast(ec.EllipticCurvePrivateKey, key).sign(signed, ec.ECDSA(hashes.SHA256()))
+    start = whole.index(certificate.tbs_certificate_bytes) + len(signed)
+    algorithm = whole[start : start + 2 + whole[start + 1]]
+    content = signed + algorithm + b"\x03" + bytes([len(signature) + 1, 0]) + signature
+    pem = ssl.DER_cert_to_PEM_cert(b"\x30\x82" + len(content).to_bytes(2) + content)
+    issued.certificate.write_text(pem)
+    return issued
+
+
+def test_a_name_that_is_no_text_is_closed_with_one_line(
+    tmp_path: Path,
+    authority: Authority,
+    run: Callable[[Story], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    damaged_name(authority)
+
+    async def story() -> None:
+        async with serving(tmp_path) as (_, server, _):
+            port = await secured(server, context_of(authority, ssl.CERT_OPTIONAL))
+            with suppress(OSError):
+                async with secure_peer(port, client_of(authority, "xxxxxxxx")) as peer:
+                    assert await peer.is_closed()
+            await until(lambda: server.stats.handshakes_failed == 1)
+            assert server.stats.connections == 0
+
+    run(story)
+    [line] = lines(caplog)
+    assert "the name in its certificate is malformed" in line
 
 
 @pytest.mark.parametrize("user", ["", "mallory"], ids=["none", "of another CA"])
