@@ -47,7 +47,9 @@ _TOKEN_KEY: Final = "tokens.key"  # noqa: S105 - the name of a file; beside it, 
 _DEFAULT_SUPER_USER: Final = "admin"
 _PASSWORD_BYTES: Final = 16
 _NAME: Final = re.compile(r"[A-Za-z0-9._@+-]{1,200}")
-_RESERVED: Final = re.compile(r"broker|ca|truststore|operator|node-[0-9]+|ANONYMOUS", re.IGNORECASE)
+_RESERVED: Final = re.compile(
+    r"broker|ca|truststore|operator|node-[0-9]+|ANONYMOUS|.*\.keystore", re.IGNORECASE
+)
 _PRINCIPAL: Final = "User:"
 HIDDEN: Final = "[hidden]"
 """In place of a secret in printed texts."""
@@ -130,6 +132,10 @@ def read_options(options: SecurityOptions) -> tuple[ClusterSecurity | None, dict
     supers = (named,) if isinstance(named, str) else tuple(named)
     for name in (*users, *(one.removeprefix(_PRINCIPAL) for one in supers)):
         _check_name(name)
+        if (
+            tls and mechanism is None and "+" in name
+        ):  # escaped in it: a+b and a+c would be one user
+            raise InvalidArgument(f"--user {name}: the name in a certificate must have no +")
     if mechanism is not None and not users:
         raise InvalidArgument(f"--sasl {mechanism}: name its users, as --user alice=PASSWORD")
     if users and mechanism is None and not tls:

@@ -4,7 +4,8 @@ The audit log is the logger `kafka.authorizer.logger`: denials at INFO, allowed 
 in the words of Apache Kafka.
 
 # DEVIATION: Kafka writes a line for every decision. A client that repeats a refused request would
-# fill the disk: equal lines are written once a second, and at most LINES_MAX different lines.
+# fill the disk: equal lines are written once a second, and of each of PRINCIPALS_MAX principals at
+# most LINES_MAX different lines: a principal with many refusals does not hide those of another.
 # docs/decisions/0060-authorization.md
 """
 
@@ -28,7 +29,8 @@ from quorumlog.metadata_quorum.image.acls import (
 from quorumlog.metadata_quorum.image.records import AclBinding
 from quorumlog.settings.authorization import super_users
 
-LINES_MAX: Final = 100  # different lines of the audit log in a second
+LINES_MAX: Final = 100  # different lines of the audit log in a second, of one principal
+PRINCIPALS_MAX: Final = 10  # with lines in a second
 _logger: Final = logging.getLogger("kafka.authorizer.logger")
 _RESOURCE_TITLES: Final = {
     AclResourceType.TOPIC: "Topic",
@@ -66,7 +68,8 @@ class AccessControl:
         self.allowed = self.denied = 0
         self._image: Final = image
         self._second = 0
-        self._lines: Final[set[tuple[Question, str, bool]]] = set()  # written in this second
+        self._lines: Final[dict[str, set[tuple[Question, str, bool]]]] = {}
+        """The lines of this second, by principal."""
         self._left_out = 0
 
     def may(
@@ -142,10 +145,13 @@ class AccessControl:
         principal, host, operation, resource_type, name = question
         principal, name = _in_line(principal), _in_line(name)
         line = (principal, host, operation, resource_type, name), api, decision.is_allowed
-        if line in self._lines or len(self._lines) >= LINES_MAX:
+        lines = self._lines.get(principal)
+        if lines is None and len(self._lines) < PRINCIPALS_MAX:
+            lines = self._lines[principal] = set()
+        if lines is None or line in lines or len(lines) >= LINES_MAX:
             self._left_out += 1
             return
-        self._lines.add(line)
+        lines.add(line)
         _logger.log(
             level,
             "Principal = %s is %s operation = %s from host = %s on resource = %s:LITERAL:%s "

@@ -431,11 +431,19 @@ async def test_the_audit_log_is_bounded(
         await metadata(client, *names)
         await metadata(client, *names)
         assert len(audit_lines(caplog)) == access_control.LINES_MAX
+        for number in range(access_control.PRINCIPALS_MAX):  # the last one is left out
+            other = await guarded.connect(f"User:other{number}")
+            await metadata(other, "n0")
+            await other.close()
+        others = audit_lines(caplog)[access_control.LINES_MAX :]
+        assert [line.split()[2] for line in others] == [
+            f"User:other{number}" for number in range(access_control.PRINCIPALS_MAX - 1)
+        ]
         now_s += 1
         await metadata(client, "n0")
         await client.close()
-    left_out, line = audit_lines(caplog)[access_control.LINES_MAX :]
-    assert left_out == f"{20 + len(names)} more decisions, not listed"
+    left_out, line = audit_lines(caplog)[access_control.LINES_MAX + len(others) :]
+    assert left_out == f"{21 + len(names)} more decisions, not listed"
     assert "Topic:LITERAL:n0" in line
 
 
