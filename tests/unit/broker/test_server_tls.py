@@ -336,6 +336,63 @@ def test_silent_connections_hold_no_slot_and_are_limited(
     run(story)
 
 
+def test_a_host_takes_no_room_of_the_handshakes_of_others(
+    tmp_path: Path,
+    authority: Authority,
+    run: Callable[[Story], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tls_listener, "HANDSHAKES_MAX", 5)
+
+    async def story() -> None:
+        async with serving(tmp_path) as (_, server, _):
+            port = await secured(server, context_of(authority))
+            listener = server._tls_listeners[SECURE]
+            with ExitStack() as stack:
+                for at in range(20):
+                    host = "127.0.0.1" if at else "127.0.0.2"
+                    stack.enter_context(
+                        socket.create_connection(("127.0.0.1", port), source_address=(host, 0))
+                    )
+                    while listener.handshakes < min(at + 1, 5):
+                        await asyncio.sleep(0)
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                hosts = [*listener._handshakes.values()]
+                assert hosts == ["127.0.0.2", *["127.0.0.1"] * 4]
+
+    run(story)
+
+
+def test_connections_that_come_at_once_are_limited_too(
+    tmp_path: Path,
+    authority: Authority,
+    run: Callable[[Story], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The event loop accepts them without a turn in between, in which a handshake could end."""
+    monkeypatch.setattr(tls_listener, "HANDSHAKES_MAX", 5)
+
+    async def story() -> None:
+        async with serving(tmp_path) as (_, server, _):
+            port = await secured(server, context_of(authority))
+            listener = server._tls_listeners[SECURE]
+            for _ in range(3):
+                with ExitStack() as stack:
+                    for _ in range(40):
+                        stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                    for _ in range(60):
+                        await asyncio.sleep(0)
+                        assert listener.handshakes <= 5
+                    assert listener.handshakes == 5
+                    async with secure_peer(port, client_of(authority)) as peer:
+                        peer.send(HeartbeatRequest(), 1, 4)
+                        assert (await peer.answer(HEARTBEAT, 4))[0] == 1
+            await until(lambda: listener.handshakes == 0)
+
+    run(story)
+
+
 def test_a_handshake_has_a_time_limit(
     tmp_path: Path,
     authority: Authority,
