@@ -132,10 +132,6 @@ def read_options(options: SecurityOptions) -> tuple[ClusterSecurity | None, dict
     supers = (named,) if isinstance(named, str) else tuple(named)
     for name in (*users, *(one.removeprefix(_PRINCIPAL) for one in supers)):
         _check_name(name)
-        if (
-            tls and mechanism is None and "+" in name
-        ):  # escaped in it: a+b and a+c would be one user
-            raise InvalidArgument(f"--user {name}: the name in a certificate must have no +")
     if mechanism is not None and not users:
         raise InvalidArgument(f"--sasl {mechanism}: name its users, as --user alice=PASSWORD")
     if users and mechanism is None and not tls:
@@ -194,6 +190,8 @@ def _check_name(name: str) -> None:
 
 def _password(name: str, password: str | None, mechanism: str | None) -> str | None:
     """Return the password of a user, a random one if none is given; None: it needs none."""
+    if mechanism is None and "+" in name:  # escaped in it: a+b and a+c would be one user
+        raise InvalidArgument(f"--user {name}: the name in a certificate must have no +")
     if mechanism is None and password is not None:
         raise InvalidArgument(
             f"--user {name}: without --sasl it has a certificate, so leave its password out"

@@ -133,21 +133,20 @@ class Server:
     ) -> asyncio.BaseProtocol:
         """Return the connection of a client after its handshake; close it without a principal."""
         certificate = transport.get_extra_info("ssl_object").getpeercert(True)
-        principal = ANONYMOUS
+        principal: str | None = ANONYMOUS
+        reason = "no rule of ssl.principal.mapping.rules matches its name"
         if certificate is not None and principals is not None:
-            name, reason = None, "no rule of ssl.principal.mapping.rules matches its name"
             try:
-                name = principals.principal_of(certificate)
-            except ValueError as error:  # OpenSSL accepts texts that their encoding forbids
-                reason = f"the name in its certificate is malformed: {error}"
-            if name is None:
-                self._handshake_failed(transport.get_extra_info("peername"), reason)
-                transport.abort()
-                return asyncio.Protocol()
-            principal = name
-        made = connection()
-        made.secure(principal)
-        return made
+                principal = principals.principal_of(certificate)
+            except ValueError as error:
+                principal, reason = None, f"its certificate has no readable name: {error}"
+        if principal is not None:
+            made = connection()
+            made.secure(principal)
+            return made
+        self._handshake_failed(transport.get_extra_info("peername"), reason)
+        transport.abort()
+        return asyncio.Protocol()
 
     def _handshake_failed(self, peer: tuple[Any, ...], reason: str) -> None:
         self.stats.handshakes_failed += 1

@@ -244,32 +244,6 @@ async def test_the_answer_of_a_failure_waits_for_a_timer(
 
 
 @pytest.mark.jumping_time
-async def test_a_long_name_without_a_password_writes_a_short_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    name = "é" * 4000 + "\n"
-    async with listener(tmp_path) as sasl:
-        for mechanism in SETTINGS.mechanisms:
-            client = sasl.connect()
-            client.begin(mechanism)
-            if mechanism == "PLAIN":
-                client.send(SaslAuthenticateRequest(auth_bytes=f"\0{name}\0x".encode()), 1)
-            elif mechanism == "OAUTHBEARER":
-                claims = {"sub": name, "exp": 1}
-                client.token(first_message(unsigned(claims | {"sub": name[3000:]})))
-                client.send(SaslAuthenticateRequest(auth_bytes=b"\x01"), 1)
-            else:
-                first = client.token(f"n,,n={name},r=abc".encode()).auth_bytes
-                nonce = bytes(first).partition(b",")[0].decode()
-                final = f"c=biws,{nonce},p={'A' * 43}=".encode()
-                client.send(SaslAuthenticateRequest(auth_bytes=final), 1)
-            await asyncio.sleep(2 * DELAY_MS / 1000)
-            client.connection.connection_lost(None)
-    lines = [one for one in caplog.messages if "failed authentication" in one]
-    assert len(lines) == len(SETTINGS.mechanisms)
-    assert all(len(line) < 500 and "\n" not in line for line in lines)
-
-
 async def test_a_client_that_leaves_before_the_answer_is_forgotten(tmp_path: Path) -> None:
     async with listener(tmp_path) as sasl:
         client = sasl.connect()
@@ -386,6 +360,33 @@ async def test_a_listener_without_sasl_refuses_its_requests(tmp_path: Path) -> N
             refused = broker.context.handlers[key].handle(broker.context, cast(Any, None), None)
             assert refused.error_code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
             broker.context.principal = "User:ANONYMOUS"
+
+
+@pytest.mark.jumping_time
+async def test_a_long_name_without_a_password_writes_a_short_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "é" * 4000 + "\n"
+    async with listener(tmp_path) as sasl:
+        for mechanism in SETTINGS.mechanisms:
+            client = sasl.connect()
+            client.begin(mechanism)
+            if mechanism == "PLAIN":
+                client.send(SaslAuthenticateRequest(auth_bytes=f"\0{name}\0x".encode()), 1)
+            elif mechanism == "OAUTHBEARER":
+                claims = {"sub": name, "exp": 1}
+                client.token(first_message(unsigned(claims | {"sub": name[3000:]})))
+                client.send(SaslAuthenticateRequest(auth_bytes=b"\x01"), 1)
+            else:
+                first = client.token(f"n,,n={name},r=abc".encode()).auth_bytes
+                nonce = bytes(first).partition(b",")[0].decode()
+                final = f"c=biws,{nonce},p={'A' * 43}=".encode()
+                client.send(SaslAuthenticateRequest(auth_bytes=final), 1)
+            await asyncio.sleep(2 * DELAY_MS / 1000)
+            client.connection.connection_lost(None)
+    lines = [one for one in caplog.messages if "failed authentication" in one]
+    assert len(lines) == len(SETTINGS.mechanisms)
+    assert all(len(line) < 500 and "\n" not in line for line in lines)
 
 
 def hostile_bytes(chance: random.Random) -> bytes:
