@@ -8,6 +8,12 @@ from collections.abc import Hashable
 from typing import Final
 
 REPEAT_MS: Final = 60_000
+TEXT_MAX: Final = 300  # characters of a peer's text in a line
+
+
+def cut(text: str) -> str:
+    """Return the text of a peer, at most TEXT_MAX characters: a name may have megabytes."""
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}... ({len(text)} characters)"
 
 
 class LastingCondition:

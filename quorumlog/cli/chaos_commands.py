@@ -42,6 +42,7 @@ from quorumlog.cli.output import (
     parse_settings,
     say,
 )
+from quorumlog.cli.security_options import without_secrets
 from quorumlog.cli.verify import (
     EXIT_STATUS,
     Engine,
@@ -326,7 +327,7 @@ def _run_with_progress(settings: RunSettings) -> RunSummary:
     console = Console(stderr=True)
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
     with _without_warnings_of_clients(), progress:
-        typed = ("quorumlog", *sys.argv[1:])
+        typed = ("quorumlog", *without_secrets(sys.argv[1:]))
         return run(replace(settings, command=typed), _Bars(progress).update)
 
 

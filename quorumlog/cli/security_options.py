@@ -1,5 +1,6 @@
 """The options of `up` that protect a cluster, and `quorumlog client-config`."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _STYLES: Final = "confluent, aiokafka, kafka-python, java, kafkajs, franz-go or quorumlog"
 _PRINTED: Final = "confluent"
+_WORD: Final = re.compile(r"(?P<option>--[a-z-]+)=(?P<value>.*)", re.DOTALL)
+_NAME_AND_SECRET: Final = re.compile(r"(?P<name>[^=:]+[=:])(?!@).+", re.DOTALL)
 
 Tls = Annotated[
     bool,
@@ -165,3 +168,25 @@ def client_config(
             return
         write_private(out, text + "\n")
         say(f"wrote {out}")
+
+
+def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of a command as they may be recorded: passwords are hidden in them."""
+    shown, option = list[str](), ""
+    for word in words:
+        found = _WORD.fullmatch(word)
+        name, value = (found["option"], found["value"]) if found else (option, word)
+        start = word[: len(word) - len(value)]
+        shown.append(start + _hidden(name, value))
+        option = word if word.startswith("--") else ""
+    return tuple(shown)
+
+
+def _hidden(option: str, value: str) -> str:
+    from quorumlog.cluster.security import HIDDEN, may_be_secret
+
+    pair = _NAME_AND_SECRET.fullmatch(value)
+    if pair is None or option not in {"--user", "--config"}:
+        return value
+    is_secret = option == "--user" or may_be_secret({value.partition("=")[0]: ""})
+    return pair["name"] + HIDDEN if is_secret else value

@@ -46,6 +46,7 @@ def save(cluster: "LocalCluster", file: Path, note: Callable[[float], object]) -
             snapshots.write(cluster.directory, cluster.spec, copy)
         shutil.copy(cluster.directory / layout.CLUSTER_FILE, copy)
         paths = sorted(path for path in copy.rglob("*"))
+        unfinished.touch(mode=0o600)  # records, and the credentials of SCRAM
         with tarfile.open(unfinished, mode) as archive:
             for number, path in enumerate(paths, start=1):
                 archive.add(path, arcname=str(path.relative_to(copy)), recursive=False)

@@ -329,10 +329,21 @@ def found(
 def write_properties(directory: Path, spec: ClusterSpec, nodes: Iterable[NodeSpec]) -> None:
     """Write the node.properties of these nodes. Raises ClusterError."""
     for node in nodes:
+        if spec.security is not None:
+            _make_private(node_directory(directory, node.id))
         lines = [f"{name}={value}" for name, value in node_properties(directory, spec, node)]
         is_private = spec.security is not None or security.may_be_secret(spec.config)
         path = properties_file(directory, node.id)
         replace_file(path, "\n".join(lines) + "\n", is_private=is_private)
+
+
+def _make_private(directory: Path) -> None:
+    """Let the owner alone read a node's files: records, and the credentials of SCRAM."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o700)
+    except OSError as error:
+        raise ClusterError(f"cannot write {directory}: {error.strerror}") from error
 
 
 def holds_partitions(directory: Path, spec: ClusterSpec) -> bool:

@@ -47,7 +47,9 @@ _TOKEN_KEY: Final = "tokens.key"  # noqa: S105 - the name of a file; beside it, 
 _DEFAULT_SUPER_USER: Final = "admin"
 _PASSWORD_BYTES: Final = 16
 _NAME: Final = re.compile(r"[A-Za-z0-9._@+-]{1,200}")
-_RESERVED: Final = re.compile(r"broker|ca|truststore|operator|node-[0-9]+|ANONYMOUS", re.IGNORECASE)
+_RESERVED: Final = re.compile(
+    r"broker|ca|truststore|operator|node-[0-9]+|ANONYMOUS|.*\.keystore", re.IGNORECASE
+)
 _PRINCIPAL: Final = "User:"
 HIDDEN: Final = "[hidden]"
 """In place of a secret in printed texts."""
@@ -191,6 +193,8 @@ def _check_names(users: Iterable[str], super_users: Iterable[str]) -> None:
 
 def _password(name: str, password: str | None, mechanism: str | None) -> str | None:
     """Return the password of a user, a random one if none is given; None: it needs none."""
+    if mechanism is None and "+" in name:  # escaped in it: a+b and a+c would be one user
+        raise InvalidArgument(f"--user {name}: the name in a certificate must have no +")
     if mechanism is None and password is not None:
         raise InvalidArgument(
             f"--user {name}: without --sasl it has a certificate, so leave its password out"

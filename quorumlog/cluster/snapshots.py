@@ -148,7 +148,7 @@ def write(directory: Path, spec: ClusterSpec, target: Path) -> None:
     }
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
+        unfinished.mkdir(mode=0o700, parents=True)  # as private as the secured logs in it
         _copy_trees(
             (layout.data_directory(directory, node.id), unfinished / f"node-{node.id}")
             for node in spec.nodes

@@ -140,6 +140,10 @@ def test_what_explains_a_run_is_written_before_it() -> None:
     settings = RunSettings(out=Path("run"), driver="confluent")
     meta = meta_at_start(settings, draw_schedule(3, faults=("kill",), duration_ms=20_000))
     assert meta["driver_version"] == f"confluent-kafka {version('confluent-kafka')}"
+    config = {"sasl.jaas.config": "secret", "log.segment.bytes": "7"}
+    settings = RunSettings(out=Path("run"), config=config)
+    meta = meta_at_start(settings, draw_schedule(3, faults=("kill",), duration_ms=20_000))
+    assert meta["config"] == {"sasl.jaas.config": "[hidden]", "log.segment.bytes": "7"}
 
 
 verifying = typer.Typer()

@@ -4,7 +4,8 @@ The audit log is the logger `kafka.authorizer.logger`: denials at INFO, allowed 
 in the words of Apache Kafka.
 
 # DEVIATION: Kafka writes a line for every decision. A client that repeats a refused request would
-# fill the disk: equal lines are written once a second, and at most LINES_MAX different lines.
+# fill the disk: equal lines are written once a second, and of each of PRINCIPALS_MAX principals at
+# most LINES_MAX different lines: a principal with many refusals does not hide those of another.
 # docs/decisions/0060-authorization.md
 """
 
@@ -17,6 +18,7 @@ from typing import Final
 from quorumlog.broker.authorization.core.authorizer import Authorizer, Decision, Question, Writes
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_s
+from quorumlog.lasting_condition import cut
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.metadata_quorum.image.acls import (
     AclOperation,
@@ -27,7 +29,8 @@ from quorumlog.metadata_quorum.image.acls import (
 from quorumlog.metadata_quorum.image.records import AclBinding
 from quorumlog.settings.authorization import super_users
 
-LINES_MAX: Final = 100  # different lines of the audit log in a second
+LINES_MAX: Final = 100  # different lines of the audit log in a second, of one principal
+PRINCIPALS_MAX: Final = 10  # with lines in a second
 _logger: Final = logging.getLogger("kafka.authorizer.logger")
 _RESOURCE_TITLES: Final = {
     AclResourceType.TOPIC: "Topic",
@@ -65,7 +68,8 @@ class AccessControl:
         self.allowed = self.denied = 0
         self._image: Final = image
         self._second = 0
-        self._lines: Final[set[tuple[Question, str, bool]]] = set()  # written in this second
+        self._lines: Final[dict[str, set[tuple[Question, str, bool]]]] = {}
+        """The lines of this second, by principal."""
         self._left_out = 0
 
     def may(
@@ -138,12 +142,16 @@ class AccessControl:
                 _logger.log(level, "%d more decisions, not listed", self._left_out)
             self._second, self._left_out = second, 0
             self._lines.clear()
-        line = (question, api, decision.is_allowed)
-        if line in self._lines or len(self._lines) >= LINES_MAX:
+        principal, host, operation, resource_type, name = question
+        principal, name = _in_line(principal), _in_line(name)
+        line = (principal, host, operation, resource_type, name), api, decision.is_allowed
+        lines = self._lines.get(principal)
+        if lines is None and len(self._lines) < PRINCIPALS_MAX:
+            lines = self._lines[principal] = set()
+        if lines is None or line in lines or len(lines) >= LINES_MAX:
             self._left_out += 1
             return
-        self._lines.add(line)
-        principal, host, operation, resource_type, name = question
+        lines.add(line)
         _logger.log(
             level,
             "Principal = %s is %s operation = %s from host = %s on resource = %s:LITERAL:%s "
@@ -153,7 +161,7 @@ class AccessControl:
             AclOperation(operation).name,
             host,
             _RESOURCE_TITLES[AclResourceType(resource_type)],
-            name.encode("unicode_escape").decode(),  # a name from a client ends no line of the log
+            name,
             api,
             _rule_text(decision.rule),
         )
@@ -175,13 +183,20 @@ def access_control(
     return AccessControl(authorizer, image)
 
 
+def _in_line(name: str) -> str:
+    """Return a name from a client as text that ends no line of the log, and is short."""
+    text = cut(name)
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
 def _rule_text(rule: AclBinding | str) -> str:
     if isinstance(rule, str):
         return rule
     return (
         f"MatchingAcl(acl=StandardAcl(resourceType={AclResourceType(rule.resource_type).name}, "
-        f"resourceName={rule.resource_name}, patternType={PatternType(rule.pattern_type).name}, "
-        f"principal={rule.principal}, host={rule.host}, "
+        f"resourceName={_in_line(rule.resource_name)}, "
+        f"patternType={PatternType(rule.pattern_type).name}, "
+        f"principal={_in_line(rule.principal)}, host={_in_line(rule.host)}, "
         f"operation={AclOperation(rule.operation).name}, "
         f"permissionType={PermissionType(rule.permission_type).name}))"
     )

@@ -18,17 +18,14 @@ from quorumlog.broker.quotas.core.windows import WindowLengths
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.metadata_quorum.image.acls import CLUSTER_NAME, AclOperation, AclResourceType
 from quorumlog.wire.codec.message import Response
 from quorumlog.wire.codec.messages.create_partitions import CreatePartitionsRequest
 from quorumlog.wire.codec.messages.create_topics import CreateTopicsRequest
 from quorumlog.wire.codec.messages.delete_topics import DeleteTopicsRequest
 from quorumlog.wire.codec.messages.fetch import FetchRequest
 from quorumlog.wire.codec.messages.produce import ProduceRequest
-from quorumlog.wire.codec.messages.write_txn_markers import (
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
+from quorumlog.wire.codec.messages.write_txn_markers import WriteTxnMarkersRequest
 from quorumlog.wire.codec.schemas import RequestHeader
 
 STRICT_SINCE: Final = {
@@ -127,18 +124,18 @@ class Throttle:
             return handle(context, header, request)
         start_s = clock.busy_s()
         reply = handle(context, header, request)
-        spent_s = clock.busy_s() - start_s
+        spent_s, is_exempt = clock.busy_s() - start_s, _is_exempt(context, request)
         if iscoroutine(reply):
-            return self._measured(_Steps(reply, spent_s), client, request)
-        self._record_time(client, spent_s, is_exempt=_is_exempt(request, reply))
+            return self._measured(_Steps(reply, spent_s), client, is_exempt=is_exempt)
+        self._record_time(client, spent_s, is_exempt=is_exempt)
         return reply
 
-    async def _measured(self, steps: "_Steps", client: QuotaClient, request: Any) -> Any:
+    async def _measured(self, steps: "_Steps", client: QuotaClient, *, is_exempt: bool) -> Any:
         try:
             response = await steps
         finally:
             steps.close()
-        self._record_time(client, steps.spent_s, is_exempt=_is_exempt(request, response))
+        self._record_time(client, steps.spent_s, is_exempt=is_exempt)
         return response
 
     def with_delay(self, response: Response) -> Response:
@@ -201,22 +198,18 @@ def client_of(context: Connected, header: RequestHeader) -> QuotaClient:
     return QuotaClient(context.principal.partition(":")[2], header.client_id or "")
 
 
-def _is_exempt(request: Any, response: Any) -> bool:
-    """Whether a request is never throttled: the other brokers need its response."""
+def _is_exempt(context: Any, request: Any) -> bool:
+    """Whether a request is never throttled: the other brokers need its response.
+
+    A client without the right of brokers that sends their requests is refused, and counted.
+    """
     if isinstance(request, FetchRequest):
         state = request.replica_state  # since version 15
-        return request.replica_id >= 0 or (state is not None and state.replica_id >= 0)
-    return isinstance(request, WriteTxnMarkersRequest) and not _is_refused(response)
-
-
-def _is_refused(response: Any) -> bool:
-    """Whether a client without the right of brokers has sent the markers: it has no free lane."""
-    return isinstance(response, WriteTxnMarkersResponse) and any(
-        partition.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        for marker in response.markers
-        for topic in marker.topics
-        for partition in topic.partitions
-    )
+        is_broker = request.replica_id >= 0 or (state is not None and state.replica_id >= 0)
+    else:
+        is_broker = isinstance(request, WriteTxnMarkersRequest)
+    right = AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME
+    return is_broker and context.may(*right, api=type(request).__name__, log_denied=False)
 
 
 class _Steps:

@@ -13,6 +13,7 @@ from quorumlog.wire.codec.produce_template import ProduceTemplate, TemplateMatch
 from quorumlog.wire.codec.schemas import RequestHeader
 
 TEMPLATES_MAX: Final = 16  # per connection: one for each partition that it writes to
+HEAD_BYTES_MAX: Final = 1024  # of a template; the names in it may have 32 KB each
 UNUSED_MAX: Final = 64  # templates that matched nothing: their making is not worth the time
 _PRODUCE: Final = ProduceRequest.API_KEY.to_bytes(2, "big")
 _LENGTH_BYTES: Final = 4
@@ -42,7 +43,7 @@ class RequestRuns:
             return  # it was found, but its batch needs more than an append
         template = template_of(frame, header, request)
         self._unused += 1
-        if template is not None:
+        if template is not None and len(template.head) <= HEAD_BYTES_MAX:
             if len(self._templates) >= TEMPLATES_MAX:
                 self._templates.clear()
             self._templates[template.head] = self.last = template

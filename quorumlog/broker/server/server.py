@@ -20,7 +20,7 @@ from quorumlog.broker.server.turns import Turns
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
 from quorumlog.invariants import InvariantViolation
-from quorumlog.lasting_condition import LastingCondition
+from quorumlog.lasting_condition import LastingCondition, cut
 from quorumlog.settings.kinds import INT_MAX, counts_by_address
 from quorumlog.wire.io.tls_listener import TlsListener
 
@@ -179,6 +179,7 @@ class Server:
         A kind is the reason and the client's software, or its host if it has sent no name: clients
         repeat refused requests.
         """
+        reason = cut(reason)  # it may have a name from a client that is not authenticated
         kind = (reason, who.software or who.host, repr(failure))
         if len(self._refuses) >= REFUSALS_MAX and not self._refuses.lasts(kind):
             kind = ("and others", "", "")

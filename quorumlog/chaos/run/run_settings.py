@@ -25,6 +25,7 @@ from quorumlog.chaos.workloads.workload import options_of
 from quorumlog.client import Admin, KafkaError
 from quorumlog.client.security import SecuritySettings
 from quorumlog.cluster import ClusterShape
+from quorumlog.cluster.security import HIDDEN, may_be_secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,7 @@ class RunSummary:
 
 _PLANNED: Final = (  # the settings that a reader needs, as they were given
     "workload", "duration_s", "seed", "driver", "network", "bootstrap", "control", "topic",
-    "partitions", "replication_factor", "config", "node_module",
+    "partitions", "replication_factor", "node_module",
 )  # fmt: skip
 _LIBRARIES: Final = {name: name for name in ("aiokafka", "kafka-python")} | {
     "confluent": "confluent-kafka"
@@ -153,6 +154,10 @@ def meta_at_start(settings: RunSettings, schedule: Schedule) -> dict[str, Any]:
         "nodes": len(settings.shape.roles) if settings.bootstrap is None else None,
         "controllers": settings.shape.controllers,
         **{name: getattr(settings, name) for name in _PLANNED},
+        "config": {
+            name: HIDDEN if may_be_secret({name: value}) else value
+            for name, value in settings.config.items()
+        },
         "driver_version": _version(settings.driver),
         "faults": sorted({action.fault.name for action in schedule.actions}),
         "schedule": {

@@ -7,7 +7,9 @@ listeners make the protocol first, and report no failed handshake.
 import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ class TlsListener:
 
     Invariants:
     1. `accept` is called once for each complete handshake, before any byte is read.
-    2. At most HANDSHAKES_MAX connections are in their handshakes: one more closes the oldest.
+    2. At most HANDSHAKES_MAX connections are in their handshakes: one more closes the oldest of the
+       address that has the most.
     3. A handshake ends within HANDSHAKE_S.
     """
 
@@ -58,7 +61,8 @@ class TlsListener:
         self._accept: Final = accept
         self._failed: Final = failed
         self._loop: Final = asyncio.get_running_loop()
-        self._handshakes: Final[dict[asyncio.Task[None], socket.socket]] = {}  # oldest first
+        self._handshakes: Final[dict[asyncio.Task[None], str]] = {}
+        """The hosts of the connections, oldest first."""
         bound.setblocking(False)
         self._accepting: Final = self._loop.create_task(self._serve(bound))
 
@@ -88,13 +92,22 @@ class TlsListener:
                     await asyncio.sleep(ACCEPT_PAUSE_S)
                     continue
                 if len(self._handshakes) >= HANDSHAKES_MAX:
-                    next(iter(self._handshakes)).cancel()
+                    self._end_one()
                 task = self._loop.create_task(self._shake_hands(connection, address))
-                self._handshakes[task] = connection
-                task.add_done_callback(self._over)
+                self._handshakes[task] = address[0]
+                task.add_done_callback(partial(self._over, connection))
+                # A waiting connection is accepted without a turn of the loop: many would stop it.
+                await asyncio.sleep(0)
 
-    def _over(self, task: "asyncio.Task[None]") -> None:
-        connection = self._handshakes.pop(task)
+    def _end_one(self) -> None:
+        """End a handshake of the host that has the most: it takes no room of other hosts."""
+        [(busiest, _)] = Counter(self._handshakes.values()).most_common(1)
+        task = next(task for task, host in self._handshakes.items() if host == busiest)
+        del self._handshakes[task]  # it is over with another turn of the loop
+        task.cancel()
+
+    def _over(self, connection: socket.socket, task: "asyncio.Task[None]") -> None:
+        self._handshakes.pop(task, None)
         if task.cancelled():
             connection.close()  # the task may not have begun
         elif task.exception() is not None:

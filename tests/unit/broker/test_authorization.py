@@ -431,12 +431,47 @@ async def test_the_audit_log_is_bounded(
         await metadata(client, *names)
         await metadata(client, *names)
         assert len(audit_lines(caplog)) == access_control.LINES_MAX
+        for number in range(access_control.PRINCIPALS_MAX):  # the last one is left out
+            other = await guarded.connect(f"User:other{number}")
+            await metadata(other, "n0")
+            await other.close()
+        others = audit_lines(caplog)[access_control.LINES_MAX :]
+        assert [line.split()[2] for line in others] == [
+            f"User:other{number}" for number in range(access_control.PRINCIPALS_MAX - 1)
+        ]
         now_s += 1
         await metadata(client, "n0")
         await client.close()
-    left_out, line = audit_lines(caplog)[access_control.LINES_MAX :]
-    assert left_out == f"{20 + len(names)} more decisions, not listed"
+    left_out, line = audit_lines(caplog)[access_control.LINES_MAX + len(others) :]
+    assert left_out == f"{21 + len(names)} more decisions, not listed"
     assert "Topic:LITERAL:n0" in line
+
+
+async def test_long_names_are_in_no_cache_and_in_short_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client chooses the names of groups and topics that do not exist: also long ones."""
+    caplog.set_level(logging.INFO, AUDIT)
+    user = f"User:a\n{'b' * 1000}"
+    names = [f"x{number}{'g' * 10_000}" for number in range(20)]
+    async with guarded_broker(tmp_path) as guarded:
+        guarded.use(acl("X WRITE", name="x", prefixed=True), acl("T WRITE", name="orders"))
+        for principal in (ALICE, user):
+            client = await guarded.connect(principal)
+            await client.send(DescribeGroupsRequest(groups=names))
+            for _ in range(2):
+                answer = await client.send(InitProducerIdRequest(transactional_id=None))
+                assert bool(answer.error_code) == (principal == user)
+            await client.close()
+        for name in names:
+            guarded.access.permit((ALICE, "/127.0.0.1", "orders", name))
+    authorizer = guarded.access.authorizer
+    kept = [*(one[-1] for one in authorizer._cache), *(one[0] for one in authorizer._cache)]
+    kept += [text or "" for writes in authorizer.permitted for text in writes]
+    assert sum(map(len, kept)) < 5_000
+    lines = audit_lines(caplog)
+    assert len(lines) > 20
+    assert all(len(line) < 1200 and "\n" not in line for line in lines)
 
 
 @pytest.mark.parametrize(

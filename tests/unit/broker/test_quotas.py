@@ -257,3 +257,16 @@ def test_an_address_over_its_rate_is_refused_after_a_delay_and_not_counted() -> 
 def test_a_rate_of_zero_delays_each_connection_by_one_sample() -> None:
     limits = ConnectionLimits()
     assert [admitted(limits, ConnectionBounds(rate=0))[0] for _ in range(2)] == [1000, 1000]
+
+
+def test_long_client_ids_hold_little_memory_and_have_windows_of_their_own() -> None:
+    quotas = ClientQuotas()
+    quotas.apply(quotas_of({7: 1.0}))
+    names = [f"{'c' * 32_000}{number}" for number in range(100)]
+    for name in names:
+        quotas.record(PRODUCE, QuotaClient("ann", name), 99, 0)
+    assert all(quotas.owed_ms(PRODUCE, QuotaClient("ann", name), 0) > 0 for name in names)
+    assert len(quotas._windows) == len(names)
+    assert quotas.owed_ms(PRODUCE, QuotaClient("ann", "c" * 32_000), 0) == 0
+    kept = [*quotas._windows, *quotas._holding]
+    assert sum(len(client.client_id) for _, client in kept) < 100 * client_quotas.NAME_MAX

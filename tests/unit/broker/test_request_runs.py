@@ -255,6 +255,14 @@ def test_a_connection_whose_requests_never_match_makes_few_templates() -> None:
     assert runs.last.at.partition == UNUSED_MAX - 1
 
 
+def test_a_request_with_a_long_name_leaves_no_template() -> None:
+    """Each of 16 templates would hold its names, whether or not the request is permitted."""
+    runs = RequestRuns()
+    for number in range(4):
+        learned(runs, framed(TopicPartition(f"{number}{'x' * 30_000}", 0), 0))
+    assert not runs._templates
+
+
 def test_a_request_whose_template_is_known_makes_no_other() -> None:
     runs, frame = RequestRuns(), framed(PLAIN, 0)
     learned(runs, frame)

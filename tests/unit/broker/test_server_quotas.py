@@ -16,6 +16,7 @@ from quorumlog.broker.quotas.throttle import Throttle
 from quorumlog.broker.server.connection import Connection
 from quorumlog.metadata_quorum.image.records import QuotaEntity
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.message import Request
 from quorumlog.wire.codec.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -23,7 +24,12 @@ from quorumlog.wire.codec.messages.create_partitions import (
 from quorumlog.wire.codec.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from quorumlog.wire.codec.messages.list_groups import ListGroupsRequest
 from quorumlog.wire.codec.messages.metadata import MetadataRequest
+from quorumlog.wire.codec.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WriteTxnMarkersRequest,
+)
 from quorumlog.wire.codec.schemas import encode_request
+from tests.support.broker.authorized import Guarded
 from tests.support.broker.quota_clients import (
     MB,
     Peer,
@@ -198,6 +204,21 @@ async def test_a_follower_is_exempt(tmp_path: Path) -> None:
         for _ in range(3):
             assert (await peer.ask(request, 12)).throttle_time_ms == 0
         assert peer.pipe.reads
+
+
+@pytest.mark.jumping_time
+async def test_a_client_that_claims_to_be_a_broker_is_not_exempt(tmp_path: Path) -> None:
+    async with limited(tmp_path, (X, "request_percentage", 0.001)) as broker:
+        Guarded(broker)  # without any ACL
+        request = fetch_of()
+        request.replica_id = 1
+        markers = WriteTxnMarkersRequest(markers=[WritableTxnMarker(producer_id=1)])
+        refusals: list[tuple[Request[Any], int]] = [(request, 12), (markers, 1)]
+        for refused, version in refusals:
+            peer = Peer(broker)
+            assert (await peer.ask(refused, version)) is not None
+            assert not peer.pipe.reads
+            await peer.reads()
 
 
 @pytest.mark.jumping_time

@@ -8,9 +8,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from quorumlog.broker.authentication import certificate_principals
 from quorumlog.broker.authentication.certificate_principals import CertificatePrincipals
@@ -168,6 +172,46 @@ def test_a_name_that_no_rule_matches_is_closed_without_a_slot(
     assert expected in lines(caplog)[0]
 
 
+def damaged_name(authority: Authority) -> Issued:
+    """Issue a certificate whose printable name is no ASCII, which OpenSSL accepts."""
+    issued = authority.issue("xxxxxxxx")
+    [certificate, *_] = x509.load_pem_x509_certificates(issued.certificate.read_bytes())
+    key = load_pem_private_key((authority.directory / "ca.key").read_bytes(), None)
+    signed = certificate.tbs_certificate_bytes.replace(
+        b"\x0c\x08xxxxxxxx", b"\x13\x08" + b"\xff" * 8
+    )
+    whole = certificate.public_bytes(Encoding.DER)
+    signature = cast(ec.EllipticCurvePrivateKey, key).sign(signed, ec.ECDSA(hashes.SHA256()))
+    start = whole.index(certificate.tbs_certificate_bytes) + len(signed)
+    algorithm = whole[start : start + 2 + whole[start + 1]]
+    content = signed + algorithm + b"\x03" + bytes([len(signature) + 1, 0]) + signature
+    pem = ssl.DER_cert_to_PEM_cert(b"\x30\x82" + len(content).to_bytes(2) + content)
+    issued.certificate.write_text(pem)
+    return issued
+
+
+def test_a_name_that_is_no_text_is_closed_with_one_line(
+    tmp_path: Path,
+    authority: Authority,
+    run: Callable[[Story], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    damaged_name(authority)
+
+    async def story() -> None:
+        async with serving(tmp_path) as (_, server, _):
+            port = await secured(server, context_of(authority, ssl.CERT_OPTIONAL))
+            with suppress(OSError):
+                async with secure_peer(port, client_of(authority, "xxxxxxxx")) as peer:
+                    assert await peer.is_closed()
+            await until(lambda: server.stats.handshakes_failed == 1)
+            assert server.stats.connections == 0
+
+    run(story)
+    [line] = lines(caplog)
+    assert "its certificate has no readable name" in line
+
+
 @pytest.mark.parametrize("user", ["", "mallory"], ids=["none", "of another CA"])
 def test_a_required_certificate_is_missing_or_of_another_ca(
     tmp_path: Path,
@@ -301,6 +345,63 @@ def test_silent_connections_hold_no_slot_and_are_limited(
                 await until(lambda: 0 < listener.handshakes <= 50)
                 assert server.stats.connections == 1
             assert listener.handshakes == 0
+
+    run(story)
+
+
+def test_a_host_takes_no_room_of_the_handshakes_of_others(
+    tmp_path: Path,
+    authority: Authority,
+    run: Callable[[Story], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tls_listener, "HANDSHAKES_MAX", 5)
+
+    async def story() -> None:
+        async with serving(tmp_path) as (_, server, _):
+            port = await secured(server, context_of(authority))
+            listener = server._tls_listeners[SECURE]
+            with ExitStack() as stack:
+                for at in range(20):
+                    host = "127.0.0.1" if at else "127.0.0.2"
+                    stack.enter_context(
+                        socket.create_connection(("127.0.0.1", port), source_address=(host, 0))
+                    )
+                    while listener.handshakes < min(at + 1, 5):
+                        await asyncio.sleep(0)
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                hosts = [*listener._handshakes.values()]
+                assert hosts == ["127.0.0.2", *["127.0.0.1"] * 4]
+
+    run(story)
+
+
+def test_connections_that_come_at_once_are_limited_too(
+    tmp_path: Path,
+    authority: Authority,
+    run: Callable[[Story], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The event loop accepts them without a turn in between, in which a handshake could end."""
+    monkeypatch.setattr(tls_listener, "HANDSHAKES_MAX", 5)
+
+    async def story() -> None:
+        async with serving(tmp_path) as (_, server, _):
+            port = await secured(server, context_of(authority))
+            listener = server._tls_listeners[SECURE]
+            for _ in range(3):
+                with ExitStack() as stack:
+                    for _ in range(40):
+                        stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                    for _ in range(60):
+                        await asyncio.sleep(0)
+                        assert listener.handshakes <= 5
+                    assert listener.handshakes == 5
+                    async with secure_peer(port, client_of(authority)) as peer:
+                        peer.send(HeartbeatRequest(), 1, 4)
+                        assert (await peer.answer(HEARTBEAT, 4))[0] == 1
+            await until(lambda: listener.handshakes == 0)
 
     run(story)
 

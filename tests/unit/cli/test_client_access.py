@@ -13,6 +13,7 @@ from quorumlog.cli import connect
 from quorumlog.cli.client_properties import client_options
 from quorumlog.cli.connect import Access, resolve
 from quorumlog.cli.output import EXIT_USAGE
+from quorumlog.cli.security_options import without_secrets
 from quorumlog.client.security import SecuritySettings
 from quorumlog.doctor.client_settings import read_properties
 from tests.support.cli.in_process import CommandLine
@@ -285,3 +286,14 @@ def test_a_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "p"
     file.write_text("! c\n# c\na b\n c:d\ne\n f = g=h \ni=\\u0041\\n\\\\n\\x\n")
     assert read_properties(file) == {"a": "b", "c": "d", "e": "", "f": "g=h", "i": "A\n\\nx"}
+
+
+def test_a_recorded_command_has_no_password() -> None:
+    jaas = "listener.name.a.plain.sasl.jaas.config=org.x required password=hunter2;"
+    words = ["--user", "a=hunter2", "--user=b:hunter2", "--config", jaas, f"--config={jaas}"]
+    words += ["--config", "ssl.key.password=hunter2", "--user", "c=@file", "--user", "d"]
+    words += ["--config", "log.segment.bytes=7", "--fault", "a=b", "x=y"]
+    shown = without_secrets(words)
+    assert "hunter2" not in " ".join(shown)
+    assert shown[:3] == ("--user", "a=[hidden]", "--user=b:[hidden]")
+    assert list(shown[8:]) == words[8:]

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import stat
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,7 @@ def test_the_unpacked_cluster_has_the_same_data_and_places_of_its_own(
     archives.save(cluster, tmp_path / name, written.append)
     assert written == sorted(written)
     assert written[-1] == 1
+    assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
     assert [*(cluster.directory / "snapshots").iterdir()] == []
     copy = tmp_path / "copy"
     archives.unpack(tmp_path / name, copy, host="127.0.0.1", port=0)

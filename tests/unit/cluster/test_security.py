@@ -1,12 +1,15 @@
 """The protection of a cluster: its options, its secret files, and the properties of its nodes."""
 
 import json
+import ssl
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quorumlog.broker.authentication.certificate_principals import CertificatePrincipals
 from quorumlog.cluster import ClusterError, InvalidArgument, LocalCluster, layout, security
 from quorumlog.cluster.security import ClusterSecurity, SecurityOptions
 from quorumlog.node import config
@@ -14,6 +17,7 @@ from quorumlog.settings.listeners import SecurityProtocol
 
 SECRET = 's3cret, with "quotes" and \\ = ü'
 BOTH = ("broker", "controller")
+END = "-----END CERTIFICATE-----\n"
 SCRAM: SecurityOptions = {
     "tls": True,
     "sasl": "scram-sha-512",
@@ -46,6 +50,8 @@ def _properties(directory: Path, node_id: int) -> dict[str, str]:
         ({"super_users": ["admin"]}, "--super-user: without --acls every user may do everything"),
         ({"sasl": "plain", "users": {"broker": "x"}}, "the name is the cluster's own"),
         ({"tls": True, "users": {"node-1": None}}, "the name is the cluster's own"),
+        ({"tls": True, "users": {"alice.keystore": None}}, "the name is the cluster's own"),
+        ({"tls": True, "users": {"a+b": None}}, "the name in a certificate must have no [+]"),
         ({"tls": True, "users": {"../a": None}}, "a name has letters"),
         ({"acls": True, "super_users": ["a;User:b"]}, "a name has letters"),
         ({"sasl": "plain", "users": {"a": ""}}, "its password is empty"),
@@ -139,8 +145,29 @@ def test_secrets_are_in_files_of_their_owner_alone(tmp_path: Path) -> None:
     assert not holders
     recorded = json.loads((tmp_path / "cluster.json").read_text())
     assert recorded["security"]["mechanism"] == "PLAIN"
-    assert stat.S_IMODE((tmp_path / "security").stat().st_mode) == 0o700
+    for private in ("security", "node-1"):  # in the latter, also the credentials of SCRAM
+        assert stat.S_IMODE((tmp_path / private).stat().st_mode) == 0o700
     assert "hunter2" not in repr(cluster.spec) + repr(security.passwords(tmp_path))
+
+
+def test_each_character_of_a_name_makes_another_principal_of_a_certificate(tmp_path: Path) -> None:
+    """Otherwise two users would share their rights."""
+    others = [one for one in map(chr, range(32, 127)) if not one.isalnum()]
+    names = [f"a{character}b" for character in [*others, "Z", "9"]]
+    accepted: dict[str, None] = {}
+    for name in names:
+        with suppress(InvalidArgument):
+            security.read_options({"tls": True, "users": {name: None}})
+            accepted[name] = None
+    _made(tmp_path, {"tls": True, "users": accepted}, nodes=1)
+    rules = config.build(_properties(tmp_path, 1)).listeners.by_name["SSL"].tls
+    assert rules is not None
+    principals = CertificatePrincipals(rules.principal_rules)
+    for name in accepted:
+        pem = (tmp_path / "security" / f"{name}.pem").read_text()
+        first = pem[: pem.index(END) + len(END)]
+        assert principals.principal_of(ssl.PEM_cert_to_DER_cert(first)) == f"User:{name}"
+    assert [*accepted] == ["a-b", "a.b", "a@b", "a_b", "aZb", "a9b"]
 
 
 def test_a_plain_cluster_has_the_files_and_modes_of_before(tmp_path: Path) -> None:

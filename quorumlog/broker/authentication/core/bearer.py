@@ -70,9 +70,7 @@ def _section(text: str) -> dict[str, Any]:
 
 def checked(claims: Claims, settings: TokenSettings, wall_ms: int) -> Authenticated:
     """Return the user and the expiry of a token with these claims. Raises BadToken."""
-    user = claims.get(settings.principal_claim)
-    if not isinstance(user, str) or not user.strip():
-        raise BadToken(f"the claim {settings.principal_claim!r} has no name")
+    user = _user(claims, settings.principal_claim)
     expires_ms, issued_ms = _time_ms(claims, "exp"), _time_ms(claims, "iat")
     if expires_ms is None:
         raise BadToken("the claim 'exp' is missing")
@@ -92,7 +90,16 @@ def checked(claims: Claims, settings: TokenSettings, wall_ms: int) -> Authentica
     required = settings.required_scopes
     if not {*required} <= {*_texts(claims, settings.scope_claim)}:
         raise BadToken(f"the token of {user!r} lacks a scope", scope=" ".join(required))
-    return Authenticated(user=user.strip(), expires_ms=expires_ms)
+    return Authenticated(user=user, expires_ms=expires_ms)
+
+
+def _user(claims: Claims, name: str) -> str:
+    user = claims.get(name)
+    if not isinstance(user, str) or not user.strip():
+        raise BadToken(f"the claim {name!r} has no name")
+    if any("\ud800" <= one <= "\udfff" for one in user):  # JSON may have them; no UTF-8 has
+        raise BadToken(f"the claim {name!r} is no Unicode text")
+    return user.strip()
 
 
 def _time_ms(claims: Claims, name: str) -> int | None:

@@ -12,6 +12,7 @@ from quorumlog.metadata_quorum.image.acls import PermissionType
 from quorumlog.metadata_quorum.image.records import AclBinding
 
 CACHED_MAX: Final = 50_000  # decisions, about 15 MB
+CACHED_CHARS_MAX: Final = 300  # of the names in a cached question: a client may send megabytes
 _ANY_OF: Final = -1  # less a resource type: in a question about all resources of the type
 _ANY_NAME: Final = "hardcode"  # Kafka's name of no particular resource, in a check of a type
 
@@ -37,8 +38,9 @@ _DEFAULT_ALLOW: Final = Decision(is_allowed=True, rule="DefaultAllow")
 class Authorizer:
     """The decisions of one set of ACLs.
 
-    Invariant: every cached decision is of `acls`; at most CACHED_MAX are cached. `permitted`:
-    produce requests that may be written: they cost one look-up.
+    Invariant: every cached decision is of `acls`; at most CACHED_MAX are cached, each with names of
+    at most CACHED_CHARS_MAX characters. `permitted`: produce requests that may be written: they
+    cost one look-up.
     """
 
     def __init__(
@@ -81,11 +83,12 @@ class Authorizer:
         if self.decide((principal, host, operation, resource_type, _ANY_NAME)).is_allowed:
             return True
         question = (principal, host, operation, _ANY_OF - resource_type, _ANY_NAME)
-        if question not in self._cache:  # it reads every ACL
+        decision = self._cache.get(question)
+        if decision is None:  # it reads every ACL
             subject = Subject(principal, host)
-            is_allowed = self._index.allows_any(subject, operation, resource_type)
-            self._keep(question, Decision(is_allowed, ""))
-        return self._cache[question].is_allowed
+            decision = Decision(self._index.allows_any(subject, operation, resource_type), "")
+            self._keep(question, decision)
+        return decision.is_allowed
 
     def authorized_operations(
         self, principal: str, host: str, resource_type: int, name: str
@@ -101,12 +104,16 @@ class Authorizer:
         """Keep that these requests may be written, until the ACLs change."""
         if len(self.permitted) >= CACHED_MAX:
             self.permitted.clear()
-        self.permitted.add(writes)
+        principal, _, topic, transactional_id = writes
+        if _is_short(principal, topic, transactional_id or ""):
+            self.permitted.add(writes)
 
     def _keep(self, question: Question, decision: Decision) -> None:
         if len(self._cache) >= CACHED_MAX:
             self._cache.clear()
-        self._cache[question] = decision
+        principal, _, _, _, name = question
+        if _is_short(principal, name):
+            self._cache[question] = decision
 
     def _void(self) -> None:
         self._cache, self.permitted = {}, set()
@@ -124,3 +131,7 @@ class Authorizer:
         if found.rule is not None:
             return Decision(found.rule.permission_type == PermissionType.ALLOW, found.rule)
         return _DEFAULT_DENY if found.has_acls else self._without_acl
+
+
+def _is_short(*names: str) -> bool:
+    return sum(map(len, names)) <= CACHED_CHARS_MAX

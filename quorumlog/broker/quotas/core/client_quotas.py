@@ -5,6 +5,7 @@ that the quota names: all clients of a user share the user's; a default quota gi
 window of its own. Sources: KIP-13, KIP-55, KIP-124, KIP-546, KIP-599; Kafka's `ClientQuotaManager`.
 """
 
+import hashlib
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
@@ -16,6 +17,7 @@ from quorumlog.metadata_quorum.image.records import QuotaEntity
 IDLE_MS: Final = 3_600_000  # after so long the window of a silent client is dropped
 # Beyond that, the client that was silent for the longest time loses its window, and begins anew.
 WINDOWS_MAX: Final = 10_000
+NAME_MAX: Final = 300  # characters of a window's client id: a client may send 32,767 bytes
 
 
 class QuotaKind(Enum):
@@ -193,7 +195,9 @@ class ClientQuotas:
         except KeyError:
             if len(self._holding) >= WINDOWS_MAX:
                 self._holding.clear()
-            found = self._holding[at] = holding_of(self._bounds[kind], client)
+            found = holding_of(self._bounds[kind], client)
+            if len(client.user) + len(client.client_id) <= NAME_MAX:
+                self._holding[at] = found
             return found
 
 
@@ -210,7 +214,18 @@ def holding_of(
             bound = bounds.get((user, client_id))
             if bound is not None:
                 owner = QuotaClient(
-                    "" if user == "" else client.user, "" if client_id == "" else client.client_id
+                    "" if user == "" else _owner_name(client.user),
+                    "" if client_id == "" else _owner_name(client.client_id),
                 )
                 return _Holding(bound, owner)
     return None
+
+
+def _owner_name(name: str) -> str:
+    """Return the name; in place of the end of a long one, a hash of the whole: it stays distinct.
+
+    Windows outlive their connections, and a client may choose a new client id for each request.
+    """
+    if len(name) <= NAME_MAX:
+        return name
+    return f"{name[:100]}...{hashlib.sha256(name.encode()).hexdigest()}"

@@ -328,6 +328,7 @@ def test_a_token_authenticates_its_subject_until_it_expires() -> None:
         {**VALID, "iat": 1001, "exp": 1001},
         {**VALID, "sub": " "},
         {**VALID, "sub": 7},
+        {**VALID, "sub": "\ud800"},
         {"sub": "alice"},
         {"exp": 1001},
         {**VALID, "scope": 7},

@@ -386,6 +386,33 @@ async def test_a_listener_without_sasl_refuses_its_requests(tmp_path: Path) -> N
             broker.context.principal = "User:ANONYMOUS"
 
 
+@pytest.mark.jumping_time
+async def test_a_long_name_without_a_password_writes_a_short_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "é" * 4000 + "\n"
+    async with listener(tmp_path) as sasl:
+        for mechanism in SETTINGS.mechanisms:
+            client = sasl.connect()
+            client.begin(mechanism)
+            if mechanism == "PLAIN":
+                client.send(SaslAuthenticateRequest(auth_bytes=f"\0{name}\0x".encode()), 1)
+            elif mechanism == "OAUTHBEARER":
+                claims = {"sub": name, "exp": 1}
+                client.token(first_message(unsigned(claims | {"sub": name[3000:]})))
+                client.send(SaslAuthenticateRequest(auth_bytes=b"\x01"), 1)
+            else:
+                first = client.token(f"n,,n={name},r=abc".encode()).auth_bytes
+                nonce = bytes(first).partition(b",")[0].decode()
+                final = f"c=biws,{nonce},p={'A' * 43}=".encode()
+                client.send(SaslAuthenticateRequest(auth_bytes=final), 1)
+            await asyncio.sleep(2 * DELAY_MS / 1000)
+            client.connection.connection_lost(None)
+    lines = [one for one in caplog.messages if "failed authentication" in one]
+    assert len(lines) == len(SETTINGS.mechanisms)
+    assert all(len(line) < 500 and "\n" not in line for line in lines)
+
+
 def hostile_bytes(chance: random.Random) -> bytes:
     """One frame: of any API with a random body, of a huge length, or a step of a login."""
     kind = chance.randrange(6)

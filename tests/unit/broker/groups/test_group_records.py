@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from quorumlog.broker.coordination.core import partition_hash
 from quorumlog.broker.coordination.core.partition_hash import java_string_hash, partition_for
 from quorumlog.broker.groups.core.group import Group, GroupState
 from quorumlog.broker.groups.core.records import (
@@ -153,6 +154,13 @@ def test_a_group_lives_where_java_says(text: str, expected: int, partition: int)
     """Printed by a JVM: String.hashCode, and Kafka's Utils.abs of it modulo 50."""
     assert java_string_hash(text) == expected
     assert partition_for(text, 50) == partition
+
+
+def test_the_partitions_of_long_ids_are_not_kept() -> None:
+    before = partition_hash._cached.cache_info().currsize
+    text = "g" * 1000
+    assert partition_for(text, 50) == abs(java_string_hash(text)) % 50
+    assert partition_hash._cached.cache_info().currsize == before
 
 
 LEGAL = {
