@@ -82,6 +82,7 @@ class FakeCluster:
         self.addresses: dict[int, tuple[str, int]] = {}
         self.connections: dict[int, set[_Connection]] = {}
         self.topics: dict[str, int] = {"t": 1}
+        self.denied: set[str] = set()
         self.leaders: dict[TopicPartition, Leader] = {}
         self.logs: dict[TopicPartition, list[bytes]] = {}
         self.numbers: dict[tuple[int, TopicPartition], list[tuple[int, int, int]]] = {}
@@ -149,7 +150,7 @@ class FakeCluster:
             case 1:
                 return self.fetch(request, fault)
             case _:
-                return self.list_offsets(request)
+                return self.list_offsets(request, fault)
 
     def metadata(self, request: Any) -> MetadataResponse:
         brokers = [
@@ -169,6 +170,8 @@ class FakeCluster:
                 )
                 partitions.append(one)
             code = ErrorCode.NONE if partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if name in self.denied:
+                code, partitions = ErrorCode.TOPIC_AUTHORIZATION_FAILED, []
             topics.append(MetadataResponseTopic(name=name, error_code=code, partitions=partitions))
         return MetadataResponse(brokers=brokers, topics=topics)
 
@@ -220,7 +223,8 @@ class FakeCluster:
             topics.append(FetchableTopicResponse(topic=topic.topic, partitions=answers))
         return FetchResponse(responses=topics)
 
-    def list_offsets(self, request: Any) -> ListOffsetsResponse:
+    def list_offsets(self, request: Any, fault: object) -> ListOffsetsResponse:
+        code = fault if isinstance(fault, ErrorCode) else ErrorCode.NONE
         topics = []
         for topic in request.topics:
             answers = []
@@ -229,7 +233,9 @@ class FakeCluster:
                 end = sum(read_header(batch).record_count for batch in log)
                 offset = end if one.timestamp == -1 else 0
                 answers.append(
-                    ListOffsetsPartitionResponse(partition_index=one.partition_index, offset=offset)
+                    ListOffsetsPartitionResponse(
+                        partition_index=one.partition_index, error_code=code, offset=offset
+                    )
                 )
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
         return ListOffsetsResponse(topics=topics)
