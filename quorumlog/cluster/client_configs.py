@@ -66,7 +66,8 @@ def access(directory: Path, spec: "ClusterSpec", user: str | None) -> Access:
     name = user or security.default_user(directory, protection)
     if user is not None and user not in known:
         there_are = f"there are {', '.join(known)}" if known else "it has none"
-        raise InvalidArgument(f"the cluster in {directory} has no user {user}: {there_are}")
+        add = f"`quorumlog up --dir {directory} --user {user}` adds it"
+        raise InvalidArgument(f"the cluster in {directory} has no user {user}: {there_are}; {add}")
     if protection.mechanism is not None and name is None:
         raise ClusterError(
             f"no password of a user is recorded in {directory}: "

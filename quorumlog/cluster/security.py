@@ -196,8 +196,9 @@ def _password(name: str, password: str | None, mechanism: str | None) -> str | N
         return None
     if password is None:
         return os.urandom(_PASSWORD_BYTES).hex()
-    if not password or not password.isprintable():
-        raise InvalidArgument(f"--user {name}: its password is empty, or has a control character")
+    if not password.isprintable() or password.strip() not in {password} - {""}:
+        why = "is empty, has a control character, or a space at an end, which librdkafka drops"
+        raise InvalidArgument(f"--user {name}: its password {why}")
     return password
 
 
@@ -305,8 +306,12 @@ def make_files(directory: Path, spec: "ClusterSpec", users: Mapping[str, str | N
     if kept is None or users:
         broker = os.urandom(_PASSWORD_BYTES).hex() if kept is None else kept.broker
         known = {} if kept is None else kept.users
-        document = {"broker": broker, "users": {**known, **users}}
-        write_private(place / _PASSWORDS, json.dumps(document, indent=2) + "\n")
+        _write_passwords(directory, broker, {**known, **users})
+
+
+def _write_passwords(directory: Path, broker: str, users: Mapping[str, str | None]) -> None:
+    text = json.dumps({"broker": broker, "users": users}, indent=2) + "\n"
+    write_private(security_directory(directory) / _PASSWORDS, text)
 
 
 def _make_certificates(place: Path, spec: "ClusterSpec", users: Mapping[str, str | None]) -> None:
@@ -445,6 +450,16 @@ def add_users(directory: Path, spec: "ClusterSpec", users: Mapping[str, str | No
         make_files(directory, spec, users)
     except OSError as error:
         raise ClusterError(f"cannot write {error.filename}: {error.strerror}") from error
+
+
+def record_password(directory: Path, name: str, password: str | None) -> None:
+    """Record the new password of a user for `client_config`; None removes the user.
+
+    Raises OSError, ClusterError.
+    """
+    kept = passwords(directory)
+    users = {one: text for one, text in {**kept.users, name: password}.items() if text is not None}
+    _write_passwords(directory, kept.broker, users)
 
 
 def plant_users(
