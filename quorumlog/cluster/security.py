@@ -453,10 +453,7 @@ def add_users(directory: Path, spec: "ClusterSpec", users: Mapping[str, str | No
 
 
 def record_password(directory: Path, name: str, password: str | None) -> None:
-    """Record the new password of a user for `client_config`; None removes the user.
-
-    Raises OSError, ClusterError.
-    """
+    """Record a user's password; None removes the user. Raises OSError, ClusterError."""
     kept = passwords(directory)
     users = {one: text for one, text in {**kept.users, name: password}.items() if text is not None}
     _write_passwords(directory, kept.broker, users)

@@ -16,7 +16,7 @@ import kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from quorumlog.client import Acl, KafkaError, NewTopic
+from quorumlog.client import Acl, KafkaError, NewTopic, TopicPartition
 from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 from quorumlog.cluster import LocalCluster, client_configs, security
 from quorumlog.cluster.errors import InvalidArgument
@@ -239,6 +239,33 @@ def test_an_existing_cluster_keeps_its_users_and_takes_another(tmp_path: Path) -
     with LocalCluster(tmp_path, users={ALICE: "three"}) as cluster:  # another password
         assert _ours(cluster, ALICE) == ""
         assert cluster.client_config(ALICE)["sasl_password"] == "three"
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_poll_raises_what_its_user_may_not_read(cluster: LocalCluster, protocol: Any) -> None:
+    with SyncAdmin(**cluster.client_config(ADMIN)) as admin:
+        whole: dict[str, Any] = {"principal": f"User:{EVE}", "operation": "read"}
+        admin.create_acls([Acl(resource_type="group", resource_name="evil", **whole)])
+    settings = cluster.client_config(EVE)
+    with SyncConsumer(group_id="evil", group_protocol=protocol, **settings) as consumer:
+        consumer.subscribe([TOPIC])
+        for _ in range(2):  # again with the next response
+            with pytest.raises(KafkaError, match=f"{DENIED}: the user may lack READ on topic"):
+                consumer.poll(20_000)
+    with SyncConsumer(group_id="other", group_protocol=protocol, **settings) as consumer:
+        consumer.subscribe([TOPIC])
+        lacks: set[str] = set()
+        while not any("group other" in one for one in lacks):  # the topic may be refused first
+            with pytest.raises(KafkaError, match="the user may lack READ on") as error:
+                consumer.poll(20_000)
+            lacks.add(str(error.value))
+    with SyncConsumer(**settings) as consumer:
+        consumer.assign([TopicPartition(TOPIC, 0)])
+        with pytest.raises(KafkaError, match=f"{DENIED}: the user may lack READ on topic"):
+            consumer.poll(20_000)
+    with SyncConsumer(group_id="evil", group_protocol="consumer", **settings) as consumer:
+        consumer.subscribe(pattern=".*")  # hides
+        assert consumer.poll(1_500) == {}
 
 
 def test_a_password_set_by_the_owner_of_the_directory_is_that_of_client_config(
